@@ -1,0 +1,36 @@
+# The command `nmt` with every extra. PyPI's torch brings its own CUDA libraries, so a GPU needs no other base image:
+#   docker build -t nmt .
+#   docker run --rm --init -v "$PWD:/workspace" nmt prepare demo
+#   docker run --rm --init --gpus all --ipc=host -v "$PWD:/workspace" --entrypoint torchrun nmt \
+#     --standalone --nproc-per-node=8 -m nmt_cli train big
+# The mounted folder must be writable for user 10001, or give --user "$(id -u):$(id -g)".
+
+FROM python:3.12-slim-bookworm AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/nmt
+ENV PATH=/opt/nmt/bin:$PATH
+WORKDIR /source
+COPY constraints.txt ./
+# torch is most of the download: a layer of its own, kept when the source changes.
+RUN pip install -c constraints.txt torch
+COPY pyproject.toml README.md LICENSE ./
+COPY recipes recipes
+COPY src src
+RUN pip install -c constraints.txt ".[serve,export,tensorboard]"
+
+FROM python:3.12-slim-bookworm
+RUN groupadd --gid 10001 nmt \
+    && useradd --uid 10001 --gid 10001 --create-home nmt \
+    && install --directory --owner 10001 --group 10001 --mode 0777 /workspace /cache /cache/huggingface
+COPY --from=build /opt/nmt /opt/nmt
+ENV PATH=/opt/nmt/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    HF_HOME=/cache/huggingface
+VOLUME ["/cache"]
+WORKDIR /workspace
+USER 10001:10001
+# There is no server to ask yet: healthy means that the installed command starts.
+HEALTHCHECK --interval=60s --timeout=10s --start-period=10s CMD ["nmt", "--version"]
+ENTRYPOINT ["nmt"]
+CMD ["--help"]

@@ -1,0 +1,86 @@
+"""What config.yaml of a model directory says: languages, vocabulary, updates, and the whole recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from nmt_cli.errors import ModelError, RecipeError
+from nmt_cli.recipe.documents import parse_document, validate
+from nmt_cli.recipe.schema import PositiveInt, Recipe, Section
+
+CONFIG = "config.yaml"
+WEIGHTS = "model.safetensors"
+DAMAGED = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
+
+
+class Languages(Section):
+    """The codes of the two languages, such as de."""
+
+    source: Annotated[str, Field(min_length=1)]
+    target: Annotated[str, Field(min_length=1)]
+
+
+class Vocabulary(Section):
+    """Pieces of source.spm and target.spm, and the ids of the special ones; a piece's id is SentencePiece's."""
+
+    source: PositiveInt
+    target: PositiveInt
+    shared: bool = Field(description="source.spm and target.spm are one file")
+    pad: Literal[0] = 0
+    unk: Literal[1] = 1
+    bos: Literal[2] = Field(2, description="what the decoder starts with; the source has none")
+    eos: Literal[3] = Field(3, description="what ends the source and the target")
+
+
+class Measurement(Section):
+    """What training measured on the validation set after one update."""
+
+    update: PositiveInt
+    loss: float = Field(description="smoothed, nats per target token")
+    perplexity: float | None = None
+    bleu: float | None = None
+    signature: str | None = Field(None, description="sacreBLEU's")
+
+
+class BundleConfig(Section):
+    """config.yaml: all that decoding, serving and exporting need besides weights and tokenizers."""
+
+    format: Literal[1] = 1
+    nmt_version: str
+    languages: Languages
+    vocabulary: Vocabulary
+    updates: Annotated[list[PositiveInt], Field(min_length=1)] = Field(
+        description="updates of the checkpoints that were averaged, or of the single one, ascending"
+    )
+    validation: list[Measurement] = Field([], description="what training measured at those updates")
+    recipe: Recipe
+
+    @model_validator(mode="after")
+    def _vocabulary_fits_tying(self) -> BundleConfig:
+        source, target = self.vocabulary.source, self.vocabulary.target
+        if self.recipe.model.tying == "all" and source != target:
+            raise ValueError(f"tying: all needs one vocabulary, not {source} and {target} pieces")
+        return self
+
+
+def dump_config(config: BundleConfig) -> str:
+    """The text of config.yaml, every value written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+
+
+def load_config(path: Path) -> BundleConfig:
+    """The configuration of the model directory `path`; ModelError names file and line of what cannot be read."""
+    file = path / CONFIG
+    try:
+        text = file.read_text(encoding="utf-8")
+        return validate(parse_document(text, source=str(file)), BundleConfig, source=str(file), fix=DAMAGED)
+    except FileNotFoundError:
+        raise ModelError(f"{CONFIG} is missing", where=str(file), hint=DAMAGED) from None
+    except UnicodeDecodeError as problem:
+        raise ModelError(f"{CONFIG} is damaged: {problem}", where=str(file), hint=DAMAGED) from None
+    except RecipeError as problem:
+        raise ModelError(problem.message, where=problem.where, hint=problem.hint) from None

@@ -1,0 +1,107 @@
+"""`nmt average`: one model directory out of several checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmt_cli.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.bundle.run import Checkpoint, Run
+
+logger = logging.getLogger(__name__)
+
+
+def average(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN|CHECKPOINT", help="A run, or checkpoints of one run.", show_default=False),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="MODEL", help="Model directory to write; else RUN/averaged, renewed."),
+    ] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Take the newest N; else what the recipe says.")] = None,
+    best: Annotated[int | None, typer.Option(min=1, help="Take the best N by the recipe's validation.metric.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model directory given with -o.")] = False,
+) -> None:
+    """Average checkpoints of a run into a model directory.
+
+    nmt average runs/base --last 5
+    """
+    from nmt_cli.bundle import average as averaging
+    from nmt_cli.bundle.run import open_run
+
+    if last is not None and best is not None:
+        raise UsageError("--last and --best exclude each other", where="--last, --best", hint="give one of them")
+    if run_directory := _run_of_arguments(paths):
+        run = open_run(run_directory)
+        if last is None and best is None:
+            last, best = run.recipe.averaging.last, run.recipe.averaging.best
+        checkpoints = averaging.choose(run, last=last, best=best)
+    elif last is not None or best is not None:
+        hint = "name the run instead, or leave the option out: all checkpoints that are named are averaged"
+        raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
+    else:
+        run, checkpoints = _named_checkpoints(paths)
+    model = output if output is not None else run.directory / "averaged"
+    averaging.make_model(run, checkpoints, output=model, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
+    what = "1 checkpoint" if len(checkpoints) == 1 else f"the mean of {len(checkpoints)} checkpoints"
+    logger.info("%s: %s", model, what)
+    logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(model)))
+
+
+def _run_of_arguments(paths: Sequence[Path]) -> Path | None:
+    """The run that is asked for as a whole, by its folder or that of its checkpoints; None: checkpoints are named."""
+    from nmt_cli.bundle.kinds import kind_of
+
+    runs = [path for path in paths if kind_of(path) == "run"]
+    if not runs and len(paths) == 1 and paths[0].resolve().name == "checkpoints":
+        parent = _short(paths[0].resolve().parent)
+        runs = [parent] if kind_of(parent) == "run" else []
+    if runs and len(paths) > 1:
+        raise UsageError(
+            f"{runs[0]} is a run, and there are other arguments",
+            where=" ".join(map(str, paths)),
+            hint="name one run, or checkpoints of one run: runs/NAME/checkpoints/update-*",
+        )
+    return runs[0] if runs else None
+
+
+def _named_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
+    """The checkpoints at `paths` and the run that they belong to."""
+    from nmt_cli.bundle.kinds import RUN_FILE, kind_of
+    from nmt_cli.bundle.run import open_run, read_checkpoint
+
+    for path in paths:
+        if kind_of(path) != "checkpoint":
+            what = "is neither a run nor a checkpoint" if path.exists() else "does not exist"
+            raise ModelError(
+                f"{path} {what}", where=str(path), hint="nmt average runs/NAME, or its checkpoints/update-*"
+            )
+    runs = {path.resolve().parents[1]: path for path in paths}
+    if len(runs) > 1:
+        first, second, *_ = runs.values()
+        raise ModelError(
+            f"{first} and {second} belong to different runs", where=str(second), hint="average checkpoints of one run"
+        )
+    (resolved, path), *_ = runs.items()
+    if not (resolved / RUN_FILE).is_file():
+        raise ModelError(
+            f"{path} does not lie in a run: there is no {RUN_FILE} two folders up",
+            where=str(path),
+            hint="put it back into runs/NAME/checkpoints: the recipe and the tokenizers are in the run",
+        )
+    return open_run(_short(resolved)), sorted((read_checkpoint(path) for path in paths), key=lambda found: found.update)
+
+
+def _short(path: Path) -> Path:
+    """The path from the current folder, where it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

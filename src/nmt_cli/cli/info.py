@@ -1,0 +1,265 @@
+"""`nmt info`: one screen about a model, a run, a checkpoint or prepared data."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nmt_cli.errors import DataError, ModelError
+
+_MOST_INPUTS = 10
+
+Rows = Iterator[tuple[str, str]]
+
+
+def info(
+    path: Annotated[Path, typer.Argument(metavar="MODEL|RUN|DATA|CHECKPOINT", help="A directory.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+) -> None:
+    """Show what a model, a run, a checkpoint or prepared data is.
+
+    nmt info runs/base
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    described = _describe(path)
+    if as_json:
+        typer.echo(json.dumps(described, ensure_ascii=False, indent=2))
+        return
+    console = Console(highlight=False)
+    for label, text in _rows(described):
+        console.print(f"[bold]{label:<13}[/bold]{escape(text)}", soft_wrap=True)
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    from nmt_cli.bundle import description
+    from nmt_cli.bundle.kinds import kind_of
+
+    match kind_of(path):
+        case "model":
+            return description.describe_model(path)
+        case "run":
+            return description.describe_run(path)
+        case "checkpoint":
+            return description.describe_checkpoint(path)
+        case "data":
+            return _describe_data(path)
+        case None:
+            raise _unknown(path)
+
+
+def _rows(described: dict[str, Any]) -> Rows:
+    match described["kind"]:
+        case "model":
+            return _model_rows(described)
+        case "run":
+            return _run_rows(described)
+        case "checkpoint":
+            return _checkpoint_rows(described)
+        case _:
+            return _data_rows(described)
+
+
+def _describe_data(path: Path) -> dict[str, Any]:
+    """Prepared data: languages, splits with counts and lengths, tokenizers, inputs, size in bytes, damage."""
+    from nmt_cli.dataset.manifest import PREPARE_AGAIN, read_manifest
+    from nmt_cli.files import read_json
+
+    manifest = read_manifest(path)
+    report = read_json(path / "report.json", error=DataError, hint=PREPARE_AGAIN)
+    wrong = [name for name, size in manifest.files.items() if _size_of(path / name) != size]
+    return {
+        "kind": "data",
+        "path": str(path),
+        **manifest.model_dump(
+            mode="json", include={"name", "nmt_version", "languages", "shared_vocabulary", "tokenizers", "splits"}
+        ),
+        "lengths": _lengths(report),
+        "inputs": [record.model_dump(mode="json") for record in manifest.inputs],
+        "corpus": manifest.corpus,
+        "bytes": sum(manifest.files.values()),
+        "damage": f"missing, cut short or changed: {', '.join(wrong)}" if wrong else None,
+    }
+
+
+def _model_rows(model: dict[str, Any]) -> Rows:
+    vocabulary, recipe = model["vocabulary"], model["recipe"]
+    yield "model", f"{model['name']}, {_languages(model)}"
+    yield "directory", f"{model['path']}, {_megabytes(model['bytes'])}, written by nmt {model['nmt_version']}"
+    yield "parameters", _count(model["parameters"])
+    yield "architecture", _architecture(recipe["model"])
+    if vocabulary["shared"]:
+        yield "vocabulary", f"{vocabulary['source']:,} pieces, shared"
+    else:
+        yield "vocabulary", f"{vocabulary['source']:,} and {vocabulary['target']:,} pieces"
+    updates = [f"{update:,}" for update in model["updates"]]
+    made = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
+    yield "weights", made + ", ".join(updates)
+    for measured in model["validation"]:
+        yield "validation", _measured(measured)
+    for signature in sorted({one["signature"] for one in model["validation"] if one["signature"]}):
+        yield "signature", signature
+    decoding = recipe["decoding"]
+    yield "search", f"beam {decoding['beam']}, length penalty {decoding['length_penalty']}"
+    yield from _damage_rows(model)
+    if not model["damage"]:
+        yield "use", f"nmt decode -m {model['path']} < input.txt > output.txt"
+
+
+def _run_rows(run: dict[str, Any]) -> Rows:
+    from nmt_cli.bundle.card import sparkline
+
+    percent = 100 * run["update"] / run["updates"]
+    state = f"finished {_time(run['finished'])}" if run["finished"] else "not finished"
+    yield "run", f"{run['name']}, {_languages(run)}, corpus {run['corpus']}"
+    yield "directory", f"{run['path']}, {_megabytes(run['bytes'])}"
+    yield "progress", f"update {run['update']:,} of {run['updates']:,} ({percent:.0f} %), {state}"
+    yield "started", _time(run["started"])
+    yield "command", shlex.join(run["command"])
+    if run["target_tokens_per_second"]:
+        yield "speed", f"{run['target_tokens_per_second']:,.0f} target tokens/s in the last lines of metrics.jsonl"
+    if run["parameters"]:
+        yield "parameters", _count(run["parameters"])
+    yield "architecture", _architecture(run["recipe"]["model"])
+    if run["last_validation"]:
+        yield "validation", f"last: {_measured(run['last_validation'])}"
+    if run["best_validation"]:
+        yield "", f"best by {run['metric']}: {_measured(run['best_validation'])}"
+    column = 2 if run["metric"] == "bleu" else 1
+    values = [point[column] for point in run["validation_curve"] if point[column] is not None]
+    if len(values) > 1:
+        yield "curve", f"{sparkline(values[-60:])}  {run['metric']} {values[0]:.2f} to {values[-1]:.2f}"
+    checkpoints = run["checkpoints"]
+    newest = f", the newest at update {checkpoints[-1]['update']:,}" if checkpoints else ""
+    yield "checkpoints", f"{len(checkpoints)}{newest}"
+    for model in run["models"]:
+        yield "model", model
+    yield "next", _next_command(run)
+
+
+def _checkpoint_rows(checkpoint: dict[str, Any]) -> Rows:
+    yield "checkpoint", f"update {checkpoint['update']:,}"
+    yield "directory", f"{checkpoint['path']}, {_megabytes(checkpoint['bytes'])}"
+    yield "parameters", _count(checkpoint["parameters"])
+    yield "validation", _measured(checkpoint) if checkpoint["loss"] is not None else "not measured at this update"
+    yield from _damage_rows(checkpoint)
+    if not checkpoint["damage"]:
+        yield "use", f"nmt average {checkpoint['path']} -o MODEL makes a model of it"
+
+
+def _data_rows(data: dict[str, Any]) -> Rows:
+    yield "data", f"{data['name']}, {_languages(data)}"
+    yield "directory", f"{data['path']}, {_megabytes(data['bytes'])}, written by nmt {data['nmt_version']}"
+    for name, counts in data["splits"].items():
+        source, target = (data["lengths"][name][side] for side in ("source", "target"))
+        yield name, f"{counts['pairs']:,} pairs, {counts['source_tokens']:,} and {counts['target_tokens']:,} pieces"
+        for unit in ("words", "pieces"):
+            yield (
+                "",
+                (
+                    f"{unit} a sentence: mean {source[unit]['mean']:.1f} and {target[unit]['mean']:.1f},"
+                    f" 99 % up to {source[unit]['p99']} and {target[unit]['p99']},"
+                    f" longest {source[unit]['max']} and {target[unit]['max']}"
+                ),
+            )
+    source, target = (data["tokenizers"][side]["vocab_size"] for side in ("source", "target"))
+    shared = data["shared_vocabulary"]
+    yield "vocabulary", f"{source:,} pieces, shared" if shared else f"{source:,} and {target:,} pieces"
+    shown, more = data["inputs"][:_MOST_INPUTS], data["inputs"][_MOST_INPUTS:]
+    for record in shown:
+        yield "input", f"{record['name']} ({record['split']})"
+    if more:
+        yield "", f"and {len(more)} more"
+    yield "report", f"{data['path']}/report.md"
+    yield from _damage_rows(data)
+
+
+def _damage_rows(described: dict[str, Any]) -> Rows:
+    if described["damage"]:
+        yield "damage", described["damage"]
+
+
+def _unknown(path: Path) -> ModelError:
+    """The error for a path that is nothing of ours; it says what was looked for, and what lies below."""
+    from nmt_cli.bundle.kinds import foreign_kind, kind_of
+
+    where = str(path)
+    if not path.exists():
+        return ModelError(f"there is no {path}", where=where, hint="name a model, a run, a checkpoint or prepared data")
+    if path.is_file():
+        return ModelError(f"{path} is a file", where=where, hint=f"name a directory, such as {path.parent}")
+    below = [child for child in sorted(path.iterdir()) if not child.name.startswith(".") and kind_of(child)]
+    if below:
+        hint = f"look at one that lies in it: nmt info {below[-1]}"
+    else:
+        hint = "name what nmt train, nmt average or nmt prepare wrote"
+    if other := foreign_kind(path):
+        return ModelError(f"{path} looks like {other}, not like anything that nmt wrote", where=where, hint=hint)
+    return ModelError(
+        f"{path} is nothing that nmt wrote: it has no config.yaml (a model), run.json (a run) or manifest.json"
+        " (a checkpoint, prepared data)",
+        where=where,
+        hint=hint,
+    )
+
+
+def _next_command(run: dict[str, Any]) -> str:
+    if run["models"]:
+        return f"nmt decode -m {run['models'][-1]} < input.txt > output.txt"
+    if run["finished"]:
+        return f"nmt average {run['path']}"
+    return f"{shlex.join(run['command'])} goes on where it stopped"
+
+
+def _architecture(model: dict[str, Any]) -> str:
+    return (
+        f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, d_ff"
+        f" {model['d_ff']}, {model['heads']} heads, {model['norm']}-norm, {model['positions']} positions"
+    )
+
+
+def _measured(measured: dict[str, Any]) -> str:
+    bleu = f", BLEU {measured['bleu']:.2f}" if measured["bleu"] is not None else ""
+    return f"update {measured['update']:,}: loss {measured['loss']:.4f}{bleu}"
+
+
+def _languages(described: dict[str, Any]) -> str:
+    return f"{described['languages']['source']} to {described['languages']['target']}"
+
+
+def _count(parameters: int | None) -> str:
+    return "unknown: model.safetensors cannot be read" if parameters is None else f"{parameters:,}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
+
+def _time(iso: str) -> str:
+    try:
+        return datetime.fromisoformat(iso).strftime("%Y-%m-%d %H:%M %Z").rstrip()
+    except ValueError:
+        return iso
+
+
+def _lengths(report: dict[str, Any]) -> dict[str, Any]:
+    """By split, side and unit (words, pieces without EOS): mean, percentiles and maximum, without the histogram."""
+    kept = ("mean", "p50", "p90", "p99", "max")
+    return {
+        split: {
+            side: {unit: {key: found[unit][key] for key in kept} for unit in ("words", "pieces")}
+            for side, found in sides.items()
+        }
+        for split, sides in report["splits"].items()
+    }
+
+
+def _size_of(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None

@@ -1,0 +1,1 @@
+"""Prepared data on disk, the plan of an epoch, and batches."""

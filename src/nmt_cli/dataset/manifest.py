@@ -1,0 +1,114 @@
+"""The manifest of prepared data: what it was made from, how much there is, and which tokenizers belong to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nmt_cli.errors import DataError
+from nmt_cli.files import read_json
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+TokenDtype = Literal["uint16", "uint32"]
+PREPARE_AGAIN = "prepare the data again: give the same nmt prepare command once more"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Languages(_Record):
+    """The codes of the two languages, which name the files of raw text."""
+
+    source: str
+    target: str
+
+
+class SplitCounts(_Record):
+    """The size of a split; tokens with EOS."""
+
+    pairs: int
+    source_tokens: int
+    target_tokens: int
+
+
+class TokenizerRecord(_Record):
+    """A tokenizer by size and by the SHA-256 of its file."""
+
+    vocab_size: int
+    fingerprint: str
+
+
+class Tokenizers(_Record):
+    """The tokenizers of the two sides; equal where the vocabulary is shared."""
+
+    source: TokenizerRecord
+    target: TokenizerRecord
+
+
+class InputRecord(_Record):
+    """One input of a split, a file or generated text: its name, its size, and the SHA-256 of its bytes."""
+
+    split: str
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Manifest(_Record):
+    """What `manifest.json` in a directory of prepared data says."""
+
+    kind: Literal["prepared data"] = "prepared data"
+    format: int = FORMAT
+    nmt_version: str
+    name: str
+    languages: Languages
+    shared_vocabulary: bool
+    tokenizers: Tokenizers
+    dtype: TokenDtype
+    splits: dict[str, SplitCounts]
+    inputs: list[InputRecord]
+    fingerprint: str
+    """Of everything that the contents follow from: inputs, languages, cleaning, tokenizer."""
+    corpus: dict[str, Any]
+    files: dict[str, int]
+    """Size in bytes of every other file in the directory that readers need."""
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of prepared data; DataError where there is none, or it is damaged or of another format."""
+    where = str(directory)
+    if not directory.is_dir():
+        raise DataError(
+            f"there is no prepared data at {directory}", where=where, hint=f"nmt prepare NAME -o {directory}"
+        )
+    if not (directory / MANIFEST).exists():
+        raise DataError(
+            f"{directory} is not prepared data: it has no {MANIFEST}",
+            where=where,
+            hint="give the directory that nmt prepare wrote (its -o)",
+        )
+    values = read_json(directory / MANIFEST, error=DataError, hint=PREPARE_AGAIN)
+    if not isinstance(values, dict) or values.get("kind") != "prepared data":
+        raise DataError(
+            f"{directory} holds something other than prepared data",
+            where=str(directory / MANIFEST),
+            hint="give the directory that nmt prepare wrote (its -o)",
+        )
+    if values.get("format") != FORMAT:
+        raise DataError(
+            f"this prepared data has format {values.get('format')}, and this nmt reads format {FORMAT}",
+            where=str(directory / MANIFEST),
+            hint="prepare the data again with this version of nmt",
+        )
+    try:
+        return Manifest.model_validate(values)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(
+            f"{MANIFEST} is damaged: {key}: {first['msg']}", where=str(directory / MANIFEST), hint=PREPARE_AGAIN
+        ) from None

@@ -1,0 +1,1 @@
+"""Decoding: search and the translator that turns text into text."""

@@ -1,0 +1,85 @@
+"""Which device and which precision a run takes, decided in one place."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from nmt_cli.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
+
+DeviceName = Literal["auto", "cpu", "cuda"]
+Precision = Literal["bf16", "fp32"]
+PrecisionChoice = Literal["auto", "bf16", "fp32"]
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
+def choose_device(name: str) -> torch.device:
+    """The torch device for `auto` (the first GPU, else the CPU), `cpu`, `cuda` or `cuda:N`.
+
+    Raises DeviceError where a GPU is asked for that is not there.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cpu":
+        return torch.device("cpu")
+    kind, _, index = name.partition(":")
+    if kind != "cuda" or (index and not index.isdigit()):
+        raise DeviceError(
+            f"there is no device called {name!r}", where="--device", hint="take auto, cpu, cuda or cuda:N"
+        )
+    if not torch.cuda.is_available():
+        raise DeviceError(
+            f"device {name!r} was asked for, but torch {torch.__version__} sees no GPU here",
+            where="--device",
+            hint="give --device cpu, or install a torch build with CUDA and check nvidia-smi",
+        )
+    if index and int(index) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"device {name!r} was asked for, but there are only {torch.cuda.device_count()} GPUs",
+            where="--device",
+            hint=f"take cuda:0 to cuda:{torch.cuda.device_count() - 1}",
+        )
+    return torch.device(name)
+
+
+def choose_precision(choice: PrecisionChoice, *, device: torch.device, training: bool) -> Precision:
+    """The precision of matrix products for `auto`: bf16 where the hardware multiplies it natively, else float32.
+
+    On a CPU `auto` means bf16 for training only: decoding stays in float32 there.
+    """
+    if choice != "auto":
+        return choice
+    if device.type == "cuda":
+        import torch
+
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+    return "bf16" if training and cpu_multiplies_bf16() else "fp32"
+
+
+def cpu_multiplies_bf16() -> bool:
+    """True where the CPU has AVX512-BF16 or AMX-BF16 instructions; elsewhere bf16 is slower than float32."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed blocks for the next ones of their size, where glibc is what allocates.
+
+    Else each large tensor of a CPU training is mapped, faulted in page by page, and unmapped again (docs/LOG.md).
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+    mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

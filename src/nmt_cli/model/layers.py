@@ -1,0 +1,184 @@
+"""Sub-layers and layers of encoder and decoder (sections 3.1 to 3.3).
+
+Shapes: N packed target (or only) tokens, M packed source tokens, D d_model, H heads, K = d_k, V = d_v;
+R rows of a search.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt_cli.model.attention import attend
+from nmt_cli.model.cache import LayerCache
+from nmt_cli.model.dropout import Dropout
+from nmt_cli.model.packing import Packed, to_rectangle
+from nmt_cli.recipe.schema import ModelConfig
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself (3.2.2); queries, keys and values come from one matrix."""
+
+    def __init__(self, config: ModelConfig, *, is_causal: bool, window: int | None) -> None:
+        super().__init__()
+        self.heads, self.d_k, self.d_v = config.heads, config.d_k, config.d_v
+        self.is_causal, self.window = is_causal, window
+        self.qkv = nn.Linear(config.d_model, config.heads * (2 * config.d_k + config.d_v), bias=config.attention_bias)
+        self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
+
+    def forward(self, x: Tensor, layout: Packed) -> Tensor:
+        """x [N, D] to [N, D], each sentence by itself."""
+        q, k, v = self._project(x)
+        mixed = attend(q, k, v, queries=layout, keys=layout, is_causal=self.is_causal, window=self.window)
+        out: Tensor = self.output(mixed.flatten(1))
+        return out
+
+    def step(self, x: Tensor, cache: LayerCache, step: int) -> Tensor:
+        """One new token x [R, D] a row, attending to all tokens of the row so far."""
+        q, k, v = self._project(x)
+        keys, values = cache.append(k[:, :, None], v[:, :, None], step=step)
+        mixed = F.scaled_dot_product_attention(q[:, :, None], keys, values)
+        out: Tensor = self.output(mixed.flatten(1))
+        return out
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        widths = [self.heads * self.d_k, self.heads * self.d_k, self.heads * self.d_v]
+        q, k, v = self.qkv(x).split(widths, dim=-1)
+        return (
+            q.unflatten(-1, (self.heads, self.d_k)),
+            k.unflatten(-1, (self.heads, self.d_k)),
+            v.unflatten(-1, (self.heads, self.d_v)),
+        )
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of the decoder to the encoder's output (3.2.3)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads, self.d_k, self.d_v = config.heads, config.d_k, config.d_v
+        self.q = nn.Linear(config.d_model, config.heads * config.d_k, bias=config.attention_bias)
+        self.kv = nn.Linear(config.d_model, config.heads * (config.d_k + config.d_v), bias=config.attention_bias)
+        self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
+
+    def forward(self, x: Tensor, layout: Packed, memory: Tensor, source: Packed) -> Tensor:
+        """x [N, D] attending to memory [M, D] of the same sentences."""
+        q = self.q(x).unflatten(-1, (self.heads, self.d_k))
+        k, v = self._keys_values(memory)
+        mixed = attend(q, k, v, queries=layout, keys=source, is_causal=False, window=None)
+        out: Tensor = self.output(mixed.flatten(1))
+        return out
+
+    def start(self, memory: Tensor, source: Packed) -> LayerCache:
+        """A cache with this layer's keys and values of memory [M, D], laid out by sentence."""
+        k, v = self._keys_values(memory)
+        return LayerCache(
+            to_rectangle(k, source).transpose(1, 2).contiguous(), to_rectangle(v, source).transpose(1, 2).contiguous()
+        )
+
+    def step(self, x: Tensor, cache: LayerCache, source_mask: Tensor | None) -> Tensor:
+        """x [R, D], R a multiple of the cache's B sentences: the rows of a sentence are its queries."""
+        num_sentences = cache.cross_keys.size(0)
+        q_BHWK = self.q(x).view(num_sentences, -1, self.heads, self.d_k).transpose(1, 2)
+        mixed_BHWV = F.scaled_dot_product_attention(q_BHWK, cache.cross_keys, cache.cross_values, attn_mask=source_mask)
+        out: Tensor = self.output(mixed_BHWV.transpose(1, 2).reshape(x.size(0), -1))
+        return out
+
+    def _keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = self.kv(memory).split([self.heads * self.d_k, self.heads * self.d_v], dim=-1)
+        return k.unflatten(-1, (self.heads, self.d_k)), v.unflatten(-1, (self.heads, self.d_v))
+
+
+class FeedForward(nn.Module):
+    """activation(x W1 + b1) W2 + b2 (equation 2)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.activation = config.activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [N, D] to [N, D]."""
+        hidden: Tensor = self.inner(x)
+        match self.activation:
+            case "relu":
+                hidden = F.relu(hidden, inplace=True)
+            case "gelu":
+                hidden = F.gelu(hidden)
+            case "silu":
+                hidden = F.silu(hidden)
+            case other:
+                assert_never(other)
+        out: Tensor = self.outer(hidden)
+        return out
+
+
+class Residual(nn.Module):
+    """The way around a sub-layer: LayerNorm(x + Dropout(sub-layer(x))) (3.1, 5.4), or with the norm before it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon)
+        self.dropout = Dropout(config.dropout)
+        self.is_pre_norm = config.norm == "pre"
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sub-layer is given of x [N, D]."""
+        return self.norm(x) if self.is_pre_norm else x
+
+    def leave(self, x: Tensor, out: Tensor) -> Tensor:
+        """The new x [N, D] from the old one and the sub-layer's output."""
+        x = x + self.dropout(out)
+        return x if self.is_pre_norm else self.norm(x)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each with its residual (3.1)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config, is_causal=False, window=config.encoder_window)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(self, x: Tensor, layout: Packed) -> Tensor:
+        """x [M, D] to [M, D]."""
+        around = self.self_attention_residual
+        x = around.leave(x, self.self_attention(around.enter(x), layout))
+        around = self.feed_forward_residual
+        return around.leave(x, self.feed_forward(around.enter(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the encoder's output, feed-forward, each with its residual (3.1)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config, is_causal=True, window=None)
+        self.self_attention_residual = Residual(config)
+        self.cross_attention = CrossAttention(config)
+        self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(self, x: Tensor, layout: Packed, memory: Tensor, source: Packed) -> Tensor:
+        """x [N, D] to [N, D], given memory [M, D]."""
+        around = self.self_attention_residual
+        x = around.leave(x, self.self_attention(around.enter(x), layout))
+        around = self.cross_attention_residual
+        x = around.leave(x, self.cross_attention(around.enter(x), layout, memory, source))
+        around = self.feed_forward_residual
+        return around.leave(x, self.feed_forward(around.enter(x)))
+
+    def step(self, x: Tensor, cache: LayerCache, *, source_mask: Tensor | None, step: int) -> Tensor:
+        """x [R, D] of one new token a row to [R, D]."""
+        around = self.self_attention_residual
+        x = around.leave(x, self.self_attention.step(around.enter(x), cache, step))
+        around = self.cross_attention_residual
+        x = around.leave(x, self.cross_attention.step(around.enter(x), cache, source_mask))
+        around = self.feed_forward_residual
+        return around.leave(x, self.feed_forward(around.enter(x)))

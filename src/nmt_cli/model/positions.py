@@ -1,0 +1,52 @@
+"""Position encodings: the paper's sinusoids (section 3.5), tensor2tensor's layout of them, or a learned table."""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+import torch
+from torch import Tensor, nn
+
+from nmt_cli.recipe.schema import ModelConfig
+
+
+class Positions(nn.Module):
+    """Adds a row of a position table [max_positions, D] to each token; learned rows are parameters."""
+
+    table: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        match config.positions:
+            case "sinusoidal":
+                self.register_buffer("table", sinusoids(config.max_positions, config.d_model), persistent=False)
+            case "sinusoidal-halves":
+                self.register_buffer(
+                    "table", sinusoids_in_halves(config.max_positions, config.d_model), persistent=False
+                )
+            case "learned":
+                self.table = nn.Parameter(torch.empty(config.max_positions, config.d_model))
+                nn.init.normal_(self.table, std=config.d_model**-0.5)
+            case other:
+                assert_never(other)
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x [N, D] plus the rows of `positions` [N]."""
+        return x + self.table[positions]
+
+
+def sinusoids(num_positions: int, d_model: int) -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(same), [positions, d_model]; section 3.5."""
+    position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+    angles = position * 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+
+
+def sinusoids_in_halves(num_positions: int, d_model: int) -> Tensor:
+    """tensor2tensor's layout: all sines, then all cosines, exponent i / (d_model / 2 - 1), [positions, d_model]."""
+    half = d_model // 2
+    position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+    exponent = torch.arange(half, dtype=torch.float64) / max(half - 1, 1)
+    angles = position * torch.exp(-math.log(10000.0) * exponent)
+    return torch.cat([angles.sin(), angles.cos()], dim=1).float()

@@ -1,0 +1,121 @@
+"""The Transformer (section 3) on packed sentences, whole for training and token by token for search.
+
+Shapes: B sentences, M packed source tokens, N packed target tokens, R rows of a search, D d_model, V target vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt_cli.model.cache import DecoderCache
+from nmt_cli.model.dropout import Dropout
+from nmt_cli.model.layers import DecoderLayer, EncoderLayer
+from nmt_cli.model.packing import Packed
+from nmt_cli.model.positions import Positions
+from nmt_cli.recipe.schema import ModelConfig
+
+
+class Embedding(nn.Module):
+    """Rows of a matrix, scaled by sqrt(d_model), plus positions, with dropout on the sum (3.4, 3.5, 5.4)."""
+
+    def __init__(self, weight: nn.Parameter, positions: Positions, config: ModelConfig) -> None:
+        super().__init__()
+        self.weight = weight
+        self.positions = positions
+        self.dropout = Dropout(config.dropout)
+        self.scale = math.sqrt(config.d_model)
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids [N] at positions [N] to [N, D]."""
+        x: Tensor = self.dropout(self.positions(F.embedding(ids, self.weight) * self.scale, positions))
+        return x
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder; embeddings are shared as the recipe's `tying` says.
+
+    Raises ValueError where source and target are to share embeddings but differ in vocabulary.
+    """
+
+    def __init__(self, config: ModelConfig, *, source_vocab: int, target_vocab: int) -> None:
+        super().__init__()
+        if config.tying == "all" and source_vocab != target_vocab:
+            raise ValueError(f"tying: all needs one vocabulary, not {source_vocab} and {target_vocab} pieces")
+        self.config = config
+        self.target_vocab = target_vocab
+        target = _rows(target_vocab, config)
+        source = target if config.tying == "all" else _rows(source_vocab, config)
+        self.source_embedding = Embedding(source, Positions(config), config)
+        self.target_embedding = Embedding(target, Positions(config), config)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        is_pre_norm = config.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if is_pre_norm else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if is_pre_norm else nn.Identity()
+        self.output_weight = _rows(target_vocab, config) if config.tying == "none" else target
+        self._initialise()
+
+    def encode(self, source: Packed) -> Tensor:
+        """The memory [M, D] of the source sentences, each ending in EOS."""
+        x: Tensor = self.source_embedding(source.ids, source.positions)
+        for layer in self.encoder:
+            x = layer(x, source)
+        memory: Tensor = self.encoder_norm(x)
+        return memory
+
+    def decode(self, target: Packed, memory: Tensor, source: Packed) -> Tensor:
+        """The decoder's output [N, D] at each target token; the target starts with BOS: section 3.1's shift by one."""
+        x: Tensor = self.target_embedding(target.ids, target.positions)
+        for layer in self.decoder:
+            x = layer(x, target, memory, source)
+        hidden: Tensor = self.decoder_norm(x)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Unnormalised log-probabilities [N, V] of the next piece for hidden [N, D]; padded rows are left out."""
+        return F.linear(hidden, self.output_weight)[:, : self.target_vocab]
+
+    def start(self, memory: Tensor, source: Packed) -> DecoderCache:
+        """An empty cache over memory [M, D] of B sentences."""
+        layers = [
+            layer.cross_attention.start(memory, source)  # type: ignore[operator, union-attr]  # a list of Modules
+            for layer in self.decoder
+        ]
+        mask = None if source.is_rectangular else source.keep_mask[:, None, None, :]
+        return DecoderCache(layers, mask)
+
+    def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
+        """The decoder's output [R, D] for one more token ids [R] a row; R is a multiple of the cache's sentences."""
+        position = torch.full_like(ids, cache.step)
+        x: Tensor = self.target_embedding(ids, position)
+        for layer, kept in zip(self.decoder, cache.layers, strict=True):
+            x = layer.step(  # type: ignore[operator]  # a list of Modules
+                x, kept, source_mask=cache.source_mask, step=cache.step
+            )
+        cache.step += 1
+        hidden: Tensor = self.decoder_norm(x)
+        return hidden
+
+    def num_parameters(self) -> int:
+        """Parameters, shared ones counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def _initialise(self) -> None:
+        """Xavier-uniform matrices, fused as one; zero biases: tensor2tensor at 3d9c62f2, `uniform_unit_scaling`."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def _rows(vocab: int, config: ModelConfig) -> nn.Parameter:
+    """Embedding rows from N(0, 1 / d_model), padded to the recipe's multiple."""
+    multiple = config.embedding_multiple
+    weight = nn.Parameter(torch.empty(-(-vocab // multiple) * multiple, config.d_model))
+    nn.init.normal_(weight, std=config.d_model**-0.5)
+    return weight

@@ -1,0 +1,1 @@
+"""Recipes: the typed schema and its loading from YAML."""

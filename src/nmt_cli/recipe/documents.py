@@ -1,0 +1,206 @@
+"""YAML by the core rules of YAML 1.2, with file and line of every value: reading, merging, checking, writing.
+
+PyYAML follows YAML 1.1, where `5e-4` is a string and `no` is false; here the first is a number and the second a string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.mistakes import KeyPath, describe, document_path, suggest, worst_mistake
+
+Model = TypeVar("Model", bound=BaseModel)
+Locate = Callable[[yaml.Node], str]
+
+_TAG = "tag:yaml.org,2002:"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The values of a YAML mapping, and for each path in it where it was written (`file:line` or a flag)."""
+
+    values: dict[str, Any]
+    origins: dict[KeyPath, str]
+
+    def origin(self, path: KeyPath) -> str | None:
+        """Where the value at `path`, or else the nearest section around it, was written."""
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path[:-1]
+        return None
+
+
+def read_document(file: Path) -> Document:
+    """The mapping in a YAML file; RecipeError names file and line of what cannot be read."""
+    try:
+        content = file.read_bytes()
+    except OSError as problem:
+        hint = "check the path and the permission to read it"
+        raise RecipeError(f"cannot read {file.name}: {problem.strerror}", where=str(file), hint=hint) from None
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        line = content.count(b"\n", 0, problem.start) + 1
+        raise RecipeError(f"{file.name} is not UTF-8", where=f"{file}:{line}", hint="save it as UTF-8") from None
+    return parse_document(text, source=str(file))
+
+
+def parse_document(text: str, *, source: str) -> Document:
+    """The mapping in a YAML text; `source` names it in errors and origins."""
+    try:
+        node = yaml.compose(text, Loader=_CoreLoader)
+    except yaml.MarkedYAMLError as problem:
+        line = problem.problem_mark.line + 1 if problem.problem_mark else 1
+        reason = ", ".join(part for part in (problem.context, problem.problem) if part)
+        hint = "check indentation (spaces, no tabs), quotes and brackets"
+        raise RecipeError(f"this is not YAML: {reason}", where=f"{source}:{line}", hint=hint) from None
+    except yaml.YAMLError as problem:
+        raise RecipeError(f"this is not YAML: {problem}", where=source, hint="save it as plain UTF-8 text") from None
+    origins: dict[KeyPath, str] = {}
+    values = {} if node is None else _construct(node, (), lambda at: f"{source}:{at.start_mark.line + 1}", origins, ())
+    if not isinstance(values, dict):
+        raise RecipeError("a mapping of keys to values is expected", where=source, hint="write key: value lines")
+    return Document(values, origins)
+
+
+def parse_value(text: str, *, source: str) -> Any:
+    """One YAML value, as in `--set key=value`; `source` names it in errors."""
+    try:
+        node = yaml.compose(text, Loader=_CoreLoader)
+    except yaml.YAMLError:
+        raise RecipeError(f"cannot read the value {text!r}", where=source, hint="quote it as in a YAML file") from None
+    return None if node is None else _construct(node, (), lambda _: source, {}, ())
+
+
+def dump_values(values: Mapping[str, Any]) -> str:
+    """The values as YAML text that reads back equal here and by the rules of YAML 1.1."""
+    return yaml.dump(dict(values), Dumper=_CarefulDumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def merge(parent: Document, child: Document) -> Document:
+    """`child` laid over `parent`: mappings merge, all else replaces; a section whose `name` changes is replaced."""
+    values = dict(parent.values)
+    origins = parent.origins | {path: origin for path, origin in child.origins.items() if path == ()}
+    for key, value in child.values.items():
+        inner, old = _below(child, key), values.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and value.get("name", old.get("name")) == old.get("name"):
+            inner = merge(_below(parent, key), inner)
+            value = inner.values
+        for path in [path for path in origins if path[:1] == (key,)]:
+            del origins[path]
+        values[key] = value
+        origins.update({(key, *path): origin for path, origin in inner.origins.items()})
+    return Document(values, origins)
+
+
+def validate(document: Document, schema: type[Model], *, source: str, fix: str) -> Model:
+    """The document as a `schema`; RecipeError with file:line, what was got, what is allowed, and a near match.
+
+    `fix` is the hint for a mistake that suggests nothing itself.
+    """
+    try:
+        return schema.model_validate(document.values)
+    except ValidationError as problem:
+        mistake = worst_mistake(problem)
+        path = document_path(mistake["loc"], document.values)
+        hint = suggest(mistake, path, schema=schema, values=document.values, fix=fix)
+        raise RecipeError(describe(mistake, path), where=document.origin(path) or source, hint=hint) from None
+
+
+def _below(document: Document, key: str) -> Document:
+    """The part of a document under `key`; the origin of the key itself is at the empty path."""
+    origins = {path[1:]: origin for path, origin in document.origins.items() if path[:1] == (key,)}
+    value = document.values[key]
+    return Document(value if isinstance(value, dict) else {}, origins)
+
+
+def _construct(
+    node: yaml.Node, path: KeyPath, locate: Locate, origins: dict[KeyPath, str], around: tuple[yaml.Node, ...]
+) -> Any:
+    """The value of a node; `around` are the nodes that it lies in, so that an alias to one of them is seen."""
+    where = locate(node)
+    origins.setdefault(path, where)
+    if node in around:
+        raise RecipeError("an alias stands inside what it names", where=where, hint="write the value out")
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node, where)
+    if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+        raise RecipeError(f"the YAML tag {node.tag!r} is not supported", where=where, hint="remove the tag")
+    around = (*around, node)
+    if isinstance(node, yaml.SequenceNode):
+        return [_construct(item, (*path, i), locate, origins, around) for i, item in enumerate(node.value)]
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = locate(key_node)
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise RecipeError("a key must be plain text", where=line, hint="write key: value lines")
+        key = key_node.value
+        if key in values:
+            raise RecipeError(f"the key {key!r} is given twice", where=line, hint="remove one of them")
+        origins[(*path, key)] = line
+        values[key] = _construct(value_node, (*path, key), locate, origins, around)
+    return values
+
+
+def _scalar(node: yaml.ScalarNode, where: str) -> Any:
+    text = node.value
+    match kind := node.tag.removeprefix(_TAG):
+        case "str":
+            return text
+        case "null" | "bool" | "int" | "float" if not _PATTERNS[kind].match(text):
+            raise RecipeError(f"{text!r} does not fit its tag !!{kind}", where=where, hint="remove the tag")
+        case "null":
+            return None
+        case "bool":
+            return text.lower() == "true"
+        case "int":
+            return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
+        case "float":
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        case _:
+            raise RecipeError(f"the YAML tag {node.tag!r} is not supported", where=where, hint="remove the tag")
+
+
+class _CoreLoader(yaml.SafeLoader):
+    """A loader whose plain scalars follow the core schema of YAML 1.2 (section 10.3.2)."""
+
+    # PyYAML keeps the rules in this attribute of the class: an empty one drops those of YAML 1.1.
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+class _CarefulDumper(yaml.SafeDumper):
+    """A dumper that quotes text which either version of YAML would read as something else."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """A scalar, in double quotes where its line breaks are not plain: YAML 1.1 knows more of them than 1.2."""
+        style = '"' if re.search("[\r\x85\u2028\u2029]", text) else None
+        return self.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+_PATTERNS = {
+    "null": re.compile(r"^(?:~|null|Null|NULL|)$"),
+    "bool": re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
+    "int": re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"),
+    "float": re.compile(
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+}
+_FIRST_CHARACTERS = {
+    "null": ["~", "n", "N", ""],
+    "bool": list("tTfF"),
+    "int": list("-+0123456789"),
+    "float": list("-+.0123456789"),
+}
+_CarefulDumper.add_representer(str, _CarefulDumper.represent_text)
+for _kind, _pattern in _PATTERNS.items():
+    for _class in (_CoreLoader, _CarefulDumper):
+        _class.add_implicit_resolver(f"{_TAG}{_kind}", _pattern, _FIRST_CHARACTERS[_kind])

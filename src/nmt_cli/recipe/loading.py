@@ -1,0 +1,174 @@
+"""Recipes by name or file: `extends`, `--set`, and where each value came from."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.documents import (
+    Document,
+    dump_values,
+    merge,
+    parse_document,
+    parse_value,
+    read_document,
+    validate,
+)
+from nmt_cli.recipe.mistakes import KeyPath, dotted
+from nmt_cli.recipe.schema import Recipe
+
+Kind = Literal["recipe", "corpus"]
+
+_COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
+_FIX = "nmt train RECIPE --dry-run shows every key with its value"
+# A child recipe is a system of its own: it does not inherit what its parent is called.
+_OWN_KEYS = ("name", "description")
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRecipe:
+    """A recipe, and for each of its values, by dotted key, where it was set: `file:line`, `--set ...` or `default`."""
+
+    recipe: Recipe
+    origins: dict[str, str]
+
+
+def load_recipe(reference: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a file, or of a name that travels with the package; `overrides` are `key.key=value`.
+
+    Raises RecipeError with file and line for an unknown key, a wrong type or a value out of range.
+    """
+    return resolve_recipe(reference, overrides=overrides).recipe
+
+
+def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> ResolvedRecipe:
+    """As `load_recipe`, with the origin of every value."""
+    file = find_packaged(str(reference), kind="recipe")
+    document = merge(_named_after(file), _with_parents(file, children=()))
+    for override in overrides:
+        document = merge(document, parse_override(override))
+    recipe = validate(document, Recipe, source=str(file), fix=_FIX)
+    leaves = flatten(recipe.model_dump(mode="json"))
+    return ResolvedRecipe(recipe, {dotted(path): document.origins.get(path, "default") for path in leaves})
+
+
+def parse_recipe(text: str, *, source: str) -> Recipe:
+    """The recipe in a YAML text that stands for itself, as stored in a run or a model directory."""
+    return validate(parse_document(text, source=source), Recipe, source=source, fix="use the file as nmt wrote it")
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The recipe as YAML with every value written out."""
+    return dump_values(recipe.model_dump(mode="json"))
+
+
+def flatten(values: dict[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """The leaves of nested mappings by their paths, in order."""
+    leaves: dict[tuple[str, ...], Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            leaves.update(flatten(value, (*prefix, key)))
+        else:
+            leaves[(*prefix, key)] = value
+    return leaves
+
+
+def packaged_folder() -> Path:
+    """The folder of the recipes that travel with the package: in the wheel, or at the top of a source checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "recipes"
+    return installed if installed.is_dir() else package.parents[1] / "recipes"
+
+
+def find_packaged(reference: str, *, kind: Kind) -> Path:
+    """The file that a command's argument names: an existing file, else a packaged recipe or corpus of that name.
+
+    Raises RecipeError with the nearest names.
+    """
+    if Path(reference).is_file():
+        return Path(reference)
+    names = packaged_names(kind=kind)
+    name = reference.removesuffix(".yaml")
+    if name in names:
+        folder = packaged_folder() / "corpora" if kind == "corpus" else packaged_folder()
+        return folder / f"{name}.yaml"
+    near = _nearest(name, names)
+    hint = f"did you mean {_COMMANDS[kind]} {' or '.join(near)}?" if near else f"take a file, or {', '.join(names)}"
+    raise RecipeError(f"there is no {kind} {reference!r}", where=reference or None, hint=hint)
+
+
+def packaged_names(*, kind: Kind) -> list[str]:
+    """The names of the recipes or corpora that travel with the package."""
+    folder = packaged_folder()
+    if kind == "corpus":
+        return sorted(file.stem for file in (folder / "corpora").glob("*.yaml"))
+    files = [file.relative_to(folder).with_suffix("") for file in folder.rglob("*.yaml")]
+    return sorted(file.as_posix() for file in files if file.parts[0] != "corpora")
+
+
+def _nearest(name: str, names: Sequence[str]) -> list[str]:
+    """The names whose last part is most like that of `name`."""
+    stems = [known.rpartition("/")[2] for known in names]
+    near = difflib.get_close_matches(name.rpartition("/")[2], list(dict.fromkeys(stems)), n=2, cutoff=0.5)
+    return [known for stem in near for known, its_stem in zip(names, stems, strict=True) if its_stem == stem][:2]
+
+
+def _named_after(file: Path) -> Document:
+    """What holds for a recipe that says nothing of its name: it is called as its file."""
+    return Document({"name": file.stem}, {("name",): str(file)})
+
+
+def _with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
+    """The document of a recipe laid over those that it extends; `children` are the files that led here."""
+    document = read_document(file)
+    if "extends" not in document.values:
+        return document
+    parent = document.values.pop("extends")
+    where = document.origins.pop(("extends",))
+    if not isinstance(parent, str):
+        raise RecipeError("extends should be one file", where=where, hint="write extends: base.yaml")
+    parent_file = _parent_file(parent, file=file, where=where)
+    chain = (*children, file)
+    if any(parent_file.samefile(member) for member in chain):
+        circle = " -> ".join(member.name for member in (*chain, parent_file))
+        raise RecipeError(f"recipes extend each other in a circle: {circle}", where=where, hint="remove this line")
+    inherited = _with_parents(parent_file, children=chain)
+    for key in _OWN_KEYS:
+        inherited.values.pop(key, None)
+        inherited.origins.pop((key,), None)
+    return merge(inherited, document)
+
+
+def _parent_file(parent: str, *, file: Path, where: str) -> Path:
+    """The file that `extends` names: relative to the recipe, or else a packaged recipe."""
+    # Without normpath, origins would read recipes/table3/../base.yaml.
+    beside = Path(os.path.normpath(file.parent / parent))
+    if beside.is_file():
+        return beside
+    name, names = parent.removesuffix(".yaml"), packaged_names(kind="recipe")
+    if name in names:
+        return packaged_folder() / f"{name}.yaml"
+    near = _nearest(name, [other.stem for other in sorted(file.parent.glob("*.yaml"))] + names)
+    hint = f"did you mean {near[0]}.yaml?" if near else f"write a path relative to {file.parent}, or a packaged recipe"
+    raise RecipeError(f"the parent recipe {parent!r} does not exist", where=where, hint=hint)
+
+
+def parse_override(text: str) -> Document:
+    """The document that one `--set key.key=value` stands for."""
+    source = f"--set {text}"
+    key, equals, value = text.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        hint = "for example --set training.updates=1000"
+        raise RecipeError(f"--set takes key=value, not {text!r}", where=source, hint=hint)
+    values: Any = parse_value(value, source=source)
+    origins: dict[KeyPath, str] = {path[:length]: source for length in range(1, len(path) + 1)}
+    origins.update({(*path, *inner): source for inner in (flatten(values) if isinstance(values, dict) else {})})
+    for part in reversed(path):
+        values = {part: values}
+    return Document(values, origins)

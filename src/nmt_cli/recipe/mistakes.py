@@ -1,0 +1,185 @@
+"""What is wrong with a value in a YAML file, in words that say what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+KeyPath = tuple[str | int, ...]
+
+_SHOULD_BE = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "model_type": "a section of keys and values",
+    "model_attributes_type": "a section of keys and values",
+    "dict_type": "a section of keys and values",
+    "list_type": "a list",
+    "tuple_type": "a list",
+}
+
+
+def worst_mistake(problem: ValidationError) -> Any:
+    """The error to show first: an unknown key, since a misspelt one is also why another is missing, else the first."""
+    errors = problem.errors()
+    return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
+
+
+def document_path(location: KeyPath, values: Any) -> KeyPath:
+    """The path in the document for a pydantic location, which names the members of unions as well."""
+    path: list[str | int] = []
+    for position, part in enumerate(location):
+        if isinstance(values, Mapping):
+            if part in values:
+                values = values[part]
+            elif position + 1 < len(location):
+                continue
+        elif isinstance(values, list) and isinstance(part, int) and part < len(values):
+            values = values[part]
+        else:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def describe(error: Any, path: KeyPath) -> str:
+    """One line: the key, its value, and what is allowed there."""
+    name = dotted(path)
+    match error["type"]:
+        case "extra_forbidden":
+            return f"unknown key {name!r}"
+        case "missing":
+            return f"the key {name!r} is missing"
+        case "value_error":
+            return str(error["ctx"]["error"].args[0])
+        case "union_tag_invalid":
+            return f"{name}: there is no {error['ctx']['tag']!r}; allowed: {error['ctx']['expected_tags']}"
+        case "union_tag_not_found":
+            return f"{name} does not say which one: {error['ctx']['discriminator']} is missing"
+        case "string_pattern_mismatch":
+            return f"{name} is {_shown(error['input'])}, but should match {error['ctx']['pattern']}"
+        case kind:
+            allowed = _SHOULD_BE.get(kind, error["msg"].removeprefix("Input should be "))
+            return f"{name} is {_shown(error['input'])}, but should be {allowed}"
+
+
+def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, fix: str) -> str:
+    """What to write instead: the nearest allowed word, the value in its right form, or else `fix`.
+
+    A validator of a schema may give its own suggestion as the second argument of its ValueError.
+    """
+    match error["type"]:
+        case "extra_forbidden":
+            return _suggest_key(path, fields_at(schema, path[:-1], values=values))
+        case "literal_error" | "union_tag_invalid":
+            allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
+            got = str(error["ctx"].get("tag", error["input"]))
+            near = difflib.get_close_matches(got.lower(), allowed, n=1, cutoff=0.5)
+            return f"did you mean {near[0]}?" if near else fix
+        case "union_tag_not_found":
+            key = error["ctx"]["discriminator"].strip("'")
+            sections = sections_at(schema, path, values=values)
+            choices = [choice for section in sections for choice in get_args(section.model_fields[key].annotation)]
+            return "write " + " or ".join(f"{key}: {choice}" for choice in choices) + " in it"
+        case "value_error":
+            return str(error["ctx"]["error"].args[1]) if len(error["ctx"]["error"].args) > 1 else fix
+        case "int_type" | "float_type":
+            number = _as_number(error["input"], whole=error["type"] == "int_type")
+            return fix if number is None else f"write {number}"
+        case "bool_type":
+            return "write true or false, without quotes"
+        case "model_type" | "model_attributes_type":
+            return f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
+        case _:
+            return fix
+
+
+def fields_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[str]:
+    """The keys that a schema allows in the section at `path` of the document `values`, in the order of the schema."""
+    return list(
+        dict.fromkeys(key for section in sections_at(schema, path, values=values) for key in section.model_fields)
+    )
+
+
+def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[type[BaseModel]]:
+    """The schema's sections that may stand at `path`: of a union, those whose `Literal` keys agree with the values."""
+    sections: list[type[BaseModel]] = [schema]
+    for part in path:
+        values = _inside(values, part)
+        fields = [section.model_fields[str(part)] for section in sections if str(part) in section.model_fields]
+        # Else it is an index, or a key of the user's own choice: its sections are those found for the list or mapping.
+        if fields:
+            sections = [section for field in fields for section in _models_in(field.annotation)]
+        sections = [section for section in sections if _agrees(section, values)] or sections
+    return sections
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as users write it: `training.optimizer.beta2`."""
+    return ".".join(map(str, path))
+
+
+def _suggest_key(path: KeyPath, allowed: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(path[-1]), allowed, n=1, cutoff=0.5)
+    return f"did you mean {dotted((*path[:-1], near[0]))}?" if near else f"allowed here: {', '.join(allowed)}"
+
+
+def _as_number(value: Any, *, whole: bool) -> int | float | None:
+    """The number that was meant by text such as 1_000 or by 1e5 where whole numbers are asked for."""
+    if isinstance(value, bool) or not isinstance(value, str | float):
+        return None
+    try:
+        number = float(value.strip()) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    if number.is_integer():
+        return int(number)
+    return None if whole else number
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case Mapping():
+            return "a section"
+        case list():
+            return "a list"
+        case _:
+            return repr(value)
+
+
+def _inside(values: Any, part: str | int) -> Any:
+    if isinstance(values, Mapping):
+        return values.get(part)
+    if isinstance(values, list) and isinstance(part, int) and part < len(values):
+        return values[part]
+    return None
+
+
+def _agrees(section: type[BaseModel], values: Any) -> bool:
+    literals = {
+        key: get_args(field.annotation)
+        for key, field in section.model_fields.items()
+        if get_origin(field.annotation) is Literal
+    }
+    return isinstance(values, Mapping) and all(
+        values[key] in allowed for key, allowed in literals.items() if key in values
+    )
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Union, types.UnionType, Annotated, list, tuple, dict):
+        for inner in get_args(annotation):
+            yield from _models_in(inner)

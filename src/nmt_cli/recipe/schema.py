@@ -1,0 +1,222 @@
+"""The recipe: every setting of a system, typed and frozen; the only home of defaults, which are the paper's base model.
+
+Vaswani et al. 2017, arXiv:1706.03762; section numbers are the paper's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nmt_cli.devices import PrecisionChoice
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(BaseModel):
+    """A part of a recipe: frozen, with unknown keys refused and no silent conversions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class ModelConfig(Section):
+    """The architecture (section 3)."""
+
+    encoder_layers: PositiveInt = Field(default=6, description="layers of the encoder, N in section 3.1")
+    decoder_layers: PositiveInt = Field(default=6, description="layers of the decoder, N in section 3.1")
+    d_model: PositiveInt = Field(default=512, description="width of embeddings and of every layer's output (3.1)")
+    d_ff: PositiveInt = Field(default=2048, description="inner width of the feed-forward layers (3.3)")
+    heads: PositiveInt = Field(default=8, description="attention heads h (3.2.2)")
+    d_k: PositiveInt = Field(default=64, description="width of queries and keys, per head (3.2.2)")
+    d_v: PositiveInt = Field(default=64, description="width of values, per head (3.2.2)")
+    dropout: Probability = Field(
+        default=0.1, description="P_drop, on each sub-layer's output and on embeddings + positions (5.4)"
+    )
+    norm: Literal["post", "pre"] = Field(
+        default="post", description="layer normalisation after the residual sum (3.1), or before each sub-layer"
+    )
+    norm_epsilon: PositiveFloat = Field(default=1e-6, description="added to the variance in layer normalisation")
+    activation: Literal["relu", "gelu", "silu"] = Field(
+        default="relu", description="between the two feed-forward matrices (3.3)"
+    )
+    attention_bias: bool = Field(
+        default=False, description="biases in the attention projections; the paper writes none (3.2.2)"
+    )
+    positions: Literal["sinusoidal", "sinusoidal-halves", "learned"] = Field(
+        default="sinusoidal",
+        description="sinusoids as in section 3.5, tensor2tensor's layout (sine half, cosine half), or a learned table",
+    )
+    max_positions: PositiveInt = Field(default=1024, description="longest side in pieces with EOS that the model takes")
+    encoder_window: PositiveInt | None = Field(
+        default=None, description="neighbourhood r of restricted self-attention in the encoder (section 4); null: none"
+    )
+    tying: Literal["all", "target", "none"] = Field(
+        default="all",
+        description="share source embedding, target embedding and output matrix (3.4); only the last two; none",
+    )
+    embedding_multiple: PositiveInt = Field(default=128, description="embedding rows are padded to a multiple of this")
+
+    @model_validator(mode="after")
+    def _widths_fit(self) -> ModelConfig:
+        if self.positions != "learned" and self.d_model % 2:
+            hint = f"write d_model: {self.d_model + 1}, or positions: learned"
+            raise ValueError(f"sinusoidal positions need an even model.d_model, not {self.d_model}", hint)
+        return self
+
+
+class AdamConfig(Section):
+    """Adam (section 5.3)."""
+
+    name: Literal["adam"] = "adam"
+    beta1: Probability = 0.9
+    beta2: Probability = 0.98
+    epsilon: PositiveFloat = 1e-9
+
+
+class AdamWConfig(Section):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101) on the matrices."""
+
+    name: Literal["adamw"] = "adamw"
+    beta1: Probability = 0.9
+    beta2: Probability = 0.98
+    epsilon: PositiveFloat = 1e-9
+    weight_decay: PositiveFloat = Field(
+        default=0.01, description="times the learning rate, subtracted from each matrix"
+    )
+
+
+class NoamConfig(Section):
+    """The paper's schedule: factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (equation 3)."""
+
+    name: Literal["noam"] = "noam"
+    factor: PositiveFloat = 1.0
+    warmup_updates: PositiveInt = 4000
+
+
+class CosineConfig(Section):
+    """Linear warm-up to a peak, then half a cosine down to zero at the last update."""
+
+    name: Literal["cosine"] = "cosine"
+    peak: PositiveFloat = Field(description="highest learning rate")
+    warmup_updates: PositiveInt = 4000
+
+
+Optimizer = Annotated[AdamConfig | AdamWConfig, Field(discriminator="name")]
+Schedule = Annotated[NoamConfig | CosineConfig, Field(discriminator="name")]
+
+
+class TrainingConfig(Section):
+    """Batches, optimizer, schedule and length of the training (section 5)."""
+
+    seed: NonNegativeInt = Field(default=1, description="of initialisation, data order and dropout")
+    updates: PositiveInt = Field(default=100_000, description="optimizer updates in all (5.2)")
+    batch_tokens: PositiveInt = Field(
+        default=25_000,
+        description="an update closes when its source or its target tokens reach this, over all GPUs together (5.1)",
+    )
+    max_tokens_per_device: PositiveInt = Field(
+        default=25_600, description="tokens a side that one device takes at once; accumulation is derived from it"
+    )
+    label_smoothing: Probability = Field(default=0.1, description="epsilon_ls (5.4)")
+    optimizer: Optimizer = AdamConfig()
+    schedule: Schedule = NoamConfig()
+    clip_norm: PositiveFloat | None = Field(
+        default=None, description="largest gradient norm; null: no clipping, as in the paper"
+    )
+    max_skipped_updates: NonNegativeInt = Field(
+        default=10, description="updates in a row that may be skipped for gradients that are not finite"
+    )
+    precision: PrecisionChoice = Field(
+        default="auto", description="bf16 where the hardware multiplies it natively, else fp32"
+    )
+    log_every: PositiveInt = Field(default=100, description="updates between lines of metrics.jsonl")
+    checkpoint_every: PositiveInt = Field(
+        default=1500, description="updates between checkpoints; 10 minutes of the paper's base run (6.1)"
+    )
+    keep_last: PositiveInt = Field(default=20, description="newest checkpoints to keep")
+    keep_best: NonNegativeInt = Field(default=0, description="best checkpoints to keep besides, by validation.metric")
+    patience: PositiveInt | None = Field(
+        default=None,
+        description="validations without a better validation.metric before training ends early; null: never",
+    )
+
+    @model_validator(mode="after")
+    def _cosine_has_room(self) -> TrainingConfig:
+        warmup = self.schedule.warmup_updates
+        if self.schedule.name == "cosine" and warmup >= self.updates:
+            problem = f"the cosine falls from update {warmup}, but training.updates is {self.updates}"
+            raise ValueError(problem, "lower training.schedule.warmup_updates, or raise training.updates")
+        return self
+
+
+class ValidationConfig(Section):
+    """What is measured on the validation set during training, through the decoding section."""
+
+    every: PositiveInt = Field(default=1500, description="updates between validations")
+    metric: Literal["loss", "bleu"] = Field(default="bleu", description="what best checkpoints and patience go by")
+    bleu: bool = Field(default=True, description="translate the validation set and score it with sacreBLEU")
+    max_sentences: PositiveInt | None = Field(default=None, description="translate only the first of them; null: all")
+
+    @model_validator(mode="after")
+    def _metric_is_measured(self) -> ValidationConfig:
+        if self.metric == "bleu" and not self.bleu:
+            hint = "write metric: loss beside it, or leave bleu at true"
+            raise ValueError("validation.metric is bleu, so validation.bleu cannot be false", hint)
+        return self
+
+
+class AveragingConfig(Section):
+    """Which checkpoints `nmt average` takes (section 6.1)."""
+
+    last: PositiveInt | None = Field(default=5, description="the newest so many")
+    best: PositiveInt | None = Field(
+        default=None, description="or the best so many by validation.metric; excludes last"
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> AveragingConfig:
+        if (self.last is None) == (self.best is None):
+            hint = "write last: 5 and best: null, or the other way round"
+            raise ValueError("exactly one of averaging.last and averaging.best is a number, the other null", hint)
+        return self
+
+
+class DecodingConfig(Section):
+    """Search, the same in validation, decode, serve and export (section 6.1)."""
+
+    beam: PositiveInt = Field(default=4, description="beam width; 1 is greedy search")
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(default=0.6, description="alpha")
+    length_penalty_form: Literal["gnmt", "length", "none"] = Field(
+        default="gnmt", description="divide log P by ((5 + n) / 6)^alpha (Wu et al. 2016), by n^alpha, or by nothing"
+    )
+    max_extra_tokens: NonNegativeInt = Field(default=50, description="output pieces beyond those of the source")
+    batch_tokens: PositiveInt = Field(default=4096, description="source tokens times beam that are searched together")
+
+
+class Recipe(Section):
+    """A whole system: data, model, training, averaging, decoding."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="the run is runs/NAME")
+    description: str = ""
+    corpus: str = Field(default="wmt14-en-de", description="corpus by name or file; prepared data is data/NAME")
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    validation: ValidationConfig = ValidationConfig()
+    averaging: AveragingConfig = AveragingConfig()
+    decoding: DecodingConfig = DecodingConfig()
+
+    @model_validator(mode="after")
+    def _averaged_checkpoints_are_kept(self) -> Recipe:
+        averaging, training = self.averaging, self.training
+        for key, wanted, kept in (
+            ("last", averaging.last, training.keep_last),
+            ("best", averaging.best, training.keep_best),
+        ):
+            if wanted is not None and wanted > kept:
+                problem = f"averaging.{key} is {wanted}, but training.keep_{key} keeps only {kept} checkpoints"
+                raise ValueError(problem, f"raise training.keep_{key} to {wanted}, or lower averaging.{key}")
+        return self

@@ -1,0 +1,1 @@
+"""Scoring: metrics of translations."""

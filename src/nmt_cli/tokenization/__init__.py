@@ -1,0 +1,1 @@
+"""SentencePiece: training, encoding, decoding, fingerprints."""

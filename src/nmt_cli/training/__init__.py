@@ -1,0 +1,1 @@
+"""Training: loss, optimizer, schedule, checkpoints and the loop that joins them."""

@@ -1,0 +1,61 @@
+"""What a recipe will need, before it runs: parameters, accumulation, memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from nmt_cli.dataset.plan import accumulation
+from nmt_cli.devices import Precision
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import ModelConfig, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Parameters, micro-batches a device and update, and bytes on each device."""
+
+    num_parameters: int
+    accumulation: int
+    weight_bytes: int
+    activation_bytes: int
+
+
+def estimate(
+    recipe: Recipe, *, source_vocab: int, target_vocab: int, precision: Precision, world_size: int
+) -> Estimate:
+    """The needs of a recipe with vocabularies of these sizes on `world_size` devices.
+
+    Memory is that of weights, gradients and moments, and of what one full micro-batch keeps for its backward pass; the
+    library's own and the allocator's come on top.
+    """
+    with torch.device("meta"):
+        model = Transformer(recipe.model, source_vocab=source_vocab, target_vocab=target_vocab)
+    num_parameters = model.num_parameters()
+    bytes_each = 4 + 4 + 8 + (2 + 2 if precision == "bf16" else 0)
+    training = recipe.training
+    tokens = min(training.max_tokens_per_device, training.batch_tokens)
+    element = 2 if precision == "bf16" else 4
+    per_pair = _kept_per_token(recipe.model) * element + model.output_weight.size(0) * element
+    return Estimate(
+        num_parameters,
+        accumulation(
+            batch_tokens=training.batch_tokens, max_tokens=training.max_tokens_per_device, world_size=world_size
+        ),
+        num_parameters * bytes_each,
+        tokens * per_pair,
+    )
+
+
+def _kept_per_token(model: ModelConfig) -> int:
+    """Elements kept for backward for one source and one target token, without attention weights and logits.
+
+    Attention: projections, mixed values, output; each sub-layer: dropout mask, residual sum, norm; feed-forward: twice
+    d_ff.
+    """
+    heads_width = model.heads * (2 * model.d_k + 2 * model.d_v)
+    around = 4 * model.d_model
+    encoder = heads_width + 2 * around + 2 * model.d_ff
+    decoder = 2 * heads_width + 3 * around + 2 * model.d_ff
+    return model.encoder_layers * encoder + model.decoder_layers * decoder + 2 * around

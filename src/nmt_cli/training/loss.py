@@ -1,0 +1,88 @@
+"""Cross-entropy with label smoothing (section 5.4), straight from the decoder's output.
+
+Shapes: N target tokens, D d_model, V target vocabulary, W >= V rows of the output matrix (padded).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_CPU_ELEMENTS = 1 << 22
+_CUDA_ELEMENTS = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Sums over tokens, float32 scalars: the smoothed loss, and, without a gradient, the negative log-likelihood."""
+
+    smoothed: Tensor
+    nll: Tensor
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor, output_weight: Tensor, gold: Tensor, *, vocab: int, smoothing: float
+) -> Loss:
+    """The loss of hidden [N, D] against gold [N] under the output matrix [W, D], whose first `vocab` rows are pieces.
+
+    As F.cross_entropy(label_smoothing=smoothing, reduction="sum") of the logits: epsilon / V on every piece, the gold
+    one included (Szegedy et al. 2016, section 7). The logits exist once, in the precision of `hidden`; statistics are
+    float32.
+    """
+    smoothed, nll = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
+        hidden, output_weight, gold, vocab, smoothing
+    )
+    return Loss(smoothed, nll)
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    """Logits a block of rows at a time, each turned into its gradient: softmax - epsilon / V - (1 - epsilon) gold."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        hidden: Tensor,
+        output_weight: Tensor,
+        gold: Tensor,
+        vocab: int,
+        smoothing: float,
+    ) -> tuple[Tensor, Tensor]:
+        keeps_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]  # type: ignore[attr-defined]  # not annotated
+        num_rows = output_weight.size(0)
+        gradient = hidden.new_empty(hidden.size(0), num_rows) if keeps_gradient else None
+        if gradient is not None:
+            gradient[:, vocab:] = 0
+        smoothed = hidden.new_zeros((), dtype=torch.float32)
+        nll = hidden.new_zeros((), dtype=torch.float32)
+        elements = _CUDA_ELEMENTS if hidden.is_cuda else _CPU_ELEMENTS
+        block = max(1, elements // num_rows)
+        for start in range(0, hidden.size(0), block):
+            rows = slice(start, start + block)
+            logits = F.linear(hidden[rows], output_weight)[:, :vocab]
+            probabilities = logits.softmax(1, dtype=torch.float32)
+            # The likeliest piece has a probability of at least 1 / V: its logarithm gives logsumexp without underflow.
+            logsumexp = logits.amax(1).float() - probabilities.amax(1).log_()
+            gold_column = gold[rows, None]
+            gold_nll = logsumexp - logits.gather(1, gold_column)[:, 0].float()
+            mean_nll = logsumexp - logits.sum(1, dtype=torch.float32) / vocab
+            nll += gold_nll.sum()
+            smoothed += ((1 - smoothing) * gold_nll + smoothing * mean_nll).sum()
+            if gradient is not None:
+                probabilities.sub_(smoothing / vocab)
+                probabilities.scatter_add_(
+                    1, gold_column, probabilities.new_full((1, 1), smoothing - 1).expand_as(gold_column)
+                )
+                gradient[rows, :vocab] = probabilities
+        if gradient is not None:
+            ctx.save_for_backward(gradient, hidden, output_weight)
+        ctx.mark_non_differentiable(nll)
+        return smoothed, nll
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        logit_gradient, hidden, output_weight = ctx.saved_tensors  # type: ignore[attr-defined]  # not annotated
+        scale = gradients[0].to(hidden.dtype)
+        return (logit_gradient @ output_weight) * scale, (logit_gradient.t() @ hidden) * scale, None, None, None

@@ -1,0 +1,133 @@
+"""A run's directory: begun once, continued by the same command, refused where the recipe or the data is another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nmt_cli import files
+from nmt_cli.bundle.kinds import RUN_FILE, kind_of
+from nmt_cli.bundle.run import Run, RunRecord, open_run
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import ModelError, RecipeError
+from nmt_cli.recipe.loading import dump_recipe, flatten
+from nmt_cli.recipe.schema import CosineConfig, Recipe
+
+# What may change between the starts of one run, since no update depends on it.
+_FREE = (
+    ("name",),
+    ("description",),
+    ("corpus",),
+    ("averaging",),
+    ("decoding",),
+    ("validation",),
+    *(("training", key) for key in ("log_every", "checkpoint_every", "keep_last", "keep_best", "patience")),
+    ("training", "max_skipped_updates"),
+)
+
+
+def open_or_begin(directory: Path, recipe: Recipe, data: PreparedData, *, command: Sequence[str], restart: bool) -> Run:
+    """The run in `directory`, begun where there is none.
+
+    Raises RecipeError where the run that stands there was made with other settings or data; `restart` removes it first.
+    """
+    if restart and kind_of(directory) == "run":
+        shutil.rmtree(directory)
+    if (directory / RUN_FILE).is_file():
+        run = open_run(directory)
+        _check_same(run, recipe, data)
+        files.write_file(directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
+        return open_run(directory)
+    if directory.exists() and any(directory.iterdir()):
+        raise ModelError(
+            f"{directory} exists and is not a run", where=str(directory), hint="choose another folder with -o"
+        )
+    with files.new_directory(directory, error=ModelError) as temporary:
+        shutil.copyfile(data.source_tokenizer_file, temporary / "source.spm")
+        shutil.copyfile(data.target_tokenizer_file, temporary / "target.spm")
+        (temporary / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
+        (temporary / RUN_FILE).write_text(_as_json(_record(data, command)), encoding="utf-8")
+    return open_run(directory)
+
+
+def mark_finished(run: Run) -> Run:
+    """Note in run.json when the training came to its end."""
+    record = run.record.model_copy(update={"finished": _now()})
+    files.write_file(run.directory / RUN_FILE, _as_json(record), error=ModelError)
+    return open_run(run.directory)
+
+
+def recipe_fingerprint(recipe: Recipe, data: PreparedData) -> str:
+    """A digest of all that the weights follow from: checkpoints with the same one are of one training."""
+    values = {".".join(path): value for path, value in _binding(recipe).items()}
+    text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_same(run: Run, recipe: Recipe, data: PreparedData) -> None:
+    old, new = _binding(run.recipe), _binding(recipe)
+    changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
+    if changed:
+        path = changed[0]
+        raise RecipeError(
+            f"the run in {run.directory} was trained with {'.'.join(path)} {old.get(path)!r}, not {new.get(path)!r}",
+            where=str(run.directory / "recipe.yaml"),
+            hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
+        )
+    if (
+        run.record.tokenizers != _fingerprints(data)
+        or run.record.data_summary.get("fingerprint") != data.manifest.fingerprint
+    ):
+        raise RecipeError(
+            f"the run in {run.directory} was begun with other data than {data.directory}",
+            where=str(data.directory),
+            hint=f"give --data {run.record.data} if that is unchanged, another folder with -o, or --restart",
+        )
+
+
+def _binding(recipe: Recipe) -> dict[tuple[str, ...], Any]:
+    leaves = flatten(recipe.model_dump(mode="json"))
+    free = [*_FREE]
+    if not isinstance(recipe.training.schedule, CosineConfig):
+        free.append(("training", "updates"))  # the length shapes the rate of the cosine only
+    return {path: value for path, value in leaves.items() if not any(path[: len(key)] == key for key in free)}
+
+
+def _record(data: PreparedData, command: Sequence[str]) -> RunRecord:
+    manifest = data.manifest
+    return RunRecord.model_validate(
+        {
+            "languages": manifest.languages.model_dump(),
+            "data": str(data.directory),
+            "corpus": manifest.name,
+            "source_vocab": manifest.tokenizers.source.vocab_size,
+            "target_vocab": manifest.tokenizers.target.vocab_size,
+            "tokenizers": _fingerprints(data),
+            "command": list(command),
+            "started": _now(),
+            "data_summary": {
+                "fingerprint": manifest.fingerprint,
+                "splits": {name: counts.model_dump() for name, counts in manifest.splits.items()},
+                "inputs": [entry.model_dump() for entry in manifest.inputs],
+                "corpus": manifest.corpus,
+            },
+        }
+    )
+
+
+def _fingerprints(data: PreparedData) -> dict[str, str]:
+    tokenizers = data.manifest.tokenizers
+    return {"source": tokenizers.source.fingerprint, "target": tokenizers.target.fingerprint}
+
+
+def _as_json(record: RunRecord) -> str:
+    return json.dumps(record.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

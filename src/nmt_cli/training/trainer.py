@@ -1,0 +1,238 @@
+"""The training loop: update, log, validate, save, and stop where it should."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from nmt_cli.bundle.average import choose, make_model
+from nmt_cli.bundle.run import Run
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.devices import Precision, keep_freed_memory
+from nmt_cli.errors import ModelError, RecipeError, TrainingError
+from nmt_cli.model.attention import choose_kernel
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
+from nmt_cli.training.distributed import Ranks
+from nmt_cli.training.order import DataOrder
+from nmt_cli.training.progress import Reporter, Stopwatch, Window
+from nmt_cli.training.runs import mark_finished, recipe_fingerprint
+from nmt_cli.training.signals import StopSignal
+from nmt_cli.training.update import Updater, UpdateResult
+from nmt_cli.training.validation import Validation, Validator
+
+Ending = Literal["finished", "patience", "preempted", "interrupted"]
+_SANITY_SENTENCES = 2
+
+
+class Trainer:
+    """Trains the model of a run on prepared data, from its newest checkpoint or from the start."""
+
+    def __init__(
+        self, run: Run, data: PreparedData, *, ranks: Ranks, precision: Precision, command: Sequence[str]
+    ) -> None:
+        self._run, self._recipe = run, run.recipe
+        self._ranks, self._precision, self._command = ranks, precision, command
+        if ranks.device.type == "cpu":
+            keep_freed_memory()
+        pairs = data.split("train")
+        self._order = DataOrder(pairs, self._recipe, world_size=ranks.size)
+        model = build_model(self._recipe, data).to(ranks.device)
+        self._updater = Updater(self._recipe, pairs, model, precision=precision, ranks=ranks)
+        self._searcher = self._build_searcher(data)
+        self._validator = Validator(self._recipe, data, device=ranks.device)
+        self._folder = CheckpointFolder(run.directory, recipe_fingerprint=recipe_fingerprint(self._recipe, data))
+        self._state = TrainingState(precision)
+        self._validation: Validation | None = None
+        self._stopwatch, self._window, self._stop = Stopwatch(), Window(), StopSignal()
+
+    def train(self) -> Ending:
+        """Train to the end of the recipe, or until patience or a signal ends it; saved either way."""
+        file = self._run.directory / "metrics.jsonl" if self._ranks.is_first else None
+        with Reporter(file, updates=self._recipe.training.updates) as reporter:
+            self._resume(reporter)
+            if self._state.update == 0:
+                self._sanity_pass(reporter)
+            reporter.begin(self._state.update)
+            with self._stop.listening():
+                ending = self._loop(reporter)
+            reporter.event("end", reason=ending, update=self._state.update)
+            if ending in ("finished", "patience"):
+                self._finish(reporter)
+        self._ranks.wait()
+        return ending
+
+    def _loop(self, reporter: Reporter) -> Ending:
+        training = self._recipe.training
+        while self._state.update < training.updates:
+            if self._has_lost_patience():
+                return "patience"
+            self._update(reporter)
+            update = self._state.update
+            is_last = update == training.updates
+            is_stopped = self._ranks.any(self._stop.received is not None)
+            if self._is_validation_due() and not is_stopped:
+                self._validate(reporter)
+            if is_stopped or is_last or update % training.checkpoint_every == 0 or self._has_lost_patience():
+                self._save(reporter)
+            if is_stopped:
+                return "preempted" if self._stop.received == signal.SIGTERM else "interrupted"
+        return "finished"
+
+    def _update(self, reporter: Reporter) -> None:
+        self._stopwatch.run()
+        micro = self._order.next()
+        tokens, number = self._order.target_tokens(micro), self._state.update + 1
+        result = self._updater.update(micro, number=number, target_tokens=tokens)
+        self._state = replace(
+            self._state,
+            update=number,
+            applied=self._state.applied + result.is_applied,
+            skipped_in_row=0 if result.is_applied else self._state.skipped_in_row + 1,
+            epoch=self._order.epoch,
+            index=self._order.index,
+        )
+        self._validation = None
+        reporter.advance(number)
+        if result.is_applied:
+            self._window.add(result.smoothed, result.nll, self._order.source_tokens(micro), tokens)
+        else:
+            self._note_skip(reporter)
+        if number % self._recipe.training.log_every == 0:
+            self._log(result, reporter)
+
+    def _log(self, result: UpdateResult, reporter: Reporter) -> None:
+        seconds = self._stopwatch.seconds
+        reporter.train(
+            update=self._state.update,
+            epoch=self._state.epoch,
+            window=self._window,
+            seconds=seconds,
+            rate=result.learning_rate,
+            norm=result.gradient_norm,
+        )
+        self._window = Window(started=seconds)
+
+    def _note_skip(self, reporter: Reporter) -> None:
+        update, in_row = self._state.update, self._state.skipped_in_row
+        reporter.event("skipped", update=update, reason="gradients are not finite", in_row=in_row)
+        reporter.say(f"update {update:,} skipped: its gradients are not finite")
+        if in_row > self._recipe.training.max_skipped_updates:
+            raise TrainingError(
+                f"{in_row} updates in a row had gradients that are not finite, the last at update {update:,}",
+                where=str(self._run.directory / "metrics.jsonl"),
+                hint="in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1"
+                " or --precision fp32",
+            )
+
+    def _is_validation_due(self) -> bool:
+        update = self._state.update
+        is_at_interval = update % self._recipe.validation.every == 0 or update == self._recipe.training.updates
+        return is_at_interval and self._state.validated != update
+
+    def _validate(self, reporter: Reporter) -> None:
+        """Measure on the first rank; its record of the best decides, and the others hear of it through patience."""
+        self._stopwatch.stop()
+        if not self._ranks.is_first:
+            return
+        measured = self._validator.measure(self._updater.model, self._searcher, max_sentences=None)
+        self._validation = measured
+        self._state = self._state.after_validation(measured, metric=self._recipe.validation.metric)
+        reporter.validation(self._state.update, measured, is_best=self._state.validations_since_best == 0)
+
+    def _save(self, reporter: Reporter) -> None:
+        self._stopwatch.stop()
+        if not self._ranks.is_first:
+            return
+        updater, training = self._updater, self._recipe.training
+        path = self._folder.save(self._state, updater.weights, updater.optimizer, validation=self._validation)
+        self._folder.prune(
+            keep_last=training.keep_last, keep_best=training.keep_best, metric=self._recipe.validation.metric
+        )
+        reporter.event("checkpoint", update=self._state.update, path=str(path))
+
+    def _resume(self, reporter: Reporter) -> None:
+        checkpoint = self._folder.newest()
+        if checkpoint is None:
+            return
+        state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
+        if state.precision != self._precision:
+            raise ModelError(
+                f"the run was trained in {state.precision}, and would go on in {self._precision}",
+                where=str(checkpoint.path),
+                hint=f"--precision {state.precision}, another folder with -o, or --restart",
+            )
+        self._state = state
+        self._order.move_to(epoch=state.epoch, index=state.index)
+        reporter.event("resume", update=state.update)
+        reporter.say(f"resuming {self._run.directory} after update {state.update:,}")
+        if self._is_validation_due():  # the stop came between the update and its validation
+            self._validate(reporter)
+            self._save(reporter)
+
+    def _sanity_pass(self, reporter: Reporter) -> None:
+        """The largest micro-batch, a validation with search and score, and a save, before hours are spent on them."""
+        model = self._updater.model.train()
+        self._updater.accumulate(self._order.longest, key=(0, 0), target_tokens=1)
+        self._updater.weights.gradients.zero_()
+        if self._ranks.is_first:
+            self._validator.measure(model, self._searcher, max_sentences=_SANITY_SENTENCES)
+            with tempfile.TemporaryDirectory(dir=self._run.directory, prefix=".sanity-") as folder:
+                trial = CheckpointFolder(Path(folder), recipe_fingerprint="")
+                trial.save(self._state, self._updater.weights, self._updater.optimizer, validation=None)
+        architecture = self._recipe.model
+        kernel = choose_kernel(
+            self._ranks.device,
+            model.output_weight.dtype,
+            d_k=architecture.d_k,
+            d_v=architecture.d_v,
+            window=architecture.encoder_window,
+        )
+        reporter.say(f"sanity pass done: train, validate, decode, score, save ({self._precision}, {kernel} attention)")
+
+    def _finish(self, reporter: Reporter) -> None:
+        """Leave a model directory: of the best checkpoint where the recipe keeps those, else of the last."""
+        if not self._ranks.is_first:
+            return
+        run = mark_finished(self._run)
+        keeps_best = self._recipe.training.keep_best > 0
+        (chosen,) = choose(run, last=None if keeps_best else 1, best=1 if keeps_best else None)
+        output = run.directory / "model"
+        make_model(run, [chosen], output=output, overwrite=True, command=self._command)
+        reporter.say(f"model of update {chosen.update:,} written to {output}")
+
+    def _has_lost_patience(self) -> bool:
+        patience = self._recipe.training.patience
+        return patience is not None and self._ranks.any(self._state.validations_since_best >= patience)
+
+    def _build_searcher(self, data: PreparedData) -> Transformer:
+        """The model that validation translates with: on a CPU in float32, as in `nmt decode`, on the master weights."""
+        if self._precision == "fp32" or self._ranks.device.type == "cuda":
+            return self._updater.model
+        searcher = build_model(self._recipe, data)
+        masters = self._updater.weights.named(self._updater.weights.values)
+        for name, parameter in searcher.named_parameters():
+            parameter.data = masters[name]
+        return searcher.eval()
+
+
+def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
+    """A new model for the data's vocabularies, initialised by the recipe's seed; RecipeError where they do not fit."""
+    tokenizers = data.manifest.tokenizers
+    if recipe.model.tying == "all" and tokenizers.source.fingerprint != tokenizers.target.fingerprint:
+        raise RecipeError(
+            "model.tying is all, but the prepared data has a vocabulary for each language",
+            where=str(data.directory),
+            hint="--set model.tying=target, or prepare the data with one shared vocabulary",
+        )
+    torch.manual_seed(recipe.training.seed)
+    return Transformer(
+        recipe.model, source_vocab=tokenizers.source.vocab_size, target_vocab=tokenizers.target.vocab_size
+    )

@@ -1,0 +1,102 @@
+"""Loss, perplexity and BLEU on the validation set."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nmt_cli.dataset.batch import make_batch
+from nmt_cli.dataset.plan import Array
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.decoding.batches import search_batches
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.scoring.metrics import bleu
+from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.training.loss import smoothed_cross_entropy
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Nats per target token, EOS included; `bleu` None where the recipe does not ask for it."""
+
+    loss: float
+    nll: float
+    perplexity: float
+    bleu: float | None
+    signature: str | None
+    seconds: float
+
+    def is_better_than(self, other: float | None, *, metric: str) -> bool:
+        """True where this measures better by `metric`, or where there is nothing to compare with."""
+        value = self.value(metric)
+        return other is None or (value > other if metric == "bleu" else value < other)
+
+    def value(self, metric: str) -> float:
+        """The figure that `validation.metric` names."""
+        value = self.bleu if metric == "bleu" else self.loss
+        assert value is not None, "the recipe's schema sees to it that its metric is measured"
+        return value
+
+
+class Validator:
+    """The validation set, measured with a model in training and translated with its float32 or bf16 twin for search."""
+
+    def __init__(self, recipe: Recipe, data: PreparedData, *, device: torch.device) -> None:
+        self._recipe, self._device = recipe, device
+        self._pairs = data.split("valid")
+        self._usable = np.flatnonzero(
+            np.maximum(self._pairs.src.lengths, self._pairs.tgt.lengths) <= recipe.model.max_positions
+        )
+        self._tokenizer = Tokenizer.load(data.target_tokenizer_file)
+        self._sources = Tokenizer.load(data.source_tokenizer_file).encode(data.texts("valid")[0])
+        self._references = data.texts("valid")[1]
+
+    def measure(self, model: Transformer, searcher: Transformer, *, max_sentences: int | None) -> Validation:
+        """The figures of `model`, whose weights `searcher` shares, over the first `max_sentences`, or all."""
+        start = time.perf_counter()
+        model.eval()
+        smoothed, nll, tokens = self._losses(model, self._usable[:max_sentences])
+        limit = max_sentences or self._recipe.validation.max_sentences
+        score = self._bleu(searcher, limit=limit) if self._recipe.validation.bleu else None
+        value, signature = (None, None) if score is None else score
+        perplexity = math.exp(min(nll / tokens, 700.0))
+        return Validation(smoothed / tokens, nll / tokens, perplexity, value, signature, time.perf_counter() - start)
+
+    @torch.no_grad()
+    def _losses(self, model: Transformer, pairs: Array) -> tuple[float, float, int]:
+        totals, tokens = torch.zeros(2, device=self._device), 0
+        for part in _parts(pairs, self._pairs.tgt.lengths, max_tokens=self._recipe.training.max_tokens_per_device):
+            batch = make_batch(part, self._pairs, device=self._device)
+            hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
+            loss = smoothed_cross_entropy(
+                hidden,
+                model.output_weight,
+                batch.gold,
+                vocab=model.target_vocab,
+                smoothing=self._recipe.training.label_smoothing,
+            )
+            totals += torch.stack([loss.smoothed, loss.nll])
+            tokens += batch.gold.numel()
+        smoothed, nll = totals.tolist()
+        return smoothed, nll, tokens
+
+    def _bleu(self, searcher: Transformer, *, limit: int | None) -> tuple[float, str]:
+        longest = self._recipe.model.max_positions - 1
+        rows = [row[:longest] for row in self._sources[:limit]]
+        with torch.inference_mode():
+            found = search_batches(searcher, rows, config=self._recipe.decoding, nbest=1, device=self._device)
+        report = bleu(self._tokenizer.decode([best[0].ids for best in found]), self._references[:limit])
+        return report.value, report.signature
+
+
+def _parts(pairs: Array, lengths: NDArray[np.int32], *, max_tokens: int) -> list[Array]:
+    """The pairs by length, in runs of at most so many tokens."""
+    ordered = pairs[np.argsort(lengths[pairs], kind="stable")]
+    run = np.cumsum(lengths[ordered], dtype=np.int64) // max_tokens
+    return [ordered[run == number] for number in np.unique(run)]

@@ -1,0 +1,64 @@
+"""Float32 master weights and gradients in flat buffers, beside the model that computes with them.
+
+P is the number of parameters, shared ones counted once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nmt_cli.devices import Precision
+
+
+class MasterWeights:
+    """The parameters of a model as one float32 vector [P], matrices first, and their gradients as another.
+
+    In fp32 the model's parameters are views of that vector. In bf16 the model computes with a bf16 copy: `collect` adds
+    its gradients to the float32 ones after each backward pass, `publish` renews the copy after an update.
+    """
+
+    def __init__(self, model: nn.Module, *, precision: Precision) -> None:
+        """Take over `model`, in float32 and on its device."""
+        parameters = sorted(model.named_parameters(), key=lambda item: item[1].ndim < 2)
+        self.shapes = {name: parameter.shape for name, parameter in parameters}
+        self.num_in_matrices = sum(parameter.numel() for _, parameter in parameters if parameter.ndim >= 2)
+        self.values = torch.cat([parameter.detach().float().reshape(-1) for _, parameter in parameters])
+        self.gradients = torch.zeros_like(self.values)
+        self._copy: Tensor | None = None
+        self._copy_gradients: Tensor | None = None
+        if precision == "bf16":
+            model.to(torch.bfloat16)
+            self._copy = self.values.bfloat16()
+            self._copy_gradients = torch.zeros_like(self._copy)
+        values = self.values if self._copy is None else self._copy
+        gradients = self.gradients if self._copy_gradients is None else self._copy_gradients
+        for (_, parameter), value, gradient in zip(
+            parameters, self._split(values), self._split(gradients), strict=True
+        ):
+            parameter.data = value
+            parameter.grad = gradient
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of a vector [P] by parameter name."""
+        return dict(zip(self.shapes, self._split(flat), strict=True))
+
+    def load(self, flat: Tensor, named: dict[str, Tensor]) -> None:
+        """Copy tensors by parameter name into a vector [P]."""
+        for name, view in self.named(flat).items():
+            view.copy_(named[name])
+
+    def collect(self) -> None:
+        """Add the gradients of the last backward pass to the float32 sum."""
+        if self._copy_gradients is not None:
+            self.gradients.add_(self._copy_gradients)
+            self._copy_gradients.zero_()
+
+    def publish(self) -> None:
+        """Let the model see the present values."""
+        if self._copy is not None:
+            self._copy.copy_(self.values)
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        return [part.view(shape) for part, shape in zip(flat.split(sizes), self.shapes.values(), strict=True)]

@@ -1,0 +1,135 @@
+"""`nmt average`: which checkpoints its arguments mean, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.bundle.directory import load_config
+from nmt_cli.cli.average import average
+from nmt_cli.errors import ModelError, UsageError
+from tests.bundle.tiny import save_tiny, tiny_recipe, write_run
+
+
+def call(
+    *paths: Path, output: Path | None = None, last: int | None = None, best: int | None = None, overwrite: bool = False
+) -> None:
+    average(list(paths), output=output, last=last, best=best, overwrite=overwrite)
+
+
+def checkpoint(run: Path, update: int) -> Path:
+    return run / "checkpoints" / f"update-{update:08}"
+
+
+def test_the_command_says_what_it_averaged_and_what_comes_next(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "x", updates=3)
+    done = subprocess.run(
+        [sys.executable, "-m", "nmt_cli", "average", "runs/x", "--last", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines() == [
+        "update       200  validation loss 4.5000  BLEU 40.00",
+        "update       300  validation loss 4.2500  BLEU 13.00",
+        "runs/x/averaged: the mean of 2 checkpoints",
+        "next: nmt decode -m runs/x/averaged < input.txt > output.txt",
+    ]
+    card = (tmp_path / "runs" / "x" / "averaged" / "README.md").read_text()
+    assert "$ nmt train tiny.yaml --data data/mini\n$ nmt average runs/x --last 2\n" in card
+
+
+def test_too_few_checkpoints_are_an_error_of_three_lines(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=1)
+    done = subprocess.run(
+        [sys.executable, "-m", "nmt_cli", "average", "x"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.splitlines() == [
+        "error: 5 were asked for, but the run has 1 checkpoint",
+        "at:    x/checkpoints",
+        "fix:   nmt average x --last 1, or train on: nmt train tiny.yaml --data data/mini",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("averaging", "expected"),
+    [({"last": 2}, [300, 400]), ({"last": None, "best": 1}, [300])],
+)
+def test_without_options_the_recipe_decides(
+    tmp_path: Path, averaging: dict[str, int | None], expected: list[int]
+) -> None:
+    write_run(tmp_path / "x", updates=4, recipe=tiny_recipe(averaging=averaging, training={"keep_best": 1}))
+    call(tmp_path / "x")
+    assert load_config(tmp_path / "x" / "averaged").updates == expected
+
+
+def test_options_and_named_checkpoints_decide_before_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "x"
+    write_run(run, updates=4)
+    call(run, best=1)
+    assert load_config(run / "averaged").updates == [300]
+    call(run / "checkpoints", last=3)
+    assert load_config(run / "averaged").updates == [200, 300, 400]
+    call(checkpoint(run, 400), checkpoint(run, 100))
+    assert load_config(run / "averaged").updates == [100, 400]
+    call(checkpoint(run, 200), output=tmp_path / "single")
+    assert load_config(tmp_path / "single").updates == [200]
+    monkeypatch.chdir(run / "checkpoints")
+    call(Path("update-00000100"), Path("../checkpoints/update-00000200"))
+    assert load_config(run / "averaged").updates == [100, 200]
+    call(Path(), last=1)
+    assert load_config(run / "averaged").updates == [400]
+
+
+def test_arguments_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    for run in (first, second):
+        write_run(run, updates=1)
+    with pytest.raises(UsageError, match="--last and --best exclude each other") as caught:
+        call(first, last=1, best=1)
+    assert caught.value.hint == "give one of them"
+    with pytest.raises(UsageError, match="--last and --best choose among a run's checkpoints") as caught:
+        call(checkpoint(first, 100), last=1)
+    assert "name the run instead" in caught.value.hint
+    with pytest.raises(UsageError, match="a is a run, and there are other arguments") as caught:
+        call(first, second)
+    assert "name one run" in caught.value.hint
+    with pytest.raises(ModelError, match="belong to different runs") as error:
+        call(checkpoint(first, 100), checkpoint(second, 100))
+    assert error.value.hint == "average checkpoints of one run"
+
+
+def test_paths_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
+    run = tmp_path / "x"
+    write_run(run, updates=1)
+    with pytest.raises(ModelError, match="nowhere does not exist") as caught:
+        call(tmp_path / "nowhere")
+    assert caught.value.hint == "nmt average runs/NAME, or its checkpoints/update-*"
+    with pytest.raises(ModelError, match="is neither a run nor a checkpoint"):
+        call(tmp_path)
+    alone = tmp_path / "update-00000100"
+    checkpoint(run, 100).rename(alone)
+    with pytest.raises(ModelError, match="does not lie in a run") as caught:
+        call(alone)
+    assert "put it back into runs/NAME/checkpoints" in caught.value.hint
+
+
+def test_another_model_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=1)
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    with pytest.raises(ModelError, match="exists already") as caught:
+        call(tmp_path / "x", last=1, output=tmp_path / "m")
+    assert "--overwrite" in caught.value.hint
+    assert load_config(tmp_path / "m").updates == [7]
+    call(tmp_path / "x", last=1, output=tmp_path / "m", overwrite=True)
+    assert load_config(tmp_path / "m").updates == [100]

@@ -1,0 +1,249 @@
+"""`nmt info`: the facts of each kind of directory, on one screen and as JSON, without importing torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt_cli.cli.info import info
+from nmt_cli.dataset.manifest import (
+    InputRecord,
+    Languages,
+    Manifest,
+    SplitCounts,
+    TokenizerRecord,
+    Tokenizers,
+)
+from nmt_cli.errors import ModelError, NmtError
+from tests.bundle.tiny import SIGNATURE, save_tiny, tiny_recipe, write_run
+
+
+def screen(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The lines that are shown, by label; those of one label joined."""
+    info(path, as_json=False)
+    lines: dict[str, str] = {}
+    for line in capsys.readouterr().out.splitlines():
+        label, text = line[:13].strip(), line[13:]
+        lines[label] = f"{lines[label]}; {text}" if label in lines else text
+    return lines
+
+
+def as_json(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    info(path, as_json=True)
+    described: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return described
+
+
+def write_data(directory: Path) -> Path:
+    """Prepared data as its manifest tells it, with one file in place of all."""
+    directory.mkdir(parents=True)
+    (directory / "train.source.ids").write_bytes(bytes(10))
+    (directory / "source.spm").write_bytes(b"spm")
+    tokenizer = TokenizerRecord(vocab_size=8000, fingerprint="ab")
+    manifest = Manifest(
+        nmt_version="0.1.0",
+        name="mini",
+        languages=Languages(source="en", target="de"),
+        shared_vocabulary=True,
+        tokenizers=Tokenizers(source=tokenizer, target=tokenizer),
+        dtype="uint16",
+        splits={"train": SplitCounts(pairs=2000, source_tokens=30000, target_tokens=31000)},
+        inputs=[InputRecord(split="train", name="mini.en", bytes=10, sha256="cd")],
+        fingerprint="ef",
+        corpus={"name": "mini"},
+        files={"train.source.ids": 10, "source.spm": 3},
+    )
+    (directory / "manifest.json").write_text(manifest.model_dump_json())
+    words = {"mean": 12.04, "p50": 11, "p90": 20, "p99": 30, "max": 41, "histogram": []}
+    pieces = {"mean": 14.0, "p50": 13, "p90": 25, "p99": 36, "max": 50, "histogram": []}
+    sides = {side: {"words": words, "pieces": pieces} for side in ("source", "target")}
+    (directory / "report.json").write_text(json.dumps({"splits": {"train": sides}}))
+    return directory
+
+
+def test_a_model_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    shown = screen(tmp_path / "m", capsys)
+    assert shown["model"] == "tiny, en to de"
+    assert shown["parameters"] == f"{model.num_parameters():,}"
+    assert shown["vocabulary"] == "300 pieces, shared"
+    assert shown["weights"] == "update 7"
+    assert shown["architecture"].startswith("2 + 1 layers, d_model 16, d_ff 24, 2 heads, post-norm")
+    assert shown["use"] == f"nmt decode -m {tmp_path / 'm'} < input.txt > output.txt"
+    described = as_json(tmp_path / "m", capsys)
+    assert described["kind"] == "model"
+    assert described["parameters"] == model.num_parameters()
+    assert described["updates"] == [7]
+    assert described["damage"] is None
+    assert described["bytes"] == sum(file.stat().st_size for file in (tmp_path / "m").iterdir())
+
+
+def test_the_scores_of_a_model_are_those_of_its_updates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from nmt_cli.cli.average import average
+
+    write_run(tmp_path / "x", updates=3)
+    average([tmp_path / "x"], output=None, last=2, best=None, overwrite=False)
+    shown = screen(tmp_path / "x" / "averaged", capsys)
+    assert shown["weights"] == "mean of 2 checkpoints: updates 200, 300"
+    assert shown["validation"] == "update 200: loss 4.5000, BLEU 40.00; update 300: loss 4.2500, BLEU 13.00"
+    assert shown["signature"] == SIGNATURE
+
+
+def test_a_run_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "x"
+    write_run(run, updates=4, recipe=tiny_recipe(training={"updates": 1000}))
+    shown = screen(run, capsys)
+    assert shown["progress"] == "update 400 of 1,000 (40 %), not finished"
+    assert shown["validation"] == "last: update 400: loss 4.0000, BLEU 14.00"
+    assert shown[""] == "best by bleu: update 300: loss 4.2500, BLEU 40.00"
+    assert shown["curve"] == "▁▁█▂  bleu 11.00 to 14.00"
+    assert shown["checkpoints"] == "4, the newest at update 400"
+    assert shown["started"] == "2026-01-02 03:04 UTC"
+    assert shown["command"] == "nmt train tiny.yaml --data data/mini"
+    assert shown["speed"].startswith("4,321 target tokens/s")
+    assert shown["next"] == "nmt train tiny.yaml --data data/mini goes on where it stopped"
+    described = as_json(run, capsys)
+    assert (described["update"], described["updates"], described["finished"]) == (400, 1000, None)
+    assert [found["update"] for found in described["checkpoints"]] == [100, 200, 300, 400]
+    assert described["best_validation"]["update"] == 300
+
+
+def test_a_run_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "x"
+    write_run(run, finished="2026-01-02T05:00:00+00:00")
+    shown = screen(run, capsys)
+    assert shown["progress"] == "update 0 of 100,000 (0 %), finished 2026-01-02 05:00 UTC"
+    assert shown["checkpoints"] == "0"
+    assert shown["next"] == f"nmt average {run}"
+    save_tiny(run / "averaged", spm_folder=tmp_path)
+    shown = screen(run, capsys)
+    assert shown["model"] == str(run / "averaged")
+    assert shown["next"] == f"nmt decode -m {run / 'averaged'} < input.txt > output.txt"
+
+
+def test_the_best_by_loss_is_the_lowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "x", updates=4, recipe=tiny_recipe(validation={"metric": "loss"}))
+    assert as_json(tmp_path / "x", capsys)["best_validation"]["update"] == 400
+
+
+def test_a_checkpoint_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "x", updates=1)
+    path = tmp_path / "x" / "checkpoints" / "update-00000100"
+    shown = screen(path, capsys)
+    assert shown["checkpoint"] == "update 100"
+    assert shown["validation"] == "update 100: loss 4.7500, BLEU 11.00"
+    assert shown["use"] == f"nmt average {path} -o MODEL makes a model of it"
+    (path / "optimizer.safetensors").write_bytes(b"")
+    shown = screen(path, capsys)
+    assert shown["damage"].startswith("optimizer.safetensors is cut short: 0 of ")
+    assert "use" not in shown
+
+
+def test_prepared_data_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_data(tmp_path / "data")
+    shown = screen(data, capsys)
+    assert shown["data"] == "mini, en to de"
+    assert shown["train"] == "2,000 pairs, 30,000 and 31,000 pieces"
+    assert shown[""] == (
+        "words a sentence: mean 12.0 and 12.0, 99 % up to 30 and 30, longest 41 and 41; "
+        "pieces a sentence: mean 14.0 and 14.0, 99 % up to 36 and 36, longest 50 and 50"
+    )
+    assert shown["vocabulary"] == "8,000 pieces, shared"
+    assert shown["input"] == "mini.en (train)"
+    described = as_json(data, capsys)
+    assert described["kind"] == "data"
+    assert described["splits"]["train"]["pairs"] == 2000
+    assert described["lengths"]["train"]["source"]["words"]["p90"] == 20
+    (data / "train.source.ids").write_bytes(b"")
+    assert screen(data, capsys)["damage"] == "missing, cut short or changed: train.source.ids"
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [("unlink", "model.safetensors is missing"), ("shorten", "model.safetensors is cut short: 20 of ")],
+)
+def test_a_damaged_model_is_shown_with_its_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, expected: str
+) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    file = tmp_path / "m" / "model.safetensors"
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "shorten":
+        file.write_bytes(content[:20])
+    shown = screen(tmp_path / "m", capsys)
+    assert shown["damage"].startswith(expected)
+    assert shown["parameters"] == "unknown: model.safetensors cannot be read"
+    assert "use" not in shown
+
+
+def test_what_is_nothing_of_ours_says_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text("{}")
+    write_run(tmp_path / "runs" / "x")
+    cases = {
+        "nowhere": ("there is no", "name a model, a run, a checkpoint or prepared data"),
+        "hf/config.json": ("is a file", f"name a directory, such as {tmp_path / 'hf'}"),
+        "empty": ("it has no config.yaml (a model), run.json (a run) or manifest.json", "name what nmt train"),
+        "hf": ("looks like a Hugging Face model", "name what nmt train, nmt average or nmt prepare wrote"),
+        "runs": ("is nothing that nmt wrote", f"nmt info {tmp_path / 'runs' / 'x'}"),
+    }
+    for name, (message, hint) in cases.items():
+        with pytest.raises(ModelError) as caught:
+            info(tmp_path / name, as_json=False)
+        assert message in caught.value.message, name
+        assert hint in caught.value.hint, name
+        assert caught.value.where == str(tmp_path / name)
+
+
+def test_damaged_descriptions_are_errors_with_a_place(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    (tmp_path / "m" / "config.yaml").write_text("format: 1\n")
+    write_data(tmp_path / "data")
+    (tmp_path / "data" / "manifest.json").write_text("{")
+    for path in (tmp_path / "m", tmp_path / "data"):
+        with pytest.raises(NmtError) as caught:
+            info(path, as_json=False)
+        assert caught.value.where
+        assert caught.value.hint
+
+
+NO_HEAVY_IMPORTS = """
+import sys
+from nmt_cli.cli.app import main
+sys.argv = ["nmt", "info", "--json", sys.argv[1]]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+heavy = {"torch", "numpy", "sentencepiece", "safetensors", "datasets", "sacrebleu"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_nothing_heavy_is_imported_and_stdout_is_one_object(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=1)
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    for path in (tmp_path / "x", tmp_path / "m", write_data(tmp_path / "data")):
+        command = [sys.executable, "-c", NO_HEAVY_IMPORTS, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["path"] == str(path)
+
+
+def test_in_a_pipe_the_screen_is_plain_and_unbroken(tmp_path: Path) -> None:
+    folder = tmp_path / ("long-" * 30)
+    save_tiny(folder, spm_folder=tmp_path)
+    command = [sys.executable, "-m", "nmt_cli", "info", str(folder)]
+    env = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "COLUMNS")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stdout
+    assert f"nmt decode -m {folder} < input.txt > output.txt\n" in done.stdout
+    assert done.stderr == ""

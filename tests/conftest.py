@@ -1,0 +1,37 @@
+"""What all tests share: one thread for each process, the paths of the repository, and no GPU tests without a GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Read by torch when it is imported, here and in the commands that tests start: two test processes share two cores.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the repository."""
+    return _ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real corpora beside the repository; the test is skipped where there is none."""
+    folder = _ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("needs the corpora in ../shared/data, beside the repository")
+    return folder
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.dataset import store
+from nmt_cli.dataset.store import TokenFile, TokenWriter, open_prepared, token_dtype
+from nmt_cli.errors import DataError
+from nmt_cli.files import sha256
+from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
+from tests.preparing.corpus_files import contents, run, small_corpus
+
+ROWS = st.lists(st.lists(st.integers(4, 399), max_size=6), max_size=8)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared data of a small corpus; tests that change it work on a copy."""
+    folder = tmp_path_factory.mktemp("store")
+    return run(small_corpus(folder), folder / "data").directory
+
+
+@given(batches=st.lists(ROWS, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_what_is_written_in_batches_reads_back_with_eos(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[list[int]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("tokens")
+    with TokenWriter(folder, split="train", side="source", dtype="uint16") as writer:
+        for batch in batches:
+            writer.append(batch)
+    rows = [[*row, EOS] for batch in batches for row in batch]
+    ids = np.fromfile(folder / "train.source.ids", dtype="<u2")
+    offsets = np.fromfile(folder / "train.source.offsets", dtype="<i8")
+    tokens = TokenFile(ids, offsets)
+    assert [tokens[index].tolist() for index in range(len(tokens))] == rows
+    assert tokens.lengths.tolist() == [len(row) for row in rows]
+    assert tokens.lengths.dtype == np.int32
+    assert (writer.sentences, writer.tokens) == (len(rows), sum(map(len, rows)))
+
+
+def test_ids_are_as_narrow_as_the_vocabulary_allows(tmp_path: Path) -> None:
+    assert (token_dtype(65_536), token_dtype(65_537)) == ("uint16", "uint32")
+    with TokenWriter(tmp_path, split="train", side="source", dtype="uint32") as writer:
+        writer.append([[65_536]])
+    assert np.fromfile(tmp_path / "train.source.ids", dtype="<u4").tolist() == [65_536, EOS]
+
+
+def test_a_split_holds_the_tokenized_text(prepared: Path) -> None:
+    data = open_prepared(prepared)
+    for split in ("valid", "test"):
+        pairs = data.split(split)
+        for tokens, lines, file in zip(
+            (pairs.src, pairs.tgt),
+            data.texts(split),
+            (data.source_tokenizer_file, data.target_tokenizer_file),
+            strict=True,
+        ):
+            assert [row.tolist() for row in tokens] == [[*ids, EOS] for ids in Tokenizer.load(file).encode(lines)]
+            assert isinstance(tokens.ids, np.memmap)
+            assert tokens.ids.dtype == np.uint16
+    assert len(data.split("train")) == data.manifest.splits["train"].pairs == 600
+    assert data.split("train").tgt.lengths.sum() == data.manifest.splits["train"].target_tokens
+
+
+def test_texts_are_the_lines_as_given(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    raw = "  two  spaces \r\n\n\u2028 a\x0bb\r\n".encode()
+    (tmp_path / "valid.en").write_bytes(b"\xef\xbb\xbf" + raw)
+    (tmp_path / "valid.de").write_bytes(b"eins\nzwei\ndrei")
+    data = open_prepared(run(located, tmp_path / "data").directory)
+    assert data.texts("valid") == (["  two  spaces ", "", "\u2028 a\x0bb"], ["eins", "zwei", "drei"])
+    assert (data.directory / "valid.en").read_bytes() == b"\xef\xbb\xbf" + raw
+    assert [row.tolist() for row in data.split("valid").src][1] == [EOS]
+
+
+def test_a_split_without_sentences_is_empty(tmp_path: Path, prepared: Path) -> None:
+    copytree(prepared, tmp_path / "data")
+    (tmp_path / "data" / "test.source.ids").write_bytes(b"")
+    np.zeros(1, dtype="<i8").tofile(tmp_path / "data" / "test.source.offsets")
+    edit_manifest(
+        tmp_path / "data", lambda values: values["files"].update({"test.source.ids": 0, "test.source.offsets": 8})
+    )
+    tokens = open_prepared(tmp_path / "data").split("test").src
+    assert (len(tokens), tokens.lengths.tolist(), tokens.ids.tolist()) == (0, [], [])
+
+
+def test_a_split_that_the_corpus_lacks_is_named(tmp_path: Path) -> None:
+    data = open_prepared(run(small_corpus(tmp_path, with_test=False), tmp_path / "data").directory)
+    with pytest.raises(DataError, match="small has no test split, but train, valid") as caught:
+        data.split("test")
+    assert "--test PREFIX" in caught.value.hint
+
+
+def test_reading_changes_nothing_and_hashes_no_token_file(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+
+    def spy(path: Path) -> str:
+        hashed.append(path.name)
+        return sha256(path)
+
+    monkeypatch.setattr(store, "sha256", spy)
+    before = contents(prepared)
+    data = open_prepared(prepared)
+    with pytest.raises(ValueError, match="read-only"):
+        data.split("train").src.ids[0] = 7
+    assert contents(prepared) == before
+    assert hashed == ["source.spm", "target.spm"]
+
+
+@pytest.mark.parametrize("name", ["train.source.ids", "train.target.offsets", "valid.de"])
+def test_a_truncated_file_is_named_with_both_sizes(tmp_path: Path, prepared: Path, name: str) -> None:
+    copytree(prepared, tmp_path / "data")
+    whole = (tmp_path / "data" / name).read_bytes()
+    (tmp_path / "data" / name).write_bytes(whole[:-2])
+    error = refusal(tmp_path / "data")
+    assert error.message == f"{name} has {len(whole) - 2:,} bytes, and should have {len(whole):,}"
+    assert error.where == str(tmp_path / "data" / name)
+    assert "nmt prepare" in error.hint
+    assert error.exit_code == 4
+
+
+@pytest.mark.parametrize("name", ["train.source.ids", "source.spm", "test.en"])
+def test_a_missing_file_is_named(tmp_path: Path, prepared: Path, name: str) -> None:
+    copytree(prepared, tmp_path / "data")
+    (tmp_path / "data" / name).unlink()
+    assert refusal(tmp_path / "data").message == f"{name} is missing"
+
+
+def test_a_tokenizer_of_another_preparation_is_refused(tmp_path: Path, prepared: Path) -> None:
+    other = run(small_corpus(tmp_path, "tokenizer.vocab_size=380"), tmp_path / "other").directory
+    copytree(prepared, tmp_path / "data")
+    (tmp_path / "data" / "target.spm").write_bytes((other / "target.spm").read_bytes())
+    error = refusal(tmp_path / "data")
+    assert "target.spm is not the tokenizer that this data was prepared with" in error.message
+    assert Tokenizer.load(other / "target.spm").fingerprint[:12] in error.message
+    assert Tokenizer.load(prepared / "target.spm").fingerprint[:12] in error.message
+    assert "nmt prepare" in error.hint
+
+
+def test_a_damaged_manifest_is_named(tmp_path: Path, prepared: Path) -> None:
+    copytree(prepared, tmp_path / "data")
+    manifest = tmp_path / "data" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text[:100])
+    assert "manifest.json is damaged" in refusal(tmp_path / "data").message
+    manifest.write_text(text)
+    edit_manifest(tmp_path / "data", lambda values: values.pop("dtype"))
+    assert refusal(tmp_path / "data").message == "manifest.json is damaged: dtype: Field required"
+
+
+def test_another_format_and_another_kind_are_refused(tmp_path: Path, prepared: Path) -> None:
+    copytree(prepared, tmp_path / "data")
+    edit_manifest(tmp_path / "data", lambda values: values.update(format=2))
+    error = refusal(tmp_path / "data")
+    assert error.message == "this prepared data has format 2, and this nmt reads format 1"
+    assert "this version of nmt" in error.hint
+    edit_manifest(tmp_path / "data", lambda values: values.update(kind="checkpoint"))
+    assert "holds something other than prepared data" in refusal(tmp_path / "data").message
+
+
+def test_a_directory_that_is_not_prepared_data_is_refused(tmp_path: Path) -> None:
+    error = refusal(tmp_path / "nowhere")
+    assert error.message == f"there is no prepared data at {tmp_path / 'nowhere'}"
+    assert error.hint.startswith("nmt prepare")
+    assert "is not prepared data: it has no manifest.json" in refusal(tmp_path).message
+
+
+def refusal(directory: Path) -> DataError:
+    with pytest.raises(DataError) as caught:
+        open_prepared(directory)
+    return caught.value
+
+
+def edit_manifest(directory: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    values = json.loads((directory / "manifest.json").read_text())
+    edit(values)
+    (directory / "manifest.json").write_text(json.dumps(values))

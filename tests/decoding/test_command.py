@@ -1,0 +1,189 @@
+"""The process `nmt decode`: streams, formats, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.cli.decode import Statistics, decode, render
+from nmt_cli.decoding.translator import Translation, Translator
+from nmt_cli.errors import DataError, ModelError, UsageError
+from tests.bundle.tiny import save_tiny, tiny_recipe
+
+COMMAND = [sys.executable, "-m", "nmt_cli"]
+LINES = ["the old sea", "", "a small house stands by the sea", "Haus", "  ", "the sea " * 40, "am alten Meer"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run, runs/tiny, whose model/ is random."""
+    folder = tmp_path_factory.mktemp("decode")
+    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 3})
+    save_tiny(folder / "runs" / "tiny" / "model", spm_folder=folder, recipe=recipe)
+    (folder / "runs" / "tiny" / "run.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[str]:
+    translator = Translator.from_pretrained(folder / "runs/tiny/model", device="cpu")
+    return [translation.text for translation in translator.translate(LINES)]
+
+
+def run(folder: Path, *arguments: str, text: bytes) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*COMMAND, *arguments], cwd=folder, input=text, capture_output=True, check=False)
+
+
+def lines_of(texts: Sequence[str]) -> bytes:
+    return "".join(text + "\n" for text in texts).encode()
+
+
+def test_lines_in_are_lines_out_and_stderr_has_the_rest(folder: Path, expected: list[str]) -> None:
+    process = run(folder, "decode", "--device", "cpu", "--stats", text=lines_of(LINES))
+    assert process.stdout == lines_of(expected)
+    assert process.returncode == 0
+    assert [not line for line in expected] == [not line.strip() for line in LINES]
+    messages = process.stderr.decode().splitlines()
+    assert messages[0] == "model: runs/tiny/model"
+    assert messages[1].startswith("warning: line 6 has ")
+    assert messages[2].startswith("7 sentences and ")
+    assert "sentences/s" in messages[2]
+
+
+def test_a_line_is_answered_before_the_next_is_given(folder: Path, expected: list[str]) -> None:
+    command = [*COMMAND, "--quiet", "decode", "--device", "cpu"]
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        for line, answer in zip(LINES[:4], expected[:4], strict=True):
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+            assert select.select([process.stdout], [], [], 60)[0], "no answer within a minute"
+            assert process.stdout.readline() == answer.encode() + b"\n"
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert errors == b""
+    assert process.returncode == 0
+
+
+def test_closed_stdout_ends_it_quietly(folder: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*COMMAND, "decode", "-m", "runs/tiny/model", "--device", "cpu"]
+    process = subprocess.run(
+        command, cwd=folder, input=lines_of(LINES[:4]), stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert process.returncode == 141
+    assert process.stderr == b""
+
+
+def test_invalid_utf8_is_named_and_the_lines_before_it_are_translated(folder: Path, expected: list[str]) -> None:
+    text = lines_of(LINES[:4]) + b"f\xfcnf\n" + lines_of(LINES[4:])
+    process = run(folder, "decode", "-m", "runs/tiny/model", "--device", "cpu", text=text)
+    assert process.returncode == 4
+    assert process.stdout == lines_of(expected[:4])
+    assert process.stderr.decode().splitlines()[:2] == [
+        "error: line 5 is not UTF-8: it has the byte 0xfc",
+        "at:    stdin:5",
+    ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_full_disk_is_told_in_three_lines(folder: Path) -> None:
+    process = run(folder, "decode", "-m", "runs/tiny/model", "--device", "cpu", "-o", "/dev/full", text=b"sea\n")
+    assert process.returncode == 4
+    assert process.stderr.decode().splitlines() == [
+        "error: cannot write the translations: No space left on device",
+        "at:    /dev/full",
+        "fix:   free some space, or give another file with -o",
+    ]
+
+
+def test_another_toolkits_option_is_answered_with_ours(folder: Path) -> None:
+    process = run(folder, "decode", "--lenpen", "0.6", text=b"")
+    assert process.returncode == 2
+    assert process.stderr.decode().splitlines() == [
+        "error: nmt decode has no option --lenpen",
+        "at:    --lenpen",
+        "fix:   here it is --length-penalty A --length-penalty-form length",
+    ]
+
+
+def test_from_file_to_file_with_alternatives(folder: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "source.gz", tmp_path / "new" / "output.jsonl"
+    source.write_bytes(gzip.compress(lines_of(LINES)))
+    model = folder / "runs/tiny/model"
+    decode(model=model, source=source, output=output, device="cpu", beam=3, nbest=3, form="jsonl")
+    translations = Translator.from_pretrained(model, device="cpu").translate(LINES, beam=3, nbest=3)
+    objects = [json.loads(line) for line in output.read_text(encoding="utf-8").split("\n")[:-1]]
+    assert [found["line"] for found in objects] == list(range(1, 8))
+    for found, translation in zip(objects, translations, strict=True):
+        assert found["text"] == translation.text
+        assert found["score"] == pytest.approx(translation.score, abs=1e-6)
+        assert found["log_prob"] == pytest.approx(translation.log_prob, abs=1e-6)
+        assert [other["text"] for other in found["alternatives"]] == [other.text for other in translation.alternatives]
+    assert len(objects[0]["alternatives"]) == 2
+    assert objects[1] == {"line": 2, "text": "", "score": 0.0, "log_prob": 0.0, "alternatives": []}
+
+
+def test_table_has_a_row_for_each_translation_and_no_stray_tabs() -> None:
+    second = Translation("zwei\t2", -1.5, -3.0, 2)
+    best = Translation("eins", -1.0, -2.0, 1, (second,))
+    blank = Translation("", 0.0, 0.0, 0)
+    assert render([best, blank], form="tsv", first_line=8) == (
+        "8\t1\t-1.000000\t-2.000000\teins\n8\t2\t-1.500000\t-3.000000\tzwei 2\n9\t1\t0.000000\t0.000000\t\n"
+    )
+    assert render([best, blank], form="text", first_line=8) == "eins\n\n"
+
+
+def test_rates_are_counts_over_seconds() -> None:
+    statistics = Statistics()
+    for _ in range(2):
+        statistics.add([Translation("a", -1.0, -1.0, 7)] * 600, seconds=2.0)
+    assert str(statistics) == ("1,200 sentences and 8,400 target tokens in 4.00 s: 300.0 sentences/s, 2,100 tokens/s")
+    assert "0.0 sentences/s" in str(Statistics())
+
+
+def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="no format called 'xml'") as error:
+        decode(form="xml")
+    assert error.value.hint == "take one of: text, tsv, jsonl"
+    with pytest.raises(UsageError, match="--format text has one translation a line, not 4") as error:
+        decode(nbest=4, beam=4)
+    assert error.value.hint == "add --format tsv or --format jsonl"
+    old = tmp_path / "old.txt"
+    old.write_text("kept\n")
+    with pytest.raises(UsageError, match=r"old\.txt exists already") as error:
+        decode(output=old)
+    assert error.value.hint == "add --overwrite, or give another file with -o"
+    with pytest.raises(UsageError, match=r"old\.txt is the input as well"):
+        decode(source=old, output=Path("old.txt"), overwrite=True)
+    assert old.read_text() == "kept\n"
+    with pytest.raises(DataError, match=r"no such file: missing\.txt"):
+        decode(source=Path("missing.txt"))
+    with pytest.raises(ModelError) as model_error:
+        decode(source=old)
+    assert "nmt train" in model_error.value.hint
+
+
+def test_a_wrong_setting_leaves_the_old_output_alone(folder: Path, tmp_path: Path) -> None:
+    source, old = tmp_path / "source", tmp_path / "old"
+    source.write_text("sea\n")
+    old.write_text("kept\n")
+    with pytest.raises(UsageError, match="--beam is 0"):
+        decode(model=folder / "runs/tiny/model", source=source, output=old, overwrite=True, beam=0, device="cpu")
+    assert old.read_text() == "kept\n"

@@ -1,0 +1,303 @@
+"""Search against exhaustive search, a naive beam search, an argmax loop, and forced scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt_cli.decoding.batches import search_batches
+from nmt_cli.decoding.penalties import length_penalty, output_limit
+from nmt_cli.decoding.search import Hypothesis, search
+from nmt_cli.model.cache import DecoderCache
+from nmt_cli.model.packing import pack
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization import tokenizer
+from tests.decoding import reference
+from tests.decoding.reference import BOS, CPU, EOS, gnmt, random_model, random_rows
+
+# Float32 sums of some ten log-probabilities of size 3 against float64.
+TOLERANCE = 2e-5
+
+
+def decoding(**settings: Any) -> DecodingConfig:
+    return DecodingConfig.model_validate({"max_extra_tokens": 6, **settings})
+
+
+def limit_of(row: list[int], config: DecodingConfig) -> int:
+    return len(row) + config.max_extra_tokens
+
+
+def run(model: Transformer, rows: list[list[int]], config: DecodingConfig, *, nbest: int = 1) -> list[list[Hypothesis]]:
+    return search_batches(model, rows, config=config, nbest=nbest, device=CPU)
+
+
+def assert_same(ours: list[Hypothesis], expected: list[reference.Scored]) -> None:
+    assert [tuple(hypothesis.ids) for hypothesis in ours] == [hypothesis.ids for hypothesis in expected]
+    for got, want in zip(ours, expected, strict=True):
+        assert got.log_prob == pytest.approx(want.log_prob, abs=TOLERANCE)
+        assert got.score == pytest.approx(want.score, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("form", "alpha", "penalty"),
+    [
+        ("gnmt", 0.6, gnmt(0.6)),
+        ("gnmt", 2.0, gnmt(2.0)),
+        ("gnmt", 0.0, lambda length: 1.0),
+        ("length", 1.0, float),
+        ("none", 0.6, lambda length: 1.0),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_beam_that_keeps_every_prefix_is_exhaustive_search(
+    form: str, alpha: float, penalty: reference.Penalty, seed: int
+) -> None:
+    vocab, limit = 7, 4
+    model = random_model(seed, vocab=vocab, sharpness=1 + seed)
+    config = decoding(beam=3**limit, length_penalty=alpha, length_penalty_form=form, max_extra_tokens=2)
+    source = [5, 6]
+    assert limit_of(source, config) == limit
+    expected = reference.all_translations(
+        reference.in_float64(model), source, vocab=vocab, limit=limit, penalty=penalty
+    )
+    for nbest in (1, 5, 81):
+        (ours,) = run(model, [source], config, nbest=nbest)
+        assert_same(ours, expected[:nbest])
+
+
+@pytest.mark.parametrize("alpha", [0.6, 0.0])
+@pytest.mark.parametrize(("seed", "sharpness"), [(0, 2.0), (5, 3.0), (7, 1.0)])
+def test_beam_search_is_the_naive_one(alpha: float, seed: int, sharpness: float) -> None:
+    model = random_model(seed, vocab=23, sharpness=sharpness)
+    rows = random_rows(seed, count=30, vocab=23, longest=9)
+    config = decoding(beam=4, length_penalty=alpha)
+    exact = reference.in_float64(model)
+    expected = [
+        reference.naive_beam_search(exact, row, beam=4, limit=limit_of(row, config), penalty=gnmt(alpha))
+        for row in rows
+    ]
+    # The model ends sentences at different lengths, before the limit and at it.
+    assert len({len(best[0].ids) for best in expected}) > 2
+    for nbest in (1, 4):
+        for ours, wanted in zip(run(model, rows, config, nbest=nbest), expected, strict=True):
+            assert_same(ours, wanted[:nbest])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_search_is_the_argmax_loop(seed: int) -> None:
+    model = random_model(seed, vocab=31, sharpness=2.0)
+    rows = random_rows(seed, count=40, vocab=31, longest=8)
+    config = decoding(beam=1)
+    exact = reference.in_float64(model)
+    lengths = set()
+    for row, (ours,) in zip(rows, run(model, rows, config), strict=True):
+        limit = limit_of(row, config)
+        assert ours.ids == reference.greedy_translation(exact, row, limit=limit)
+        forced = reference.forced_log_prob(exact, row, ours.ids, limit=limit)
+        assert ours.log_prob == pytest.approx(forced, abs=TOLERANCE)
+        assert ours.score == pytest.approx(forced / gnmt(0.6)(min(len(ours.ids) + 1, limit)), abs=TOLERANCE)
+        lengths.add(len(ours.ids))
+    assert len(lengths) > 2
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"norm": "pre", "positions": "learned", "tying": "all"}, {"encoder_window": 3}]
+)
+@pytest.mark.parametrize("beam", [1, 5])
+def test_score_is_the_forced_score(settings: dict[str, object], beam: int) -> None:
+    model = random_model(3, vocab=40, sharpness=2.0, **settings)
+    rows = random_rows(3, count=25, vocab=40, longest=7)
+    config = decoding(beam=beam)
+    for row, hypotheses in zip(rows, run(model, rows, config, nbest=beam), strict=True):
+        for hypothesis in hypotheses:
+            forced = reference.forced_log_prob(model, row, hypothesis.ids, limit=limit_of(row, config))
+            assert abs(hypothesis.log_prob - forced) < 1e-5
+
+
+def test_cached_steps_are_the_whole_decoder() -> None:
+    model = random_model(4, vocab=50)
+    source = pack([[*row, EOS] for row in random_rows(4, count=5, vocab=50, longest=9)], device=CPU)
+    # More steps than the cache makes room for at once.
+    ids = torch.randint(4, 50, (5, 40))
+    ids[:, 0] = BOS
+    with torch.inference_mode():
+        memory = model.encode(source)
+        whole = model.decode(pack(ids.tolist(), device=CPU), memory, source).view(5, 40, -1)
+        cache = model.start(memory, source)
+        steps = torch.stack([model.step(column, cache) for column in ids.unbind(1)], dim=1)
+    torch.testing.assert_close(steps, whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_neighbours_in_the_batch_change_nothing(beam: int) -> None:
+    model = random_model(5, vocab=60, sharpness=2.0)
+    rows = random_rows(5, count=60, vocab=60, longest=14)
+    config = decoding(beam=beam)
+    at_once = search(model, rows, config=config, nbest=beam, device=CPU)
+    by_seven = [
+        found
+        for start in range(0, 60, 7)
+        for found in search(model, rows[start : start + 7], config=config, nbest=beam, device=CPU)
+    ]
+    alone = [search(model, [row], config=config, nbest=beam, device=CPU)[0] for row in rows]
+    sorted_batches = run(model, rows, decoding(beam=beam, batch_tokens=100), nbest=beam)
+    for other in (by_seven, alone, sorted_batches):
+        for ours, theirs in zip(at_once, other, strict=True):
+            assert [hypothesis.ids for hypothesis in ours] == [hypothesis.ids for hypothesis in theirs]
+            for a, b in zip(ours, theirs, strict=True):
+                assert a.score == pytest.approx(b.score, abs=1e-5)
+
+
+def test_nbest_is_sorted_distinct_and_begins_with_the_best() -> None:
+    model = random_model(6, vocab=30)
+    rows = random_rows(6, count=20, vocab=30, longest=8)
+    for hypotheses in run(model, rows, decoding(beam=6), nbest=6):
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert len(scores) == 6
+        assert scores == sorted(scores, reverse=True)
+        assert len({tuple(hypothesis.ids) for hypothesis in hypotheses}) == 6
+
+
+class _Scripted(Transformer):
+    """A model whose next-piece logits are a fixed row, and which notes how many rows each step had."""
+
+    def __init__(self, logits: Tensor) -> None:
+        config = random_model(0, vocab=8).config
+        super().__init__(config, source_vocab=len(logits), target_vocab=len(logits))
+        self.fixed = logits
+        self.rows_per_step: list[int] = []
+        self.eval()
+
+    def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
+        self.rows_per_step.append(len(ids))
+        return super().step(ids, cache)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.fixed.expand(len(hidden), -1).clone()
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_limit_is_each_sentences_own(beam: int) -> None:
+    never_ends = torch.zeros(9)
+    never_ends[EOS] = -50.0
+    rows = [[4] * 7, [5], [6] * 3]
+    found = run(_Scripted(never_ends), rows, decoding(beam=beam, max_extra_tokens=2))
+    assert [len(best.ids) for (best,) in found] == [9, 3, 5]
+    # Eight pieces are equally probable, three of them never generated. Cut, so without EOS and its probability.
+    for (best,), row in zip(found, rows, strict=True):
+        assert best.log_prob == pytest.approx(-(len(row) + 2) * math.log(8), abs=1e-5)
+
+
+def test_limit_is_no_more_than_the_positions_of_the_model() -> None:
+    never_ends = torch.zeros(9)
+    never_ends[EOS] = -50.0
+    model = _Scripted(never_ends)
+    ((best,),) = run(model, [[4] * 60], decoding(beam=2, max_extra_tokens=500))
+    assert len(best.ids) == model.config.max_positions == 64
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_finished_sentences_leave_the_batch(beam: int) -> None:
+    never_ends = torch.zeros(9)
+    never_ends[EOS] = -50.0
+    model = _Scripted(never_ends)
+    search(model, [[4], [4, 4], [4, 4, 4]], config=decoding(beam=beam, max_extra_tokens=0), nbest=1, device=CPU)
+    # The first step has one hypothesis a sentence.
+    assert model.rows_per_step == [3, 2 * beam, beam]
+
+
+def test_search_ends_when_nothing_open_can_win() -> None:
+    ends_at_once = torch.zeros(9)
+    ends_at_once[EOS] = 20.0
+    model = _Scripted(ends_at_once)
+    config = decoding(beam=4, length_penalty=0.0)
+    ((best,),) = run(model, [[4] * 30], config)
+    assert best.ids == []
+    assert model.rows_per_step == [1]
+    # The second best translation has one piece and EOS, so it takes one step more.
+    (both,) = run(model, [[4] * 30], config, nbest=2)
+    assert [len(hypothesis.ids) for hypothesis in both] == [0, 1]
+    assert model.rows_per_step == [1, 1, 4]
+
+
+def test_open_hypotheses_are_weighed_by_the_penalty_at_the_limit() -> None:
+    # After one step EOS is ahead of what is open at its present length, but a long translation wins in the end.
+    logits = torch.full((9,), -50.0)
+    logits[EOS], logits[4] = -0.4, 0.0
+    config = decoding(beam=2, length_penalty=2.0, max_extra_tokens=20)
+    ((best,),) = run(_Scripted(logits), [[4] * 5], config)
+    assert best.ids == [4] * 25
+
+
+def test_padding_bos_and_unknown_are_never_generated() -> None:
+    assert (tokenizer.PAD, tokenizer.UNK, tokenizer.BOS, tokenizer.EOS) == (0, 1, 2, 3)
+    logits = torch.zeros(9)
+    logits[:3] = 30.0
+    for beam in (1, 4):
+        for hypotheses in run(_Scripted(logits), [[4] * 4, [5]], decoding(beam=beam), nbest=beam):
+            for hypothesis in hypotheses:
+                assert min(hypothesis.ids, default=EOS + 1) > EOS
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_of_equal_pieces_the_first_is_taken(beam: int) -> None:
+    never_ends = torch.zeros(1000)
+    never_ends[EOS] = -50.0
+    found = run(_Scripted(never_ends), [[4]], decoding(beam=beam, max_extra_tokens=0), nbest=beam)
+    assert [hypothesis.ids for hypothesis in found[0]] == [[4 + rank] for rank in range(beam)]
+
+
+def test_bfloat16_logits_are_scored_in_float32() -> None:
+    logits = torch.linspace(-1.0, 2.1, 9).bfloat16()
+    logits[EOS] = -50.0
+    best_piece = logits.double().log_softmax(-1).max().item()
+    for beam in (1, 4):
+        ((best,),) = run(_Scripted(logits), [[4] * 4], decoding(beam=beam))
+        assert best.log_prob == pytest.approx(10 * best_piece, abs=1e-5)
+
+
+def test_bfloat16_model_is_searched() -> None:
+    model = random_model(7, vocab=50, sharpness=3.0).to(torch.bfloat16)
+    rows = random_rows(7, count=10, vocab=50, longest=6)
+    config = decoding(beam=4)
+    for row, hypotheses in zip(rows, run(model, rows, config, nbest=4), strict=True):
+        for hypothesis in hypotheses:
+            forced = reference.forced_log_prob(model.double(), row, hypothesis.ids, limit=limit_of(row, config))
+            # A bfloat16 logit of size 8 is off by up to 0.03, and so are the layers below.
+            assert hypothesis.log_prob == pytest.approx(forced, abs=0.1 * (len(hypothesis.ids) + 1))
+        model.bfloat16()
+
+
+def test_rows_without_pieces_are_not_searched() -> None:
+    model = _Scripted(torch.zeros(9))
+    assert run(model, [[], []], decoding()) == [[Hypothesis([], 0.0, 0.0)]] * 2
+    assert model.rows_per_step == []
+
+
+def test_misuse_is_refused() -> None:
+    model = random_model(0, vocab=9)
+    with pytest.raises(ValueError, match="nbest must be from 1 to the beam of 4, not 5"):
+        run(model, [[4]], decoding(beam=4), nbest=5)
+    with pytest.raises(ValueError, match="without it"):
+        run(model, [[4, EOS]], decoding())
+    with pytest.raises(ValueError, match=r"model\.eval"):
+        run(model.train(), [[4]], decoding())
+
+
+def test_penalty_counts_eos_and_is_one_at_length_one() -> None:
+    assert length_penalty(1, config=decoding(length_penalty=0.6)) == 1
+    assert length_penalty(7, config=decoding(length_penalty=1.0)) == 2
+    assert length_penalty(7, config=decoding(length_penalty=2.0, length_penalty_form="length")) == 49
+    assert length_penalty(7, config=decoding(length_penalty=2.0, length_penalty_form="none")) == 1
+
+
+def test_output_limit_counts_source_pieces_without_eos() -> None:
+    config = decoding(max_extra_tokens=50)
+    assert output_limit(20, config=config, max_positions=1024) == 70
+    assert output_limit(1000, config=config, max_positions=1024) == 1024
+    assert output_limit(0, config=decoding(max_extra_tokens=0), max_positions=1024) == 1

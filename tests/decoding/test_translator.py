@@ -1,0 +1,226 @@
+"""Raw text in, raw text out, with a small random model."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nmt_cli
+from nmt_cli.bundle import directory
+from nmt_cli.decoding import batches
+from nmt_cli.decoding.batches import plan_batches, search_batches
+from nmt_cli.decoding.options import with_options
+from nmt_cli.decoding.search import Hypothesis
+from nmt_cli.decoding.translator import Translation, Translator
+from nmt_cli.errors import DeviceError, ModelError, UsageError
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import EOS
+from tests.bundle.tiny import save_tiny, tiny_recipe
+from tests.decoding.reference import CPU, random_model, random_rows
+
+WORDS = ["a", "small", "house", "stands", "by", "the", "old", "sea", "ein", "kleines", "Haus", "steht", "am", "Meer"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model that translates at most 64 positions, at most 5 pieces longer than the source."""
+    folder = tmp_path_factory.mktemp("models")
+    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 5, "length_penalty": 0.5, "batch_tokens": 200})
+    save_tiny(folder / "model", spm_folder=folder, recipe=recipe)
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def translator(model: Path) -> Translator:
+    return Translator.from_pretrained(model, device="cpu")
+
+
+def lines_of_words(count: int) -> list[str]:
+    """Different lines of 1 to 9 words; every eleventh is blank."""
+    lines = []
+    for number in range(count):
+        words = [WORDS[(number * 7 + place * place) % len(WORDS)] for place in range(number % 9 + 1)]
+        lines.append("" if number % 11 == 10 else f"{' '.join(words)} {number}")
+    return lines
+
+
+def test_a_thousand_lines_are_the_same_at_once_by_sevens_and_alone(translator: Translator) -> None:
+    lines = lines_of_words(1000)
+    at_once = translator.translate(lines)
+    by_seven = [found for start in range(0, 1000, 7) for found in translator.translate(lines[start : start + 7])]
+    alone = [found for line in lines[::5] for found in translator.translate([line])]
+    texts = [translation.text for translation in at_once]
+    assert texts == [translation.text for translation in by_seven]
+    assert texts[::5] == [translation.text for translation in alone]
+    assert [not text for text in texts] == [not line for line in lines]
+    assert len(set(texts)) > 100
+
+
+def test_settings_are_the_recipes_unless_given(model: Path, translator: Translator) -> None:
+    loaded = directory.load(model, device=CPU, dtype=torch.float32)
+    lines = lines_of_words(9)
+    rows = loaded.source.encode(lines)
+    other = {"beam": 3, "length_penalty": 1, "length_penalty_form": "length", "max_extra_tokens": 2}
+    cases: list[dict[str, Any]] = [{}, other]
+    for options in cases:
+        config = with_options(loaded.config.recipe.decoding, options)
+        found = search_batches(loaded.model, rows, config=config, nbest=1, device=CPU)
+        for (best,), translation in zip(found, translator.translate(lines, **options), strict=True):
+            assert translation.log_prob == best.log_prob
+            assert translation.score == best.score
+            assert translation.num_pieces == len(best.ids)
+            assert " ".join(translation.text.split()) == " ".join(loaded.target.decode([best.ids])[0].split())
+    assert with_options(loaded.config.recipe.decoding, {"beam": None}) == loaded.config.recipe.decoding
+
+
+def test_alternatives_are_the_next_best(translator: Translator) -> None:
+    (one,) = translator.translate(["the old sea"], beam=4)
+    (best,) = translator.translate(["the old sea"], beam=4, nbest=4)
+    assert (best.text, best.score, best.log_prob) == (one.text, one.score, one.log_prob)
+    scores = [best.score, *(alternative.score for alternative in best.alternatives)]
+    assert len(scores) == 4
+    assert scores == sorted(scores, reverse=True)
+    assert one.alternatives == ()
+
+
+def test_blank_lines_are_blank(translator: Translator) -> None:
+    blank = Translation("", 0.0, 0.0, 0)
+    assert translator.translate(["", "  \t ", "\u00a0"]) == [blank] * 3
+    assert translator.translate([]) == []
+    (around, bare) = translator.translate(["  the old sea ", "the old sea"])
+    assert around == bare
+
+
+def test_a_translation_has_no_line_breaks(translator: Translator) -> None:
+    loaded = translator._loaded
+    newline = loaded.target.encode(["\n"])[0]
+    assert "\n" in loaded.target.decode([newline])[0]
+    lines = lines_of_words(60)
+    assert not any(set("\r\n") & set(translation.text) for translation in translator.translate(lines, beam=1))
+    hypothesis = Hypothesis([*newline, *loaded.target.encode(["sea"])[0]], -1.0, -1.0)
+    (translation,) = translator._translations([hypothesis])
+    assert translation.text.strip() == "sea"
+
+
+def test_a_line_too_long_for_the_model_is_translated_in_parts(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    sentence = "the old sea stands by a small house. "
+    with caplog.at_level(logging.WARNING, logger="nmt_cli"):
+        short, long, word = translator.translate(["the sea", sentence * 9, "x" * 200], first_line=41)
+    pieces = len(translator._loaded.source.encode([(sentence * 9).strip()])[0])
+    assert pieces > 64
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 2
+    assert warnings[0].startswith(f"line 42 has {pieces} pieces, and this model takes 59 at once: it is translated in ")
+    assert warnings[1].startswith("line 43 has ")
+    assert short == translator.translate(["the sea"])[0]
+    # The parts are whole sentences, and translated as if they were lines of their own.
+    for count in range(1, 9):
+        parts = translator.translate(_parts(sentence, count, 9))
+        if " ".join(part.text for part in parts) == long.text:
+            break
+    else:
+        pytest.fail("the translation is not that of sentences, joined by spaces")
+    assert long.log_prob == pytest.approx(math.fsum(part.log_prob for part in parts), abs=1e-4)
+    assert long.num_pieces == sum(part.num_pieces for part in parts)
+    assert word.text
+    assert len(translator.translate([sentence * 9], nbest=2)[0].alternatives) == 1
+
+
+def _parts(sentence: str, count: int, total: int) -> list[str]:
+    """`total` sentences in lines of `count`, the last one shorter."""
+    return [(sentence * min(count, total - done)).strip() for done in range(0, total, count)]
+
+
+def test_the_longest_source_leaves_room_for_its_output(translator: Translator) -> None:
+    # More extra tokens than positions: half of the positions are left to the source.
+    (translation,) = translator.translate(["sea " * 15], max_extra_tokens=500, beam=1)
+    assert translation.num_pieces <= 64
+    (translation,) = translator.translate(["sea " * 200], max_extra_tokens=0, beam=1)
+    assert translation.text
+
+
+def test_public_names_of_the_package(model: Path) -> None:
+    translator = nmt_cli.Translator.from_pretrained(str(model), device="cpu", precision="bf16")
+    (translation,) = translator.translate(["the sea"])
+    assert isinstance(translation, nmt_cli.Translation)
+    assert translator._loaded.model.output_weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "where", "hint"),
+    [
+        ({"beam": 0}, "--beam is 0, but should be greater than 0", "--beam", "leave --beam out, and the model's own 2"),
+        ({"beam": 2.5}, "--beam is 2.5, but should be a whole number", "--beam", "--beam out"),
+        ({"length_penalty": -1.0}, "--length-penalty is -1.0, but should be", "--length-penalty", "own 0.5 is taken"),
+        (
+            {"length_penalty_form": "gnm"},
+            "--length-penalty-form is 'gnm'",
+            "--length-penalty-form",
+            "did you mean gnmt?",
+        ),
+        ({"max_extra_tokens": -1}, "--max-extra-tokens is -1", "--max-extra-tokens", "own 5 is taken"),
+        ({"batch_tokens": 0}, "--batch-tokens is 0", "--batch-tokens", "own 200 is taken"),
+        (
+            {"nbest": 3},
+            "--nbest 3 needs a beam of at least 3, but it is 2",
+            "--nbest",
+            "add --beam 3, or take --nbest 2",
+        ),
+        ({"nbest": 0}, "--nbest is 0, but should be at least 1", "--nbest", "--nbest 1"),
+    ],
+)
+def test_settings_that_make_no_sense(
+    translator: Translator, options: dict[str, Any], message: str, where: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        translator.translate([], **options)
+    assert error.value.message.startswith(message)
+    assert error.value.where == where
+    assert hint in error.value.hint
+
+
+def test_one_string_is_not_a_list_of_lines(translator: Translator) -> None:
+    with pytest.raises(TypeError, match="a list of lines"):
+        translator.translate("the old sea")
+
+
+def test_what_cannot_be_loaded_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no precision called 'int4'") as error:
+        Translator.from_pretrained(model, precision="int4")
+    assert error.value.hint == "take one of: auto, bf16, fp32"
+    with pytest.raises(ModelError):
+        Translator.from_pretrained(tmp_path)
+    with pytest.raises(DeviceError, match="no device called 'tpu'"):
+        Translator.from_pretrained(model, device="tpu")
+
+
+def test_a_full_gpu_names_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*arguments: object, **options: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(batches, "search", search)
+    config = DecodingConfig(beam=3, batch_tokens=400)
+    with pytest.raises(DeviceError, match="does not hold a batch of 2 sentences with a beam of 3") as error:
+        search_batches(random_model(0, vocab=9), [[4], [5]], config=config, nbest=1, device=CPU)
+    assert error.value.hint == "--batch-tokens 200, a smaller --beam, or --device cpu"
+
+
+def test_batches_hold_every_sentence_once_and_keep_to_the_budget() -> None:
+    lengths = [len(row) for row in random_rows(1, count=300, vocab=9, longest=70)] + [0, 0]
+    planned = plan_batches(lengths, max_tokens=64)
+    assert sorted(index for batch in planned for index in batch) == list(range(300))
+    longest = [max(lengths[index] for index in batch) + 1 for batch in planned]
+    assert longest == sorted(longest, reverse=True)
+    for batch, tokens in zip(planned, longest, strict=True):
+        assert len(batch) * tokens <= 64 or len(batch) == 1
+    # Nothing is wasted: the next sentence would not have fitted.
+    for batch, tokens in zip(planned[:-1], longest[:-1], strict=True):
+        assert (len(batch) + 1) * tokens > 64
+    assert EOS == 3

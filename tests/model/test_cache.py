@@ -1,0 +1,122 @@
+"""Token by token with cached keys and values gives what the whole decoder gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt_cli.model import cache as cache_module
+from nmt_cli.model.packing import pack
+from nmt_cli.model.transformer import Transformer
+from tests.reference.models import BOS, CPU, EOS, random_model, tiny_config
+
+VOCAB = 23
+SOURCES = [[5, 6, 7, 8, EOS], [9, EOS], [10, 11, 12, EOS]]
+CONFIGS: dict[str, dict[str, object]] = {
+    "post-norm": {},
+    "pre-norm": {"norm": "pre", "attention_bias": True},
+    "learned positions, target tying": {"positions": "learned", "tying": "target"},
+    "untied, depths apart": {"tying": "none", "encoder_layers": 1, "decoder_layers": 3},
+    "keys narrower than values": {"d_k": 3, "d_v": 10},
+    "keys wider than values, gelu": {"d_k": 9, "d_v": 2, "activation": "gelu"},
+    "encoder window, sinusoids in halves": {"encoder_window": 3, "positions": "sinusoidal-halves"},
+}
+Row = tuple[int, list[int]]
+
+
+@pytest.fixture(params=CONFIGS)
+def model(request: pytest.FixtureRequest) -> Transformer:
+    return random_model(tiny_config(**CONFIGS[request.param]), vocab=VOCAB, seed=5)
+
+
+@pytest.fixture(params=[1, 3, 32])
+def growth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Room for so many more steps at a time."""
+    monkeypatch.setattr(cache_module, "_GROWTH", request.param)
+    return int(request.param)
+
+
+def last_hidden(model: Transformer, rows: Sequence[Row]) -> Tensor:
+    """The whole decoder's output [R, D] at the last token of each row, a source's number and a prefix."""
+    source = pack([SOURCES[number] for number, _ in rows], device=CPU)
+    target = pack([prefix for _, prefix in rows], device=CPU)
+    return model.decode(target, model.encode(source), source)[target.cu_seqlens[1:].long() - 1]
+
+
+def next_pieces(rows: Sequence[Row], step: int) -> list[int]:
+    """A piece for each row that no other row gets."""
+    return [4 + (step * 7 + place * 5) % (VOCAB - 4) for place in range(len(rows))]
+
+
+def walk(model: Transformer, rows: list[Row], cache: cache_module.DecoderCache, *, steps: int) -> list[Row]:
+    """Take steps, each compared with the whole decoder; returns the rows with their new pieces."""
+    for _ in range(steps):
+        hidden = model.step(torch.tensor([prefix[-1] for _, prefix in rows]), cache)
+        # float64, where sums in another order differ by 1e-15.
+        torch.testing.assert_close(hidden, last_hidden(model, rows), rtol=1e-10, atol=1e-10)
+        rows = [
+            (number, [*prefix, piece])
+            for (number, prefix), piece in zip(rows, next_pieces(rows, len(rows[0][1])), strict=True)
+        ]
+    return rows
+
+
+def test_steps_are_the_whole_decoder_while_rows_are_chosen_and_sentences_leave(model: Transformer, growth: int) -> None:
+    source = pack(SOURCES, device=CPU)
+    with torch.no_grad():
+        cache = model.start(model.encode(source), source)
+        rows: list[Row] = [(number, [BOS]) for number in range(3)]
+        rows = walk(model, rows, cache, steps=1)
+
+        # Each sentence opens into two hypotheses, as after the first step of a beam search.
+        chosen = [0, 0, 1, 1, 2, 2]
+        cache.select(rows=torch.tensor(chosen), sentences=None)
+        rows = walk(model, [rows[row] for row in chosen], cache, steps=3)
+
+        # Both hypotheses of sentence 0 go on from its second, those of sentence 1 change places.
+        chosen = [1, 1, 3, 2, 4, 5]
+        cache.select(rows=torch.tensor(chosen), sentences=None)
+        rows = walk(model, [rows[row] for row in chosen], cache, steps=2)
+
+        # Sentence 1 leaves; what stays is reordered at the same time.
+        chosen = [1, 0, 5, 5]
+        cache.select(rows=torch.tensor(chosen), sentences=torch.tensor([0, 2]))
+        rows = walk(model, [rows[row] for row in chosen], cache, steps=3)
+
+        chosen = [2]
+        cache.select(rows=torch.tensor(chosen), sentences=torch.tensor([1]))
+        walk(model, [rows[row] for row in chosen], cache, steps=2)
+    assert cache.step == 11
+
+
+def test_sources_of_equal_length_need_no_mask() -> None:
+    model = random_model(tiny_config(), vocab=VOCAB, seed=5)
+    source = pack([SOURCES[1], SOURCES[1]], device=CPU)
+    with torch.no_grad():
+        cache = model.start(model.encode(source), source)
+        assert cache.source_mask is None
+        rows = walk(model, [(1, [BOS]), (1, [BOS])], cache, steps=2)
+        cache.select(rows=torch.tensor([1]), sentences=torch.tensor([1]))
+        walk(model, rows[1:], cache, steps=1)
+
+
+def test_more_steps_than_the_first_room_holds() -> None:
+    model = random_model(tiny_config(), vocab=VOCAB, seed=5)
+    source = pack(SOURCES, device=CPU)
+    with torch.no_grad():
+        cache = model.start(model.encode(source), source)
+        walk(model, [(number, [BOS]) for number in range(3)], cache, steps=cache_module._GROWTH + 3)
+
+
+def test_float32_steps_are_near_the_whole_decoder() -> None:
+    model = random_model(tiny_config(), vocab=VOCAB, seed=5, dtype=torch.float32)
+    source = pack(SOURCES, device=CPU)
+    rows: list[Row] = [(number, [BOS, 5, 6, 7]) for number in range(3)]
+    with torch.no_grad():
+        cache = model.start(model.encode(source), source)
+        *_, hidden = [model.step(torch.full((3,), piece), cache) for piece in rows[0][1]]
+        # float32 rounds at 6e-8; values near 1 pass about ten matrices whose sums have up to 24 terms.
+        torch.testing.assert_close(hidden, last_hidden(model, rows), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,122 @@
+"""Dropout: shares, scale, gradient and seeding."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt_cli.model.dropout import Dropout
+
+FAST = [torch.bfloat16, torch.float32]
+# Steps of the probability on the fast path, and of the scale in the precision of the tensor.
+ROUNDING = {torch.bfloat16: 2**-8, torch.float32: 2**-14, torch.float64: 1e-12}
+
+
+def dropped(x: Tensor, probability: float, *, seed: int = 1) -> Tensor:
+    torch.manual_seed(seed)
+    out: Tensor = Dropout(probability).train()(x)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [*FAST, torch.float64])
+def test_nothing_is_dropped_in_evaluation_or_at_probability_zero(dtype: torch.dtype) -> None:
+    x = torch.randn(7, 5, dtype=dtype)
+    assert torch.equal(Dropout(0.5).eval()(x), x)
+    assert torch.equal(Dropout(0.0).train()(x), x)
+
+
+@pytest.mark.parametrize("dtype", [*FAST, torch.float64])
+@pytest.mark.parametrize("probability", [0.1, 0.3, 0.5])
+def test_the_share_dropped_is_binomial(probability: float, dtype: torch.dtype) -> None:
+    count = 400_000
+    zeros = int((dropped(torch.ones(count, dtype=dtype), probability) == 0).sum())
+    # Five standard deviations: one seed in two million.
+    assert abs(zeros - count * probability) < 5 * math.sqrt(count * probability * (1 - probability))
+
+
+@pytest.mark.parametrize("dtype", FAST)
+def test_elements_are_dropped_independently_of_their_neighbours(dtype: torch.dtype) -> None:
+    # One draw serves four elements: each of the four has its own share, and each pair of them the product of theirs.
+    probability, rows = 0.3, 100_000
+    zeros = dropped(torch.ones(rows, 8, dtype=dtype), probability).eq(0).double()
+    deviation = math.sqrt(probability * (1 - probability) / rows)
+    assert (zeros.mean(0) - probability).abs().max() < 5 * deviation
+    correlation = torch.corrcoef(zeros.T) - torch.eye(8)
+    assert correlation.abs().max() < 5 / math.sqrt(rows)
+
+
+@pytest.mark.parametrize("dtype", [*FAST, torch.float64])
+@pytest.mark.parametrize("probability", [0.1, 0.3, 0.5])
+def test_what_is_kept_is_scaled_so_that_the_mean_stays(probability: float, dtype: torch.dtype) -> None:
+    x = torch.linspace(0.5, 1.5, 100_000).to(dtype)
+    out = dropped(x, probability)
+    kept = out != 0
+    ratios = out[kept].double() / x[kept].double()
+    torch.testing.assert_close(ratios, torch.full_like(ratios, 1 / (1 - probability)), rtol=ROUNDING[dtype], atol=0)
+    # Five standard deviations of the mean of 100,000, and what the rounding of the scale may add.
+    tolerance = 5 * math.sqrt(probability / (1 - probability) * 1.09 / 100_000) + ROUNDING[dtype]
+    assert float(out.double().mean()) == pytest.approx(float(x.double().mean()), abs=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [*FAST, torch.float64])
+def test_the_gradient_passes_where_the_element_did(dtype: torch.dtype) -> None:
+    x = torch.rand(33, 7, dtype=dtype).add(0.5).requires_grad_()
+    out = dropped(x, 0.4)
+    upstream = torch.rand(33, 7, dtype=dtype).add(0.5)
+    (gradient,) = torch.autograd.grad(out, x, upstream)
+    assert torch.equal(gradient == 0, out == 0)
+    kept = out != 0
+    expected = upstream[kept].double() / (1 - 0.4)
+    torch.testing.assert_close(gradient[kept].double(), expected, rtol=ROUNDING[dtype], atol=0)
+
+
+@pytest.mark.parametrize("dtype", FAST)
+def test_strided_tensors_and_gradients_are_dropped_in_place(dtype: torch.dtype) -> None:
+    x = torch.rand(7, 5, dtype=dtype).add(0.5)
+    assert torch.equal(dropped(x.t(), 0.4), dropped(x.t().contiguous(), 0.4))
+    strided = x.t().requires_grad_()
+    out = dropped(strided, 0.4)
+    (gradient,) = torch.autograd.grad(out, strided, torch.ones(7, 5, dtype=dtype).t())
+    assert torch.equal(gradient == 0, out == 0)
+
+
+@pytest.mark.parametrize("dtype", [*FAST, torch.float64])
+def test_the_seed_of_torch_s_generator_decides_the_mask(dtype: torch.dtype) -> None:
+    x = torch.ones(1000, dtype=dtype)
+    first = dropped(x, 0.3, seed=1)
+    assert torch.equal(first, dropped(x, 0.3, seed=1))
+    assert not torch.equal(first, dropped(x, 0.3, seed=2))
+    layer = Dropout(0.3).train()
+    assert not torch.equal(layer(x), layer(x))
+
+
+@pytest.mark.parametrize("dtype", FAST)
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 63])
+def test_any_number_of_elements_is_served(count: int, dtype: torch.dtype) -> None:
+    x = torch.ones(count, dtype=dtype)
+    outs = torch.stack([dropped(x, 0.5, seed=seed) for seed in range(64)])
+    assert outs.shape == (64, count)
+    assert set(outs.unique().tolist()) <= {0.0, 2.0}
+    # Of 64 fair draws none is all alike, but for one seed in 10^17.
+    assert bool(((outs == 0).any(0) & (outs != 0).any(0)).all())
+
+
+@pytest.mark.parametrize("dtype", FAST)
+@pytest.mark.parametrize("probability", [1e-6, 1 - 1e-6])
+def test_probabilities_next_to_zero_and_one_are_served(probability: float, dtype: torch.dtype) -> None:
+    out = dropped(torch.ones(1000, dtype=dtype), probability)
+    assert out.isfinite().all()
+
+
+def test_a_dropped_element_is_zero_whatever_it_was() -> None:
+    out = dropped(torch.full((1000,), torch.inf), 0.5)
+    assert set(out.tolist()) == {0.0, torch.inf}
+
+
+def test_the_input_is_left_as_it_was() -> None:
+    x = torch.ones(100)
+    dropped(x, 0.5)
+    assert torch.equal(x, torch.ones(100))

@@ -1,0 +1,189 @@
+"""Laws of the model: what a batch, the future, tying and padded vocabularies may and may not change."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nmt_cli.model.packing import pack
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.training.loss import smoothed_cross_entropy
+from tests.reference.models import CPU, EOS, Pair, logits_of, packed, random_model, random_pairs, tiny_config
+
+VOCAB = 37
+LENGTHS = [(5, 4), (9, 12), (1, 1), (3, 7)]
+CONFIGS: dict[str, dict[str, object]] = {
+    "post-norm": {},
+    "pre-norm": {"norm": "pre"},
+    "window": {"encoder_window": 3},
+    "learned positions": {"positions": "learned"},
+}
+
+
+def assert_same(ours: Tensor | None, theirs: Tensor | None) -> None:
+    """Equal in float64, where sums in another order differ by 1e-15."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.fixture(params=CONFIGS)
+def model(request: pytest.FixtureRequest) -> Transformer:
+    return random_model(tiny_config(**CONFIGS[request.param]), vocab=VOCAB, seed=1)
+
+
+@pytest.fixture
+def pairs() -> list[Pair]:
+    return random_pairs(LENGTHS, vocab=VOCAB, seed=2)
+
+
+def test_extra_neighbours_and_padding_do_not_change_logits(model: Transformer, pairs: list[Pair]) -> None:
+    longer = random_pairs([(30, 25), (2, 2)], vocab=VOCAB, seed=3)
+    for pair, together, in_company in zip(
+        pairs, logits_of(model, pairs), logits_of(model, pairs + longer), strict=False
+    ):
+        (alone,) = logits_of(model, [pair])
+        assert_same(together, alone)
+        assert_same(in_company, alone)
+
+
+def test_the_order_of_sentences_in_a_batch_does_not_matter(model: Transformer, pairs: list[Pair]) -> None:
+    for ours, theirs in zip(logits_of(model, pairs), reversed(logits_of(model, pairs[::-1])), strict=True):
+        assert_same(ours, theirs)
+
+
+def test_neighbours_do_not_change_gradients(pairs: list[Pair]) -> None:
+    def gradient(batches: list[list[Pair]]) -> Tensor:
+        model = random_model(tiny_config(), vocab=VOCAB, seed=1)
+        for batch in batches:
+            torch.cat(logits_of(model, batch)).log_softmax(-1)[:, EOS].sum().backward()
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+
+    torch.testing.assert_close(gradient([pairs]), gradient([[pair] for pair in pairs]), rtol=1e-10, atol=1e-10)
+
+
+def test_later_target_tokens_do_not_change_earlier_logits(model: Transformer, pairs: list[Pair]) -> None:
+    pair = pairs[1]
+    for kept in range(1, len(pair.target)):
+        other = [*pair.target[:kept], *(5 if token == 4 else 4 for token in pair.target[kept:])]
+        before, after = logits_of(model, [pair])[0], logits_of(model, [Pair(pair.source, other)])[0]
+        assert_same(before[:kept], after[:kept])
+        assert not torch.allclose(before[kept:], after[kept:])
+
+
+def test_each_target_token_changes_the_logits_that_follow_it(model: Transformer, pairs: list[Pair]) -> None:
+    model.requires_grad_(False)
+    source, target = packed(pairs[1:2])
+    scaled: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        scaled.append(output.requires_grad_())
+        return output
+
+    model.target_embedding.register_forward_hook(keep)
+    logits = model.logits(model.decode(target, model.encode(source), source))
+    for place, row in enumerate(logits):
+        reached = torch.autograd.grad(row.norm(), scaled[0], retain_graph=True)[0].norm(dim=1) > 0
+        assert reached.tolist() == [token <= place for token in range(len(logits))]
+
+
+def test_source_order_matters_by_positions_alone() -> None:
+    model = random_model(tiny_config(positions="learned"), vocab=VOCAB, seed=1)
+    row, turn = [7, 9, 11, 13, EOS], [3, 1, 4, 0, 2]
+    memories = [model.encode(pack([ids], device=CPU)) for ids in (row, [row[place] for place in turn])]
+    assert not torch.allclose(memories[0][turn], memories[1])
+    with torch.no_grad():
+        model.source_embedding.positions.table.zero_()
+    memories = [model.encode(pack([ids], device=CPU)) for ids in (row, [row[place] for place in turn])]
+    assert_same(memories[0][turn], memories[1])
+
+
+@pytest.mark.parametrize(
+    ("tying", "groups"),
+    [
+        ("all", [{"source", "target", "output"}]),
+        ("target", [{"source"}, {"target", "output"}]),
+        ("none", [{"source"}, {"target"}, {"output"}]),
+    ],
+)
+def test_tying_shares_these_matrices_and_counts_them_once(tying: str, groups: list[set[str]]) -> None:
+    config = tiny_config(tying=tying)
+    model = Transformer(config, source_vocab=VOCAB, target_vocab=VOCAB)
+    matrices = {
+        "source": model.source_embedding.weight,
+        "target": model.target_embedding.weight,
+        "output": model.output_weight,
+    }
+    found: dict[int, set[str]] = {}
+    for name, matrix in matrices.items():
+        found.setdefault(id(matrix), set()).add(name)
+    assert list(found.values()) == groups
+    attention = 4 * 16 * 16
+    feed_forward = 16 * 24 + 24 + 24 * 16 + 16
+    layers = 2 * (attention + feed_forward + 2 * 32) + 2 * (2 * attention + feed_forward + 3 * 32)
+    assert model.num_parameters() == layers + len(groups) * 40 * 16
+
+
+@pytest.mark.parametrize("tying", ["all", "target"])
+def test_a_shared_matrix_gets_the_sum_of_its_uses_gradients(tying: str, pairs: list[Pair]) -> None:
+    tied = random_model(tiny_config(tying=tying), vocab=VOCAB, seed=1)
+    untied = random_model(tiny_config(tying="none"), vocab=VOCAB, seed=2)
+    untied.load_state_dict(tied.state_dict())
+    for model in (tied, untied):
+        torch.cat(logits_of(model, pairs)).log_softmax(-1)[:, 5].sum().backward()
+    source, target, output = (
+        weight.grad for weight in (untied.source_embedding.weight, untied.target_embedding.weight, untied.output_weight)
+    )
+    assert source is not None
+    assert target is not None
+    assert output is not None
+    shared = target + output + source if tying == "all" else target + output
+    assert_same(tied.output_weight.grad, shared)
+    if tying == "target":
+        assert_same(tied.source_embedding.weight.grad, untied.source_embedding.weight.grad)
+
+
+def test_tying_all_of_two_vocabularies_is_refused() -> None:
+    with pytest.raises(ValueError, match="one vocabulary, not 30 and 37 pieces"):
+        Transformer(tiny_config(tying="all"), source_vocab=30, target_vocab=37)
+
+
+def test_two_vocabularies_have_their_own_rows_and_logits() -> None:
+    model = Transformer(tiny_config(tying="target"), source_vocab=90, target_vocab=37)
+    assert model.source_embedding.weight.shape == (96, 16)
+    assert model.output_weight.shape == (40, 16)
+    assert model.logits(torch.zeros(3, 16)).shape == (3, 37)
+
+
+def test_padded_embedding_rows_change_neither_logits_nor_loss(pairs: list[Pair]) -> None:
+    padded = random_model(tiny_config(embedding_multiple=64), vocab=VOCAB, seed=1)
+    exact = random_model(tiny_config(embedding_multiple=1), vocab=VOCAB, seed=2)
+    assert (padded.output_weight.size(0), exact.output_weight.size(0)) == (64, VOCAB)
+    weights = padded.state_dict()
+    exact.load_state_dict({name: tensor[:VOCAB] if len(tensor) == 64 else tensor for name, tensor in weights.items()})
+    ours, theirs = torch.cat(logits_of(padded, pairs)), torch.cat(logits_of(exact, pairs))
+    assert ours.size(1) == VOCAB
+    assert_same(ours, theirs)
+    source, target = packed(pairs)
+    hidden = padded.decode(target, padded.encode(source), source)
+    loss = smoothed_cross_entropy(hidden, padded.output_weight, target.ids, vocab=VOCAB, smoothing=0.1)
+    loss.smoothed.backward()
+    assert padded.output_weight.grad is not None
+    assert not padded.output_weight.grad[VOCAB:].any()
+
+
+def test_new_weights_are_xavier_uniform_with_zero_biases_and_embeddings_of_variance_one_over_d_model() -> None:
+    torch.manual_seed(1)
+    config = tiny_config(d_model=64, d_ff=96, attention_bias=True)
+    model = Transformer(config, source_vocab=2000, target_vocab=2000)
+    for name, parameter in model.named_parameters():
+        if name.endswith("norm.weight"):
+            assert bool((parameter == 1).all())
+        elif name.endswith("bias"):
+            assert not parameter.any()
+        elif "embedding" in name or name == "output_weight":
+            assert parameter.std().item() == pytest.approx(64**-0.5, rel=0.01)
+        else:
+            limit = math.sqrt(6 / sum(parameter.shape))
+            assert 0.98 * limit < parameter.abs().max().item() <= limit

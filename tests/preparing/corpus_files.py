@@ -1,0 +1,60 @@
+"""Small corpora for the tests of preparation, made of invented words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from nmt_cli.preparing.corpora import LocatedCorpus, Split, corpus_of_prefixes
+from nmt_cli.preparing.pipeline import Prepared, prepare
+
+Pairs = Sequence[tuple[str, str]]
+
+
+def invented_pairs(number: int, *, seed: int) -> list[tuple[str, str]]:
+    """Distinct pairs of 3 to 12 invented words, alike in length."""
+    random = Random(seed)
+    syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
+    pairs: dict[tuple[str, str], None] = {}
+    while len(pairs) < number:
+        length = random.randint(3, 12)
+        src, tgt = (
+            " ".join("".join(random.choices(syllables, k=random.randint(1, 3))) for _ in range(length))
+            for _ in range(2)
+        )
+        pairs[f"{src}.", f"{tgt.capitalize()}!"] = None
+    return list(pairs)
+
+
+def write_prefix(prefix: Path, pairs: Pairs, *, languages: tuple[str, str] = ("en", "de")) -> str:
+    """Write PREFIX.en and PREFIX.de, and return the prefix."""
+    for side, language in enumerate(languages):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        prefix.with_name(f"{prefix.name}.{language}").write_bytes(text.encode())
+    return str(prefix)
+
+
+def small_corpus(folder: Path, *overrides: str, pairs: int = 600, with_test: bool = True) -> LocatedCorpus:
+    """A corpus of invented pairs in `folder` with a vocabulary of 400."""
+    made = invented_pairs(pairs + 40, seed=7)
+    prefixes: dict[Split, str] = {
+        "train": write_prefix(folder / "train", made[40:]),
+        "valid": write_prefix(folder / "valid", made[:20]),
+    }
+    if with_test:
+        prefixes["test"] = write_prefix(folder / "test", made[20:40])
+    settings = ["tokenizer.vocab_size=400", *overrides]
+    return corpus_of_prefixes(prefixes, languages="en-de", name="small", overrides=settings)
+
+
+def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_threads: int = 1) -> Prepared:
+    """Prepare a corpus, silently."""
+    return prepare(
+        located, output=output, overwrite=overwrite, num_threads=num_threads, progress=lambda stage, done, total: None
+    )
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """The files of a directory with their bytes."""
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}

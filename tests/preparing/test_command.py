@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nmt_cli.cli.prepare import prepare
+from nmt_cli.errors import UsageError
+from tests.preparing.corpus_files import contents, small_corpus
+
+OWN = ["--train", "train", "--valid", "valid", "--languages", "en-de", "-o", "out/mine", "--vocab-size", "400"]
+
+
+def nmt(arguments: Sequence[str], *, folder: Path, repository: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "nmt_cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_own_files_are_prepared_and_found_again(tmp_path: Path, repository: Path) -> None:
+    small_corpus(tmp_path)
+    done = nmt(["prepare", *OWN, "--test", "test", "--limit", "550"], folder=tmp_path, repository=repository)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "cleaned: 550 of 550 training pairs kept" in done.stderr
+    assert "mine: en to de, 400 shared pieces" in done.stderr
+    assert done.stderr.endswith("data:   out/mine (report.md tells more)\nnext:   nmt train RECIPE --data out/mine\n")
+    before = contents(tmp_path / "out" / "mine")
+    again = nmt(
+        ["--quiet", "prepare", *OWN, "--test", "test", "--limit", "550"], folder=tmp_path, repository=repository
+    )
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert contents(tmp_path / "out" / "mine") == before
+
+
+def test_an_error_is_three_lines_and_the_code_of_its_family(tmp_path: Path, repository: Path) -> None:
+    small_corpus(tmp_path)
+    (tmp_path / "train.de").write_text("nur\nzwei\n")
+    failed = nmt(["prepare", *OWN], folder=tmp_path, repository=repository)
+    assert failed.returncode == 4
+    assert failed.stdout == ""
+    assert failed.stderr == (
+        "error: train.en has 600 lines, train.de has 2\n"
+        "at:    train.en, train.de\n"
+        "fix:   align the files line by line, then run nmt prepare again\n"
+    )
+    assert not (tmp_path / "out" / "mine").exists()
+
+
+def test_a_dry_run_prints_a_corpus_file_and_writes_nothing(tmp_path: Path, repository: Path) -> None:
+    small_corpus(tmp_path)
+    before = contents(tmp_path)
+    planned = nmt(
+        ["prepare", *OWN, "--dry-run", "--set", "cleaning.max_words=90"], folder=tmp_path, repository=repository
+    )
+    assert planned.returncode == 0, planned.stderr
+    assert contents(tmp_path) == before
+    assert yaml.safe_load(planned.stdout)["cleaning"]["max_words"] == 90
+    assert f"input:  train: train.en, {(tmp_path / 'train.en').stat().st_size:,} bytes\n" in planned.stderr
+    assert planned.stderr.endswith("output: out/mine\nto do:  cleaned, tokenizer, encoded, report\n")
+    (tmp_path / "again.yaml").write_text(planned.stdout)
+    done = nmt(["-q", "prepare", "again.yaml", "-o", "out/mine"], folder=tmp_path, repository=repository)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_dry_run_of_wmt14_names_what_would_be_read(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    prepare("wmt14-en-de", dry_run=True)
+    assert yaml.safe_load(capsys.readouterr().out)["tokenizer"]["vocab_size"] == 37_000
+    assert "input:  train: wmt/wmt14 on the hub, de-en, train" in caplog.messages
+    assert "output: data/wmt14-en-de" in caplog.messages
+
+
+def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        prepare()
+    assert caught.value.message == "no corpus is given"
+    assert caught.value.hint.startswith("nmt prepare NAME, or nmt prepare --train PREFIX")
+    with pytest.raises(UsageError) as caught:
+        prepare(train="a", output=Path("b"))
+    assert caught.value.message == "--valid and --languages missing"
+    with pytest.raises(UsageError) as caught:
+        prepare("demo", train="a")
+    assert caught.value.message == "--train does not go with the corpus demo"
+    assert caught.value.exit_code == 2
+
+
+def test_the_current_folder_is_not_an_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is not a folder of its own") as caught:
+        prepare(train="a", valid="b", languages="en-de", output=Path("."))
+    assert caught.value.hint == "for example -o data/mine"

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.errors import NmtError, RecipeError, UsageError
+from nmt_cli.preparing.corpora import HubSource, TextSource, corpus_of_prefixes, load_corpus
+from nmt_cli.recipe.loading import packaged_names
+
+CORPUS = """\
+languages: {source: en, target: no}
+train:
+  - {kind: text, prefix: parts/a}
+  - {kind: tsv, file: b.tsv.gz, source: 2, target: 1}
+  - {kind: jsonl, file: c.jsonl}
+valid: [{kind: text, source: v.txt, target: w.txt}]
+"""
+
+
+def refusal(folder: Path, text: str, *overrides: str) -> NmtError:
+    (folder / "corpus.yaml").write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        load_corpus(str(folder / "corpus.yaml"), overrides=overrides)
+    assert caught.value.exit_code == 3
+    return caught.value
+
+
+def test_every_packaged_corpus_is_valid_and_called_as_its_file() -> None:
+    names = packaged_names(kind="corpus")
+    assert names == ["demo", "multi30k", "wmt14-en-de", "wmt14-en-fr"]
+    for name in names:
+        assert load_corpus(name, overrides=[]).corpus.name == name
+
+
+def test_wmt14_is_described_as_in_the_paper() -> None:
+    en_de, en_fr = (load_corpus(name, overrides=[]).corpus for name in ("wmt14-en-de", "wmt14-en-fr"))
+    assert (en_de.tokenizer.vocab_size, en_fr.tokenizer.vocab_size) == (37_000, 32_000)  # section 5.1
+    assert en_de.tokenizer.shared
+    (train,) = en_fr.sources("train")
+    assert isinstance(train, HubSource)
+    assert (train.repository, train.subset, train.split) == ("wmt/wmt14", "fr-en", "train")
+    assert en_de.splits == ["train", "valid", "test"]
+
+
+def test_a_corpus_file_takes_every_kind_of_source(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(CORPUS)
+    located = load_corpus(str(tmp_path / "mine.yaml"), overrides=["cleaning.max_words=null", "tokenizer.shared=false"])
+    corpus = located.corpus
+    assert located.folder == tmp_path
+    assert corpus.name == "mine"
+    assert corpus.languages.target == "no"  # Norwegian, not false
+    assert [source.kind for source in corpus.sources("train")] == ["text", "tsv", "jsonl"]
+    assert corpus.sources("test") == []
+    assert corpus.splits == ["train", "valid"]
+    assert corpus.cleaning.max_words is None
+    assert not corpus.tokenizer.shared
+
+
+def test_an_unknown_key_is_named_with_its_line_and_a_near_match(tmp_path: Path) -> None:
+    error = refusal(tmp_path, CORPUS + "tokenizer:\n  vocab_sise: 9000\n")
+    assert "tokenizer.vocab_sise" in error.message
+    assert error.where == f"{tmp_path / 'corpus.yaml'}:8"
+    assert "vocab_size" in error.hint
+
+
+def test_a_key_of_a_source_is_checked_as_well(tmp_path: Path) -> None:
+    error = refusal(tmp_path, CORPUS.replace("prefix: parts/a", "prefx: parts/a"))
+    assert "prefx" in error.message
+    assert error.where == f"{tmp_path / 'corpus.yaml'}:3"
+    assert "prefix" in error.hint
+    error = refusal(tmp_path, CORPUS.replace("kind: jsonl", "kind: json"))
+    assert "jsonl" in f"{error.message} {error.hint}"
+    assert error.where == f"{tmp_path / 'corpus.yaml'}:5"
+
+
+def test_a_wrong_value_is_named_with_its_flag(tmp_path: Path) -> None:
+    error = refusal(tmp_path, CORPUS, "tokenizer.vocab_size=many")
+    assert "tokenizer.vocab_size" in error.message
+    assert "many" in error.message
+    assert error.where == "--set tokenizer.vocab_size=many"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("languages: {source: en, target: de}\n", "a corpus needs train and valid, or a generator"),
+        (CORPUS.replace("valid:", "test:"), "a corpus needs train and valid, or a generator"),
+        (CORPUS + "generator: {kind: demo}\n", "a generator makes all splits: remove train, valid and test"),
+        (CORPUS.replace("source: v.txt, ", ""), "a text source needs either prefix, or both source and target"),
+        (CORPUS.replace("target: no}", "target: en}"), "source and target are both 'en'; give them two names"),
+    ],
+)
+def test_what_does_not_make_sense_together_is_said(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, text).message == message
+
+
+def test_an_unknown_corpus_is_answered_with_near_names() -> None:
+    with pytest.raises(RecipeError, match="there is no corpus 'wmt14-de-en'") as caught:
+        load_corpus("wmt14-de-en", overrides=[])
+    assert "wmt14-en-de" in caught.value.hint
+
+
+def test_prefixes_make_a_corpus_of_text() -> None:
+    located = corpus_of_prefixes(
+        {"train": "data/train", "valid": "data/val"}, languages="en-de", name="my data", overrides=["limit=10"]
+    )
+    assert located.corpus.name == "my-data"
+    assert located.corpus.sources("train") == [TextSource(kind="text", prefix="data/train")]
+    assert (located.corpus.languages.source, located.corpus.languages.target) == ("en", "de")
+    assert located.corpus.limit == 10
+    assert located.folder == Path()
+
+
+@pytest.mark.parametrize("languages", ["ende", "en-", "-de", "en-de-fr", ""])
+def test_languages_must_be_two_codes(languages: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        corpus_of_prefixes({"train": "a", "valid": "b"}, languages=languages, name="x", overrides=[])
+    assert caught.value.message == f"--languages {languages!r} is not SOURCE-TARGET"
+    assert caught.value.hint == "for example --languages en-de"
+    assert caught.value.exit_code == 2

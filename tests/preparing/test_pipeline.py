@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.dataset.store import open_prepared
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.corpora import LocatedCorpus, corpus_of_prefixes, load_corpus
+from nmt_cli.preparing.work import open_work_folder, work_path
+from nmt_cli.tokenization.tokenizer import Tokenizer
+from tests.preparing.corpus_files import contents, invented_pairs, run, small_corpus, write_prefix
+
+
+def refusal(call: Callable[[], object]) -> DataError:
+    with pytest.raises(DataError) as caught:
+        call()
+    assert caught.value.exit_code == 4
+    return caught.value
+
+
+def test_the_same_input_gives_the_same_bytes_whatever_the_threads(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    first, second = (run(located, tmp_path / name, num_threads=threads) for name, threads in (("a", 1), ("b", 4)))
+    assert contents(first.directory) == contents(second.directory)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "b"]
+
+
+def test_training_text_is_the_cleaned_pairs_in_their_order(tmp_path: Path) -> None:
+    pairs = invented_pairs(300, seed=2)
+    write_prefix(tmp_path / "train", [*pairs, ("", "leer"), pairs[5], ("double  space", "zwei Leerzeichen")])
+    write_prefix(tmp_path / "valid", invented_pairs(5, seed=3))
+    located = corpus_of_prefixes(
+        {"train": str(tmp_path / "train"), "valid": str(tmp_path / "valid")},
+        languages="en-de",
+        name="x",
+        overrides=["tokenizer.vocab_size=400"],
+    )
+    data = open_prepared(run(located, tmp_path / "data").directory)
+    tokenizer = Tokenizer.load(data.source_tokenizer_file)
+    train = data.split("train")
+    assert tokenizer.decode([row.tolist() for row in train.src]) == [src for src, _ in pairs] + ["double space"]
+    assert tokenizer.decode([row.tolist() for row in train.tgt]) == [tgt for _, tgt in pairs] + ["zwei Leerzeichen"]
+
+
+def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Path) -> None:
+    shared = open_prepared(run(small_corpus(tmp_path), tmp_path / "shared").directory)
+    separate = open_prepared(run(small_corpus(tmp_path, "tokenizer.shared=false"), tmp_path / "separate").directory)
+    assert shared.manifest.shared_vocabulary
+    assert not separate.manifest.shared_vocabulary
+    for data, are_equal in ((shared, True), (separate, False)):
+        files = (data.source_tokenizer_file, data.target_tokenizer_file)
+        assert (files[0].read_bytes() == files[1].read_bytes()) == are_equal
+        assert [Tokenizer.load(file).vocab_size for file in files] == [400, 400]
+    # Only German text ends in "!" here: an English vocabulary has no piece for it.
+    (ids,) = Tokenizer.load(separate.source_tokenizer_file).encode(["!"])
+    assert "<0x21>" in Tokenizer.load(separate.source_tokenizer_file).pieces(ids)
+
+
+def test_a_limit_reads_the_first_pairs_of_training_only(tmp_path: Path) -> None:
+    prepared = run(small_corpus(tmp_path, "limit=500"), tmp_path / "data")
+    assert prepared.report["pairs"] == {"train": 500, "valid": 20, "test": 20}
+    assert prepared.report["cleaning"]["read"] == 500
+
+
+def test_held_out_text_is_kept_byte_for_byte(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    raw = {"valid.en": b" \n\nsame\nsame\n", "valid.de": "\x07\r\nsame  spaces \n\u00a0\nsame\n".encode()}
+    for name, data in raw.items():
+        (tmp_path / name).write_bytes(data)
+    prepared = run(located, tmp_path / "data")
+    assert {name: (prepared.directory / name).read_bytes() for name in raw} == raw
+    assert prepared.report["pairs"]["valid"] == 4
+
+
+def test_invalid_utf8_is_counted_in_training_and_refused_in_held_out_text(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    train = (tmp_path / "train.en").read_bytes().split(b"\n")
+    (tmp_path / "train.en").write_bytes(b"\n".join([train[0], b"caf\xe9", *train[2:]]))
+    report = run(located, tmp_path / "data").report
+    assert report["cleaning"]["dropped"]["invalid UTF-8"]["count"] == 1
+    assert report["cleaning"]["dropped"]["invalid UTF-8"]["examples"][0]["where"] == "train.en:2"
+    valid = (tmp_path / "valid.de").read_bytes().split(b"\n")
+    (tmp_path / "valid.de").write_bytes(b"\n".join([*valid[:6], b"caf\xe9", *valid[7:]]))
+    error = refusal(lambda: run(located, tmp_path / "other"))
+    assert error.message == "the valid text has a target that is not valid UTF-8"
+    assert error.where == "valid.en:7"
+    assert error.hint.startswith("mend that line")
+
+
+def test_a_line_break_inside_held_out_text_is_refused(tmp_path: Path) -> None:
+    write_prefix(tmp_path / "train", invented_pairs(300, seed=2))
+    (tmp_path / "valid.jsonl").write_text('{"en": "one\\ntwo", "de": "eins"}\n')
+    (tmp_path / "c.yaml").write_text(
+        "languages: {source: en, target: de}\ntrain: [{kind: text, prefix: train}]\n"
+        "valid: [{kind: jsonl, file: valid.jsonl}]\ntokenizer: {vocab_size: 400}\n"
+    )
+    located = load_corpus(str(tmp_path / "c.yaml"), overrides=[])
+    assert (
+        refusal(lambda: run(located, tmp_path / "data")).message == "the valid text has a line break inside a sentence"
+    )
+    (tmp_path / "valid.jsonl").write_text("{broken\n")
+    assert refusal(lambda: run(located, tmp_path / "data")).message == "the valid text has a malformed record"
+
+
+def test_training_text_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    for code in ("en", "de"):
+        (tmp_path / f"train.{code}").write_text("the same\n" * 3)
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert not work_path(tmp_path / "data").exists()
+    assert error.message == "no training pair is left after cleaning: 3 of 3 dropped for identical sides"
+    assert error.where == "train.en:1"
+    assert "--set cleaning.KEY=null" in error.hint
+
+
+def test_finished_data_is_found_again_until_something_changes(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    run(located, tmp_path / "data")
+    before = contents(tmp_path / "data")
+    again = run(located, tmp_path / "data")
+    assert again.was_finished
+    assert again.report["pairs"]["train"] == 600
+    assert contents(tmp_path / "data") == before
+    assert not work_path(tmp_path / "data").exists()
+
+    other = small_corpus(tmp_path, "tokenizer.vocab_size=380")
+    error = refusal(lambda: run(other, tmp_path / "data"))
+    assert error.message == f"{tmp_path / 'data'} holds other data: tokenizer.vocab_size is 400 there, 380 here"
+    assert "--overwrite" in error.hint
+    assert not run(other, tmp_path / "data", overwrite=True).was_finished
+    assert open_prepared(tmp_path / "data").manifest.tokenizers.source.vocab_size == 380
+
+    (tmp_path / "train.en").write_text((tmp_path / "train.en").read_text().replace(".", "?", 1))
+    error = refusal(lambda: run(other, tmp_path / "data"))
+    assert error.message == f"{tmp_path / 'data'} holds other data: its input files had other contents"
+
+
+def test_the_same_files_elsewhere_are_the_same_input(tmp_path: Path) -> None:
+    run(small_corpus(tmp_path), tmp_path / "data")
+    (tmp_path / "moved").mkdir()
+    assert run(small_corpus(tmp_path / "moved"), tmp_path / "data").was_finished
+
+
+def test_damaged_data_is_prepared_again_by_the_same_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    located = small_corpus(tmp_path)
+    whole = contents(run(located, tmp_path / "data").directory)
+    (tmp_path / "data" / "train.source.ids").write_bytes(b"cut")
+    assert not run(located, tmp_path / "data").was_finished
+    assert "is damaged (train.source.ids has 3 bytes" in caplog.text
+    assert contents(tmp_path / "data") == whole
+    (tmp_path / "data" / "manifest.json").write_text("{")
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert "manifest.json is damaged" in error.message
+    assert error.hint == "add --overwrite to prepare it again"
+    run(located, tmp_path / "data", overwrite=True)
+    assert contents(tmp_path / "data") == whole
+
+
+def test_a_folder_of_other_things_is_never_replaced(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "manifest.json").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("thesis", "file"):
+        for overwrite in (False, True):
+            error = refusal(lambda: run(located, tmp_path / name, overwrite=overwrite))  # noqa: B023  # called at once
+            assert error.message == f"{tmp_path / name} exists and is not prepared data"
+            assert error.hint == "choose another folder with -o"
+    assert contents(tmp_path / "thesis") == {"manifest.json": b"mine"}
+    (tmp_path / "empty").mkdir()
+    assert run(located, tmp_path / "empty").directory == tmp_path / "empty"
+
+
+def test_a_foreign_work_folder_or_unwritable_place_is_an_error(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    (tmp_path / "data.partial").mkdir()
+    (tmp_path / "data.partial" / "notes").write_text("mine")
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message.startswith(f"{tmp_path / 'data.partial'} is in the way")
+    assert (tmp_path / "data.partial" / "notes").read_text() == "mine"
+    (tmp_path / "file").touch()
+    error = refusal(lambda: run(located, tmp_path / "file" / "data"))
+    assert error.message == f"cannot make {tmp_path / 'file' / 'data.partial'}: Not a directory"
+    assert error.hint == "choose another folder with -o"
+
+
+def test_a_second_preparation_of_the_same_output_is_refused(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    with open_work_folder(tmp_path / "data"):
+        error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message == "another nmt prepare is writing data"
+    assert error.hint == "wait for it, or choose another -o"
+    assert not run(located, tmp_path / "data").was_finished
+
+
+def test_the_demo_needs_no_files(tmp_path: Path) -> None:
+    settings = ["generator.train_pairs=400", "generator.valid_pairs=30", "generator.test_pairs=40"]
+    located = load_corpus("demo", overrides=[*settings, "tokenizer.vocab_size=600"])
+    data = open_prepared(run(LocatedCorpus(located.corpus, tmp_path), tmp_path / "demo").directory)
+    src, ref = data.texts("test")
+    assert len(src) == len(ref) == 40
+    assert [record.split for record in data.manifest.inputs] == ["train", "valid", "test"]
+    expected = "".join(f"{pair[0]}\t{pair[1]}\n" for pair in zip(src, ref, strict=True)).encode()
+    assert data.manifest.inputs[2].sha256 == hashlib.sha256(expected).hexdigest()
+    assert data.manifest.splits["valid"].pairs == 30
+
+
+def test_multi30k_is_prepared_as_it_is(tmp_path: Path, shared_data: Path) -> None:
+    folder = shared_data / "multi30k"
+    located = corpus_of_prefixes(
+        {"train": str(folder / "train"), "valid": str(folder / "val"), "test": str(folder / "test_2016_flickr")},
+        languages="en-de",
+        name="multi30k",
+        overrides=["limit=8000", "tokenizer.vocab_size=4000"],
+    )
+    data = open_prepared(run(located, tmp_path / "data").directory)
+    assert (data.directory / "test.de").read_bytes() == (folder / "test_2016_flickr.de").read_bytes()
+    tokenizer = Tokenizer.load(data.source_tokenizer_file)
+    for split, count in (("valid", 1014), ("test", 1000)):
+        pairs = data.split(split)
+        for tokens, lines in zip((pairs.src, pairs.tgt), data.texts(split), strict=True):
+            assert tokenizer.decode([row.tolist() for row in tokens]) == lines
+            assert len(tokens) == count
+    # Of these 8,000 pairs one goes, for the tabulator in its German; some have spaces that do not belong.
+    lines = (folder / "train.en").read_text(encoding="utf-8").split("\n")[:8000]
+    decoded = tokenizer.decode([row.tolist() for row in data.split("train").src])
+    assert decoded == [" ".join(line.split()) for number, line in enumerate(lines, start=1) if number != 7366]

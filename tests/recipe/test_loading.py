@@ -1,0 +1,239 @@
+"""Recipes from files and by name, through `extends` and `--set`, with the origin of every value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.loading import (
+    dump_recipe,
+    find_packaged,
+    flatten,
+    load_recipe,
+    packaged_names,
+    parse_recipe,
+    resolve_recipe,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, far from the repository."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, text: str) -> Path:
+    file = Path(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def refuse(reference: str | Path, *overrides: str) -> RecipeError:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(reference, overrides=overrides)
+    return caught.value
+
+
+def test_a_chain_of_parents_is_laid_one_over_the_other(folder: Path) -> None:
+    write("a.yaml", "model: {d_model: 128, d_ff: 256}\ntraining: {updates: 10}")
+    write("deep/b.yaml", "extends: ../a.yaml\nmodel: {d_ff: 512}")
+    recipe = load_recipe(write("c.yaml", "extends: deep/b.yaml\ntraining: {seed: 7}"))
+    assert (recipe.model.d_model, recipe.model.d_ff) == (128, 512)
+    assert (recipe.training.updates, recipe.training.seed) == (10, 7)
+
+
+def test_a_recipe_is_called_as_its_file_and_inherits_no_description(folder: Path) -> None:
+    write("a.yaml", "name: parent\ndescription: of the parent")
+    resolved = resolve_recipe(write("c-1.yaml", "extends: a.yaml"), overrides=[])
+    assert (resolved.recipe.name, resolved.recipe.description) == ("c-1", "")
+    assert (resolved.origins["name"], resolved.origins["description"]) == ("c-1.yaml", "default")
+
+
+def test_another_optimizer_replaces_the_parent_s_and_the_same_merges(folder: Path) -> None:
+    write("a.yaml", "training: {optimizer: {name: adamw, weight_decay: 0.1, beta1: 0.8}}")
+    other = load_recipe(write("b.yaml", "extends: a.yaml\ntraining: {optimizer: {name: adam}}"))
+    assert other.training.optimizer.model_dump() == {"name": "adam", "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9}
+    same = load_recipe(write("c.yaml", "extends: a.yaml\ntraining: {optimizer: {beta1: 0.7}}"))
+    assert same.training.optimizer.model_dump()["weight_decay"] == 0.1
+    assert same.training.optimizer.beta1 == 0.7
+
+
+def test_recipes_in_a_circle_are_refused(folder: Path) -> None:
+    write("a.yaml", "extends: b.yaml")
+    write("b.yaml", "name: b\nextends: ./a.yaml")
+    error = refuse("a.yaml")
+    assert error.message == "recipes extend each other in a circle: a.yaml -> b.yaml -> a.yaml"
+    assert (error.where, error.hint) == ("b.yaml:2", "remove this line")
+    assert "circle: me.yaml -> me.yaml" in refuse(write("me.yaml", "extends: me.yaml")).message
+
+
+def test_a_missing_parent_is_refused_with_its_nearest_name(folder: Path) -> None:
+    write("small-model.yaml", "model: {d_model: 64}")
+    error = refuse(write("a.yaml", "# mine\nextends: smal-model.yaml"))
+    assert error.message == "the parent recipe 'smal-model.yaml' does not exist"
+    assert (error.where, error.hint) == ("a.yaml:2", "did you mean small-model.yaml?")
+    error = refuse(write("sub/b.yaml", "extends: qqqqqqqq.yaml"))
+    assert error.hint == "write a path relative to sub, or a packaged recipe"
+
+
+@pytest.mark.parametrize("parent", ["[a.yaml, b.yaml]", "null", "7"])
+def test_only_one_parent_can_be_named(folder: Path, parent: str) -> None:
+    error = refuse(write("a.yaml", f"extends: {parent}"))
+    assert (error.message, error.where, error.hint) == (
+        "extends should be one file",
+        "a.yaml:1",
+        "write extends: base.yaml",
+    )
+
+
+def test_one_s_own_recipe_extends_a_packaged_one_unless_its_own_lies_beside(folder: Path) -> None:
+    mine = write("mine/mine.yaml", "extends: base.yaml\nmodel: {dropout: 0.2}")
+    assert (load_recipe(mine).model.d_ff, load_recipe(mine).model.dropout) == (2048, 0.2)
+    write("base.yaml", "model: {d_ff: 64}")
+    assert load_recipe(mine).model.d_ff == 2048, "the file in the working folder is not beside the recipe"
+    write("mine/base.yaml", "model: {d_ff: 96}")
+    assert load_recipe(mine).model.d_ff == 96
+
+
+def test_packaged_recipes_are_found_by_name_anywhere(folder: Path) -> None:
+    assert load_recipe("base").name == "base"
+    assert load_recipe("base.yaml").model == load_recipe("base").model
+    assert load_recipe("table3/a-h1").model.heads == 1
+    write("base.yaml", "model: {heads: 2}")
+    assert load_recipe("base.yaml").model.heads == 2, "a file that is there comes first"
+
+
+def test_packaged_corpora_are_no_recipes() -> None:
+    assert not any(name.startswith("corpora") for name in packaged_names(kind="recipe"))
+    error = refuse("corpora/demo")
+    assert error.message == "there is no recipe 'corpora/demo'"
+
+
+@pytest.mark.parametrize(
+    ("reference", "hint"),
+    [
+        ("bsae", "did you mean nmt train base?"),
+        ("a-h1", "did you mean nmt train table3/a-h1"),
+        ("recipes/multi-30k.yaml", "did you mean nmt train multi30k?"),
+        ("qqqqqqqq", "take a file, or base, base-en-fr, big"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(folder: Path, reference: str, hint: str) -> None:
+    error = refuse(reference)
+    assert error.message == f"there is no recipe {reference!r}"
+    assert error.where == reference
+    assert error.hint.startswith(hint)
+
+
+def test_an_unknown_corpus_names_nmt_prepare(folder: Path) -> None:
+    with pytest.raises(RecipeError, match="there is no corpus 'qqqqqqqq'"):
+        find_packaged("qqqqqqqq", kind="corpus")
+
+
+def test_set_gives_typed_values(folder: Path) -> None:
+    file = write("a.yaml", "model: {d_model: 128}\ntraining: {clip_norm: 2.0, optimizer: {name: adam, beta2: 0.98}}")
+    recipe = load_recipe(
+        file,
+        overrides=[
+            "training.updates=1000",
+            "training.clip_norm=null",
+            "training.optimizer.beta2=0.997",
+            "training.schedule={name: cosine, peak: 5e-4, warmup_updates: 100}",
+            "model.attention_bias=true",
+            "name='1e3'",
+            "description=a = b",
+            "training.updates = 2000",
+        ],
+    )
+    assert recipe.training.updates == 2000, "the last one wins, and spaces do not matter"
+    assert recipe.training.clip_norm is None
+    assert recipe.training.optimizer.beta2 == 0.997
+    assert recipe.training.schedule.model_dump() == {"name": "cosine", "peak": 5e-4, "warmup_updates": 100}
+    assert recipe.model.attention_bias is True
+    assert (recipe.name, recipe.description, recipe.model.d_model) == ("1e3", "a = b", 128)
+
+
+def test_set_merges_into_sections_that_have_only_defaults(folder: Path) -> None:
+    recipe = load_recipe(write("a.yaml", ""), overrides=["model={heads: 4, d_k: 16}", "model.d_v=32"])
+    assert (recipe.model.heads, recipe.model.d_k, recipe.model.d_v, recipe.model.d_ff) == (4, 16, 32, 2048)
+
+
+@pytest.mark.parametrize("text", ["training.updates", "=5", "training..updates=5", ".=1", ""])
+def test_set_without_key_or_value_is_refused(folder: Path, text: str) -> None:
+    error = refuse("base", text)
+    assert error.message == f"--set takes key=value, not {text!r}"
+    assert (error.where, error.hint) == (f"--set {text}", "for example --set training.updates=1000")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("model.d_modl=8", "unknown key 'model.d_modl'", "did you mean model.d_model?"),
+        ("model.heads='8'", "model.heads is '8', but should be a whole number", "write 8"),
+        ("model.heads=[1", "cannot read the value '[1'", "quote it as in a YAML file"),
+        ("model={heads: 1, heads: 2}", "the key 'heads' is given twice", "remove one of them"),
+        ("training.updates.x=1", "training.updates is a section, but should be a whole number", "nmt train RECIPE"),
+        ("extends=big.yaml", "unknown key 'extends'", "allowed here: name"),
+    ],
+)
+def test_a_wrong_set_is_refused_and_named(folder: Path, text: str, message: str, hint: str) -> None:
+    error = refuse("base", text)
+    assert error.message == message
+    assert error.where == f"--set {text}"
+    assert error.hint.startswith(hint)
+
+
+def test_every_value_has_its_origin(folder: Path) -> None:
+    write("a.yaml", "model:\n  d_model: 128\n  d_ff: 256\ntraining: {optimizer: {name: adamw, beta1: 0.8}}")
+    file = write("b.yaml", "extends: a.yaml\n\nmodel: {d_ff: 512}\naveraging:\n  last: 3")
+    resolved = resolve_recipe(file, overrides=["training.updates=9", "decoding={beam: 2}"])
+    leaves = [".".join(path) for path in flatten(resolved.recipe.model_dump(mode="json"))]
+    assert list(resolved.origins) == leaves
+    named = {key: origin for key, origin in resolved.origins.items() if origin != "default"}
+    assert named == {
+        "name": "b.yaml",
+        "model.d_model": "a.yaml:2",
+        "model.d_ff": "b.yaml:3",
+        "training.updates": "--set training.updates=9",
+        "training.optimizer.name": "a.yaml:4",
+        "training.optimizer.beta1": "a.yaml:4",
+        "averaging.last": "b.yaml:5",
+        "decoding.beam": "--set decoding={beam: 2}",
+    }
+
+
+@pytest.mark.parametrize(
+    "overrides", [[], ["description='5e-4'", "name='0o14'", "corpus='no'"], ["description='µ: #\"'"]]
+)
+def test_a_resolved_recipe_reads_back_equal(overrides: list[str]) -> None:
+    recipe = load_recipe("base", overrides=overrides)
+    assert parse_recipe(dump_recipe(recipe), source="recipe.yaml") == recipe
+
+
+def test_a_stored_recipe_that_was_edited_wrongly_is_refused() -> None:
+    text = dump_recipe(load_recipe("base")).replace("d_ff: 2048", "d_ff: many")
+    with pytest.raises(RecipeError, match=r"model\.d_ff is 'many'") as caught:
+        parse_recipe(text, source="runs/x/recipe.yaml")
+    assert (caught.value.where or "").startswith("runs/x/recipe.yaml:")
+    assert caught.value.hint == "use the file as nmt wrote it"
+
+
+def test_a_file_that_is_not_utf8_is_refused_with_its_line(folder: Path) -> None:
+    Path("a.yaml").write_bytes("name: a\ndescription: größer".encode("latin-1"))
+    error = refuse("a.yaml")
+    assert (error.message, error.where, error.hint) == ("a.yaml is not UTF-8", "a.yaml:2", "save it as UTF-8")
+
+
+def test_a_file_with_a_byte_order_mark_is_read(folder: Path) -> None:
+    Path("a.yaml").write_bytes(b"\xef\xbb\xbfmodel: {heads: 2}\r\n")
+    assert load_recipe("a.yaml").model.heads == 2
+
+
+def test_a_file_name_that_cannot_name_a_run_is_refused(folder: Path) -> None:
+    error = refuse(write("my recipe.yaml", ""))
+    assert error.message.startswith("name is 'my recipe', but should match ^[A-Za-z0-9]")
+    assert error.where == "my recipe.yaml"

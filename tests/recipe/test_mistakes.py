@@ -1,0 +1,233 @@
+"""What users get wrong in a recipe: value, file:line and the way out, in the error's own words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from pydantic import Field
+
+from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.documents import parse_document, validate
+from nmt_cli.recipe.mistakes import fields_at
+from nmt_cli.recipe.schema import Recipe, Section
+
+FIX = "the usual hint"
+
+
+def refuse(text: str) -> RecipeError:
+    document = parse_document(f"name: x\n{text}", source="f.yaml")
+    with pytest.raises(RecipeError) as caught:
+        validate(document, Recipe, source="f.yaml", fix=FIX)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message", "hint"),
+    [
+        # Unknown keys
+        ("model:\n  d_modl: 8", "f.yaml:3", "unknown key 'model.d_modl'", "did you mean model.d_model?"),
+        ("modell: {d_ff: 8}", "f.yaml:2", "unknown key 'modell'", "did you mean model?"),
+        ("averaging: {qqq: 1}", "f.yaml:2", "unknown key 'averaging.qqq'", "allowed here: last, best"),
+        (
+            "training:\n  optimizer:\n    name: adam\n    beta_1: 0.9",
+            "f.yaml:5",
+            "unknown key 'training.optimizer.beta_1'",
+            "did you mean training.optimizer.beta1?",
+        ),
+        (
+            "training: {optimizer: {name: adam, weight_decay: 0.1}}",
+            "f.yaml:2",
+            "unknown key 'training.optimizer.weight_decay'",
+            "allowed here: name, beta1, beta2, epsilon",
+        ),
+        (
+            "training: {schedule: {name: cosine, peek: 1e-3}}",
+            "f.yaml:2",
+            "unknown key 'training.schedule.peek'",
+            "did you mean training.schedule.peak?",
+        ),
+        ("<<: {d_ff: 1}", "f.yaml:2", "unknown key '<<'", "allowed here: name, description, corpus, model"),
+        # Missing keys
+        (
+            "training:\n  schedule: {name: cosine}",
+            "f.yaml:3",
+            "the key 'training.schedule.peak' is missing",
+            FIX,
+        ),
+        (
+            "training: {optimizer: {beta2: 0.9}}",
+            "f.yaml:2",
+            "training.optimizer does not say which one: 'name' is missing",
+            "write name: adam or name: adamw in it",
+        ),
+        # Wrong types: "8" is not 8, true is not 1
+        ('model: {heads: "8"}', "f.yaml:2", "model.heads is '8', but should be a whole number", "write 8"),
+        ("model: {heads: true}", "f.yaml:2", "model.heads is true, but should be a whole number", FIX),
+        ("model: {heads: 8.0}", "f.yaml:2", "model.heads is 8.0, but should be a whole number", "write 8"),
+        ("model: {heads: 8.5}", "f.yaml:2", "model.heads is 8.5, but should be a whole number", FIX),
+        ("model: {heads: many}", "f.yaml:2", "model.heads is 'many', but should be a whole number", FIX),
+        ("model: {heads: null}", "f.yaml:2", "model.heads is null, but should be a whole number", FIX),
+        (
+            "training: {updates: 100_000}",
+            "f.yaml:2",
+            "training.updates is '100_000', but should be a whole number",
+            "write 100000",
+        ),
+        (
+            "training: {updates: 1e5}",
+            "f.yaml:2",
+            "training.updates is 100000.0, but should be a whole number",
+            "write 100000",
+        ),
+        ('model: {dropout: "0.1"}', "f.yaml:2", "model.dropout is '0.1', but should be a number", "write 0.1"),
+        ("model: {dropout: true}", "f.yaml:2", "model.dropout is true, but should be a number", FIX),
+        (
+            "model: {attention_bias: yes}",
+            "f.yaml:2",
+            "model.attention_bias is 'yes', but should be true or false",
+            "write true or false, without quotes",
+        ),
+        (
+            "model: {attention_bias: 1}",
+            "f.yaml:2",
+            "model.attention_bias is 1, but should be true or false",
+            "write true or false, without quotes",
+        ),
+        ("corpus: 7", "f.yaml:2", "corpus is 7, but should be text", FIX),
+        ("corpus: [a, b]", "f.yaml:2", "corpus is a list, but should be text", FIX),
+        (
+            "averaging: 5",
+            "f.yaml:2",
+            "averaging is 5, but should be a section of keys and values",
+            "allowed in it: last, best",
+        ),
+        (
+            "averaging:",
+            "f.yaml:2",
+            "averaging is null, but should be a section of keys and values",
+            "allowed in it: last, best",
+        ),
+        (
+            "training: {optimizer: adam}",
+            "f.yaml:2",
+            "training.optimizer is 'adam', but should be a section of keys and values",
+            "allowed in it: name, beta1, beta2, epsilon, weight_decay",
+        ),
+        # Values out of range
+        ("model: {d_k: 0}", "f.yaml:2", "model.d_k is 0, but should be greater than 0", FIX),
+        ("model: {dropout: 1.0}", "f.yaml:2", "model.dropout is 1.0, but should be less than 1", FIX),
+        ("model: {dropout: .nan}", "f.yaml:2", "model.dropout is nan, but should be less than 1", FIX),
+        ("training: {clip_norm: .inf}", "f.yaml:2", "training.clip_norm is inf, but should be a finite number", FIX),
+        (
+            "decoding: {length_penalty: -1}",
+            "f.yaml:2",
+            "decoding.length_penalty is -1, but should be greater than or equal to 0",
+            FIX,
+        ),
+        # Words that are not allowed
+        (
+            "model: {norm: Post}",
+            "f.yaml:2",
+            "model.norm is 'Post', but should be 'post' or 'pre'",
+            "did you mean post?",
+        ),
+        ("model: {tying: qqq}", "f.yaml:2", "model.tying is 'qqq', but should be 'all', 'target' or 'none'", FIX),
+        (
+            "training: {optimizer: {name: Adam}}",
+            "f.yaml:2",
+            "training.optimizer: there is no 'Adam'; allowed: 'adam', 'adamw'",
+            "did you mean adam?",
+        ),
+        # Settings that do not go together
+        (
+            "model: {d_model: 511}",
+            "f.yaml:2",
+            "sinusoidal positions need an even model.d_model, not 511",
+            "write d_model: 512, or positions: learned",
+        ),
+        (
+            "validation: {bleu: false}",
+            "f.yaml:2",
+            "validation.metric is bleu, so validation.bleu cannot be false",
+            "write metric: loss beside it, or leave bleu at true",
+        ),
+        (
+            "averaging: {best: 3}",
+            "f.yaml:2",
+            "exactly one of averaging.last and averaging.best is a number, the other null",
+            "write last: 5 and best: null, or the other way round",
+        ),
+        (
+            "training: {updates: 100, schedule: {name: cosine, peak: 1.0, warmup_updates: 100}}",
+            "f.yaml:2",
+            "the cosine falls from update 100, but training.updates is 100",
+            "lower training.schedule.warmup_updates, or raise training.updates",
+        ),
+        (
+            "training: {keep_last: 3}",
+            "f.yaml",
+            "averaging.last is 5, but training.keep_last keeps only 3 checkpoints",
+            "raise training.keep_last to 5, or lower averaging.last",
+        ),
+        (
+            "averaging: {last: null, best: 3}",
+            "f.yaml",
+            "averaging.best is 3, but training.keep_best keeps only 0 checkpoints",
+            "raise training.keep_best to 3, or lower averaging.best",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_the_way_out(text: str, where: str, message: str, hint: str) -> None:
+    error = refuse(text)
+    assert error.message == message
+    assert error.where == where
+    assert error.hint.startswith(hint)
+
+
+def test_whole_numbers_may_stand_where_fractions_may() -> None:
+    document = parse_document("name: x\nmodel: {dropout: 0}", source="f.yaml")
+    dropout = validate(document, Recipe, source="f.yaml", fix=FIX).model.dropout
+    assert dropout == 0.0
+    assert isinstance(dropout, float)
+
+
+def test_a_missing_name_is_told_of_the_whole_file() -> None:
+    with pytest.raises(RecipeError, match="the key 'name' is missing") as caught:
+        validate(parse_document("", source="f.yaml"), Recipe, source="f.yaml", fix=FIX)
+    assert caught.value.where == "f.yaml"
+
+
+class _Text(Section):
+    kind: Literal["text"]
+    file: str
+
+
+class _Table(Section):
+    kind: Literal["table"]
+    column: int = Field(ge=0)
+
+
+class _Shelf(Section):
+    sources: list[_Text | _Table] = Field(default_factory=list)
+    splits: dict[str, _Text] = Field(default_factory=dict)
+
+
+def test_lists_and_named_sections_are_followed() -> None:
+    values = {"sources": [{"kind": "table"}, {"kind": "text"}, {}], "splits": {"train": {}}}
+    assert fields_at(_Shelf, ("sources", 0), values=values) == ["kind", "column"]
+    assert fields_at(_Shelf, ("sources", 1), values=values) == ["kind", "file"]
+    assert fields_at(_Shelf, ("sources", 2), values=values) == ["kind", "file", "column"]
+    assert fields_at(_Shelf, ("splits", "train"), values=values) == ["kind", "file"]
+
+
+def test_a_mistake_in_a_list_is_told_with_its_line() -> None:
+    document = parse_document("splits:\n  train:\n    kind: text\n    fiel: a", source="f.yaml")
+    with pytest.raises(RecipeError) as caught:
+        validate(document, _Shelf, source="f.yaml", fix=FIX)
+    assert (caught.value.message, caught.value.where) == ("unknown key 'splits.train.fiel'", "f.yaml:4")
+    assert caught.value.hint == "did you mean splits.train.file?"
+    document = parse_document("sources:\n- kind: table\n  colum: 1", source="f.yaml")
+    with pytest.raises(RecipeError, match=r"unknown key 'sources\.0\.colum'") as caught:
+        validate(document, _Shelf, source="f.yaml", fix=FIX)
+    assert caught.value.hint == "did you mean sources.0.column?"

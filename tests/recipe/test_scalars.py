@@ -1,0 +1,150 @@
+"""Plain scalars against the table of the YAML 1.2 core schema (section 10.3.2), where PyYAML alone follows 1.1."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.errors import RecipeError
+from nmt_cli.recipe.documents import dump_values, parse_document, parse_value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5e-4", 5e-4),
+        ("1e3", 1000.0),
+        ("12e03", 12000.0),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("+0.25", 0.25),
+        ("-2.5E+2", -250.0),
+        (".inf", math.inf),
+        ("-.Inf", -math.inf),
+        ("8", 8),
+        ("-8", -8),
+        ("+8", 8),
+        ("010", 10),
+        ("0o14", 12),
+        ("0x1F", 31),
+        ("true", True),
+        ("FALSE", False),
+        ("null", None),
+        ("Null", None),
+        ("~", None),
+        ("", None),
+        ("no", "no"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("off", "off"),
+        ("No", "No"),
+        ("y", "y"),
+        ("tRue", "tRue"),
+        ("nULL", "nULL"),
+        ("1_000", "1_000"),
+        ("0b11", "0b11"),
+        ("-0x1F", "-0x1F"),
+        ("1:30", "1:30"),
+        ("2024-01-31", "2024-01-31"),
+        ("=", "="),
+        ("e5", "e5"),
+        ("'8'", "8"),
+        ('"5e-4"', "5e-4"),
+        ("'null'", "null"),
+        ("'true'", "true"),
+        ("!!str 8", "8"),
+        ("!!float 8", 8.0),
+    ],
+)
+def test_scalar_is_read_by_the_core_schema(text: str, value: Any) -> None:
+    read = parse_value(text, source="test")
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_nan_is_a_number() -> None:
+    assert math.isnan(parse_value(".NaN", source="test"))
+
+
+def test_collections_may_be_nested_in_either_style() -> None:
+    document = parse_document("a: [1, two, {b: 3}]\nc:\n  d:\n    - null\n    - no\n", source="f.yaml")
+    assert document.values == {"a": [1, "two", {"b": 3}], "c": {"d": [None, "no"]}}
+    assert document.origins[("a", 2, "b")] == "f.yaml:1"
+    assert document.origins[("c", "d", 1)] == "f.yaml:5"
+
+
+def test_an_alias_stands_for_the_value_it_names() -> None:
+    assert parse_document("a: &x {b: 1}\nc: *x", source="f.yaml").values == {"a": {"b": 1}, "c": {"b": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("a: 1\nb: 2\na: 3", 3, "the key 'a' is given twice"),
+        ("a: {b: 1,\n  b: 2}", 2, "the key 'b' is given twice"),
+        ("a:\n\tb: 1", 2, "found character '\\t'"),
+        ("a: [1, 2", 1, "expected ',' or ']'"),
+        ("a: 1\n b: 2", 2, "mapping values are not allowed here"),
+        ("a: 'x", 1, "found unexpected end of stream"),
+        ("a: 1\n---\nb: 2", 2, "expected a single document"),
+        ("a: *nothing", 1, "found undefined alias 'nothing'"),
+        ("a: &x\n  b: *x", 1, "an alias stands inside what it names"),
+        ("[a]: 1", 1, "a key must be plain text"),
+        ("a: !!int eight", 1, "'eight' does not fit its tag !!int"),
+        ("a: !!bool yes", 1, "'yes' does not fit its tag !!bool"),
+        ("a: !!binary YQ==", 1, "is not supported"),
+        ("a: !!python/object:os.system x", 1, "is not supported"),
+        ("a: !mine {b: 1}", 1, "the YAML tag '!mine' is not supported"),
+    ],
+)
+def test_what_is_not_plain_yaml_is_refused_with_its_line(text: str, line: int, message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_document(text, source="f.yaml")
+    assert message in caught.value.message
+    # Where the end of the text is what is wrong, PyYAML may name the line after the last.
+    assert caught.value.where in (f"f.yaml:{line}", f"f.yaml:{line + 1}" if "end" in message or "'," in message else "")
+    assert caught.value.hint
+
+
+def test_characters_that_yaml_forbids_are_refused() -> None:
+    with pytest.raises(RecipeError, match="this is not YAML") as caught:
+        parse_document("a: \x00", source="f.yaml")
+    assert caught.value.where == "f.yaml"
+    assert caught.value.hint == "save it as plain UTF-8 text"
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "just text", "8"])
+def test_a_document_that_is_no_mapping_is_refused(text: str) -> None:
+    with pytest.raises(RecipeError, match="a mapping of keys to values is expected") as caught:
+        parse_document(text, source="f.yaml")
+    assert caught.value.hint == "write key: value lines"
+
+
+def test_an_empty_document_is_an_empty_mapping() -> None:
+    assert parse_document("# nothing yet\n", source="f.yaml").values == {}
+
+
+_SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.sampled_from(["no", "5e-4", "1e3", "0o14", "0x1F", "1_000", "12:30", "~", "", ".inf", "2024-01-31", "=", "<<"])
+)
+_VALUES = st.recursive(_SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(min_size=1), inner))
+
+
+@settings(deadline=None, max_examples=50)  # PyYAML is slow
+@given(st.dictionaries(st.text(min_size=1), _VALUES))
+def test_what_is_written_reads_back_equal_here_and_by_yaml_1_1(values: dict[str, Any]) -> None:
+    text = dump_values(values)
+    read = parse_document(text, source="f.yaml").values
+    assert read == values
+    assert repr(read) == repr(values), "equal, but of other types"
+    assert repr(yaml.safe_load(text)) == repr(values)

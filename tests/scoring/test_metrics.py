@@ -1,0 +1,101 @@
+"""Scores against the official ones of WMT22, against sacreBLEU's own command, and by hand."""
+
+from __future__ import annotations
+
+import csv
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nmt_cli
+from nmt_cli.scoring.metrics import ScoreReport, bleu, score
+
+_HYPOTHESES = ["Der Hund schläft im Garten .", "Zwei Frauen gehen nach Hause.", "Ein Mann liest ein Buch."]
+_REFERENCES = ["Der Hund schläft im Garten.", "Zwei Frauen gehen heim.", "Ein Mann liest das Buch."]
+
+
+def read(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+@pytest.mark.parametrize("system", ["OpenNMT", "PROMT", "Online-W"])
+def test_scores_equal_the_official_ones_of_wmt22(shared_data: Path, system: str) -> None:
+    folder = shared_data / "wmt22-en-de"
+    with (folder / "official-scores.tsv").open(encoding="utf-8", newline="") as stream:
+        rows = csv.DictReader(stream, delimiter="\t")
+        official = {row["metric"]: float(row["score"]) for row in rows if row["system"] == system}
+    hypotheses = read(folder / f"hyp.{system}.de")
+    a, b = read(folder / "ref.A.de"), read(folder / "ref.B.de")
+    for which, references in (("A", [a]), ("B", [b]), ("all", [a, b])):
+        reports = score(hypotheses, references, metrics=["bleu", "chrf"], confidence=False)
+        assert [report.value for report in reports] == [official[f"bleu-{which}"], official[f"chrf-{which}"]]
+        assert [report.metric for report in reports] == ["BLEU", "chrF2"]
+        assert all(report.signature.startswith(f"nrefs:{len(references)}|") for report in reports)
+
+
+def test_scores_confidence_and_signature_are_those_of_sacrebleu_s_command(tmp_path: Path) -> None:
+    for name, lines in (("hyp", _HYPOTHESES), ("ref", _REFERENCES)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", "bleu", "chrf", "ter", "--confidence"]
+    output = subprocess.run(
+        [*command, "--format", "text", "--width", "4"], cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout
+    reports = score(_HYPOTHESES, [_REFERENCES], metrics=["bleu", "chrf", "ter"], confidence=True)
+    for report, line in zip(reports, output.strip().split("\n"), strict=True):
+        line = line.strip()
+        assert line.startswith(f"{report.metric}|{report.signature} = {report.value:.4f} (")
+        assert f"± {report.confidence:.4f})" in line
+
+
+def test_bleu_of_one_sentence_is_what_the_formula_gives() -> None:
+    # 5 of 6 unigrams, 4 of 5 bigrams, 3 of 4 trigrams, 2 of 3 4-grams; as long as the reference: no brevity penalty.
+    report = bleu(["a b c d e f"], ["a b c d e g"])
+    assert report.value == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
+    shorter = bleu(["a b c d"], ["a b c d e"])
+    assert shorter.value == pytest.approx(100 * math.exp(1 - 5 / 4))
+
+
+def test_ter_of_one_edit_in_four_words_is_25() -> None:
+    (report,) = score(["a b x d"], [["a b c d"]], metrics=["ter"], confidence=False)
+    assert report == ScoreReport("TER", 25.0, report.signature, None)
+
+
+def test_a_second_reference_can_only_help() -> None:
+    (one,) = score(["a b c d e"], [["a b c d x"]], metrics=["bleu"], confidence=False)
+    (two,) = score(["a b c d e"], [["a b c d x"], ["a b c d e"]], metrics=["bleu"], confidence=False)
+    assert one.value < 99
+    assert two.value == pytest.approx(100)
+
+
+def test_the_confidence_of_identical_lines_is_zero() -> None:
+    reports = score(["a b c d e"] * 20, [["a b c d x"] * 20], metrics=["bleu", "chrf", "ter"], confidence=True)
+    assert [report.confidence for report in reports] == [0.0, 0.0, 0.0]
+    assert all("|bs:1000|seed:12345|" in report.signature for report in reports)
+
+
+def test_carriage_returns_change_no_score() -> None:
+    plain = score(_HYPOTHESES, [_REFERENCES], metrics=["bleu", "chrf", "ter"], confidence=False)
+    with_returns = score(
+        [f"{line}\r" for line in _HYPOTHESES], [_REFERENCES], metrics=["bleu", "chrf", "ter"], confidence=False
+    )
+    assert len(plain) == 3
+    assert plain == with_returns
+
+
+def test_validation_may_score_blank_and_odd_output() -> None:
+    assert bleu(["", "▁ @@ x"], ["a b", "c d"]).value == 0.0
+
+
+@pytest.mark.parametrize(("hypotheses", "references"), [([], [[]]), (["a"], []), (["a"], [["b", "c"]])])
+def test_what_does_not_fit_together_is_a_programmer_s_mistake(
+    hypotheses: list[str], references: list[list[str]]
+) -> None:
+    with pytest.raises(ValueError, match="cannot be scored"):
+        score(hypotheses, references, metrics=["bleu"], confidence=False)
+
+
+def test_the_report_is_part_of_the_public_api() -> None:
+    assert nmt_cli.ScoreReport is ScoreReport

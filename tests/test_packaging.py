@@ -1,0 +1,90 @@
+"""The installed command: quick to start, runnable as a module, and complete in the wheel."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import nmt_cli
+
+_SLOW_TO_IMPORT = {"torch", "numpy", "pandas", "datasets", "sacrebleu", "sentencepiece", "sacremoses", "safetensors"}
+# User plus system time of the process, the best of several runs: a busy machine does not lengthen it.
+_HELP_SECONDS = 0.3
+
+
+def _run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+
+
+def test_help_imports_nothing_slow() -> None:
+    report = _run("-X", "importtime", "-m", "nmt_cli", "--help").stderr
+    imported = {line.rsplit("|", 1)[-1].strip() for line in report.splitlines() if line.startswith("import time:")}
+    assert "nmt_cli.cli.app" in imported, "the import report was not understood"
+    assert not imported & _SLOW_TO_IMPORT
+
+
+def test_importing_the_package_imports_nothing_slow() -> None:
+    loaded = _run("-c", "import nmt_cli, sys; print(*sys.modules)").stdout.split()
+    assert not set(loaded) & _SLOW_TO_IMPORT
+
+
+def test_help_is_quick() -> None:
+    def cpu_seconds() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    durations = []
+    for _ in range(5):
+        before = cpu_seconds()
+        _run("-m", "nmt_cli", "--help")
+        durations.append(cpu_seconds() - before)
+    assert min(durations) < _HELP_SECONDS
+
+
+def test_runs_as_a_module() -> None:
+    assert _run("-m", "nmt_cli", "--version").stdout == f"nmt {nmt_cli.__version__}\n"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=repository,
+        check=True,
+    )
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_wheel_holds_every_module_and_recipe_and_nothing_else(wheel: Path, repository: Path) -> None:
+    tracked = _files(repository / "src") | {f"nmt_cli/recipes/{name}" for name in _files(repository / "recipes")}
+    metadata = f"nmt_cli-{nmt_cli.__version__}.dist-info/"
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if not name.startswith(metadata)}
+    assert held == tracked
+    assert any(name.startswith("nmt_cli/recipes/") for name in held)
+
+
+def test_wheel_finds_its_own_recipes(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    program = "from nmt_cli.recipe.loading import find_packaged; print(find_packaged('base', kind='recipe'))"
+    found = _run("-c", program, PYTHONPATH=str(tmp_path)).stdout.strip()
+    assert found == str(tmp_path / "nmt_cli" / "recipes" / "base.yaml")
+
+
+def _files(folder: Path) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }

@@ -1,0 +1,181 @@
+"""Rules of the source that no linter knows: errors, output, sizes, dead settings, unpickling."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.source_modules import Module, Rule, assert_kept, called, dotted_name, parse
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+UNPICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+# The modules whose classes describe what users write in YAML.
+SCHEMAS = {"recipe/schema.py", "preparing/corpora.py"}
+
+
+def only_edges_catch_user_errors(modules: Sequence[Module]) -> Iterator[str]:
+    """NmtError passes through to `cli/`, or to the server.
+
+    Elsewhere a handler may recover from one family, as from a damaged file, or end by raising an error itself.
+    """
+    for module in modules:
+        if module.room == "cli" or module.path == "serving/app.py":
+            continue
+        for node in ast.walk(module.tree):
+            for name in sorted(_caught(node) & {"NmtError", "Exception", "BaseException"}):
+                yield module.at(node, f"keeps {name} to itself; only cli/ and serving/app.py do")
+
+
+def only_the_command_line_prints_and_exits(modules: Sequence[Module]) -> Iterator[str]:
+    """Below `cli/`, results are returned, events are logged, and errors are raised."""
+    for module in modules:
+        if module.room == "cli":
+            continue
+        for node in ast.walk(module.tree):
+            if called(node) in {"print", "sys.exit", "exit", "quit"}:
+                yield module.at(node, f"calls {called(node)}; that is for cli/")
+            elif isinstance(node, ast.Raise) and node.exc and "SystemExit" in ast.unparse(node.exc):
+                yield module.at(node, "raises SystemExit; that is for cli/")
+
+
+def files_and_functions_are_short(modules: Sequence[Module]) -> Iterator[str]:
+    """Beyond these bounds a second concept hides in a file, or a second function in a function."""
+    for module in modules:
+        lines = len(module.text.splitlines())
+        if lines > MAX_FILE_LINES:
+            yield module.at(module.tree, f"the file has {lines} lines, more than {MAX_FILE_LINES}")
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MAX_FUNCTION_LINES:
+                    yield module.at(node, f"{node.name} has {length} lines, more than {MAX_FUNCTION_LINES}")
+
+
+def every_setting_is_read(modules: Sequence[Module]) -> Iterator[str]:
+    """Each field of a schema is read as an attribute, or matched by a `case`; validators do not count."""
+    read: set[str] = set()
+    for module in modules:
+        for node in _outside_validators(module.tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+            elif isinstance(node, ast.MatchClass):
+                read.update(node.kwd_attrs)
+    for module in modules:
+        if module.path in SCHEMAS:
+            for section in module.tree.body:
+                for field in section.body if isinstance(section, ast.ClassDef) else []:
+                    if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) not in read:
+                        yield module.at(field, f"nothing reads {ast.unparse(field.target)}")
+
+
+def nothing_is_unpickled(modules: Sequence[Module]) -> Iterator[str]:
+    """Files are data: nothing that reads one can run code from it."""
+    for module in modules:
+        for node in ast.walk(module.tree):
+            for name in _imported(node):
+                if name.split(".")[0] in UNPICKLING:
+                    yield module.at(node, f"imports {name}, which runs code from files")
+                elif name == "torch.load":
+                    yield module.at(node, "imports torch.load by its bare name, out of this test's sight")
+            if called(node) == "torch.load" and _keyword(node, "weights_only") != "True":
+                yield module.at(node, "torch.load without weights_only=True")
+            if _keyword(node, "allow_pickle") not in {"", "False"}:
+                yield module.at(node, "allow_pickle other than False")
+
+
+RULES = [
+    only_edges_catch_user_errors,
+    only_the_command_line_prints_and_exits,
+    files_and_functions_are_short,
+    every_setting_is_read,
+    nothing_is_unpickled,
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_source_keeps_the_rule(rule: Rule) -> None:
+    assert_kept(rule)
+
+
+SECTION = "class ModelConfig(Section):\n    model_config = 1\n    heads: int = 8\n"
+VALIDATED = "    norm: str = ''\n    @model_validator(mode='after')\n    def f(self):\n        assert self.norm"
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text", "complaint"),
+    [
+        (only_edges_catch_user_errors, "model/layers.py", "try: f()\nexcept (OSError, NmtError): pass", "NmtError"),
+        (only_edges_catch_user_errors, "files.py", "try: f()\nexcept errors.NmtError: pass", "NmtError"),
+        (only_edges_catch_user_errors, "files.py", "try: f()\nexcept: pass", "BaseException"),
+        (only_edges_catch_user_errors, "files.py", "with contextlib.suppress(NmtError): f()", "NmtError"),
+        (only_the_command_line_prints_and_exits, "console.py", "print('x')", "calls print"),
+        (only_the_command_line_prints_and_exits, "console.py", "sys.exit(1)", "calls sys.exit"),
+        (only_the_command_line_prints_and_exits, "console.py", "raise SystemExit(1)", "raises SystemExit"),
+        (files_and_functions_are_short, "files.py", "x = 1\n" * 401, "401 lines"),
+        (files_and_functions_are_short, "files.py", "class C:\n  def f(self):\n" + "    x = 1\n" * 60, "f has 61"),
+        (every_setting_is_read, "recipe/schema.py", SECTION + "    norm: str = ''", ":4 nothing reads norm"),
+        (every_setting_is_read, "recipe/schema.py", SECTION + VALIDATED, ":4 nothing reads norm"),
+        (nothing_is_unpickled, "files.py", "def f():\n    import pickle", "imports pickle"),
+        (nothing_is_unpickled, "files.py", "from dill import loads", "imports dill"),
+        (nothing_is_unpickled, "files.py", "torch.load(path)", "weights_only"),
+        (nothing_is_unpickled, "files.py", "torch.load(path, weights_only=False)", "weights_only"),
+        (nothing_is_unpickled, "files.py", "from torch import load", "bare name"),
+        (nothing_is_unpickled, "files.py", "np.load(path, allow_pickle=True)", "allow_pickle"),
+    ],
+)
+def test_a_broken_rule_is_seen(rule: Rule, path: str, text: str, complaint: str) -> None:
+    (violation,) = rule([parse("training/trainer.py", "config.heads"), parse(path, text)])
+    assert violation.startswith(path)
+    assert complaint in violation
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("serving/app.py", "try: f()\nexcept NmtError: pass"),
+        ("cli/train.py", "try: f()\nexcept NmtError: sys.exit(1)"),
+        (
+            "bundle/config.py",
+            "try: f()\nexcept RecipeError as problem:\n    raise ModelError(problem.message) from None",
+        ),
+        ("recipe/schema.py", SECTION),
+        ("files.py", "torch.load(path, weights_only=True)"),
+    ],
+)
+def test_what_the_rules_allow_passes(path: str, text: str) -> None:
+    reader = parse("training/trainer.py", "match config:\n    case ModelConfig(heads=8): pass")
+    assert [violation for rule in RULES for violation in rule([reader, parse(path, text)])] == []
+
+
+def _outside_validators(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and all below it, but for functions that pydantic calls to check a section."""
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+    if not any("_validator" in ast.unparse(decorator) for decorator in decorators):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _outside_validators(child)
+
+
+def _caught(node: ast.AST) -> set[str]:
+    """The bare names of the exceptions that an `except` without a final `raise`, or a `suppress`, keeps to itself."""
+    caught: Sequence[ast.expr] = []
+    if isinstance(node, ast.ExceptHandler) and not isinstance(node.body[-1], ast.Raise):
+        caught = [node.type or ast.Name("BaseException")]
+    elif isinstance(node, ast.Call) and called(node).rpartition(".")[2] == "suppress":
+        caught = node.args
+    return {dotted_name(part).rpartition(".")[2] for expression in caught for part in ast.walk(expression)}
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+
+
+def _keyword(node: ast.AST, name: str) -> str:
+    """The source text of a call's keyword argument; empty where there is none."""
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    return next((ast.unparse(keyword.value) for keyword in keywords if keyword.arg == name), "")

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.errors import DataError
+from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.tokenization.training import MAX_LINE_BYTES, TokenizerKind, TokenizerReport, train_tokenizer
+from tests.preparing.corpus_files import invented_pairs
+
+LINES = [src for src, _ in invented_pairs(400, seed=11)]
+KINDS: list[TokenizerKind] = ["bpe", "unigram"]
+
+
+def train(
+    output: Path,
+    *,
+    lines: Sequence[str] = LINES,
+    vocab_size: int = 350,
+    kind: TokenizerKind = "bpe",
+    seed: int = 1,
+    sample_lines: int = 10_000,
+) -> TokenizerReport:
+    return train_tokenizer(
+        iter(lines),
+        num_lines=len(lines),
+        vocab_size=vocab_size,
+        kind=kind,
+        character_coverage=1.0,
+        seed=seed,
+        sample_lines=sample_lines,
+        output=output,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_text_gives_the_same_bytes(tmp_path: Path, kind: TokenizerKind) -> None:
+    for name in ("a", "b"):
+        train(tmp_path / name, kind=kind)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_sample_is_drawn_by_its_seed(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        report = train(tmp_path / name, seed=seed, sample_lines=100, vocab_size=320)
+        assert report == TokenizerReport(lines=400, sampled=100, skipped=0)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
+
+
+def test_lines_that_sentencepiece_would_skip_are_counted(tmp_path: Path) -> None:
+    unusable = ["", "a ▅ b", "x" * (MAX_LINE_BYTES + 1)]
+    report = train(tmp_path / "spm", lines=[*LINES, *unusable, "x" * MAX_LINE_BYTES])
+    assert report == TokenizerReport(lines=404, sampled=404, skipped=3)
+    assert "x" in Tokenizer.load(tmp_path / "spm").pieces(range(260, 350))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vocabulary_larger_than_the_text_yields_names_the_largest(tmp_path: Path, kind: TokenizerKind) -> None:
+    lines = ["ba be bi", "bo bu ba"]
+    with pytest.raises(DataError, match=r"5,000 pieces is more than this text yields: at most \d+") as caught:
+        train(tmp_path / "spm", lines=lines, vocab_size=5000, kind=kind)
+    assert caught.value.exit_code == 4
+    assert caught.value.where == "tokenizer.vocab_size"
+    largest = int(re.findall(r"--vocab-size (\d+) or less", caught.value.hint)[0])
+    train(tmp_path / "spm", lines=lines, vocab_size=largest, kind=kind)
+    assert Tokenizer.load(tmp_path / "spm").vocab_size == largest
+
+
+def test_a_vocabulary_smaller_than_the_alphabet_names_the_smallest(tmp_path: Path) -> None:
+    lines = ["".join(chr(0x4E00 + i) for i in range(start, start + 50)) for start in range(0, 500, 50)]
+    with pytest.raises(DataError, match=r"300 pieces is too small: .* are 761") as caught:
+        train(tmp_path / "spm", lines=lines, vocab_size=300)  # 500 characters, the space, 256 bytes, 4 specials
+    assert "--vocab-size of more than 761" in caught.value.hint
+    assert "character_coverage" in caught.value.hint
