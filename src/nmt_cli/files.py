@@ -1,45 +1,48 @@
-"""Files and directories that appear whole or not at all, hashes, and text behind compression."""
+"""Files and directories that appear whole or not at all, locks, hashes, and text behind compression."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from nmt_cli.errors import DataError, NmtError
 
 _BLOCK = 1 << 20
-_PARTIAL, _RETIRED = ".partial", ".retired"
+_PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _ZSTD_BLOCK = 1 << 16
 
 
 @contextmanager
 def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
-    """A temporary directory that becomes `final` when the block ends well: files and directory are synced, then renamed.
+    """A temporary directory that becomes `final`, synced and renamed, when the block ends well.
 
     An existing `final` is replaced. After an exception nothing of the new directory remains; what a kill leaves,
     `clear_interrupted` clears. A full disk, a quota or a read-only target is raised as `error`.
     """
-    temporary = final.with_name(f".{final.name}{_PARTIAL}")
-    with _disk_errors(final, error):
+    temporary, retired = (final.with_name(f".{final.name}{suffix}") for suffix in (_PARTIAL, _RETIRED))
+    with disk_errors(final, error):
         final.parent.mkdir(parents=True, exist_ok=True)
-        clear_interrupted(final.parent, name=final.name)
+        clear_interrupted(final.parent, name=escape(final.name))
         temporary.mkdir()
     try:
-        with _disk_errors(final, error):
+        with disk_errors(final, error):
             yield temporary
             for path in sorted(temporary.rglob("*")):
                 _sync(path)
             _sync(temporary)
-            retired = final.with_name(f".{final.name}{_RETIRED}")
             if final.exists():
                 final.rename(retired)
             temporary.rename(final)
@@ -47,14 +50,16 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
             shutil.rmtree(retired, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if retired.exists() and not final.exists():
+            retired.rename(final)
 
 
 def remove_directory(path: Path) -> None:
     """Remove a directory so that a kill in the middle leaves no half of it under its name."""
-    retired = path.with_name(f".{path.name}{_RETIRED}")
-    shutil.rmtree(retired, ignore_errors=True)
-    path.rename(retired)
-    shutil.rmtree(retired)
+    removed = path.with_name(f".{path.name}{_REMOVED}")
+    shutil.rmtree(removed, ignore_errors=True)
+    path.rename(removed)
+    shutil.rmtree(removed)
 
 
 def clear_interrupted(parent: Path, *, name: str) -> None:
@@ -64,13 +69,30 @@ def clear_interrupted(parent: Path, *, name: str) -> None:
     """
     for leftover in sorted(parent.glob(f".{name}{_RETIRED}")):
         successor = leftover.with_name(leftover.name.removeprefix(".").removesuffix(_RETIRED))
-        partial = leftover.with_name(f".{successor.name}{_PARTIAL}")
-        if partial.exists() and not successor.exists():
-            leftover.rename(successor)
-        else:
+        if successor.exists():
             shutil.rmtree(leftover, ignore_errors=True)
-    for leftover in sorted(parent.glob(f".{name}{_PARTIAL}")):
+        else:
+            leftover.rename(successor)
+    for leftover in sorted(path for suffix in (_PARTIAL, _REMOVED) for path in parent.glob(f".{name}{suffix}")):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextmanager
+def locked(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]:
+    """Hold `directory`, which need not exist yet, for this process; `error` saying `busy` where another one holds it.
+
+    The lock is a file beside it, so that a directory that is being begun or removed is guarded as well. The kernel
+    gives it up when the process ends, by whatever means.
+    """
+    file = directory.with_name(f".{directory.name}.lock")
+    with disk_errors(file, error):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream = _take(file, directory, busy=busy, error=error)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)  # while it is still held: nobody else's can be under this name
+        stream.close()
 
 
 def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> None:
@@ -78,7 +100,7 @@ def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> No
     temporary = path.with_name(f".{path.name}{_PARTIAL}")
     data = content.encode() if isinstance(content, str) else content
     try:
-        with _disk_errors(path, error):
+        with disk_errors(path, error):
             path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as stream:
                 stream.write(data)
@@ -112,20 +134,14 @@ def sha256(path: Path) -> str:
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, uncompressed where its name ends in .gz or .zst; DataError where that cannot be read."""
     try:
-        with path.open("rb") as raw:
+        with reading_errors(path), path.open("rb") as raw:
             if path.suffix == ".gz":
                 with gzip.open(raw) as stream:
-                    yield io.BufferedReader(stream)  # type: ignore[arg-type]  # GzipFile reads like a raw stream
+                    yield io.BufferedReader(stream)
             elif path.suffix == ".zst":
                 yield io.BufferedReader(_ZstdReader(raw))
             else:
                 yield raw
-    except FileNotFoundError:
-        raise DataError(f"no such file: {path}", where=str(path), hint="check the path") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a directory, not a file", where=str(path), hint="name a file in it") from None
-    except PermissionError:
-        raise DataError(f"{path} may not be read", where=str(path), hint=f"chmod +r {path}") from None
     except (EOFError, gzip.BadGzipFile) as problem:
         kind = "zstd" if path.suffix == ".zst" else "gzip"
         message = f"{path} is not a whole {kind} file: {problem}"
@@ -134,6 +150,20 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
         if type(problem).__name__ != "ZstdError":
             raise
         raise DataError(f"{path} is not a whole zstd file: {problem}", where=str(path), hint="fetch it again") from None
+
+
+@contextmanager
+def reading_errors(path: Path) -> Iterator[None]:
+    """Raise DataError where the block cannot open the file at `path`: it is missing, a directory, or not for us."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"no such file: {path}", where=str(path), hint="check the path") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a directory, not a file", where=str(path), hint="name a file in it") from None
+    except PermissionError:
+        hint = f"chmod +r {shlex.quote(str(path))}"
+        raise DataError(f"{path} may not be read", where=str(path), hint=hint) from None
 
 
 class _ZstdReader(io.RawIOBase):
@@ -166,7 +196,8 @@ class _ZstdReader(io.RawIOBase):
 
 
 @contextmanager
-def _disk_errors(target: Path, error: type[NmtError]) -> Iterator[None]:
+def disk_errors(target: Path, error: type[NmtError]) -> Iterator[None]:
+    """Raise `error` where the block cannot write `target`: no space, no permission, a limit of file size."""
     try:
         yield
     except OSError as problem:
@@ -174,9 +205,35 @@ def _disk_errors(target: Path, error: type[NmtError]) -> Iterator[None]:
             reason, hint = "the disk is full", "free some space, then give the same command again: it continues"
         elif problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             reason, hint = "no permission to write there", "choose another folder with -o"
+        elif problem.errno == errno.EFBIG:
+            reason, hint = "it would be larger than files may be here", "ulimit -f unlimited, then the same command"
         else:
             raise
         raise error(f"cannot write {target.name}: {reason}", where=str(target), hint=hint) from problem
+
+
+def _take(file: Path, directory: Path, *, busy: str, error: type[NmtError]) -> IO[str]:
+    """The lock file, open and held; it says by whom."""
+    while True:
+        stream = file.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            holder = stream.read().strip()
+            stream.close()
+            raise error(
+                f"{busy}{holder and f': {holder}'}",
+                where=str(directory),
+                hint="wait until it ends, or choose another folder with -o",
+            ) from None
+        if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
+            break
+        stream.close()  # the holder before has just removed it
+    stream.truncate(0)
+    stream.write(f"process {os.getpid()} on {socket.gethostname()}")
+    stream.flush()
+    return stream
 
 
 def _sync(path: Path) -> None:

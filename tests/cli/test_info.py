@@ -67,6 +67,18 @@ def write_data(directory: Path) -> Path:
     return directory
 
 
+def test_data_whose_report_is_lost_is_described_without_lengths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_data(tmp_path / "data")
+    (data / "report.json").unlink()
+    shown = screen(data, capsys)
+    assert shown["train"] == "2,000 pairs, 30,000 and 31,000 pieces"
+    assert shown["damage"] == "missing, cut short or changed: report.json"
+    assert "" not in shown
+    assert as_json(data, capsys)["lengths"] is None
+
+
 def test_a_model_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = save_tiny(tmp_path / "m", spm_folder=tmp_path)
     shown = screen(tmp_path / "m", capsys)

@@ -170,7 +170,8 @@ def test_another_format_and_another_kind_are_refused(tmp_path: Path, prepared: P
 def test_a_directory_that_is_not_prepared_data_is_refused(tmp_path: Path) -> None:
     error = refusal(tmp_path / "nowhere")
     assert error.message == f"there is no prepared data at {tmp_path / 'nowhere'}"
-    assert error.hint.startswith("nmt prepare")
+    assert error.hint == f"nmt prepare NAME -o {tmp_path / 'nowhere'}"
+    assert refusal(tmp_path / "no where").hint == f"nmt prepare NAME -o '{tmp_path / 'no where'}'"
     assert "is not prepared data: it has no manifest.json" in refusal(tmp_path).message
 
 

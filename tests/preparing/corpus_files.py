@@ -50,9 +50,11 @@ def small_corpus(folder: Path, *overrides: str, pairs: int = 600, with_test: boo
 
 def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_threads: int = 1) -> Prepared:
     """Prepare a corpus, silently."""
-    return prepare(
-        located, output=output, overwrite=overwrite, num_threads=num_threads, progress=lambda stage, done, total: None
-    )
+    return prepare(located, output=output, overwrite=overwrite, num_threads=num_threads, progress=silent)
+
+
+def silent(stage: str, done: int, total: int | None) -> None:
+    """A progress that shows nothing."""
 
 
 def contents(directory: Path) -> dict[str, bytes]:

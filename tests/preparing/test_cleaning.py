@@ -4,10 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt_cli.preparing.cleaning import EXAMPLES_PER_REASON, REASONS, Cleaner, tidy
+from nmt_cli.preparing.chunks import Chunk
+from nmt_cli.preparing.cleaning import EXAMPLES_PER_REASON, REASONS, Cleaner, DigestSet, digests, tidy
 from nmt_cli.preparing.corpora import CleaningConfig
-from nmt_cli.preparing.digests import DigestSet, digests
-from nmt_cli.preparing.readers import Chunk
 
 # What a careful reader would say of each pair, by hand.
 JUDGED: list[tuple[str | None, str, str]] = [
@@ -28,6 +27,9 @@ JUDGED: list[tuple[str | None, str, str]] = [
     ("control characters", "bell\x07 rings", "Glocke läutet"),
     ("control characters", "it costs 5 \x80", "es kostet 5 €"),
     ("control characters", "a\ttab inside", "ein Tabulator"),
+    ("line break", "one\nline too many", "eine Zeile"),
+    ("line break", "one line", "eine\r\nZeile"),
+    (None, "line ends outside\n", "enden außen\r\n"),
     ("duplicate", "A dog runs.", "Ein Hund rennt."),
     ("duplicate", "  A dog  runs. ", "Ein Hund rennt."),
     (None, "A dog runs.", "Ein Hund läuft."),
@@ -89,7 +91,7 @@ def test_rules_that_are_off_drop_nothing() -> None:
     )
     cleaner = Cleaner(off)
     cleaner.clean(chunk([(src, tgt) for _, src, tgt in JUDGED]))
-    always = DROPPED["empty"] + DROPPED["invalid UTF-8"]
+    always = DROPPED["empty"] + DROPPED["invalid UTF-8"] + DROPPED["line break"]
     assert cleaner.read - cleaner.kept == always
 
 

@@ -11,9 +11,22 @@ import yaml
 
 from nmt_cli.cli.prepare import prepare
 from nmt_cli.errors import UsageError
+from nmt_cli.preparing import pipeline
+from nmt_cli.preparing.pipeline import Prepared
 from tests.preparing.corpus_files import contents, small_corpus
 
-OWN = ["--train", "train", "--valid", "valid", "--languages", "en-de", "-o", "out/mine", "--vocab-size", "400"]
+OWN = [
+    "--train",
+    "train",
+    "--valid",
+    "valid",
+    "--languages",
+    "en-de",
+    "-o",
+    "out/mine",
+    "--set",
+    "tokenizer.vocab_size=400",
+]
 
 
 def nmt(arguments: Sequence[str], *, folder: Path, repository: Path) -> subprocess.CompletedProcess[str]:
@@ -66,6 +79,22 @@ def test_a_dry_run_prints_a_corpus_file_and_writes_nothing(tmp_path: Path, repos
     (tmp_path / "again.yaml").write_text(planned.stdout)
     done = nmt(["-q", "prepare", "again.yaml", "-o", "out/mine"], folder=tmp_path, repository=repository)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"), [("demo", "demo"), ("wmt14-en-de", "base"), ("wmt14-en-fr", "base-en-fr"), ("mine", "RECIPE")]
+)
+def test_the_next_command_has_a_recipe_of_the_corpus_and_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, recipe: str
+) -> None:
+    def prepare_nothing(*args: object, **keywords: object) -> Prepared:
+        return Prepared(tmp_path, {}, was_finished=True)
+
+    monkeypatch.setattr(pipeline, "prepare", prepare_nothing)
+    caplog.set_level("INFO")
+    output = tmp_path / "two words" / name
+    prepare(train="train", valid="valid", languages="en-de", output=output)
+    assert caplog.messages[-1] == f"next:   nmt train {recipe} --data '{output}'"
 
 
 def test_a_dry_run_of_wmt14_names_what_would_be_read(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.errors import NmtError, RecipeError, UsageError
-from nmt_cli.preparing.corpora import HubSource, TextSource, corpus_of_prefixes, load_corpus
+from nmt_cli.preparing.corpora import Corpus, HubSource, TextSource, corpus_of_prefixes, load_corpus
 from nmt_cli.recipe.loading import packaged_names
 
 CORPUS = """\
@@ -26,11 +26,14 @@ def refusal(folder: Path, text: str, *overrides: str) -> NmtError:
     return caught.value
 
 
-def test_every_packaged_corpus_is_valid_and_called_as_its_file() -> None:
+def test_every_packaged_corpus_is_valid_called_as_its_file_and_states_its_licence() -> None:
     names = packaged_names(kind="corpus")
     assert names == ["demo", "multi30k", "wmt14-en-de", "wmt14-en-fr"]
     for name in names:
-        assert load_corpus(name, overrides=[]).corpus.name == name
+        corpus = load_corpus(name, overrides=[]).corpus
+        assert corpus.name == name
+        assert corpus.description
+        assert corpus.licence
 
 
 def test_wmt14_is_described_as_in_the_paper() -> None:
@@ -82,17 +85,38 @@ def test_a_wrong_value_is_named_with_its_flag(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "message", "hint"),
     [
-        ("languages: {source: en, target: de}\n", "a corpus needs train and valid, or a generator"),
-        (CORPUS.replace("valid:", "test:"), "a corpus needs train and valid, or a generator"),
-        (CORPUS + "generator: {kind: demo}\n", "a generator makes all splits: remove train, valid and test"),
-        (CORPUS.replace("source: v.txt, ", ""), "a text source needs either prefix, or both source and target"),
-        (CORPUS.replace("target: no}", "target: en}"), "source and target are both 'en'; give them two names"),
+        (
+            "languages: {source: en, target: de}\n",
+            "a corpus needs train and valid, or a generator",
+            "write a list of sources for each of them, or generator: {kind: demo}",
+        ),
+        (
+            CORPUS.replace("valid:", "test:"),
+            "a corpus needs train and valid, or a generator",
+            "write a list of sources for each of them, or generator: {kind: demo}",
+        ),
+        (
+            CORPUS + "generator: {kind: demo}\n",
+            "a generator makes all splits, and sources are given as well",
+            "remove train, valid and test, or remove generator",
+        ),
+        (
+            CORPUS.replace("source: v.txt, ", ""),
+            "a text source needs either prefix, or both source and target",
+            "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE",
+        ),
+        (
+            CORPUS.replace("target: no}", "target: en}"),
+            "source and target are both 'en'",
+            "give each language a code of its own",
+        ),
     ],
 )
-def test_what_does_not_make_sense_together_is_said(tmp_path: Path, text: str, message: str) -> None:
-    assert refusal(tmp_path, text).message == message
+def test_what_does_not_make_sense_together_is_said(tmp_path: Path, text: str, message: str, hint: str) -> None:
+    error = refusal(tmp_path, text)
+    assert (error.message, error.hint) == (message, hint)
 
 
 def test_an_unknown_corpus_is_answered_with_near_names() -> None:
@@ -112,10 +136,40 @@ def test_prefixes_make_a_corpus_of_text() -> None:
     assert located.folder == Path()
 
 
-@pytest.mark.parametrize("languages", ["ende", "en-", "-de", "en-de-fr", ""])
-def test_languages_must_be_two_codes(languages: str) -> None:
+IS_NOT, FOR_EXAMPLE = "is not SOURCE-TARGET", "for example --languages en-de"
+NEEDS_A_FILE = (
+    f"{FOR_EXAMPLE}; a code with a hyphen takes a corpus file, with languages: {{source: en, target: pt-BR}} in it"
+)
+
+
+@pytest.mark.parametrize(
+    ("languages", "message", "hint"),
+    [
+        *((languages, IS_NOT, FOR_EXAMPLE) for languages in ("ende", "en-", "-de", "", "e n-de", "en-de\n")),
+        ("en-pt-BR", IS_NOT, NEEDS_A_FILE),
+        ("en-en", "names one language twice", FOR_EXAMPLE),
+    ],
+)
+def test_languages_must_be_two_codes(languages: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         corpus_of_prefixes({"train": "a", "valid": "b"}, languages=languages, name="x", overrides=[])
-    assert caught.value.message == f"--languages {languages!r} is not SOURCE-TARGET"
-    assert caught.value.hint == "for example --languages en-de"
+    assert caught.value.message == f"--languages {languages!r} {message}"
+    assert caught.value.hint == hint
     assert caught.value.exit_code == 2
+
+
+def test_a_code_with_a_hyphen_stands_in_a_corpus_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(CORPUS.replace("target: no", "target: pt-BR"))
+    assert load_corpus(str(tmp_path / "mine.yaml"), overrides=[]).corpus.languages.target == "pt-BR"
+
+
+def test_every_key_says_what_it_means() -> None:
+    schema = Corpus.model_json_schema()
+    sections = {"": schema, **schema["$defs"]}
+    unsaid = [
+        f"{section}.{key}"
+        for section, values in sections.items()
+        for key, value in values["properties"].items()
+        if "description" not in value and "$ref" not in value  # a section says it in its docstring
+    ]
+    assert unsaid == []

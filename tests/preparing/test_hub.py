@@ -8,8 +8,9 @@ import pytest
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import hub
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.corpora import HubSource, LanguagePair, load_corpus
-from nmt_cli.preparing.readers import Chunk, read_pairs
+from nmt_cli.preparing.readers import read_pairs
 from tests.preparing.corpus_files import invented_pairs, run
 
 EN_DE = LanguagePair(source="en", target="de")
@@ -104,6 +105,19 @@ def test_a_subset_or_split_that_is_not_there_is_named(folder: Path, keys: dict[s
     with pytest.raises(DataError, match=reason) as caught:
         read(source(**keys), folder)
     assert caught.value.hint == "check repository, subset and split"
+
+
+def test_a_repository_that_the_hub_does_not_have_is_not_taken_for_a_fault_of_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*args: object, **keywords: object) -> None:
+        raise datasets.exceptions.DatasetNotFoundError("Dataset 'wmt/wmt41' doesn't exist on the Hub.")
+
+    monkeypatch.setattr(datasets, "load_dataset", unknown)
+    with pytest.raises(DataError) as caught:
+        read(source("wmt/wmt41"), tmp_path)
+    assert caught.value.message == "cannot read the data set wmt/wmt41: Dataset 'wmt/wmt41' doesn't exist on the Hub."
+    assert caught.value.hint.startswith("check repository: it is OWNER/NAME on the hub, or ./FOLDER")
 
 
 def test_an_unreachable_hub_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -76,33 +77,44 @@ def kill(stage, done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 
 prefixes = {"train": "train", "valid": "valid"}
-settings = ["tokenizer.vocab_size=1000"]
+settings = ["tokenizer.vocab_size=400"]
 located = corpus_of_prefixes(prefixes, languages="en-de", name="data", overrides=settings)
 prepare(located, output=Path("data"), overwrite=False, num_threads=1, progress=kill)
 """
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus of more than one chunk, and in `data` what is prepared from it in one go."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    prefixes: dict[Split, str] = {
+        "train": write_prefix(folder / "train", invented_pairs(10_500, seed=4)),
+        "valid": write_prefix(folder / "valid", invented_pairs(20, seed=5)),
+    }
+    settings = ["tokenizer.vocab_size=400"]
+    run(corpus_of_prefixes(prefixes, languages="en-de", name="data", overrides=settings), folder / "data")
+    return folder
+
+
 @pytest.mark.parametrize(("stage", "finished"), [("cleaning", 0), ("tokenizer", 1), ("encoding target", 2)])
 def test_a_killed_preparation_continues_to_the_same_bytes(
-    tmp_path: Path, repository: Path, stage: str, finished: int
+    tmp_path: Path, repository: Path, uninterrupted: Path, stage: str, finished: int
 ) -> None:
-    write_prefix(tmp_path / "train", invented_pairs(10_500, seed=4))  # more than one chunk
-    write_prefix(tmp_path / "valid", invented_pairs(20, seed=5))
+    for file in uninterrupted.glob("*.??"):
+        copy(file, tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
     python = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert python([sys.executable, "-c", KILLED, stage]).returncode == -signal.SIGKILL
     assert (tmp_path / "data.partial").exists()
     assert not (tmp_path / "data").exists()
 
-    arguments = ["--train", "train", "--valid", "valid", "--languages", "en-de", "--vocab-size", "1000"]
-    command = [sys.executable, "-m", "nmt_cli", "prepare", *arguments, "-o"]
-    again = python([*command, "data"])
+    arguments = ["--train", "train", "--valid", "valid", "--languages", "en-de", "--set", "tokenizer.vocab_size=400"]
+    again = python([sys.executable, "-m", "nmt_cli", "prepare", *arguments, "-o", "data"])
     kept = [line for line in again.stderr.splitlines() if line.endswith(": finished before, kept")]
     assert kept == [f"{name}: finished before, kept" for name in ("cleaned", "tokenizer")[:finished]]
-    prefixes: dict[Split, str] = {"train": str(tmp_path / "train"), "valid": str(tmp_path / "valid")}
-    located = corpus_of_prefixes(prefixes, languages="en-de", name="data", overrides=["tokenizer.vocab_size=1000"])
-    whole = contents(run(located, tmp_path / "whole").directory)
+    whole = contents(uninterrupted / "data")
     for name, data in contents(tmp_path / "data").items():
-        assert data == whole[name].replace(f"{tmp_path}/".encode(), b""), name
+        assert data == whole[name].replace(f"{uninterrupted}/".encode(), b""), name
     assert whole.keys() == contents(tmp_path / "data").keys()
-    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["data", "train.de", "train.en", "valid.de", "valid.en"]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +11,11 @@ import pytest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpora import LocatedCorpus, corpus_of_prefixes, load_corpus
+from nmt_cli.preparing.encoding import write_tokenizers, write_tokens
+from nmt_cli.preparing.text import CleanText, write_clean_text
 from nmt_cli.preparing.work import open_work_folder, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.preparing.corpus_files import contents, invented_pairs, run, small_corpus, write_prefix
+from tests.preparing.corpus_files import contents, invented_pairs, run, silent, small_corpus, write_prefix
 
 
 def refusal(call: Callable[[], object]) -> DataError:
@@ -105,6 +109,56 @@ def test_a_line_break_inside_held_out_text_is_refused(tmp_path: Path) -> None:
     assert refusal(lambda: run(located, tmp_path / "data")).message == "the valid text has a malformed record"
 
 
+def test_a_line_break_inside_training_text_never_parts_the_sides(tmp_path: Path) -> None:
+    pairs = invented_pairs(320, seed=2)
+    records = [{"en": src, "de": tgt} for src, tgt in pairs[20:]]
+    records[7] |= {"en": "one\ntwo"}
+    records[9] |= {"de": "eins\nzwei"}
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    write_prefix(tmp_path / "valid", pairs[:20])
+    (tmp_path / "c.yaml").write_text(
+        "languages: {source: en, target: de}\ntrain: [{kind: jsonl, file: train.jsonl}]\n"
+        "valid: [{kind: text, prefix: valid}]\ntokenizer: {vocab_size: 400}\ncleaning: {control_characters: false}\n"
+    )
+    prepared = run(load_corpus(str(tmp_path / "c.yaml"), overrides=[]), tmp_path / "data")
+    assert prepared.report["cleaning"]["dropped"]["line break"]["count"] == 2
+    data = open_prepared(prepared.directory)
+    tokenizer, train = Tokenizer.load(data.target_tokenizer_file), data.split("train")
+    expected = [pair for index, pair in enumerate(pairs[20:]) if index not in (7, 9)]
+    for rows, side in ((train.src, 0), (train.tgt, 1)):
+        assert tokenizer.decode([row.tolist() for row in rows]) == [pair[side] for pair in expected]
+
+
+def test_clean_text_that_lost_a_line_is_refused(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    cleaned, spm, encoded = (tmp_path / "work" / name for name in ("cleaned", "spm", "encoded"))
+    for folder in (cleaned, spm, encoded):
+        folder.mkdir(parents=True)
+    write_clean_text(located, cleaned, progress=silent)
+    text = CleanText(cleaned)
+    write_tokenizers(located.corpus, text, spm, progress=silent)
+    (cleaned / "test.de").write_text("eine Zeile\n")
+    error = refusal(lambda: write_tokens(located.corpus, text, spm, encoded, num_threads=1, progress=silent))
+    assert error.message == "the clean test text has 1 lines on the target side, and should have 20"
+    assert error.where == str(cleaned)
+    assert error.hint == f"it was changed after it was written: rm -r {tmp_path / 'work'}, then run nmt prepare again"
+
+
+def test_a_byte_order_mark_of_a_later_file_does_not_get_into_a_sentence(tmp_path: Path) -> None:
+    write_prefix(tmp_path / "train", invented_pairs(300, seed=2))
+    parts = [(b"\xef\xbb\xbfone\n", b"eins"), (b"\xef\xbb\xbftwo\n", b"\xef\xbb\xbfzwei\n"), (b"3", b"3\n")]
+    for number, sides in enumerate(parts):
+        for code, text in zip(("en", "de"), sides, strict=True):
+            (tmp_path / f"valid{number}.{code}").write_bytes(text)
+    (tmp_path / "c.yaml").write_text(
+        "languages: {source: en, target: de}\ntrain: [{kind: text, prefix: train}]\ntokenizer: {vocab_size: 400}\n"
+        "valid: [{kind: text, prefix: valid0}, {kind: text, prefix: valid1}, {kind: text, prefix: valid2}]\n"
+    )
+    data = open_prepared(run(load_corpus(str(tmp_path / "c.yaml"), overrides=[]), tmp_path / "data").directory)
+    assert (data.directory / "valid.en").read_bytes() == b"\xef\xbb\xbfone\ntwo\n3\n"
+    assert data.texts("valid") == (["one", "two", "3"], ["eins", "zwei", "3"])
+
+
 def test_training_text_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
     located = small_corpus(tmp_path)
     for code in ("en", "de"):
@@ -151,6 +205,11 @@ def test_damaged_data_is_prepared_again_by_the_same_command(tmp_path: Path, capl
     assert not run(located, tmp_path / "data").was_finished
     assert "is damaged (train.source.ids has 3 bytes" in caplog.text
     assert contents(tmp_path / "data") == whole
+    for name in ("report.json", "source.spm"):
+        (tmp_path / "data" / name).unlink()
+        assert not run(located, tmp_path / "data").was_finished
+        assert f"is damaged ({name} is missing): preparing it again" in caplog.text
+        assert contents(tmp_path / "data") == whole
     (tmp_path / "data" / "manifest.json").write_text("{")
     error = refusal(lambda: run(located, tmp_path / "data"))
     assert "manifest.json is damaged" in error.message
@@ -191,9 +250,26 @@ def test_a_second_preparation_of_the_same_output_is_refused(tmp_path: Path) -> N
     located = small_corpus(tmp_path)
     with open_work_folder(tmp_path / "data"):
         error = refusal(lambda: run(located, tmp_path / "data"))
-    assert error.message == "another nmt prepare is writing data"
-    assert error.hint == "wait for it, or choose another -o"
+    assert error.message.startswith(f"another nmt prepare is writing {tmp_path / 'data'}: process {os.getpid()} on ")
+    assert error.where == str(tmp_path / "data")
+    assert error.hint == "wait until it ends, or choose another folder with -o"
     assert not run(located, tmp_path / "data").was_finished
+    assert not (tmp_path / ".data.lock").exists()
+
+
+def test_finished_data_leaves_the_work_of_others_alone(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    run(located, tmp_path / "data")
+    with open_work_folder(tmp_path / "data") as work:  # as a second process does with --overwrite
+        work.stage("cleaned", key="x", build=lambda to: None)
+        assert "another nmt prepare is writing" in refusal(lambda: run(located, tmp_path / "data")).message
+        assert work.has("cleaned", key="x")
+    assert run(located, tmp_path / "data").was_finished
+    assert not work_path(tmp_path / "data").exists()
+    work_path(tmp_path / "data").mkdir()
+    (work_path(tmp_path / "data") / "notes").write_text("mine")
+    assert run(located, tmp_path / "data").was_finished
+    assert contents(work_path(tmp_path / "data")) == {"notes": b"mine"}
 
 
 def test_the_demo_needs_no_files(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import zstandard
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import readers
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.corpora import JsonlSource, LanguagePair, Source, TextSource, TsvSource
-from nmt_cli.preparing.readers import Chunk, read_pairs
+from nmt_cli.preparing.readers import read_pairs
 
 EN_DE = LanguagePair(source="en", target="de")
 
@@ -111,6 +112,25 @@ def test_an_empty_file_is_an_error(tmp_path: Path, source: Source) -> None:
     assert error.hint == "give a file with one sentence a line"
 
 
+def test_what_cannot_be_opened_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a file").touch()
+    error = refusal(TsvSource(kind="tsv", file="a folder"), tmp_path)
+    assert error.message == f"{tmp_path / 'a folder'} is a directory, not a file"
+    assert error.hint == "name a file in it"
+    error = refusal(TsvSource(kind="tsv", file="none"), tmp_path)
+    assert (error.message, error.hint) == (f"no such file: {tmp_path / 'none'}", "check the path")
+
+    def forbidden(*args: object, **keywords: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "open", forbidden)  # root may read everything
+    error = refusal(TsvSource(kind="tsv", file="a file"), tmp_path)
+    assert error.message == f"{tmp_path / 'a file'} may not be read"
+    assert error.where == str(tmp_path / "a file")
+    assert error.hint == f"chmod +r '{tmp_path / 'a file'}'"
+
+
 @pytest.mark.parametrize(("ending", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
 @pytest.mark.parametrize("cut", ["en", "de"])
 def test_a_truncated_archive_is_an_error(tmp_path: Path, ending: str, kind: str, cut: str) -> None:
@@ -148,14 +168,16 @@ def test_keys_of_jsonl_may_be_nested(tmp_path: Path) -> None:
         "[1]",
         "{not json",
         '{"translation": {"en": "\\ud800", "de": 5}}',
+        f'{{"translation": {{"en": "one", "de": "eins"}}, "id": {"9" * 5000}}}',
+        f'{{"translation": {{"en": "one", "de": "eins"}}, "deep": {"[" * 100_000}',
         '{"translation": {"en": "two", "de": "zwei"}}',
     ]
     (tmp_path / "pairs.jsonl").write_text("\n".join(records) + "\n")
     source = JsonlSource(kind="jsonl", file="pairs.jsonl", source="translation.en", target="translation.de")
     (chunk,) = read(source, tmp_path)
     assert (chunk.src[0], chunk.tgt[0]) == ("one\n", "eins")
-    assert (chunk.src[6], chunk.tgt[6]) == ("two", "zwei")
-    assert chunk.malformed == {index: records[index] for index in range(1, 6)}
+    assert (chunk.src[8], chunk.tgt[8]) == ("two", "zwei")
+    assert chunk.malformed == {index: records[index] for index in range(1, 8)}
 
 
 def test_keys_of_jsonl_are_the_language_codes_by_default(tmp_path: Path) -> None:

@@ -7,14 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.preparing.corpora import corpus_of_prefixes
-from nmt_cli.preparing.lengths import MAX_COUNTED, WordCounts, summarise
+from nmt_cli.preparing.report import WordCounts, summarise
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 from tests.preparing.corpus_files import invented_pairs, run, write_prefix
 
@@ -38,7 +37,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"train": str(folder / "train"), "valid": str(folder / "valid")},
         languages="en-de",
         name="small",
-        overrides=["tokenizer.vocab_size=400", "tokenizer.shared=false"],
+        overrides=["tokenizer.vocab_size=400", "tokenizer.shared=false", "description=Invented", "licence=CC0"],
     )
     return run(located, folder / "data").directory
 
@@ -51,7 +50,7 @@ def report(directory: Path) -> dict[str, Any]:
 
 @given(lengths=st.lists(st.integers(0, 300), min_size=1, max_size=60))
 def test_lengths_are_summarised_as_from_the_sorted_list(lengths: list[int]) -> None:
-    summary = summarise(np.bincount(lengths))
+    summary = summarise(Counter(lengths))
     ordered = sorted(lengths)
     assert summary["mean"] == pytest.approx(statistics.mean(lengths), abs=0.005)
     for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
@@ -63,10 +62,14 @@ def test_lengths_are_summarised_as_from_the_sorted_list(lengths: list[int]) -> N
     assert sum(one["sentences"] for one in summary["histogram"]) == len(lengths)
 
 
-def test_words_of_very_long_sentences_are_counted_as_the_bound() -> None:
+def test_the_longest_sentence_is_reported_as_long_as_it_is() -> None:
     counts = WordCounts()
-    counts.add([("a " * (MAX_COUNTED + 7), "b")])
-    assert counts.report() == {"source": [0] * MAX_COUNTED + [1], "target": [0, 1]}
+    counts.add([("a " * 12_345, "b"), ("", "b c"), ("", "d e")])
+    assert counts.report() == {"source": [(0, 2), (12_345, 1)], "target": [(1, 1), (2, 2)]}
+    summary = summarise(dict(counts.report()["source"]))
+    assert (summary["max"], summary["mean"], summary["p50"]) == (12_345, 4115, 0)
+    assert summary["histogram"][-1] == {"from": 250, "to": None, "sentences": 1}
+    assert summarise({})["max"] == 0
 
 
 def test_lengths_and_rates_are_those_of_the_text(directory: Path, report: dict[str, Any]) -> None:
@@ -114,7 +117,7 @@ def test_examples_are_training_pairs_with_their_pieces(report: dict[str, Any]) -
 
 def test_the_page_says_what_the_report_says(directory: Path, report: dict[str, Any]) -> None:
     page = (directory / "report.md").read_text(encoding="utf-8")
-    assert page.startswith("# Prepared data: small (en to de)\n")
+    assert page.startswith("# Prepared data: small (en to de)\n\nInvented\n\nLicence of the text: CC0.\n\n## ")
     assert "500 of 502 training pairs are kept (99.60%); 0 of them lost outer or repeated spaces." in page
     assert "| length ratio | 1 | 0.199% |" in page
     assert "- train.en:502: `` a | b `c` `` / `` a | b `c` ``" in page

@@ -65,7 +65,7 @@ def test_a_vocabulary_larger_than_the_text_yields_names_the_largest(tmp_path: Pa
         train(tmp_path / "spm", lines=lines, vocab_size=5000, kind=kind)
     assert caught.value.exit_code == 4
     assert caught.value.where == "tokenizer.vocab_size"
-    largest = int(re.findall(r"--vocab-size (\d+) or less", caught.value.hint)[0])
+    largest = int(re.findall(r"set tokenizer\.vocab_size to (\d+) or less", caught.value.hint)[0])
     train(tmp_path / "spm", lines=lines, vocab_size=largest, kind=kind)
     assert Tokenizer.load(tmp_path / "spm").vocab_size == largest
 
@@ -74,5 +74,12 @@ def test_a_vocabulary_smaller_than_the_alphabet_names_the_smallest(tmp_path: Pat
     lines = ["".join(chr(0x4E00 + i) for i in range(start, start + 50)) for start in range(0, 500, 50)]
     with pytest.raises(DataError, match=r"300 pieces is too small: .* are 761") as caught:
         train(tmp_path / "spm", lines=lines, vocab_size=300)  # 500 characters, the space, 256 bytes, 4 specials
-    assert "--vocab-size of more than 761" in caught.value.hint
-    assert "character_coverage" in caught.value.hint
+    assert caught.value.hint == "set tokenizer.vocab_size to more than 761, or lower tokenizer.character_coverage"
+
+
+def test_text_without_a_usable_line_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="SentencePiece cannot train on this text: ") as caught:
+        train(tmp_path / "spm", lines=["", "▅"])
+    assert caught.value.where == "tokenizer.vocab_size"
+    assert caught.value.hint == "check that the training text is what it should be, or try another tokenizer.vocab_size"
+    assert not (tmp_path / "spm").exists()

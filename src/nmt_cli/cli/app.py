@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated
 
@@ -14,38 +15,47 @@ import typer
 
 import nmt_cli
 from nmt_cli import console
+from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error
 from nmt_cli.cli.spellings import check_spellings
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, NmtError
 
 _COMMANDS = ("prepare", "train", "average", "decode", "score", "info")
 
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")]
+# `main` looks for it among the arguments, so that it holds for errors in the arguments as well.
+DebugOption = Annotated[bool, typer.Option("--debug", help="A traceback with each error.")]
 
-def _ends_quietly(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an end of its own for a closed stdout, before typer exits with 1."""
+
+def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with --quiet and --debug, which may stand before it or after it."""
 
     @functools.wraps(command)
-    def run(*arguments: object, **options: object) -> None:
-        try:
-            command(*arguments, **options)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # The interpreter flushes stdout at exit: let it flush into nothing.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(EXIT_CLOSED_PIPE) from None
+    def run(*, quiet: bool, debug: bool, **options: object) -> None:
+        if quiet:
+            console.configure_logging(quiet=True)
+        command(**options)
 
+    common = {"quiet": QuietOption, "debug": DebugOption}
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in common.items()
+    ]
+    signature = inspect.signature(command, eval_str=True)
+    vars(run)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), *added])
     return run
 
 
 app = typer.Typer(
     name="nmt",
-    no_args_is_help=True,
+    cls=Commands,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
 for _name in _COMMANDS:
-    app.command(_name)(_ends_quietly(getattr(import_module(f"nmt_cli.cli.{_name}"), _name)))
+    _function = getattr(import_module(f"nmt_cli.cli.{_name}"), _name)
+    app.command(_name, cls=Command)(_with_common_options(_function))
 
 
 def _show_version(value: bool) -> None:
@@ -56,31 +66,58 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def options(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="A traceback with each error.")] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Neural machine translation: prepare data, train, average, decode and score.
 
-    nmt prepare demo && nmt train demo && nmt average runs/demo && nmt decode < input.txt
+    Example: nmt prepare demo && nmt train demo && nmt decode < input.txt
     """
     console.configure_logging(quiet=quiet)
 
 
 def main() -> None:
     """Run `nmt` with the process's arguments and exit with the code of its outcome."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run one command line; its exit code, after the three lines of an error if there was one."""
     try:
-        check_spellings(sys.argv[1:])
-        app()
+        check_spellings(arguments)
+        code = _invoke(arguments or ["--help"])
+        sys.stdout.flush()
     except NmtError as error:
-        if "--debug" in sys.argv:
+        if "--debug" in arguments:
             raise
         console.print_error(error)
-        sys.exit(error.exit_code)
+        return error.exit_code
+    except BrokenPipeError:
+        # The interpreter flushes stdout at exit: let it flush into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_CLOSED_PIPE
     except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        return EXIT_INTERRUPTED
+    except SystemExit:
+        # How Rich ends a process whose stdout was closed; nothing of ours raises it below.
+        return EXIT_CLOSED_PIPE
+    return code
+
+
+def _invoke(arguments: Sequence[str]) -> int:
+    """Parse the arguments and call the command, without typer's own handling of errors; the code that it asks for."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("nmt", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as ending:
+        return ending.exit_code
+    except Refusal as refusal:
+        raise as_usage_error(refusal, arguments=arguments) from None
+    return 0
 
 
 if hasattr(signal, "SIGPIPE"):

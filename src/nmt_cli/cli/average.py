@@ -26,15 +26,19 @@ def average(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="MODEL", help="Model directory to write; else RUN/averaged, renewed."),
+        typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else RUN/averaged, renewed."),
     ] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Take the newest N; else what the recipe says.")] = None,
-    best: Annotated[int | None, typer.Option(min=1, help="Take the best N by the recipe's validation.metric.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model directory given with -o.")] = False,
+    last: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Take the newest N; else what the recipe says.")
+    ] = None,
+    best: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Take the best N by validation.metric of the recipe.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that stands at -o.")] = False,
 ) -> None:
     """Average checkpoints of a run into a model directory.
 
-    nmt average runs/base --last 5
+    Example: nmt average runs/base --last 5
     """
     from nmt_cli.bundle import average as averaging
     from nmt_cli.bundle.run import open_run

@@ -33,27 +33,43 @@ _BLOCK_LINES = 1000
 # A writer that has more lines gives them within this time; who types them does not notice it.
 _PATIENCE_SECONDS = 0.01
 
-_own = partial(typer.Option, show_default="the model's own")
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", "-m", metavar="DIR", help="Model directory; else the newest finished one under runs/."),
+    typer.Option("--model", "-m", metavar="DIR", help="Model; else the newest finished one under runs/."),
 ]
 InputOption = Annotated[
-    Path, typer.Option("--input", "-i", metavar="FILE", help="Text to translate; .gz and .zst too. -: stdin.")
+    Path, typer.Option("--input", "-i", metavar="FILE", help="Text to translate, .gz and .zst too; - is stdin.")
 ]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write. -: stdout.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the file given with -o.")]
-BeamOption = Annotated[int | None, _own("--beam", "-b", help="Beam width; 1 is greedy search.")]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the file that stands at -o.")]
+BeamOption = Annotated[
+    int | None,
+    typer.Option("--beam", "-b", metavar="N", help="Beam width, 1 for greedy search; else the model's own."),
+]
 NbestOption = Annotated[
-    int, typer.Option("--nbest", "-n", help="Translations of each line, at most the beam; with tsv or jsonl.")
+    int,
+    typer.Option("--nbest", "-n", metavar="N", help="Translations of a line, at most the beam; with tsv or jsonl."),
 ]
-LengthPenaltyOption = Annotated[float | None, _own(help="alpha: more of it favours longer translations; 0 is off.")]
+LengthPenaltyOption = Annotated[
+    float | None,
+    typer.Option(metavar="ALPHA", help="More favours longer translations, 0 is off; else the model's own."),
+]
 LengthPenaltyFormOption = Annotated[
-    str | None, _own(metavar="gnmt|length|none", help="Divide by ((5 + n) / 6)^alpha, by n^alpha, or not.")
+    str | None,
+    typer.Option(
+        metavar="gnmt|length|none",
+        help="Divide by ((5 + n) / 6)^alpha, by n^alpha, or not; else the model's own.",
+    ),
 ]
-MaxExtraTokensOption = Annotated[int | None, _own(help="Target pieces beyond those of the source.")]
-BatchTokensOption = Annotated[int | None, _own(help="Source pieces times beam that are searched at once.")]
-PrecisionOption = Annotated[str, typer.Option(metavar="auto|bf16|fp32", help="auto: fp32 on a CPU, bf16 on a GPU.")]
+MaxExtraTokensOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Target pieces beyond those of the source; else the model's own.")
+]
+BatchTokensOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Source pieces times beam searched at once; else the model's own.")
+]
+PrecisionOption = Annotated[
+    str, typer.Option(metavar="auto|bf16|fp32", help="Of matrix products; auto: fp32 on a CPU, bf16 on a GPU.")
+]
 DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU where there is one.")]
 FormatOption = Annotated[
     str,
@@ -63,7 +79,7 @@ FormatOption = Annotated[
         help="text: a line each. tsv: line, rank, score, ln P, text. jsonl: an object each, with alternatives.",
     ),
 ]
-StatsOption = Annotated[bool, typer.Option("--stats", help="Sentences and tokens a second, on stderr.")]
+StatsOption = Annotated[bool, typer.Option("--stats", help="Print sentences and tokens a second on stderr.")]
 
 
 def decode(
@@ -84,7 +100,7 @@ def decode(
 ) -> None:
     """Translate text: n lines in, n lines out, in order; a blank line stays blank.
 
-    nmt decode --beam 4 < input.txt > output.txt
+    Example: nmt decode --beam 4 < input.txt > output.txt
     """
     _check_form(form, nbest=nbest)
     _check_output(output, source=source, overwrite=overwrite)
@@ -216,14 +232,19 @@ def _opened_input(source: Path) -> Iterator[Iterator[list[str]]]:
 
 @contextmanager
 def _opened_output(output: Path) -> Iterator[Callable[[str], None]]:
-    """A function that writes text to a file or to stdout at once; DataError where that cannot be written."""
+    """A function that writes text to a file or to stdout at once; DataError where that cannot be written.
+
+    The file appears when the block ends well: until then, and after an error, the text is in FILE.partial beside it.
+    """
     name = "stdout" if output == _STANDARD else str(output)
+    final, partial_file = output.resolve(), output.resolve().with_name(f"{output.name}.partial")
+    is_stream = output == _STANDARD or (final.exists() and not final.is_file())  # a device, a pipe
     with _writing(name):
         if output == _STANDARD:
             stream = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
         else:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            stream = io.FileIO(output, "w")
+            final.parent.mkdir(parents=True, exist_ok=True)
+            stream = io.FileIO(final if is_stream else partial_file, "w")
 
     def write(text: str) -> None:
         rest = memoryview(text.encode())
@@ -232,7 +253,23 @@ def _opened_output(output: Path) -> Iterator[Callable[[str], None]]:
                 rest = rest[stream.write(rest) or 0 :]
 
     with stream:
-        yield write
+        try:
+            yield write
+        except BaseException:
+            if not is_stream:
+                _keep_what_there_is(partial_file)
+            raise
+        if not is_stream:
+            with _writing(name):
+                os.fsync(stream.fileno())
+                partial_file.replace(final)
+
+
+def _keep_what_there_is(partial_file: Path) -> None:
+    if partial_file.stat().st_size:
+        logger.warning("the lines translated until then are in %s", partial_file)
+    else:
+        partial_file.unlink()
 
 
 @contextmanager

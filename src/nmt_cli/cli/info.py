@@ -19,12 +19,12 @@ Rows = Iterator[tuple[str, str]]
 
 
 def info(
-    path: Annotated[Path, typer.Argument(metavar="MODEL|RUN|DATA|CHECKPOINT", help="A directory.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+    path: Annotated[Path, typer.Argument(metavar="MODEL|RUN|DATA|CHECKPOINT", help="A folder.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Show what a model, a run, a checkpoint or prepared data is.
 
-    nmt info runs/base
+    Example: nmt info runs/base
     """
     from rich.console import Console
     from rich.markup import escape
@@ -73,15 +73,19 @@ def _describe_data(path: Path) -> dict[str, Any]:
     from nmt_cli.files import read_json
 
     manifest = read_manifest(path)
-    report = read_json(path / "report.json", error=DataError, hint=PREPARE_AGAIN)
     wrong = [name for name, size in manifest.files.items() if _size_of(path / name) != size]
+    try:
+        lengths = _lengths(read_json(path / "report.json", error=DataError, hint=PREPARE_AGAIN))
+    except DataError:
+        lengths = None
+        wrong.append("report.json")
     return {
         "kind": "data",
         "path": str(path),
         **manifest.model_dump(
             mode="json", include={"name", "nmt_version", "languages", "shared_vocabulary", "tokenizers", "splits"}
         ),
-        "lengths": _lengths(report),
+        "lengths": lengths,
         "inputs": [record.model_dump(mode="json") for record in manifest.inputs],
         "corpus": manifest.corpus,
         "bytes": sum(manifest.files.values()),
@@ -158,8 +162,10 @@ def _data_rows(data: dict[str, Any]) -> Rows:
     yield "data", f"{data['name']}, {_languages(data)}"
     yield "directory", f"{data['path']}, {_megabytes(data['bytes'])}, written by nmt {data['nmt_version']}"
     for name, counts in data["splits"].items():
-        source, target = (data["lengths"][name][side] for side in ("source", "target"))
         yield name, f"{counts['pairs']:,} pairs, {counts['source_tokens']:,} and {counts['target_tokens']:,} pieces"
+        if data["lengths"] is None:
+            continue
+        source, target = (data["lengths"][name][side] for side in ("source", "target"))
         for unit in ("words", "pieces"):
             yield (
                 "",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,8 @@ from nmt_cli.console import stderr_console
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from nmt_cli.preparing.corpora import LocatedCorpus, Split
 
 logger = logging.getLogger(__name__)
@@ -35,7 +39,6 @@ def prepare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Where to write; else data/NAME.")
     ] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Pieces of the vocabulary.")] = None,
     limit: Annotated[int | None, typer.Option(help="Read only the first so many training pairs.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set any key of the corpus file.")
@@ -55,11 +58,7 @@ def prepare(
     from nmt_cli.preparing.pipeline import prepare as prepare_data
     from nmt_cli.preparing.progress import show_progress
 
-    settings = [
-        *(overrides or []),
-        *([f"tokenizer.vocab_size={vocab_size}"] if vocab_size is not None else []),
-        *([f"limit={limit}"] if limit is not None else []),
-    ]
+    settings = [*(overrides or []), *([f"limit={limit}"] if limit is not None else [])]
     prefixes: dict[Split, str | None] = {"train": train, "valid": valid, "test": test}
     located = _locate(corpus, prefixes, languages=languages, output=output, settings=settings)
     output = output or Path("data") / located.corpus.name
@@ -77,7 +76,7 @@ def prepare(
     else:
         _show_summary(prepared.report)
     logger.info("data:   %s (report.md tells more)", output)
-    logger.info("next:   nmt train %s --data %s", _recipe_for(located.corpus.name), output)
+    logger.info("next:   nmt train %s --data %s", _recipe_for(located.corpus.name), shlex.quote(str(output)))
 
 
 def _locate(
@@ -118,19 +117,63 @@ def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None
 
 
 def _show_summary(report: dict[str, Any]) -> None:
-    from nmt_cli.preparing.summary import size_table, summary_lines
-
     if logger.isEnabledFor(logging.INFO):
-        stderr_console().print(size_table(report))
-    for line in summary_lines(report):
+        stderr_console().print(_size_table(report))
+    for line in _summary_lines(report):
         logger.info("%s", line)
 
 
-def _recipe_for(corpus: str) -> str:
-    """A packaged recipe of the corpus's name, or the word that stands for any."""
-    from nmt_cli.recipe.loading import packaged_names
+def _size_table(report: dict[str, Any]) -> Table:
+    """Pairs and lengths of each split and side."""
+    from rich.table import Table
 
-    return corpus if corpus in packaged_names(kind="recipe") else "RECIPE"
+    languages, vocabulary = report["languages"], report["vocabulary"]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "pairs", "side", "words", "pieces", "99 %", "longest", "a word", "in bytes"):
+        table.add_column(name, justify="left" if name in ("", "side") else "right", no_wrap=True)
+    for split, sides in report["splits"].items():
+        for side, facts in sides.items():
+            pieces = facts["pieces"]
+            table.add_row(
+                split if side == "source" else "",
+                f"{report['pairs'][split]:,}" if side == "source" else "",
+                languages[side],
+                *(f"{facts[unit]['mean']:.1f}" for unit in ("words", "pieces")),
+                *(f"{pieces[key]:,}" for key in ("p99", "max")),
+                f"{facts['pieces_per_word']:.2f}",
+                f"{facts['byte_rate']:.2%}",
+            )
+    sizes = [f"{vocabulary[side]['size']:,}" for side in ("source", "target")]
+    kind = f"{sizes[0]} shared pieces" if vocabulary["shared"] else f"{sizes[0]} and {sizes[1]} pieces"
+    table.title = f"{report['name']}: {languages['source']} to {languages['target']}, {kind}"
+    table.title_justify = "left"
+    return table
+
+
+def _summary_lines(report: dict[str, Any]) -> Iterator[str]:
+    """What cleaning dropped, what training shares with the other splits, and two pairs in pieces."""
+    cleaning = report["cleaning"]
+    dropped = {reason: facts["count"] for reason, facts in cleaning["dropped"].items() if facts["count"]}
+    number = cleaning["read"] - cleaning["kept"]
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+    yield f"dropped {number:,} of {cleaning['read']:,} training pairs" + (f": {reasons}" if reasons else "")
+    for split, facts in report["overlap"].items():
+        if facts["sources"] or facts["targets"]:
+            yield (
+                f"overlap: of {facts['lines']:,} {split} lines, training contains {facts['pairs']:,} as pairs, "
+                f"{facts['sources']:,} as sources, {facts['targets']:,} as targets"
+            )
+    for example in report["examples"][:2]:
+        for side in ("source", "target"):
+            yield f"{report['languages'][side]}: {' '.join(example[side]['pieces'])}"
+
+
+def _recipe_for(corpus: str) -> str:
+    """The first packaged recipe for a corpus, or the word that stands for any; variants in folders are left aside."""
+    from nmt_cli.recipe.loading import load_recipe, packaged_names
+
+    names = [name for name in packaged_names(kind="recipe") if "/" not in name]
+    return next((name for name in names if load_recipe(name).corpus == corpus), "RECIPE")
 
 
 def _num_cpus() -> int:

@@ -25,25 +25,25 @@ _MAX_RESAMPLED_LINES = 50_000
 
 
 def score(
-    references: Annotated[list[str], typer.Argument(metavar="REF", help="One file, or several references.")],
+    references: Annotated[list[str], typer.Argument(metavar="REF", help="A reference, or several; - is stdin.")],
     hypothesis: Annotated[
-        str, typer.Option("--input", "-i", metavar="HYP|-", help="The translation to score; - is stdin.")
+        str, typer.Option("--input", "-i", metavar="FILE", help="The translation to score; - is stdin.")
     ] = "-",
     metrics: Annotated[
-        str, typer.Option("--metrics", "-m", metavar="NAMES", help="Some of bleu,chrf,ter.")
+        str, typer.Option("--metrics", "-m", metavar="NAMES", help="Some of these.")
     ] = "bleu,chrf,ter",
     confidence: Annotated[
-        bool, typer.Option("--confidence", help="Add half the width of the 95% interval (bootstrap, 1,000 resamples).")
+        bool, typer.Option("--confidence", help="Half the width of the 95% interval too (bootstrap of 1,000).")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with hashes of the texts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")] = False,
     fail_under: Annotated[
         list[str] | None,
-        typer.Option("--fail-under", metavar="BLEU=25", help="Exit with 8 below this score; may be repeated."),
+        typer.Option("--fail-under", metavar="BLEU=25", help="Exit with 8 below this score; repeatable."),
     ] = None,
 ) -> None:
     """Score a translation with sacreBLEU: BLEU, chrF2 and TER, with signatures.
 
-    nmt score test.de -i test.hyp --confidence
+    Example: nmt score test.de -i test.hyp --confidence
     """
     names = _parse_metrics(metrics)
     bounds = _parse_bounds(fail_under or [], names)

@@ -19,7 +19,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--test PREFIX": "--testpref",
         "-o DIR": "--destdir --save-data",
         "--set tokenizer.shared=true": "--joined-dictionary --share-vocab --shared-vocab",
-        "--vocab-size N": "--nwordssrc --nwordstgt --num-words --src-vocab-size --tgt-vocab-size",
+        "--set tokenizer.vocab_size=N": "--nwordssrc --nwordstgt --num-words --src-vocab-size --tgt-vocab-size",
     },
     "train": {
         "a recipe: nmt train base, or nmt train FILE.yaml": "--arch --task --config -config --hparams-set",

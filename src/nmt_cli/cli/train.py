@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,39 +15,53 @@ import typer
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, DeviceError
 
 if TYPE_CHECKING:
+    from nmt_cli.cli.dry_run import Pieces
+    from nmt_cli.dataset.manifest import Manifest
     from nmt_cli.dataset.store import PreparedData
-    from nmt_cli.recipe.loading import ResolvedRecipe
     from nmt_cli.recipe.schema import Recipe
+    from nmt_cli.training.distributed import Ranks
+    from nmt_cli.training.trainer import Ending
+
+logger = logging.getLogger(__name__)
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe by name (base, demo, ...) or file.")],
-    data: Annotated[Path | None, typer.Option("--data", help="Prepared data; else data/CORPUS.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The run's folder; else runs/RECIPE.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the recipe; repeatable.")
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A packaged recipe (base, demo, ...), or a file.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Prepared data; else data/CORPUS, by the recipe.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
-    precision: Annotated[str | None, typer.Option("--precision", help="auto, bf16 or fp32; else the recipe's.")] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="GPUs to use; else all of them.")] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Remove the run that stands there and begin anew.")
-    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: the GPUs where there are any.")
+    ] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(metavar="auto|bf16|fp32", help="Of matrix products; else the recipe's.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="Use N GPUs; else all of them.")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Remove the run that stands at -o, and begin anew.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved recipe and its needs, and stop.")
+        bool, typer.Option("--dry-run", help="Print the whole recipe, with origins, and its needs; write nothing.")
     ] = False,
 ) -> None:
     """Train a model; the same command continues a run that was stopped.
 
-    Example: nmt train multi30k --data data/multi30k
+    Example: nmt train base --set training.updates=50000 -o runs/short
     """
     from nmt_cli.recipe.loading import resolve_recipe
 
     overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
     resolved = resolve_recipe(recipe, overrides=overrides)
-    directory = data or Path("data") / Path(resolved.recipe.corpus).stem
+    directory = data or Path("data") / resolved.recipe.corpus
     if dry_run:
-        _print_plan(resolved, directory, device=device, gpus=gpus)
+        from nmt_cli.cli.dry_run import describe_plan
+
+        pieces = _pieces(directory, resolved.recipe, is_named=data is not None)
+        typer.echo(describe_plan(resolved, pieces, device=device, world_size=_world_size(device, gpus)), nl=False)
         return
     prepared = _open(directory, resolved.recipe)
     _spread_over_gpus(device, gpus)
@@ -52,104 +69,109 @@ def train(
 
 
 def _train(recipe: Recipe, data: PreparedData, directory: Path, *, device: str, restart: bool) -> None:
-    from nmt_cli.bundle.run import open_run
-    from nmt_cli.devices import choose_precision
     from nmt_cli.training.distributed import join
-    from nmt_cli.training.runs import open_or_begin
-    from nmt_cli.training.trainer import Trainer
+    from nmt_cli.training.lock import locked
+    from nmt_cli.training.runs import check_place, open_or_begin
 
+    check_place(directory)
     ranks = join(device)
-    precision = choose_precision(recipe.training.precision, device=ranks.device, training=True)
     command = ["nmt", *sys.argv[1:]]
-    if ranks.is_first:
-        open_or_begin(directory, recipe, data, command=command, restart=restart)
-    ranks.wait()
-    run = open_run(directory)
-    ending = Trainer(run, data, ranks=ranks, precision=precision, command=command).train()
+    with locked(directory) if ranks.is_first else nullcontext():
+        if ranks.is_first:
+            _name_corpus(data.manifest, recipe)
+            open_or_begin(directory, recipe, data, command=command, restart=restart)
+        ranks.wait()
+        ending = _run_trainer(directory, data, ranks, command=command)
     ranks.leave()
     if ending in ("preempted", "interrupted"):
         raise typer.Exit(EXIT_PREEMPTED if ending == "preempted" else EXIT_INTERRUPTED)
     if ranks.is_first:
-        typer.echo(f"next: nmt average {directory} && nmt decode < input.txt > output.txt", err=True)
+        logger.info("next: nmt average %s && nmt decode < input.txt > output.txt", shlex.quote(str(directory)))
+
+
+def _run_trainer(directory: Path, data: PreparedData, ranks: Ranks, *, command: list[str]) -> Ending:
+    from nmt_cli.bundle.run import open_run
+    from nmt_cli.devices import choose_precision
+    from nmt_cli.training.trainer import Trainer
+
+    run = open_run(directory)
+    precision = choose_precision(run.recipe.training.precision, device=ranks.device, training=True)
+    return Trainer(run, data, ranks=ranks, precision=precision, command=command).train()
 
 
 def _open(directory: Path, recipe: Recipe) -> PreparedData:
     from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.recipe.loading import packaged_names
 
     if not directory.exists():
+        corpus = recipe.corpus if recipe.corpus in packaged_names(kind="corpus") else "FILE.yaml"
+        is_usual = directory == Path("data") / corpus
+        prepare = f"nmt prepare {corpus}" if is_usual else f"nmt prepare {corpus} -o {shlex.quote(str(directory))}"
         raise DataError(
             f"there is no prepared data in {directory}",
             where=str(directory),
-            hint=f"nmt prepare {recipe.corpus}, or name the folder with --data",
+            hint=f"{prepare}, or name the folder with --data",
         )
     return open_prepared(directory)
+
+
+def _name_corpus(manifest: Manifest, recipe: Recipe) -> None:
+    """Say so where the data is another corpus than the recipe's, which --data allows."""
+    if manifest.name != recipe.corpus:
+        logger.info("data: the corpus %s, where the recipe has %s", manifest.name, recipe.corpus)
+
+
+def _world_size(device: str, gpus: int | None) -> int:
+    """How many devices share an update: the processes of torchrun, else --gpus, else all GPUs, else the CPU."""
+    if "WORLD_SIZE" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    return gpus or max(_num_gpus(device), 1)
+
+
+def _num_gpus(device: str) -> int:
+    """GPUs that --device leaves to choose from."""
+    import torch
+
+    return min(torch.cuda.device_count(), 1 if ":" in device else sys.maxsize) if device != "cpu" else 0
 
 
 def _spread_over_gpus(device: str, gpus: int | None) -> None:
     """Replace this process by torchrun where several GPUs are to be used; under torchrun it has done its work."""
     if "WORLD_SIZE" in os.environ:
         return
-    import torch
+    from nmt_cli.devices import choose_device
 
-    available = torch.cuda.device_count() if device in ("auto", "cuda") else 0
-    if gpus is not None and gpus > max(available, 1):
-        raise DeviceError(
-            f"--gpus {gpus}, but there are {available} here", where="--gpus", hint="nvidia-smi lists them"
-        )
-    wanted = available if gpus is None else gpus
-    if wanted > 1:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={wanted}", "-m", "nmt_cli"]
+    choose_device(device)
+    available = _num_gpus(device)
+    if gpus is not None and gpus > available:
+        raise _too_few_gpus(gpus, available, device=device)
+    if (world_size := _world_size(device, gpus)) > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}", "-m", "nmt_cli"]
         os.execv(sys.executable, [sys.executable, *launcher, *sys.argv[1:]])
 
 
-def _print_plan(resolved: ResolvedRecipe, directory: Path, *, device: str, gpus: int | None) -> None:
-    """The resolved recipe with the origin of each value, then what it needs, on stdout: it is what was asked for."""
-    import yaml
-
-    from nmt_cli.devices import choose_device, choose_precision
-    from nmt_cli.recipe.loading import flatten
-    from nmt_cli.training.estimate import estimate
-
-    recipe = resolved.recipe
-    lines = [(".".join(path), value) for path, value in flatten(recipe.model_dump(mode="json")).items()]
-    texts = [
-        f"{key}: {yaml.safe_dump(value, default_flow_style=True, width=1000).splitlines()[0]}" for key, value in lines
-    ]
-    width = min(60, max(len(text) for text in texts))
-    for (key, _), text in zip(lines, texts, strict=True):
-        typer.echo(f"{text:<{width}}  # {resolved.origins[key]}")
-    chosen = choose_device(device)
-    world_size = gpus or 1
-    precision = choose_precision(recipe.training.precision, device=chosen, training=True)
-    source_vocab, target_vocab, whence = _vocabularies(directory, recipe)
-    needs = estimate(
-        recipe, source_vocab=source_vocab, target_vocab=target_vocab, precision=precision, world_size=world_size
-    )
-    total = needs.weight_bytes + needs.activation_bytes
-    typer.echo(f"\nvocabulary: {source_vocab:,} source and {target_vocab:,} target pieces ({whence})")
-    typer.echo(f"parameters: {needs.num_parameters:,} ({needs.num_parameters / 1e6:.1f} million)")
-    typer.echo(
-        f"device: {chosen.type}, {precision}, {world_size} of them"
-        if world_size > 1
-        else f"device: {chosen.type}, {precision}"
-    )
-    typer.echo(
-        f"batch: {recipe.training.batch_tokens:,} tokens an update = {world_size} device(s) x {needs.accumulation}"
-        f" micro-batch(es) of at most {recipe.training.max_tokens_per_device:,}"
-    )
-    typer.echo(
-        f"memory a device: about {total / 1e9:.1f} GB ({needs.weight_bytes / 1e9:.1f} weights and optimizer,"
-        f" {needs.activation_bytes / 1e9:.1f} activations)"
-    )
+def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
+    asked = f"--gpus {gpus} was asked for, but"
+    if device not in ("auto", "cuda"):
+        message, hint = f"{asked} --device is {device}", "leave out --device, or --gpus"
+    elif available:
+        message, hint = f"{asked} torch sees only {available} here", f"give --gpus {available}, or check nvidia-smi"
+    else:
+        message = f"{asked} torch sees no GPU here"
+        hint = "leave out --gpus to train on the CPU, or install a torch build with CUDA and check nvidia-smi"
+    return DeviceError(message, where="--gpus", hint=hint)
 
 
-def _vocabularies(directory: Path, recipe: Recipe) -> tuple[int, int, str]:
-    """Pieces of source and target: of the prepared data where it is there, else as its corpus file asks."""
-    if directory.exists():
-        tokenizers = _open(directory, recipe).manifest.tokenizers
-        return tokenizers.source.vocab_size, tokenizers.target.vocab_size, str(directory)
+def _pieces(directory: Path, recipe: Recipe, *, is_named: bool) -> Pieces:
+    """Pieces of source and target: of the prepared data where it is there, else as its packaged corpus asks."""
+    from nmt_cli.cli.dry_run import Pieces
     from nmt_cli.preparing.corpora import load_corpus
+    from nmt_cli.recipe.loading import packaged_names
 
-    corpus = load_corpus(recipe.corpus, overrides=()).corpus
-    size = corpus.tokenizer.vocab_size
-    return size, size, f"the corpus {recipe.corpus}, not prepared yet"
+    if is_named or directory.exists() or recipe.corpus not in packaged_names(kind="corpus"):
+        manifest = _open(directory, recipe).manifest
+        _name_corpus(manifest, recipe)
+        tokenizers = manifest.tokenizers
+        return Pieces(tokenizers.source.vocab_size, tokenizers.target.vocab_size, str(directory), manifest)
+    size = load_corpus(recipe.corpus, overrides=()).corpus.tokenizer.vocab_size
+    return Pieces(size, size, f"the corpus {recipe.corpus}, not prepared yet", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,7 +84,7 @@ def read_manifest(directory: Path) -> Manifest:
     where = str(directory)
     if not directory.is_dir():
         raise DataError(
-            f"there is no prepared data at {directory}", where=where, hint=f"nmt prepare NAME -o {directory}"
+            f"there is no prepared data at {directory}", where=where, hint=f"nmt prepare NAME -o {shlex.quote(where)}"
         )
     if not (directory / MANIFEST).exists():
         raise DataError(

@@ -30,7 +30,9 @@ def attend(
     """
     kernel = choose_kernel(q.device, q.dtype, d_k=q.size(-1), d_v=v.size(-1), window=window)
     if kernel == "varlen":
-        return _varlen(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
+        q, k, v = q[: queries.num_tokens], k[: keys.num_tokens], v[: keys.num_tokens]
+        mixed = _varlen(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
+        return F.pad(mixed, (0, 0, 0, 0, 0, queries.num_empty))
     q_BHTK, k_BHSK, v_BHSV = (
         to_rectangle(x, layout).transpose(1, 2) for x, layout in ((q, queries), (k, keys), (v, keys))
     )

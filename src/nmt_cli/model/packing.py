@@ -11,20 +11,31 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Token ids [N] of B sentences end to end; sentence b is `ids[cu_seqlens[b]:cu_seqlens[b + 1]]`."""
+    """Token ids [N] of B sentences end to end; sentence b is `ids[cu_seqlens[b]:cu_seqlens[b + 1]]`.
+
+    The last `num_empty` of the N slots hold no sentence: they bring N to a size that comes again and again, and what is
+    computed in them is never looked at.
+    """
 
     ids: Tensor
     cu_seqlens: Tensor
     max_len: int
+    num_empty: int = 0
 
     @property
     def num_sentences(self) -> int:
         """B."""
         return self.cu_seqlens.numel() - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all sentences, N without the empty slots."""
+        return self.ids.numel() - self.num_empty
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -33,15 +44,16 @@ class Packed:
 
     @cached_property
     def positions(self) -> Tensor:
-        """Place of each token in its sentence, from 0, [N] int64."""
-        starts = torch.repeat_interleave(self.cu_seqlens[:-1].long(), self.lengths, output_size=self.ids.numel())
-        return torch.arange(self.ids.numel(), device=self.ids.device) - starts
+        """Place of each token in its sentence, from 0, and 0 in empty slots, [N] int64."""
+        starts = torch.repeat_interleave(self.cu_seqlens[:-1].long(), self.lengths, output_size=self.num_tokens)
+        return F.pad(torch.arange(self.num_tokens, device=self.ids.device) - starts, (0, self.num_empty))
 
     @cached_property
     def slots(self) -> Tensor:
-        """Place of each token in the flattened rectangle [B * max_len], [N] int64."""
+        """Place of each token of a sentence in the flattened rectangle [B * max_len], [num_tokens] int64."""
         rows = torch.arange(self.num_sentences, device=self.ids.device)
-        return self.positions + self.max_len * torch.repeat_interleave(rows, self.lengths, output_size=self.ids.numel())
+        rows = torch.repeat_interleave(rows, self.lengths, output_size=self.num_tokens)
+        return self.positions[: self.num_tokens] + self.max_len * rows
 
     @cached_property
     def keep_mask(self) -> Tensor:
@@ -51,7 +63,7 @@ class Packed:
     @cached_property
     def is_rectangular(self) -> bool:
         """True where all sentences have the same length, so that a rectangle has no padding."""
-        return self.ids.numel() == self.num_sentences * self.max_len
+        return self.num_tokens == self.num_sentences * self.max_len
 
 
 def pack(rows: Sequence[Sequence[int]], *, device: torch.device) -> Packed:
@@ -66,47 +78,36 @@ def pack(rows: Sequence[Sequence[int]], *, device: torch.device) -> Packed:
 def to_rectangle(x: Tensor, layout: Packed) -> Tensor:
     """Tokens [N, ...] laid out as [B, max_len, ...], zeros at the padding."""
     shape = (layout.num_sentences, layout.max_len, *x.shape[1:])
+    x = x[: layout.num_tokens]
     if layout.is_rectangular:
         return x.view(shape)
-    padded: Tensor = _Scatter.apply(x, layout.slots, shape[0] * shape[1])  # type: ignore[no-untyped-call]  # not annotated
-    return padded.view(shape)
+    return x.new_zeros(shape[0] * shape[1], *shape[2:]).index_copy_(0, layout.slots, x).view(shape)
 
 
 def from_rectangle(x: Tensor, layout: Packed) -> Tensor:
-    """The real tokens [N, ...] of a rectangle [B, max_len, ...]."""
+    """The tokens [N, ...] of a rectangle [B, max_len, ...], zeros in empty slots."""
     flat = x.reshape(-1, *x.shape[2:])
-    if layout.is_rectangular:
+    if layout.is_rectangular and layout.num_empty == 0:
         return flat
-    packed: Tensor = _Gather.apply(flat, layout.slots)  # type: ignore[no-untyped-call]  # not annotated
+    packed: Tensor = _Gather.apply(flat, layout.slots, layout.ids.numel())  # type: ignore[no-untyped-call]  # not annotated
     return packed
 
 
-class _Scatter(torch.autograd.Function):
-    """Rows to their slots. Slots are distinct, so the gradient is a plain gather; index_add is never needed."""
+class _Gather(torch.autograd.Function):
+    """Rows from their slots, then zeros up to `size`. Slots are distinct, so the gradient needs no index_add."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, slots: Tensor, size: int) -> Tensor:
         ctx.save_for_backward(slots)
-        return x.new_zeros(size, *x.shape[1:]).index_copy_(0, slots, x)
+        ctx.num_rows = x.size(0)  # type: ignore[attr-defined]  # a context takes any attribute
+        packed = x.new_empty(size, *x.shape[1:])
+        packed[len(slots) :] = 0
+        torch.index_select(x, 0, slots, out=packed[: len(slots)])
+        return packed
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (slots,) = ctx.saved_tensors  # type: ignore[attr-defined]  # missing from torch's annotations
-        return gradients[0].index_select(0, slots), None, None
-
-
-class _Gather(torch.autograd.Function):
-    """Rows from their slots, with the gradient laid back into zeros."""
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, slots: Tensor) -> Tensor:
-        ctx.save_for_backward(slots)
-        ctx.size = x.size(0)  # type: ignore[attr-defined]  # a context takes any attribute
-        return x.index_select(0, slots)
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
-        (slots,) = ctx.saved_tensors  # type: ignore[attr-defined]  # missing from torch's annotations
-        gradient = gradients[0]
-        size: int = ctx.size  # type: ignore[attr-defined]  # set in forward
-        return gradient.new_zeros(size, *gradient.shape[1:]).index_copy_(0, slots, gradient), None
+        gradient = gradients[0][: len(slots)]
+        num_rows: int = ctx.num_rows  # type: ignore[attr-defined]  # set in forward
+        return gradient.new_zeros(num_rows, *gradient.shape[1:]).index_copy_(0, slots, gradient), None, None

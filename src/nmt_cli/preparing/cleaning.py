@@ -1,20 +1,23 @@
-"""Cleaning of training pairs: what is dropped, counted by reason, with the first examples of each."""
+"""Cleaning of training pairs: what is dropped, counted by reason, with the first examples; digests find duplicates."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.corpora import CleaningConfig
-from nmt_cli.preparing.digests import DigestSet, digests
-from nmt_cli.preparing.readers import Chunk
 
 EXAMPLES_PER_REASON = 3
 REASONS = (
     "malformed record",
     "invalid UTF-8",
+    "line break",
     "control characters",
     "empty",
     "too long",
@@ -82,6 +85,8 @@ class Cleaner:
         config = self._config
         if not (is_unicode(src) and is_unicode(tgt)):
             return "invalid UTF-8"
+        if "\n" in src or "\n" in tgt:
+            return "line break"  # whatever the rules: in the files of clean text it would part the two sides
         if config.control_characters and (_CONTROL.search(src) or _CONTROL.search(tgt)):
             return "control characters"
         if not src or not tgt:
@@ -103,6 +108,43 @@ class Cleaner:
         if len(dropped.examples) < EXAMPLES_PER_REASON:
             src, tgt = chunk.malformed.get(index, chunk.src[index]), chunk.tgt[index]
             dropped.examples.append(Example(chunk.where(index), _printable(src), _printable(tgt)))
+
+
+def digests(texts: Iterable[str]) -> NDArray[np.uint64]:
+    """64-bit digests of texts, [n]; the same in every process.
+
+    Among 40 million texts two different ones share a digest with a probability of about 1 in 20,000.
+    """
+    joined = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(joined, dtype=np.uint64)
+
+
+class DigestSet:
+    """A growing set of digests in sorted runs: 8 bytes each, where a Python set takes about 70."""
+
+    def __init__(self) -> None:
+        self._runs: list[NDArray[np.uint64]] = []
+
+    def add(self, new: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Add the digests; True for each that was neither in the set nor earlier in `new`."""
+        unique, first = np.unique(new, return_index=True)
+        is_new = np.zeros(len(new), dtype=bool)
+        is_new[first] = ~self.contains(unique)
+        run = np.sort(new[is_new])
+        # Each run is more than twice as long as the next: few runs to search, and a digest is merged few times.
+        while self._runs and len(self._runs[-1]) <= 2 * len(run):
+            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        if len(run):
+            self._runs.append(run)
+        return is_new
+
+    def contains(self, wanted: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """True for each digest that is in the set."""
+        found = np.zeros(len(wanted), dtype=bool)
+        for run in self._runs:
+            position = np.minimum(np.searchsorted(run, wanted), len(run) - 1)
+            found |= run[position] == wanted
+        return found
 
 
 def tidy(text: str) -> str:

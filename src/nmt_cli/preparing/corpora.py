@@ -16,27 +16,28 @@ from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.schema import NonNegativeInt, PositiveInt, Section
 from nmt_cli.tokenization.training import TokenizerKind
 
-LanguageCode: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
+LanguageCode: TypeAlias = Annotated[str, Field(pattern=_CODE)]
 Split: TypeAlias = Literal["train", "valid", "test"]
 
 
 class LanguagePair(Section):
     """The codes of the two languages; they name the files of raw text in the prepared data."""
 
-    source: LanguageCode
-    target: LanguageCode
+    source: LanguageCode = Field(description="code of the language that is translated from, such as en or pt-BR")
+    target: LanguageCode = Field(description="code of the language that is translated into")
 
     @model_validator(mode="after")
     def _two_languages(self) -> LanguagePair:
         if self.source == self.target:
-            raise ValueError(f"source and target are both {self.source!r}; give them two names")
+            raise ValueError(f"source and target are both {self.source!r}", "give each language a code of its own")
         return self
 
 
 class TextSource(Section):
     """Two aligned files, one sentence a line; plain, .gz or .zst."""
 
-    kind: Literal["text"]
+    kind: Literal["text"] = Field(description="text in two files")
     prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .gz or .zst")
     source: str | None = Field(None, description="or the file of the source")
     target: str | None = Field(None, description="and the file of the target")
@@ -45,15 +46,18 @@ class TextSource(Section):
     def _prefix_or_files(self) -> TextSource:
         files = [file for file in (self.source, self.target) if file is not None]
         if len(files) != (0 if self.prefix is not None else 2):
-            raise ValueError("a text source needs either prefix, or both source and target")
+            raise ValueError(
+                "a text source needs either prefix, or both source and target",
+                "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE",
+            )
         return self
 
 
 class TsvSource(Section):
     """A file of tab-separated columns, without quoting; plain, .gz or .zst."""
 
-    kind: Literal["tsv"]
-    file: str
+    kind: Literal["tsv"] = Field(description="two columns of one file")
+    file: str = Field(description="path of the file")
     source: PositiveInt = Field(1, description="column of the source, counted from 1")
     target: PositiveInt = Field(2, description="column of the target")
     header: bool = Field(False, description="the first line names the columns")
@@ -62,8 +66,8 @@ class TsvSource(Section):
 class JsonlSource(Section):
     """A file with one JSON object a line; plain, .gz or .zst."""
 
-    kind: Literal["jsonl"]
-    file: str
+    kind: Literal["jsonl"] = Field(description="two keys of the objects in one file")
+    file: str = Field(description="path of the file")
     source: str | None = Field(None, description="key of the source, dotted where nested; null: its language code")
     target: str | None = Field(None, description="key of the target; null: its language code")
 
@@ -71,10 +75,10 @@ class JsonlSource(Section):
 class HubSource(Section):
     """A data set of the Hugging Face hub, or a directory laid out like one (starts with ./, ../ or /)."""
 
-    kind: Literal["hub"]
-    repository: str
+    kind: Literal["hub"] = Field(description="two columns of a data set")
+    repository: str = Field(description="OWNER/NAME on the hub, or a directory")
     subset: str | None = Field(None, description="configuration of the data set")
-    split: str
+    split: str = Field(description="split of the data set, such as train or validation")
     revision: str | None = Field(None, description="commit, tag or branch; null: the newest")
     source: str | None = Field(None, description="column of the source, dotted where nested; null: translation.CODE")
     target: str | None = Field(None, description="column of the target; null: translation.CODE")
@@ -92,15 +96,18 @@ Sources = Annotated[list[Source], Field(min_length=1)]
 class DemoGenerator(Section):
     """The English-German grammar that is built in: no word combination of the test is in the training text."""
 
-    kind: Literal["demo"]
-    seed: NonNegativeInt = 1
-    train_pairs: PositiveInt = 20_000
-    valid_pairs: PositiveInt = 500
-    test_pairs: PositiveInt = 1_000
+    kind: Literal["demo"] = Field(description="the built-in grammar")
+    seed: NonNegativeInt = Field(1, description="other sentences for each seed")
+    train_pairs: PositiveInt = Field(20_000, description="pairs of training text")
+    valid_pairs: PositiveInt = Field(500, description="pairs of validation text")
+    test_pairs: PositiveInt = Field(1_000, description="pairs of test text")
 
 
 class CleaningConfig(Section):
-    """Which training pairs are dropped; pairs with an empty side or invalid UTF-8 always are. null: the rule is off."""
+    """Which training pairs are dropped; null or false: the rule is off.
+
+    Pairs with an empty side, invalid UTF-8 or a line break inside a side always are.
+    """
 
     max_words: PositiveInt | None = Field(250, description="longest side in words")
     max_characters: PositiveInt | None = Field(2000, description="longest side in characters")
@@ -115,7 +122,7 @@ class CleaningConfig(Section):
 class TokenizerConfig(Section):
     """The SentencePiece vocabulary, trained on the cleaned training text."""
 
-    kind: TokenizerKind = "bpe"
+    kind: TokenizerKind = Field("bpe", description="byte-pair encoding, as in the paper (5.1), or a unigram model")
     vocab_size: Annotated[int, Field(ge=300)] = Field(
         8000, description="pieces in all: 8,000 suit tens of thousands of pairs, the paper's 37,000 millions (5.1)"
     )
@@ -124,7 +131,7 @@ class TokenizerConfig(Section):
         0.9999, description="share of the text's characters that get pieces; the others are spelt in bytes"
     )
     sample_lines: PositiveInt = Field(5_000_000, description="train on at most so many lines, drawn by seed")
-    seed: NonNegativeInt = 1
+    seed: NonNegativeInt = Field(1, description="draws the lines, where there are more than sample_lines")
 
 
 class Corpus(Section):
@@ -133,12 +140,13 @@ class Corpus(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
         description="prepared data is data/NAME"
     )
-    description: str = ""
+    description: str = Field("", description="what the text is, for the report and the model card")
+    licence: str | None = Field(None, description="terms of the text, for the report and the model card")
     languages: LanguagePair
     generator: DemoGenerator | None = Field(None, description="makes all splits, in place of train, valid and test")
-    train: Sources | None = None
-    valid: Sources | None = None
-    test: Sources | None = None
+    train: Sources | None = Field(None, description="sources of the training text, read in order and cleaned")
+    valid: Sources | None = Field(None, description="sources of the validation text, of which every line is kept")
+    test: Sources | None = Field(None, description="sources of the test text, of which every line is kept")
     limit: PositiveInt | None = Field(None, description="read only the first so many training pairs; null: all")
     cleaning: CleaningConfig = CleaningConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -146,9 +154,15 @@ class Corpus(Section):
     @model_validator(mode="after")
     def _sources_are_complete(self) -> Corpus:
         if self.generator is None and (self.train is None or self.valid is None):
-            raise ValueError("a corpus needs train and valid, or a generator")
+            raise ValueError(
+                "a corpus needs train and valid, or a generator",
+                "write a list of sources for each of them, or generator: {kind: demo}",
+            )
         if self.generator is not None and (self.train or self.valid or self.test):
-            raise ValueError("a generator makes all splits: remove train, valid and test")
+            raise ValueError(
+                "a generator makes all splits, and sources are given as well",
+                "remove train, valid and test, or remove generator",
+            )
         return self
 
     def sources(self, split: Split) -> list[Source]:
@@ -183,12 +197,11 @@ def load_corpus(reference: str, *, overrides: Sequence[str]) -> LocatedCorpus:
 def corpus_of_prefixes(
     prefixes: dict[Split, str], *, languages: str, name: str, overrides: Sequence[str]
 ) -> LocatedCorpus:
-    """The corpus of text files PREFIX.LANGUAGE, one prefix a split; `languages` is SOURCE-TARGET."""
-    source, dash, target = languages.partition("-")
-    if not (dash and source and target) or "-" in target:
-        raise UsageError(
-            f"--languages {languages!r} is not SOURCE-TARGET", where="--languages", hint="for example --languages en-de"
-        )
+    """The corpus of text files PREFIX.LANGUAGE, one prefix a split; `languages` is SOURCE-TARGET.
+
+    Raises UsageError where that is not two different codes.
+    """
+    source, target = _two_codes(languages)
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
         "languages": {"source": source, "target": target},
@@ -196,6 +209,18 @@ def corpus_of_prefixes(
     }
     document = Document(values, {("languages",): "--languages"})
     return LocatedCorpus(_with_overrides(document, overrides, source="nmt prepare"), Path())
+
+
+def _two_codes(languages: str) -> tuple[str, str]:
+    codes = languages.split("-")
+    hint = "for example --languages en-de"
+    if len(codes) > 2:
+        hint += "; a code with a hyphen takes a corpus file, with languages: {source: en, target: pt-BR} in it"
+    if len(codes) != 2 or not all(re.fullmatch(_CODE, code) for code in codes):
+        raise UsageError(f"--languages {languages!r} is not SOURCE-TARGET", where="--languages", hint=hint)
+    if codes[0] == codes[1]:
+        raise UsageError(f"--languages {languages!r} names one language twice", where="--languages", hint=hint)
+    return codes[0], codes[1]
 
 
 def _with_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:

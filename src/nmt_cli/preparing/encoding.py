@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
+from shlex import quote
 from shutil import copyfile
 from typing import Any
 
 from nmt_cli.dataset.store import SIDES, TokenWriter, token_dtype
+from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpora import Corpus, TokenizerConfig
 from nmt_cli.preparing.progress import Progress
 from nmt_cli.preparing.text import CleanText
@@ -27,7 +29,7 @@ _BATCH_LINES = 10_000
 
 def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, progress: Progress) -> None:
     """Train `source.spm` and `target.spm` on the clean training text; they are equal where the vocabulary is shared."""
-    num_pairs = int(text.counts()["kept"])
+    num_pairs = text.num_pairs()["train"]
     src, tgt = (text.lines("train", side, language="") for side in SIDES)
     outputs = [directory / f"{side}.spm" for side in SIDES]
     if corpus.tokenizer.shared:
@@ -54,21 +56,26 @@ def tokenizer_counts(directory: Path) -> dict[str, Any]:
 def write_tokens(
     corpus: Corpus, text: CleanText, tokenizers: Path, directory: Path, *, num_threads: int, progress: Progress
 ) -> None:
-    """Write the token files of every split, and how many tokens they have."""
+    """Write the token files of every split, and how many tokens they have.
+
+    Raises DataError where a side of the clean text has another number of lines than cleaning counted.
+    """
     loaded = {side: Tokenizer.load(tokenizers / f"{side}.spm", num_threads=num_threads) for side in SIDES}
     dtype = token_dtype(max(tokenizer.vocab_size for tokenizer in loaded.values()))
     languages = {"source": corpus.languages.source, "target": corpus.languages.target}
-    num_pairs = int(text.counts()["kept"])
+    num_pairs = text.num_pairs()
     counts: dict[str, dict[str, int]] = {}
     for split in corpus.splits:
-        counts[split] = {}
+        counts[split] = {"pairs": num_pairs[split]}
         for side in SIDES:
             with TokenWriter(directory, split=split, side=side, dtype=dtype) as writer:
                 for batch in _batches(text.lines(split, side, language=languages[side])):
                     writer.append(loaded[side].encode(batch))
                     if split == "train":
-                        progress(f"encoding {side}", writer.sentences, num_pairs)
-            counts[split] |= {f"{side}_tokens": writer.tokens, "pairs": writer.sentences}
+                        progress(f"encoding {side}", writer.sentences, num_pairs[split])
+            if writer.sentences != num_pairs[split]:
+                raise _misaligned(text, split, side, found=writer.sentences, expected=num_pairs[split])
+            counts[split][f"{side}_tokens"] = writer.tokens
     (directory / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
     train = counts["train"]
     logger.info("encoded: %s source and %s target tokens", *(f"{train[f'{side}_tokens']:,}" for side in SIDES))
@@ -89,6 +96,15 @@ def _train(lines: Iterable[str], *, num_lines: int, config: TokenizerConfig, out
         seed=config.seed,
         sample_lines=config.sample_lines,
         output=output,
+    )
+
+
+def _misaligned(text: CleanText, split: str, side: str, *, found: int, expected: int) -> DataError:
+    folder = text.directory.parent
+    return DataError(
+        f"the clean {split} text has {found:,} lines on the {side} side, and should have {expected:,}",
+        where=str(text.directory),
+        hint=f"it was changed after it was written: rm -r {quote(str(folder))}, then run nmt prepare again",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -12,12 +13,11 @@ from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
-from nmt_cli.preparing.cleaning import is_unicode, tidy
+from nmt_cli.preparing.chunks import Chunk
+from nmt_cli.preparing.cleaning import digests, is_unicode, tidy
 from nmt_cli.preparing.corpora import LocatedCorpus, Split, TextSource
-from nmt_cli.preparing.digests import digests
-from nmt_cli.preparing.lengths import WordCounts
-from nmt_cli.preparing.readers import Chunk, text_files
-from nmt_cli.preparing.sources import read_split
+from nmt_cli.preparing.readers import read_split, text_files
+from nmt_cli.preparing.report import WordCounts
 
 
 class HeldOut:
@@ -43,7 +43,8 @@ class HeldOut:
 def write_heldout(located: LocatedCorpus, split: Split, directory: Path) -> HeldOut:
     """Write `SPLIT.LANGUAGE` for both languages, and return the pairs' digests and lengths.
 
-    Text files are copied byte for byte, uncompressed. Every line stays, so what cannot be kept is a DataError.
+    Text files are copied byte for byte, uncompressed; only a byte-order mark does not get between two of them. Every
+    line stays, so what cannot be kept is a DataError.
     """
     pairs = list(_checked(located, split))
     languages = located.corpus.languages
@@ -84,8 +85,10 @@ def _problem(chunk: Chunk, index: int, src: str, tgt: str) -> str | None:
 
 
 def _copy(path: Path, file: IO[bytes]) -> None:
-    """Append a file's bytes, uncompressed; a missing last line end is added."""
+    """Append a file's bytes, uncompressed: with a last line end, and only at the very start with a byte-order mark."""
     with open_bytes(path) as stream:
+        start = stream.read(len(BOM_UTF8))
+        file.write(b"" if start == BOM_UTF8 and file.tell() > 0 else start)
         shutil.copyfileobj(stream, file)
     file.flush()
     with Path(file.name).open("rb") as written:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.errors import DataError
+from nmt_cli.preparing.chunks import CHUNK_PAIRS, Chunk
 from nmt_cli.preparing.corpora import HubSource, LanguagePair
-from nmt_cli.preparing.readers import CHUNK_PAIRS, Chunk
 
 
 def read_hub(source: HubSource, *, languages: LanguagePair, folder: Path) -> Iterator[Chunk]:
@@ -27,6 +27,7 @@ def read_hub(source: HubSource, *, languages: LanguagePair, folder: Path) -> Ite
 def _tables(source: HubSource, folder: Path) -> Iterator[Any]:
     """Batches of rows as pyarrow tables. Any failure of the hub or of a file in it is a DataError."""
     import datasets
+    from datasets.exceptions import DatasetNotFoundError
 
     path = str((folder / source.repository).resolve()) if source.is_local else source.repository
     try:
@@ -35,7 +36,9 @@ def _tables(source: HubSource, folder: Path) -> Iterator[Any]:
     except Exception as problem:  # the libraries below raise errors of a dozen unrelated classes
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         hint = "check repository, subset and split"
-        if isinstance(problem, OSError):
+        if isinstance(problem, DatasetNotFoundError):  # which is an OSError, though the hub has answered
+            hint = "check repository: it is OWNER/NAME on the hub, or ./FOLDER; one that is private needs HF_TOKEN"
+        elif isinstance(problem, OSError):
             hint = "check the network; or download the data set and name its folder: repository: ./FOLDER"
         raise DataError(
             f"cannot read the data set {source.repository}: {reason}", where=_name(source), hint=hint

@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from nmt_cli.dataset.manifest import InputRecord
 from nmt_cli.errors import DataError
-from nmt_cli.files import sha256
+from nmt_cli.files import reading_errors, sha256
 from nmt_cli.preparing.corpora import (
     HubSource,
     JsonlSource,
@@ -21,8 +21,7 @@ from nmt_cli.preparing.corpora import (
     TextSource,
     TsvSource,
 )
-from nmt_cli.preparing.readers import text_files
-from nmt_cli.preparing.sources import read_split
+from nmt_cli.preparing.readers import read_split, text_files
 
 # Raised when the same inputs and settings give other prepared data than before.
 _PIPELINE_VERSION = 1
@@ -105,12 +104,8 @@ def _generated_record(located: LocatedCorpus, split: Split) -> InputRecord:
 
 def _record(split: str, path: Path, folder: Path) -> InputRecord:
     name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
-    try:
-        size = path.stat().st_size
-        if size == 0:
-            raise DataError(f"{path.name} is empty", where=str(path), hint="give a file with one sentence a line")
-        return InputRecord(split=split, name=name, bytes=size, sha256=sha256(path))
-    except FileNotFoundError:
-        raise DataError(f"no such file: {path}", where=str(path), hint="check the path") from None
-    except PermissionError:
-        raise DataError(f"{path} may not be read", where=str(path), hint=f"chmod +r {path}") from None
+    with reading_errors(path):
+        record = InputRecord(split=split, name=name, bytes=path.stat().st_size, sha256=sha256(path))
+    if record.bytes == 0:
+        raise DataError(f"{path.name} is empty", where=str(path), hint="give a file with one sentence a line")
+    return record

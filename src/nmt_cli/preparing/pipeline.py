@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +24,11 @@ from nmt_cli.files import new_directory
 from nmt_cli.preparing.corpora import Corpus, HubSource, LocatedCorpus
 from nmt_cli.preparing.encoding import token_counts, tokenizer_counts, write_tokenizers, write_tokens
 from nmt_cli.preparing.inputs import find_inputs, fingerprint, reading_key
-from nmt_cli.preparing.output import is_finished
 from nmt_cli.preparing.progress import Progress
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report
 from nmt_cli.preparing.report_page import render_page
 from nmt_cli.preparing.text import CleanText, write_clean_text
-from nmt_cli.preparing.work import WorkFolder, open_work_folder, place, work_path
+from nmt_cli.preparing.work import WorkFolder, discard_work, is_finished, open_work_folder, place, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 
@@ -61,7 +59,7 @@ def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_thread
     inputs = find_inputs(located)
     keys = stage_keys(located, inputs)
     if is_finished(output, located.corpus, key=keys.encoded, overwrite=overwrite):
-        shutil.rmtree(work_path(output), ignore_errors=True)
+        discard_work(output)
         return Prepared(output, read_report(output), was_finished=True)
     with open_work_folder(output) as work:
         _run_stages(located, inputs, keys, work, output, num_threads=num_threads, progress=progress)
@@ -123,7 +121,9 @@ def _run_stages(
             place(file, final / file.name)
         manifest = _manifest(final, corpus, inputs, key=keys.encoded, counts=token_counts(tokens))
         (final / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        report = build_report(open_prepared(final), cleaning=text.counts(), tokenizers=tokenizer_counts(tokenizers))
+        report = build_report(
+            open_prepared(final), corpus, cleaning=text.counts(), tokenizers=tokenizer_counts(tokenizers)
+        )
         (final / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         (final / REPORT_PAGE).write_text(render_page(report), encoding="utf-8")
 

@@ -1,35 +1,46 @@
-"""Readers: the pairs of each kind of source, in chunks, so that memory does not grow with the corpus."""
+"""Readers: the pairs of a split and of each kind of source, in chunks, so that memory does not grow with the corpus."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
-from nmt_cli.preparing.corpora import HubSource, JsonlSource, LanguagePair, Source, TextSource, TsvSource
+from nmt_cli.preparing.chunks import CHUNK_PAIRS, Chunk
+from nmt_cli.preparing.corpora import (
+    DemoGenerator,
+    HubSource,
+    JsonlSource,
+    LanguagePair,
+    LocatedCorpus,
+    Source,
+    Split,
+    TextSource,
+    TsvSource,
+)
+from nmt_cli.preparing.hub import read_hub
 
-CHUNK_PAIRS = 10_000
+if TYPE_CHECKING:
+    from nmt_cli.preparing.demo.sampling import DemoCorpus
+
 _ENDINGS = ("", ".gz", ".zst")
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Pairs in order; bytes that are not UTF-8 are surrogate escapes, `malformed` holds broken records by index."""
+def read_split(located: LocatedCorpus, split: Split) -> Iterator[Chunk]:
+    """All pairs of a split as they are, in chunks: from its sources one after another, or from the generator.
 
-    src: list[str]
-    tgt: list[str]
-    first_line: int
-    origin: str
-    malformed: dict[int, str] = field(default_factory=dict)
-
-    def where(self, index: int) -> str:
-        """File and line of a pair."""
-        return f"{self.origin}:{self.first_line + index}"
+    DataError where a source cannot be used.
+    """
+    corpus = located.corpus
+    if corpus.generator is not None:
+        yield from _generated(corpus.generator, split)
+    for source in corpus.sources(split):
+        yield from read_pairs(source, languages=corpus.languages, folder=located.folder)
 
 
 def read_pairs(source: Source, *, languages: LanguagePair, folder: Path) -> Iterator[Chunk]:
@@ -42,8 +53,6 @@ def read_pairs(source: Source, *, languages: LanguagePair, folder: Path) -> Iter
         case JsonlSource():
             return _read_jsonl(source, folder / source.file, languages)
         case HubSource():
-            from nmt_cli.preparing.hub import read_hub
-
             return read_hub(source, languages=languages, folder=folder)
         case _:
             assert_never(source)
@@ -135,7 +144,7 @@ def _texts_at(line: str, keys: Sequence[Sequence[str]]) -> list[str] | None:
     """The texts at the keys of a JSON object; none where it is not JSON or holds no text there."""
     try:
         record = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # the first for numbers of thousands of digits as well
         return None
     texts = []
     for key in keys:
@@ -146,6 +155,26 @@ def _texts_at(line: str, keys: Sequence[Sequence[str]]) -> list[str] | None:
             return None
         texts.append(value)
     return texts
+
+
+def _generated(generator: DemoGenerator, split: Split) -> Iterator[Chunk]:
+    demo = _demo(generator)
+    pairs = {"train": demo.train, "valid": demo.valid, "test": demo.test}[split]
+    for start in range(0, len(pairs), CHUNK_PAIRS):
+        chunk = pairs[start : start + CHUNK_PAIRS]
+        yield Chunk([src for src, _ in chunk], [tgt for _, tgt in chunk], start + 1, f"demo {split}")
+
+
+@lru_cache(maxsize=1)
+def _demo(generator: DemoGenerator) -> DemoCorpus:
+    from nmt_cli.preparing.demo.sampling import generate
+
+    return generate(
+        seed=generator.seed,
+        num_train=generator.train_pairs,
+        num_valid=generator.valid_pairs,
+        num_test=generator.test_pairs,
+    )
 
 
 def _lines(file: Path) -> Iterator[str]:

@@ -13,6 +13,7 @@ def render_page(report: dict[str, Any]) -> str:
     languages = report["languages"]
     parts = [
         [f"# Prepared data: {report['name']} ({languages['source']} to {languages['target']})", ""],
+        _origin(report),
         _splits(report),
         _vocabulary(report),
         _cleaning(report["cleaning"]),
@@ -21,6 +22,14 @@ def render_page(report: dict[str, Any]) -> str:
         _examples(report["examples"]),
     ]
     return "\n".join(line for part in parts for line in part)
+
+
+def _origin(report: dict[str, Any]) -> Iterator[str]:
+    if report["description"]:
+        yield report["description"]
+        yield ""
+    yield f"Licence of the text: {report['licence'] or 'not stated'}."
+    yield ""
 
 
 def _splits(report: dict[str, Any]) -> Iterator[str]:

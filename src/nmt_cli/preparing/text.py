@@ -14,13 +14,13 @@ import zstandard
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
+from nmt_cli.preparing.chunks import Chunk
 from nmt_cli.preparing.cleaning import Cleaner
 from nmt_cli.preparing.corpora import LocatedCorpus
 from nmt_cli.preparing.heldout import HeldOut, write_heldout
-from nmt_cli.preparing.lengths import WordCounts
 from nmt_cli.preparing.progress import Progress
-from nmt_cli.preparing.readers import Chunk
-from nmt_cli.preparing.sources import read_split
+from nmt_cli.preparing.readers import read_split
+from nmt_cli.preparing.report import WordCounts
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,11 @@ class CleanText:
         """What was read, kept, tidied and dropped; words and overlap by split."""
         counts: dict[str, Any] = json.loads((self.directory / _COUNTS).read_text(encoding="utf-8"))
         return counts
+
+    def num_pairs(self) -> dict[str, int]:
+        """How many pairs each split has, as counted when it was written."""
+        counts = self.counts()
+        return {"train": counts["kept"], **{split: facts["lines"] for split, facts in counts["overlap"].items()}}
 
 
 def write_clean_text(located: LocatedCorpus, directory: Path, *, progress: Progress) -> None:

@@ -1,25 +1,29 @@
-"""The work folder of a preparation: stages that are finished or absent, so that an interrupted one continues."""
+"""The output folder of a preparation, in which only its own kind is replaced, and the work folder beside it."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from glob import escape
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
+from nmt_cli.bundle.kinds import kind_of
+from nmt_cli.dataset.manifest import Manifest, read_manifest
+from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
-from nmt_cli.files import new_directory
+from nmt_cli.files import clear_interrupted, locked, new_directory
+from nmt_cli.preparing.corpora import Corpus
+from nmt_cli.preparing.report import read_report
+from nmt_cli.recipe.loading import flatten
 
 logger = logging.getLogger(__name__)
 
 _RECORD = "stage.json"
-_LOCK = "lock"
+# What prepared data may differ in from the corpus that would give it once more; of sources, the contents are compared.
+_WITHOUT_EFFECT = ("name", "description", "licence", "train", "valid", "test")
 
 
 class WorkFolder:
@@ -48,9 +52,9 @@ class WorkFolder:
         return directory
 
     def discard_stages(self) -> None:
-        """Remove all stages, finished or not."""
-        for directory in [entry for entry in self.path.iterdir() if entry.is_dir()]:
-            shutil.rmtree(directory)
+        """Remove the finished stages."""
+        for record in sorted(self.path.glob(f"*/{_RECORD}")):
+            shutil.rmtree(record.parent)
 
 
 @contextmanager
@@ -60,24 +64,33 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
     The folder stays if stages are finished in it.
     """
     path = work_path(output)
-    with _make(path) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise DataError(
+            f"cannot make {path}: {problem.strerror}", where=str(path), hint="choose another folder with -o"
+        ) from None
+    with locked(output, busy=f"another nmt prepare is writing {output}", error=DataError):
+        if not _is_ours(path):
             raise DataError(
-                f"another nmt prepare is writing {output.name}",
+                f"{path} is in the way: nmt prepare would work there, and did not make it",
                 where=str(path),
-                hint="wait for it, or choose another -o",
-            ) from None
-        hidden = f".{escape(output.name)}.*"
-        beside = [*output.parent.glob(f"{hidden}.partial"), *output.parent.glob(f"{hidden}.retired")]
-        for leftover in [*path.glob(".*.partial"), *beside]:
-            shutil.rmtree(leftover, ignore_errors=True)
+                hint="move it away, or choose another -o",
+            )
+        clear_interrupted(path, name="*")
         try:
             yield WorkFolder(path)
         finally:
-            if [entry.name for entry in path.glob("*")] == [_LOCK]:
-                shutil.rmtree(path)
+            with suppress(OSError):
+                path.rmdir()  # which is refused while stages are in it
+
+
+def discard_work(output: Path) -> None:
+    """Remove what an interrupted preparation of an output has left beside it; a folder that is not ours stays."""
+    path = work_path(output)
+    if path.is_dir() and _is_ours(path):
+        with open_work_folder(output) as work:
+            work.discard_stages()
 
 
 def work_path(output: Path) -> Path:
@@ -93,18 +106,52 @@ def place(file: Path, target: Path) -> None:
         shutil.copyfile(file, target)
 
 
-def _make(path: Path) -> IO[str]:
-    """Make the work folder, and open its lock file."""
-    if path.is_dir() and any(path.iterdir()) and not (path / _LOCK).exists():
+def is_finished(output: Path, corpus: Corpus, *, key: str, overwrite: bool) -> bool:
+    """True where `output` holds the data with this key, whole; False where it is to be written.
+
+    DataError where it holds anything else. Where `overwrite`, prepared data of any kind is replaced; foreign files
+    never are.
+    """
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return False
+    if kind_of(output) != "data":
         raise DataError(
-            f"{path} is in the way: nmt prepare would work there, and did not make it",
-            where=str(path),
-            hint="move it away, or choose another -o",
+            f"{output} exists and is not prepared data", where=str(output), hint="choose another folder with -o"
         )
+    if overwrite:
+        return False
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        return (path / _LOCK).open("w")
-    except OSError as problem:
-        raise DataError(
-            f"cannot make {path}: {problem.strerror}", where=str(path), hint="choose another folder with -o"
-        ) from None
+        manifest = read_manifest(output)
+    except DataError as problem:
+        raise DataError(problem.message, where=problem.where, hint="add --overwrite to prepare it again") from None
+    if manifest.fingerprint == key:
+        return _is_whole(output)
+    raise DataError(
+        f"{output} holds other data: {_first_difference(manifest, corpus)}",
+        where=str(output),
+        hint="choose another folder with -o, or add --overwrite to replace it",
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """True where a work folder holds nothing but stages, finished or, under hidden names, half-written."""
+    return all(entry.name.startswith(".") or (entry / _RECORD).is_file() for entry in path.glob("*"))
+
+
+def _is_whole(output: Path) -> bool:
+    """True where nothing is missing or damaged: neither what training reads, nor the report."""
+    try:
+        open_prepared(output)
+        read_report(output)
+    except DataError as problem:
+        logger.warning("%s is damaged (%s): preparing it again", output, problem.message)
+        return False
+    return True
+
+
+def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
+    there, here = flatten(manifest.corpus), flatten(corpus.model_dump(mode="json"))
+    for path, value in here.items():
+        if path[0] not in _WITHOUT_EFFECT and there.get(path) != value:
+            return f"{'.'.join(path)} is {there.get(path)} there, {value} here"
+    return "its input files had other contents"

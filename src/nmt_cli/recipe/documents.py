@@ -5,8 +5,9 @@ PyYAML follows YAML 1.1, where `5e-4` is a string and `no` is false; here the fi
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ Model = TypeVar("Model", bound=BaseModel)
 Locate = Callable[[yaml.Node], str]
 
 _TAG = "tag:yaml.org,2002:"
+# Behind longer lines a note follows at once.
+_NOTE_COLUMN = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,11 @@ def parse_document(text: str, *, source: str) -> Document:
         reason = ", ".join(part for part in (problem.context, problem.problem) if part)
         hint = "check indentation (spaces, no tabs), quotes and brackets"
         raise RecipeError(f"this is not YAML: {reason}", where=f"{source}:{line}", hint=hint) from None
-    except yaml.YAMLError as problem:
-        raise RecipeError(f"this is not YAML: {problem}", where=source, hint="save it as plain UTF-8 text") from None
+    except yaml.reader.ReaderError as problem:
+        # Its text has a second line, of positions.
+        line, reason = text.count("\n", 0, problem.position) + 1, str(problem).splitlines()[0]
+        hint = "remove that character, or save the file as plain UTF-8 text"
+        raise RecipeError(f"this is not YAML: {reason}", where=f"{source}:{line}", hint=hint) from None
     origins: dict[KeyPath, str] = {}
     values = {} if node is None else _construct(node, (), lambda at: f"{source}:{at.start_mark.line + 1}", origins, ())
     if not isinstance(values, dict):
@@ -84,6 +90,13 @@ def parse_value(text: str, *, source: str) -> Any:
 def dump_values(values: Mapping[str, Any]) -> str:
     """The values as YAML text that reads back equal here and by the rules of YAML 1.1."""
     return yaml.dump(dict(values), Dumper=_CarefulDumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def dump_annotated(values: Mapping[str, Any], notes: Mapping[KeyPath, str]) -> str:
+    """As `dump_values`, with the note on a value behind it as a comment; each value takes one line."""
+    lines = [(text, notes.get(path, "")) for path, text in _lines(values, ())]
+    width = min(_NOTE_COLUMN, max((len(text) for text, note in lines if note), default=0))
+    return "".join(f"{text:<{width}}  # {_on_one_line(note)}\n" if note else f"{text}\n" for text, note in lines)
 
 
 def merge(parent: Document, child: Document) -> Document:
@@ -114,6 +127,24 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
         path = document_path(mistake["loc"], document.values)
         hint = suggest(mistake, path, schema=schema, values=document.values, fix=fix)
         raise RecipeError(describe(mistake, path), where=document.origin(path) or source, hint=hint) from None
+
+
+def _lines(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """The lines of nested mappings as YAML, each with the path of what it says."""
+    for key, value in values.items():
+        inner, indent = (*path, key), "  " * len(path)
+        if isinstance(value, Mapping) and value:
+            yield inner, f"{indent}{key}:"
+            yield from _lines(value, inner)
+        else:
+            text = yaml.dump({key: value}, Dumper=_LineDumper, sort_keys=False, allow_unicode=True, width=math.inf)
+            for line in text.splitlines():
+                yield inner, f"{indent}{line}"
+
+
+def _on_one_line(note: str) -> str:
+    """A note without what would end the comment, or what may not stand in YAML."""
+    return "".join(character if character.isprintable() else "?" for character in " ".join(note.split()))
 
 
 def _below(document: Document, key: str) -> Document:
@@ -186,6 +217,15 @@ class _CarefulDumper(yaml.SafeDumper):
         return self.represent_scalar(f"{_TAG}str", text, style=style)
 
 
+class _LineDumper(_CarefulDumper):
+    """A dumper that keeps every text on one line."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """A scalar, in double quotes where it has any line break: within them it is written as an escape."""
+        style = '"' if re.search("[\n\r\x85\u2028\u2029]", text) else None
+        return self.represent_scalar(f"{_TAG}str", text, style=style)
+
+
 _PATTERNS = {
     "null": re.compile(r"^(?:~|null|Null|NULL|)$"),
     "bool": re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
@@ -200,7 +240,8 @@ _FIRST_CHARACTERS = {
     "int": list("-+0123456789"),
     "float": list("-+.0123456789"),
 }
-_CarefulDumper.add_representer(str, _CarefulDumper.represent_text)
+for _dumper in (_CarefulDumper, _LineDumper):
+    _dumper.add_representer(str, _dumper.represent_text)
 for _kind, _pattern in _PATTERNS.items():
-    for _class in (_CoreLoader, _CarefulDumper):
+    for _class in (_CoreLoader, _CarefulDumper, _LineDumper):
         _class.add_implicit_resolver(f"{_TAG}{_kind}", _pattern, _FIRST_CHARACTERS[_kind])

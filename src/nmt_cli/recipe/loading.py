@@ -25,7 +25,7 @@ from nmt_cli.recipe.schema import Recipe
 Kind = Literal["recipe", "corpus"]
 
 _COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
-_FIX = "nmt train RECIPE --dry-run shows every key with its value"
+_FIX = "write a value that is allowed there: nmt train base --dry-run shows every key with one"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _OWN_KEYS = ("name", "description")
 
@@ -112,10 +112,12 @@ def packaged_names(*, kind: Kind) -> list[str]:
 
 
 def _nearest(name: str, names: Sequence[str]) -> list[str]:
-    """The names whose last part is most like that of `name`."""
-    stems = [known.rpartition("/")[2] for known in names]
-    near = difflib.get_close_matches(name.rpartition("/")[2], list(dict.fromkeys(stems)), n=2, cutoff=0.5)
-    return [known for stem in near for known, its_stem in zip(names, stems, strict=True) if its_stem == stem][:2]
+    """The names whose last part is most like that of `name`; of equal ones, that in the folder of `name` or in none."""
+    folder, _, stem = name.rpartition("/")
+    by_stem: dict[str, str] = {}
+    for known in sorted(names, key=lambda known: (known.rpartition("/")[0] != folder, "/" in known)):
+        by_stem.setdefault(known.rpartition("/")[2], known)
+    return [by_stem[near] for near in difflib.get_close_matches(stem, by_stem, n=2, cutoff=0.5)]
 
 
 def _named_after(file: Path) -> Document:

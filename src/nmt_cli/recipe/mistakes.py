@@ -14,7 +14,9 @@ KeyPath = tuple[str | int, ...]
 
 _SHOULD_BE = {
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
     "float_type": "a number",
+    "float_parsing": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",
     "string_type": "text",
@@ -90,6 +92,12 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             return "write " + " or ".join(f"{key}: {choice}" for choice in choices) + " in it"
         case "value_error":
             return str(error["ctx"]["error"].args[1]) if len(error["ctx"]["error"].args) > 1 else fix
+        case "missing":
+            return f"add {path[-1]}: VALUE"
+        case "string_type" if isinstance(error["input"], int | float) and not isinstance(error["input"], bool):
+            return f'write "{error["input"]}", in quotes'
+        case "string_pattern_mismatch":
+            return "write letters, digits and . _ - only"
         case "int_type" | "float_type":
             number = _as_number(error["input"], whole=error["type"] == "int_type")
             return fix if number is None else f"write {number}"

@@ -1,13 +1,15 @@
-"""The recipe: every setting of a system, typed and frozen; the only home of defaults, which are the paper's base model.
+"""The recipe: every setting of a system, typed and frozen; the only home of defaults.
 
-Vaswani et al. 2017, arXiv:1706.03762; section numbers are the paper's.
+They are the recipe `base`, the base model of Vaswani et al. 2017 (arXiv:1706.03762; section numbers are the paper's), but
+for the padding of the embedding, which suits vocabularies of any size here and that of the paper's authors there.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nmt_cli.devices import PrecisionChoice
 
@@ -15,6 +17,7 @@ PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class Section(BaseModel):
@@ -71,19 +74,19 @@ class ModelConfig(Section):
 class AdamConfig(Section):
     """Adam (section 5.3)."""
 
-    name: Literal["adam"] = "adam"
-    beta1: Probability = 0.9
-    beta2: Probability = 0.98
-    epsilon: PositiveFloat = 1e-9
+    name: Literal["adam"] = Field(default="adam", description="which optimizer this section is of")
+    beta1: Probability = Field(default=0.9, description="decay of the mean of gradients, an update (5.3)")
+    beta2: Probability = Field(default=0.98, description="decay of the mean of their squares (5.3)")
+    epsilon: PositiveFloat = Field(default=1e-9, description="added to the root of that mean (5.3)")
 
 
 class AdamWConfig(Section):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101) on the matrices."""
 
-    name: Literal["adamw"] = "adamw"
-    beta1: Probability = 0.9
-    beta2: Probability = 0.98
-    epsilon: PositiveFloat = 1e-9
+    name: Literal["adamw"] = Field(default="adamw", description="which optimizer this section is of")
+    beta1: Probability = Field(default=0.9, description="decay of the mean of gradients, an update")
+    beta2: Probability = Field(default=0.98, description="decay of the mean of their squares")
+    epsilon: PositiveFloat = Field(default=1e-9, description="added to the root of that mean")
     weight_decay: PositiveFloat = Field(
         default=0.01, description="times the learning rate, subtracted from each matrix"
     )
@@ -92,17 +95,17 @@ class AdamWConfig(Section):
 class NoamConfig(Section):
     """The paper's schedule: factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (equation 3)."""
 
-    name: Literal["noam"] = "noam"
-    factor: PositiveFloat = 1.0
-    warmup_updates: PositiveInt = 4000
+    name: Literal["noam"] = Field(default="noam", description="which schedule this section is of")
+    factor: PositiveFloat = Field(default=1.0, description="multiplies the whole schedule; 1 is the paper's")
+    warmup_updates: PositiveInt = Field(default=4000, description="updates in which the rate rises (5.3)")
 
 
 class CosineConfig(Section):
     """Linear warm-up to a peak, then half a cosine down to zero at the last update."""
 
-    name: Literal["cosine"] = "cosine"
+    name: Literal["cosine"] = Field(default="cosine", description="which schedule this section is of")
     peak: PositiveFloat = Field(description="highest learning rate")
-    warmup_updates: PositiveInt = 4000
+    warmup_updates: PositiveInt = Field(default=4000, description="updates in which the rate rises")
 
 
 Optimizer = Annotated[AdamConfig | AdamWConfig, Field(discriminator="name")]
@@ -137,7 +140,7 @@ class TrainingConfig(Section):
     checkpoint_every: PositiveInt = Field(
         default=1500, description="updates between checkpoints; 10 minutes of the paper's base run (6.1)"
     )
-    keep_last: PositiveInt = Field(default=20, description="newest checkpoints to keep")
+    keep_last: PositiveInt = Field(default=5, description="newest checkpoints to keep")
     keep_best: NonNegativeInt = Field(default=0, description="best checkpoints to keep besides, by validation.metric")
     patience: PositiveInt | None = Field(
         default=None,
@@ -200,14 +203,24 @@ class DecodingConfig(Section):
 class Recipe(Section):
     """A whole system: data, model, training, averaging, decoding."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="the run is runs/NAME")
-    description: str = ""
-    corpus: str = Field(default="wmt14-en-de", description="corpus by name or file; prepared data is data/NAME")
+    name: Name = Field(description="the run is runs/NAME")
+    description: str = Field(default="", description="what the system is, for people")
+    corpus: Name = Field(
+        default="wmt14-en-de", description="name of the corpus: its prepared data is data/NAME, unless --data says where"
+    )
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     validation: ValidationConfig = ValidationConfig()
     averaging: AveragingConfig = AveragingConfig()
     decoding: DecodingConfig = DecodingConfig()
+
+    @field_validator("corpus", mode="before")
+    @classmethod
+    def _corpus_is_no_file(cls, corpus: Any) -> Any:
+        if isinstance(corpus, str) and (corpus.endswith(".yaml") or "/" in corpus):
+            hint = f"write corpus: {PurePath(corpus).stem}, and give the file to nmt prepare"
+            raise ValueError(f"corpus is the name of a corpus, not its file {corpus!r}", hint)
+        return corpus
 
     @model_validator(mode="after")
     def _averaged_checkpoints_are_kept(self) -> Recipe:

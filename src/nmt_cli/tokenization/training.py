@@ -106,7 +106,7 @@ def _vocabulary_error(problem: str, vocab_size: int) -> DataError:
         return DataError(
             f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}",
             where=where,
-            hint=f"--vocab-size {largest} or less, or more training text",
+            hint=f"set tokenizer.vocab_size to {largest} or less, or give more training text",
         )
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", problem):
         smallest = int(found[1])
@@ -114,10 +114,10 @@ def _vocabulary_error(problem: str, vocab_size: int) -> DataError:
             f"a vocabulary of {vocab_size:,} pieces is too small: the text's characters, the 256 bytes and "
             f"the 4 special pieces alone are {smallest:,}",
             where=where,
-            hint=f"--vocab-size of more than {smallest}, or a smaller tokenizer.character_coverage",
+            hint=f"set tokenizer.vocab_size to more than {smallest}, or lower tokenizer.character_coverage",
         )
     return DataError(
         f"SentencePiece cannot train on this text: {problem}",
         where=where,
-        hint="check that the training text is what it should be, or try another --vocab-size",
+        hint="check that the training text is what it should be, or try another tokenizer.vocab_size",
     )

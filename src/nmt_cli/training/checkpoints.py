@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -94,7 +95,7 @@ class CheckpointFolder:
 
     def load(self, checkpoint: Checkpoint, weights: MasterWeights, optimizer: Optimizer) -> TrainingState:
         """Put weights and moments back, after a check of every file's hash, and give the state."""
-        hint = _HINT.format(path=checkpoint.path)
+        hint = _HINT.format(path=shlex.quote(str(checkpoint.path)))
         verify(checkpoint.path, error=ModelError, hint=hint)
         content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=hint)
         state = TrainingState(**content)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
 from nmt_cli.devices import choose_device
+
+
+# The others wait for the first rank while it validates and saves.
+_PATIENCE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> None:
-        """Replace a tensor by its sum over the ranks; a sum, since the loss was divided by the update's tokens before."""
+        """Replace a tensor by its sum over the ranks: each divided its losses by the tokens of all of them before."""
         if self.size > 1:
             dist.all_reduce(tensor)
 
@@ -59,5 +64,5 @@ def join(device: str) -> Ranks:
     if chosen.type == "cuda":
         chosen = choose_device(f"cuda:{local}")
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
     return Ranks(dist.get_rank(), size, chosen)

@@ -27,15 +27,15 @@ def estimate(
 ) -> Estimate:
     """The needs of a recipe with vocabularies of these sizes on `world_size` devices.
 
-    Memory is that of weights, gradients and moments, and of what one full micro-batch keeps for its backward pass; the
-    library's own and the allocator's come on top.
+    Memory is that of weights, gradients and moments, and of what one full micro-batch of a device keeps for its backward
+    pass; the library's own and the allocator's come on top.
     """
     with torch.device("meta"):
         model = Transformer(recipe.model, source_vocab=source_vocab, target_vocab=target_vocab)
     num_parameters = model.num_parameters()
     bytes_each = 4 + 4 + 8 + (2 + 2 if precision == "bf16" else 0)
     training = recipe.training
-    tokens = min(training.max_tokens_per_device, training.batch_tokens)
+    tokens = min(training.max_tokens_per_device, -(-training.batch_tokens // world_size))
     element = 2 if precision == "bf16" else 4
     per_pair = _kept_per_token(recipe.model) * element + model.output_weight.size(0) * element
     return Estimate(

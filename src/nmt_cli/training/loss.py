@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+_ROWS = 128
 _CPU_ELEMENTS = 1 << 22
 _CUDA_ELEMENTS = 1 << 28
 
@@ -28,12 +29,14 @@ def smoothed_cross_entropy(
 ) -> Loss:
     """The loss of hidden [N, D] against gold [N] under the output matrix [W, D], whose first `vocab` rows are pieces.
 
+    Rows of `hidden` beyond those of `gold` are empty slots and count nothing.
+
     As F.cross_entropy(label_smoothing=smoothing, reduction="sum") of the logits: epsilon / V on every piece, the gold
     one included (Szegedy et al. 2016, section 7). The logits exist once, in the precision of `hidden`; statistics are
     float32.
     """
     smoothed, nll = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
-        hidden, output_weight, gold, vocab, smoothing
+        hidden, output_weight, gold, vocab, smoothing, torch.is_grad_enabled()
     )
     return Loss(smoothed, nll)
 
@@ -49,23 +52,27 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         gold: Tensor,
         vocab: int,
         smoothing: float,
+        has_backward: bool,
     ) -> tuple[Tensor, Tensor]:
-        keeps_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]  # type: ignore[attr-defined]  # not annotated
+        # Under no_grad `needs_input_grad` still says that the weights would need one.
+        keeps_gradient = has_backward and any(ctx.needs_input_grad)  # type: ignore[attr-defined]  # not annotated
         num_rows = output_weight.size(0)
         gradient = hidden.new_empty(hidden.size(0), num_rows) if keeps_gradient else None
         if gradient is not None:
             gradient[:, vocab:] = 0
+            gradient[len(gold) :] = 0
         smoothed = hidden.new_zeros((), dtype=torch.float32)
         nll = hidden.new_zeros((), dtype=torch.float32)
         elements = _CUDA_ELEMENTS if hidden.is_cuda else _CPU_ELEMENTS
         block = max(1, elements // num_rows)
+        block = block // _ROWS * _ROWS or block  # sizes that come again, as those of the batches do
         for start in range(0, hidden.size(0), block):
-            rows = slice(start, start + block)
-            logits = F.linear(hidden[rows], output_weight)[:, :vocab]
+            gold_column = gold[start : start + block, None]
+            rows = slice(start, start + len(gold_column))
+            logits = F.linear(hidden[start : start + block], output_weight)[: len(gold_column), :vocab]
             probabilities = logits.softmax(1, dtype=torch.float32)
             # The likeliest piece has a probability of at least 1 / V: its logarithm gives logsumexp without underflow.
             logsumexp = logits.amax(1).float() - probabilities.amax(1).log_()
-            gold_column = gold[rows, None]
             gold_nll = logsumexp - logits.gather(1, gold_column)[:, 0].float()
             mean_nll = logsumexp - logits.sum(1, dtype=torch.float32) / vocab
             nll += gold_nll.sum()
@@ -84,5 +91,5 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         logit_gradient, hidden, output_weight = ctx.saved_tensors  # type: ignore[attr-defined]  # not annotated
-        scale = gradients[0].to(hidden.dtype)
-        return (logit_gradient @ output_weight) * scale, (logit_gradient.t() @ hidden) * scale, None, None, None
+        scale = gradients[0]  # a float32 scalar, which leaves the products in their precision
+        return (logit_gradient @ output_weight) * scale, (logit_gradient.t() @ hidden) * scale, None, None, None, None

@@ -87,5 +87,5 @@ class DataOrder:
                 f"a training sentence has {longest} pieces, more than training.max_tokens_per_device,"
                 f" {self._training.max_tokens_per_device}",
                 where="training.max_tokens_per_device",
-                hint=f"--set training.max_tokens_per_device={longest}, or prepare with a smaller cleaning.max_tokens",
+                hint=f"--set training.max_tokens_per_device={longest}, or prepare with a smaller cleaning.max_words",
             )

@@ -1,19 +1,23 @@
-"""What a training tells: metrics.jsonl always, a live line on a terminal, plain lines elsewhere."""
+"""What a training tells: metrics.jsonl always, a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-
-from nmt_cli import console
+from nmt_cli import console, files
+from nmt_cli.errors import ModelError
+from nmt_cli.training.live import LiveView
 from nmt_cli.training.validation import Validation
 
 _log = logging.getLogger(__name__)
@@ -74,81 +78,104 @@ class Reporter:
         """`file` is metrics.jsonl, appended to; None for a rank that keeps silent."""
         self._updates, self._clock = updates, clock
         self._started, self._first_update = clock(), 0
-        self._stream: IO[str] | None = None if file is None else file.open("a", encoding="utf-8")
-        is_live = file is not None and console.is_interactive() and _log.isEnabledFor(logging.INFO)
-        self._progress = _live_view() if is_live else None
-        self._task: TaskID | None = None
+        self._file = file
+        self._stream = None if file is None else _open_at_end(file)
+        self._view: LiveView | None = None
 
     def __enter__(self) -> Reporter:
-        if self._progress is not None:
-            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
         if self._stream is not None:
             self._stream.close()
 
-    def begin(self, update: int) -> None:
-        """Start counting from `update`, those of earlier runs of the command."""
+    @contextmanager
+    def counting_from(self, update: int) -> Iterator[None]:
+        """Show the progress while the block runs, from `update`, the last one of earlier starts."""
         self._started, self._first_update = self._clock(), update
-        if self._progress is not None:
-            self._task = self._progress.add_task("training", total=self._updates, completed=update, text="")
+        if self._file is None or not (console.is_interactive() and _log.isEnabledFor(logging.INFO)):
+            yield
+            return
+        with LiveView(self._file.absolute().parent.name, updates=self._updates) as self._view:
+            try:
+                yield
+            finally:
+                self._view = None
 
-    def advance(self, update: int) -> None:
-        """Move the live view to `update`."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=update)
+    def advance(
+        self, update: int, *, epoch: int, loss: float, target_tokens: int, seconds: float, learning_rate: float
+    ) -> None:
+        """Move the live view on by an update with a sum of losses over its tokens, 0 of them where it was skipped."""
+        if self._view is None:
+            return
+        if target_tokens:
+            self._view.count(loss=loss, tokens=target_tokens, seconds=seconds)
+        self._view.move(update, epoch=epoch + 1, learning_rate=learning_rate, time_left=self._time_left(update))
 
-    def train(self, *, update: int, epoch: int, window: Window, seconds: float, rate: float, norm: float) -> None:
+    def note(self, text: str) -> None:
+        """Tell on the live view what is done between two updates."""
+        if self._view is not None:
+            self._view.note(text)
+
+    def train(
+        self, *, update: int, epoch: int, window: Window, seconds: float, learning_rate: float, norm: float
+    ) -> None:
         """A line about the updates since the last one."""
         tokens = max(window.target_tokens, 1)
-        speed = window.rate(seconds)
+        loss, speed = window.smoothed / tokens, window.rate(seconds)
         self.event(
             "train",
             update=update,
             epoch=epoch,
-            loss=window.smoothed / tokens,
+            loss=loss,
             nll=window.nll / tokens,
-            learning_rate=rate,
+            learning_rate=learning_rate,
             gradient_norm=norm,
             target_tokens_per_second=speed,
             source_tokens=window.source_tokens,
             target_tokens=window.target_tokens,
             seconds=seconds,
         )
-        text = f"loss {window.smoothed / tokens:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s  {self._time_left(update)}"
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=update, text=text)
-        else:
-            self.say(f"update {update:,}/{self._updates:,}  epoch {epoch + 1}  {text}")
+        if self._view is None:
+            figures = f"loss {loss:.3f}  learning rate {learning_rate:.2e}  {speed:,.0f} tokens/s"
+            self.say(f"{self._at(update)}/{self._updates:,}  epoch {epoch + 1}  {figures}  {self._time_left(update)}")
 
     def validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
         """What a validation after `update` has measured."""
         self.event("validation", update=update, **asdict(measured))
         score = "" if measured.bleu is None else f"  BLEU {measured.bleu:.2f}"
         self.say(
-            f"update {update:,}  validation loss {measured.loss:.4f}  perplexity {measured.perplexity:.3f}{score}"
-            f"  in {measured.seconds:.0f} s{'  (best so far)' if is_best else ''}"
+            f"{self._at(update)}  validation loss {measured.loss:.4f}  perplexity {measured.perplexity:.3f}{score}"
+            f"  in {measured.seconds:.1f} s{'  best so far' if is_best else ''}"
         )
+        if is_best and self._view is not None:
+            self._view.keep_best(f"{score.strip() or f'loss {measured.loss:.4f}'} after {update:,}")
 
     def event(self, event: str, **values: Any) -> None:
-        """Append a line to metrics.jsonl."""
-        if self._stream is not None:
-            self._stream.write(json.dumps({"event": event, **values}) + "\n")
-            self._stream.flush()
+        """Append a line to metrics.jsonl, where a value that is not finite is null; ModelError on a full disk."""
+        if self._stream is None or self._file is None:
+            return
+        finite = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+        line = json.dumps({"event": event, **finite}).encode() + b"\n"
+        with files.disk_errors(self._file, ModelError):
+            while line:
+                line = line[self._stream.write(line) :]
 
     def say(self, text: str) -> None:
         """A line for the reader."""
-        if self._stream is None:
-            return
-        if self._progress is not None:
-            self._progress.console.print(text, highlight=False, markup=False)
-        else:
+        if self._view is not None:
+            self._view.console.print(text, highlight=False, markup=False)
+        elif self._stream is not None:
             _log.info("%s", text)
+
+    def _at(self, update: int) -> str:
+        """The update, as wide as the last one."""
+        return f"update {update:>{len(f'{self._updates:,}')},}"
 
     def _time_left(self, update: int) -> str:
         done = update - self._first_update
@@ -158,12 +185,11 @@ class Reporter:
         return f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d} left"
 
 
-def _live_view() -> Progress:
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}", markup=False),
-        console=console.stderr_console(),
-        expand=True,
-    )
+def _open_at_end(file: Path) -> FileIO:
+    """The file to append to, without a buffer; what a crash has left of a last line is cut off."""
+    with files.disk_errors(file, ModelError):
+        if file.is_file() and (size := file.stat().st_size):
+            whole = file.read_bytes().rfind(b"\n") + 1
+            if whole < size:
+                os.truncate(file, whole)
+        return file.open("ab", buffering=0)

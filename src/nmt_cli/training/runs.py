@@ -12,13 +12,13 @@ from typing import Any
 
 from nmt_cli import files
 from nmt_cli.bundle.kinds import RUN_FILE, kind_of
-from nmt_cli.bundle.run import Run, RunRecord, open_run
+from nmt_cli.bundle.run import CHECKPOINTS, Run, RunRecord, open_run
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.recipe.loading import dump_recipe, flatten
 from nmt_cli.recipe.schema import CosineConfig, Recipe
 
-# What may change between the starts of one run, since no update depends on it.
+# What may change between the starts of one run, since which updates it takes does not depend on it.
 _FREE = (
     ("name",),
     ("description",),
@@ -28,21 +28,26 @@ _FREE = (
     ("validation",),
     *(("training", key) for key in ("log_every", "checkpoint_every", "keep_last", "keep_best", "patience")),
     ("training", "max_skipped_updates"),
+    ("training", "max_tokens_per_device"),  # as the number of devices: the same updates, other dropout masks
+    ("training", "precision"),  # checked against what the checkpoints were trained in
 )
 
 
 def open_or_begin(directory: Path, recipe: Recipe, data: PreparedData, *, command: Sequence[str], restart: bool) -> Run:
-    """The run in `directory`, begun where there is none.
+    """The run in `directory`, begun where there is none, or none that has saved anything.
 
     Raises RecipeError where the run that stands there was made with other settings or data; `restart` removes it first.
     """
     if restart and kind_of(directory) == "run":
-        shutil.rmtree(directory)
+        files.remove_directory(directory)
     if (directory / RUN_FILE).is_file():
         run = open_run(directory)
-        _check_same(run, recipe, data)
-        files.write_file(directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
-        return open_run(directory)
+        if (problem := _difference(run, recipe, data)) is None:
+            files.write_file(directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
+            return open_run(directory)
+        if not _has_saved_nothing(directory):
+            raise problem
+        files.remove_directory(directory)
     if directory.exists() and any(directory.iterdir()):
         raise ModelError(
             f"{directory} exists and is not a run", where=str(directory), hint="choose another folder with -o"
@@ -55,9 +60,18 @@ def open_or_begin(directory: Path, recipe: Recipe, data: PreparedData, *, comman
     return open_run(directory)
 
 
-def mark_finished(run: Run) -> Run:
-    """Note in run.json when the training came to its end."""
-    record = run.record.model_copy(update={"finished": _now()})
+def check_place(directory: Path) -> None:
+    """Raise ModelError where `directory` cannot be that of a run, whatever is in it."""
+    if directory.name in ("", ".."):
+        raise ModelError(f"{directory} is not a folder of its own", where="-o", hint="for example -o runs/mine")
+    for path in (directory, *directory.parents):
+        if path.exists() and not path.is_dir():
+            raise ModelError(f"{path} is a file", where=str(directory), hint="choose another folder with -o")
+
+
+def mark_finished(run: Run, *, is_finished: bool) -> Run:
+    """Note in run.json when the training came to its end, or that it goes on after one."""
+    record = run.record.model_copy(update={"finished": _now() if is_finished else None})
     files.write_file(run.directory / RUN_FILE, _as_json(record), error=ModelError)
     return open_run(run.directory)
 
@@ -69,12 +83,13 @@ def recipe_fingerprint(recipe: Recipe, data: PreparedData) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_same(run: Run, recipe: Recipe, data: PreparedData) -> None:
+def _difference(run: Run, recipe: Recipe, data: PreparedData) -> RecipeError | None:
+    """Why the run cannot go on with this recipe and these data; None where it can."""
     old, new = _binding(run.recipe), _binding(recipe)
     changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
     if changed:
         path = changed[0]
-        raise RecipeError(
+        return RecipeError(
             f"the run in {run.directory} was trained with {'.'.join(path)} {old.get(path)!r}, not {new.get(path)!r}",
             where=str(run.directory / "recipe.yaml"),
             hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
@@ -83,11 +98,20 @@ def _check_same(run: Run, recipe: Recipe, data: PreparedData) -> None:
         run.record.tokenizers != _fingerprints(data)
         or run.record.data_summary.get("fingerprint") != data.manifest.fingerprint
     ):
-        raise RecipeError(
+        return RecipeError(
             f"the run in {run.directory} was begun with other data than {data.directory}",
             where=str(data.directory),
             hint=f"give --data {run.record.data} if that is unchanged, another folder with -o, or --restart",
         )
+    return None
+
+
+def _has_saved_nothing(directory: Path) -> bool:
+    """True where there is only what a start leaves that failed before its first checkpoint."""
+    files.clear_interrupted(directory / CHECKPOINTS, name="update-*")
+    begun = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity"}
+    is_bare = all(entry.name in begun for entry in directory.iterdir())
+    return is_bare and not any((directory / CHECKPOINTS).glob("*"))
 
 
 def _binding(recipe: Recipe) -> dict[tuple[str, ...], Any]:

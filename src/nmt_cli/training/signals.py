@@ -18,7 +18,7 @@ class StopSignal:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals while the block runs; a second one does not wait and raises KeyboardInterrupt."""
+        """Take the signals while the block runs; a second Ctrl-C does not wait and raises KeyboardInterrupt."""
         earlier = {number: signal.signal(number, self._receive) for number in _NUMBERS}
         try:
             yield
@@ -27,6 +27,6 @@ class StopSignal:
                 signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
+        if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.received = number
+        self.received = self.received or number

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import signal
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import torch
 
 from nmt_cli.bundle.average import choose, make_model
+from nmt_cli.bundle.config import load_config
+from nmt_cli.bundle.kinds import kind_of
 from nmt_cli.bundle.run import Run
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision, keep_freed_memory
@@ -30,6 +32,7 @@ from nmt_cli.training.validation import Validation, Validator
 
 Ending = Literal["finished", "patience", "preempted", "interrupted"]
 _SANITY_SENTENCES = 2
+_CALMER = "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
 
 
 class Trainer:
@@ -56,35 +59,46 @@ class Trainer:
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends it; saved either way."""
         file = self._run.directory / "metrics.jsonl" if self._ranks.is_first else None
-        with Reporter(file, updates=self._recipe.training.updates) as reporter:
+        with Reporter(file, updates=self._recipe.training.updates) as reporter, self._stop.listening():
             self._resume(reporter)
-            if self._state.update == 0:
-                self._sanity_pass(reporter)
-            reporter.begin(self._state.update)
-            with self._stop.listening():
-                ending = self._loop(reporter)
-            reporter.event("end", reason=ending, update=self._state.update)
+            ending = self._end() or self._train_on(reporter)
             if ending in ("finished", "patience"):
-                self._finish(reporter)
+                self._finish(reporter, ending)
+            else:
+                reporter.event("end", reason=ending, update=self._state.update)
+                reporter.say(f"stopped after update {self._state.update:,}, saved: the same command continues")
         self._ranks.wait()
         return ending
 
+    def _train_on(self, reporter: Reporter) -> Ending:
+        if self._run.record.finished is not None and self._ranks.is_first:
+            self._run = mark_finished(self._run, is_finished=False)
+        if self._state.update == 0:
+            self._sanity_pass(reporter)
+        with reporter.counting_from(self._state.update):
+            return self._loop(reporter)
+
     def _loop(self, reporter: Reporter) -> Ending:
-        training = self._recipe.training
-        while self._state.update < training.updates:
-            if self._has_lost_patience():
-                return "patience"
+        while (ending := self._end()) is None:
             self._update(reporter)
-            update = self._state.update
-            is_last = update == training.updates
             is_stopped = self._ranks.any(self._stop.received is not None)
-            if self._is_validation_due() and not is_stopped:
+            is_measured = self._is_validation_due() and not is_stopped
+            if is_measured:
                 self._validate(reporter)
-            if is_stopped or is_last or update % training.checkpoint_every == 0 or self._has_lost_patience():
+            if is_stopped or self._is_checkpoint_due(is_measured=is_measured) or self._end() is not None:
                 self._save(reporter)
             if is_stopped:
                 return "preempted" if self._stop.received == signal.SIGTERM else "interrupted"
-        return "finished"
+        return ending
+
+    def _end(self) -> Ending | None:
+        """How the training has ended by its recipe; None where it goes on."""
+        training, state = self._recipe.training, self._state
+        if state.update >= training.updates:
+            return "finished"
+        if training.patience is None:
+            return None
+        return "patience" if self._ranks.any(state.validations_since_best >= training.patience) else None
 
     def _update(self, reporter: Reporter) -> None:
         self._stopwatch.run()
@@ -100,11 +114,18 @@ class Trainer:
             index=self._order.index,
         )
         self._validation = None
-        reporter.advance(number)
         if result.is_applied:
             self._window.add(result.smoothed, result.nll, self._order.source_tokens(micro), tokens)
         else:
             self._note_skip(reporter)
+        reporter.advance(
+            number,
+            epoch=self._order.epoch,
+            loss=result.smoothed,
+            target_tokens=tokens if result.is_applied else 0,
+            seconds=self._stopwatch.seconds,
+            learning_rate=result.learning_rate,
+        )
         if number % self._recipe.training.log_every == 0:
             self._log(result, reporter)
 
@@ -115,7 +136,7 @@ class Trainer:
             epoch=self._state.epoch,
             window=self._window,
             seconds=seconds,
-            rate=result.learning_rate,
+            learning_rate=result.learning_rate,
             norm=result.gradient_norm,
         )
         self._window = Window(started=seconds)
@@ -128,8 +149,7 @@ class Trainer:
             raise TrainingError(
                 f"{in_row} updates in a row had gradients that are not finite, the last at update {update:,}",
                 where=str(self._run.directory / "metrics.jsonl"),
-                hint="in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1"
-                " or --precision fp32",
+                hint=_CALMER,
             )
 
     def _is_validation_due(self) -> bool:
@@ -137,12 +157,23 @@ class Trainer:
         is_at_interval = update % self._recipe.validation.every == 0 or update == self._recipe.training.updates
         return is_at_interval and self._state.validated != update
 
+    def _is_checkpoint_due(self, *, is_measured: bool) -> bool:
+        training = self._recipe.training
+        return self._state.update % training.checkpoint_every == 0 or (is_measured and training.keep_best > 0)
+
     def _validate(self, reporter: Reporter) -> None:
         """Measure on the first rank; its record of the best decides, and the others hear of it through patience."""
         self._stopwatch.stop()
         if not self._ranks.is_first:
             return
+        reporter.note(f"validating after update {self._state.update:,}")
         measured = self._validator.measure(self._updater.model, self._searcher, max_sentences=None)
+        if not math.isfinite(measured.loss):
+            raise TrainingError(
+                f"the validation loss after update {self._state.update:,} is not finite",
+                where=str(self._run.directory / "metrics.jsonl"),
+                hint=_CALMER,
+            )
         self._validation = measured
         self._state = self._state.after_validation(measured, metric=self._recipe.validation.metric)
         reporter.validation(self._state.update, measured, is_best=self._state.validations_since_best == 0)
@@ -171,8 +202,9 @@ class Trainer:
             )
         self._state = state
         self._order.move_to(epoch=state.epoch, index=state.index)
-        reporter.event("resume", update=state.update)
-        reporter.say(f"resuming {self._run.directory} after update {state.update:,}")
+        if self._end() is None:
+            reporter.event("resume", update=state.update)
+            reporter.say(f"resuming {self._run.directory} after update {state.update:,}")
         if self._is_validation_due():  # the stop came between the update and its validation
             self._validate(reporter)
             self._save(reporter)
@@ -184,9 +216,9 @@ class Trainer:
         self._updater.weights.gradients.zero_()
         if self._ranks.is_first:
             self._validator.measure(model, self._searcher, max_sentences=_SANITY_SENTENCES)
-            with tempfile.TemporaryDirectory(dir=self._run.directory, prefix=".sanity-") as folder:
-                trial = CheckpointFolder(Path(folder), recipe_fingerprint="")
-                trial.save(self._state, self._updater.weights, self._updater.optimizer, validation=None)
+            trial = CheckpointFolder(self._run.directory / ".sanity", recipe_fingerprint="")
+            trial.save(self._state, self._updater.weights, self._updater.optimizer, validation=None)
+            shutil.rmtree(self._run.directory / ".sanity")
         architecture = self._recipe.model
         kernel = choose_kernel(
             self._ranks.device,
@@ -197,20 +229,26 @@ class Trainer:
         )
         reporter.say(f"sanity pass done: train, validate, decode, score, save ({self._precision}, {kernel} attention)")
 
-    def _finish(self, reporter: Reporter) -> None:
+    def _finish(self, reporter: Reporter, ending: Ending) -> None:
         """Leave a model directory: of the best checkpoint where the recipe keeps those, else of the last."""
         if not self._ranks.is_first:
             return
-        run = mark_finished(self._run)
-        keeps_best = self._recipe.training.keep_best > 0
-        (chosen,) = choose(run, last=None if keeps_best else 1, best=1 if keeps_best else None)
-        output = run.directory / "model"
+        output, keeps_best = self._run.directory / "model", self._recipe.training.keep_best > 0
+        (chosen,) = choose(self._run, last=None if keeps_best else 1, best=1 if keeps_best else None)
+        update = self._state.update
+        is_there = kind_of(output) == "model" and load_config(output).updates == [chosen.update]
+        if self._run.record.finished is not None and is_there:
+            reporter.say(f"{self._run.directory} finished before, after update {update:,}; its model is {output}")
+            return
+        if ending == "patience":
+            reporter.say(
+                f"no better {self._recipe.validation.metric} in {self._state.validations_since_best} validations:"
+                f" training ends after update {update:,}"
+            )
+        reporter.event("end", reason=ending, update=update)
+        run = mark_finished(self._run, is_finished=True)
         make_model(run, [chosen], output=output, overwrite=True, command=self._command)
         reporter.say(f"model of update {chosen.update:,} written to {output}")
-
-    def _has_lost_patience(self) -> bool:
-        patience = self._recipe.training.patience
-        return patience is not None and self._ranks.any(self._state.validations_since_best >= patience)
 
     def _build_searcher(self, data: PreparedData) -> Transformer:
         """The model that validation translates with: on a CPU in float32, as in `nmt decode`, on the master weights."""

@@ -14,6 +14,7 @@ from nmt_cli.dataset.batch import make_batch
 from nmt_cli.dataset.plan import Array
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.decoding.batches import search_batches
+from nmt_cli.errors import DataError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.scoring.metrics import bleu
@@ -53,6 +54,13 @@ class Validator:
         self._usable = np.flatnonzero(
             np.maximum(self._pairs.src.lengths, self._pairs.tgt.lengths) <= recipe.model.max_positions
         )
+        if not len(self._usable):
+            longest = recipe.model.max_positions
+            raise DataError(
+                f"no validation pair is left: all {len(self._pairs):,} are longer than model.max_positions, {longest}",
+                where=str(data.directory),
+                hint="prepare with shorter validation text, or raise model.max_positions",
+            )
         self._tokenizer = Tokenizer.load(data.target_tokenizer_file)
         self._sources = Tokenizer.load(data.source_tokenizer_file).encode(data.texts("valid")[0])
         self._references = data.texts("valid")[1]

@@ -26,18 +26,15 @@ class MasterWeights:
         self.values = torch.cat([parameter.detach().float().reshape(-1) for _, parameter in parameters])
         self.gradients = torch.zeros_like(self.values)
         self._copy: Tensor | None = None
-        self._copy_gradients: Tensor | None = None
         if precision == "bf16":
             model.to(torch.bfloat16)
             self._copy = self.values.bfloat16()
-            self._copy_gradients = torch.zeros_like(self._copy)
-        values = self.values if self._copy is None else self._copy
-        gradients = self.gradients if self._copy_gradients is None else self._copy_gradients
-        for (_, parameter), value, gradient in zip(
-            parameters, self._split(values), self._split(gradients), strict=True
-        ):
+        self._parameters = [parameter for _, parameter in parameters]
+        self._sums = self._split(self.gradients)
+        values = self._split(self.values if self._copy is None else self._copy)
+        for parameter, value, total in zip(self._parameters, values, self._sums, strict=True):
             parameter.data = value
-            parameter.grad = gradient
+            parameter.grad = total if self._copy is None else None
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of a vector [P] by parameter name."""
@@ -50,9 +47,12 @@ class MasterWeights:
 
     def collect(self) -> None:
         """Add the gradients of the last backward pass to the float32 sum."""
-        if self._copy_gradients is not None:
-            self.gradients.add_(self._copy_gradients)
-            self._copy_gradients.zero_()
+        if self._copy is None:
+            return
+        for parameter, total in zip(self._parameters, self._sums, strict=True):
+            if parameter.grad is not None:
+                total.add_(parameter.grad)
+                parameter.grad = None
 
     def publish(self) -> None:
         """Let the model see the present values."""

@@ -13,27 +13,24 @@ class Part:
 
     english: str
     german: str
-    field: str = "adjunct"
+    field: str = "time"
 
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """A noun in both languages; `plural` is empty for mass nouns."""
+    """A noun: English singular and plural; German nominative and genitive singular, plural (mass nouns: empty)."""
 
-    english: str
-    english_plural: str
+    english: tuple[str, ...]
+    german: tuple[str, ...]
     gender: str
-    german: str
-    genitive: str
-    plural: str
 
 
 @dataclass(frozen=True, slots=True)
 class Determiner:
-    """A determiner; `inflection` is a determiner with the same endings: der, dieser, mein, ein, viele, zwei or Annas."""
+    """A determiner; `inflection` is a word with the same endings: der, dieser, mein, ein, viele, zwei or Annas."""
 
-    english: str
-    english_plural: str
+    singular: str
+    plural: str
     german: str
     inflection: str
 
@@ -57,18 +54,16 @@ class Verb:
 
     english: Paradigm
     german: Paradigm
-    takes_sein: bool = False
+    takes_sein: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One valency of a verb; a slot is a form for `phrase` and sorts of noun, `clause` a conjunction or empty."""
+    """One valency of a verb: sorts of subject, then complements with their sorts, and adjuncts behind plus signs."""
 
     verb: Verb
     subjects: list[str]
-    slots: list[list[str]]
-    clause: str
-    adjuncts: list[str]
+    pattern: str
 
 
 def read_table(text: str, read: Callable[[str], T]) -> dict[str, list[T]]:
@@ -82,17 +77,17 @@ def read_table(text: str, read: Callable[[str], T]) -> dict[str, list[T]]:
 def read_noun(entry: str) -> Noun:
     """The noun of `child/children das Kind -es -er`."""
     english, article, german, *endings = entry.split()
-    genitive, plural = ([german + e[1:] if e[0] == "-" else e for e in endings] + [""])[:2]
+    genitive, plural = [german + end[1:] if end[0] == "-" else end for end in endings] + [""] * (2 - len(endings))
     singular, _, irregular = english.partition("/")
     gender = {"der": "m", "die": "f", "das": "n"}[article]
-    return Noun(singular, irregular or suffixed(singular, "s"), gender, german, genitive, plural)
+    return Noun((singular, irregular or suffixed(singular, "s")), (german, genitive, plural), gender)
 
 
 def compound(modifier: str, head: Noun) -> Noun:
     """The compound of a modifier with its linking form, such as `kitchen Küchen`, and a head, which inflects."""
     english, link = modifier.split()
-    german, genitive, plural = (form and link + form.lower() for form in (head.german, head.genitive, head.plural))
-    return Noun(f"{english} {head.english}", f"{english} {head.english_plural}", head.gender, german, genitive, plural)
+    german = tuple(form and link + form.lower() for form in head.german)
+    return Noun(tuple(f"{english} {form}" for form in head.english), german, head.gender)
 
 
 def read_verb(entry: str) -> Verb:
@@ -102,32 +97,15 @@ def read_verb(entry: str) -> Verb:
     base, _, particle = head.partition("_")
     past, participle = irregular or [suffixed(base, "d")] * 2
     prefix, _, infinitive = german.rpartition("-")
-    third, preterite, german_participle = [part for part in parts if part != "ist"] or weak_parts(infinitive)
-    preterites = preterite + ("n" if preterite[-1] == "e" else "en")
+    stem = infinitive.removesuffix("n").removesuffix("e")
+    weak = stem + ("et" if stem.endswith(("t", "d", "chn", "ffn")) else "t")
+    ge = "" if stem.startswith(("be", "er", "ge", "ver", "über")) or stem.endswith("ier") else "ge"
+    third, preterite, perfect = [part for part in parts if part != "ist"] or [weak, weak + "e", ge + weak]
     return Verb(
         Paradigm(base, suffixed(base, "s"), base, past, past, participle, particle),
-        Paradigm(infinitive, third, infinitive, preterite, preterites, german_participle, prefix),
+        Paradigm(infinitive, third, infinitive, preterite, preterite.removesuffix("e") + "en", perfect, prefix),
         takes_sein="ist" in parts,
     )
-
-
-def weak_parts(infinitive: str) -> list[str]:
-    """Third person, preterite and participle of a weak verb: kauft, kaufte, gekauft."""
-    stem = infinitive.removesuffix("n").removesuffix("e")
-    third = stem + ("et" if stem.endswith(("t", "d", "chn", "ffn")) else "t")
-    has_no_ge = stem.startswith(("be", "er", "ge", "ver", "über")) or stem.endswith("ier")
-    return [third, third + "e", third if has_no_ge else "ge" + third]
-
-
-def read_frames(valency: str, verbs: list[Verb]) -> list[Frame]:
-    """The frames that verbs have in a valency such as `person: acc person, whether; whether`."""
-    subjects, frames = valency.split(":")
-    read = []
-    for governed, *adjuncts in (frame.split(" +") for frame in frames.split(";")):
-        slots = [slot.split() for slot in governed.split(",") if slot.strip()]
-        clause = slots.pop()[0] if slots and slots[-1][0] in ("that", "whether", "to") else ""
-        read += [Frame(verb, subjects.split(), slots, clause, adjuncts) for verb in verbs]
-    return read
 
 
 def suffixed(word: str, ending: str) -> str:

@@ -1,33 +1,40 @@
 """Random sentences of the demo grammar, and the corpus made of them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TypeVar
 
-from nmt_cli.preparing.demo import lexicon
-from nmt_cli.preparing.demo.clauses import BE, CAN, HAVE, MUST, NOT, SHOULD, WANT, WILL, Clause, linked, relative, sentence
-from nmt_cli.preparing.demo.lexemes import Determiner, Frame, Noun, Part, compound, read_frames, read_noun, read_table, read_verb
-from nmt_cli.preparing.demo.phrases import Nominal, modified, noun_phrase, phrase, pronoun, relative_pronoun
+from nmt_cli.preparing.demo import grammar, lexemes, lexicon
+from nmt_cli.preparing.demo.grammar import BE, HAVE, MODALS, NOT, NOTHING, WILL, Clause, Nominal, linked, phrase
+from nmt_cli.preparing.demo.lexemes import Determiner, Frame, Part, T, read_table
 
-T = TypeVar("T")
-NOUNS = read_table(lexicon.NOUNS, read_noun)
+NOUNS = read_table(lexicon.NOUNS, lexemes.read_noun)
 MODIFIERS = read_table(lexicon.COMPOUNDS, str)
-ADJECTIVES = read_table(lexicon.ADJECTIVES, lambda entry: Part(*entry.split(), field="complement"))
-WORDS = read_table(lexicon.WORDS, lambda entry: Part(*entry.split("="), field="time"))
-DETERMINERS = read_table(lexicon.DETERMINERS, lambda entry: Determiner(*entry.replace("-", "").split(" ")))
-PRONOUNS = [pronoun(*entry.split()) for entry in lexicon.PRONOUNS.split(", ")]
-FRAMES = [frame for item in read_table(lexicon.VERBS, read_verb).items() for frame in read_frames(*item)]
-PLAIN = [frame for frame in FRAMES if not frame.clause] + [Frame(BE, list(NOUNS), [["predicate"]], "", [])] * 8
-PERSONAL, GOVERNING = [frame for frame in PLAIN if frame.subjects[0] == "person"], [frame for frame in FRAMES if frame.clause]
+ADJECTIVES = read_table(lexicon.ADJECTIVES, lambda entry: Part(*entry.split()))
 ADJUNCTS = read_table(lexicon.ADJUNCTS, str.split)
-AUXILIARIES = {"present": [None] * 4 + [HAVE] * 3 + [WILL, CAN, SHOULD, MUST, WANT], "past": [None] * 6 + [MUST, WANT]}
-TAILS = ("", "adjunct", "time", "both", "subject", "relative")
+WORDS = read_table(lexicon.WORDS, lambda entry: Part(*entry.split("=")))
+DETERMINERS = read_table(lexicon.DETERMINERS, lambda entry: Determiner(*entry.replace("-", "").split(" ")))
+PRONOUNS = [grammar.pronoun(*entry.split()) for entry in lexicon.PRONOUNS.split(", ")]
+FRAMES = [
+    Frame(verb, valency.split(":")[0].split(), pattern.strip())
+    for valency, verbs in read_table(lexicon.VERBS, lexemes.read_verb).items()
+    for pattern in valency.split(":")[1].split(";")
+    for verb in verbs
+]
+GOVERNING = [frame for frame in FRAMES if frame.pattern.endswith(("=dass", "=ob", "to="))]
+PLAIN = [frame for frame in FRAMES if frame not in GOVERNING]
+PERSONAL = [frame for frame in PLAIN if frame.subjects[0] == "person"]
+COPULA = Frame(BE, list(NOUNS), "")
+AUXILIARIES = {"present": [None] * 4 + [HAVE] * 3, "past": [None] * 7}
+ANY_MIDDLE = [NOTHING] * 15 + [NOT] * 3 + WORDS["frequency"]
+MIDDLES = {"time": [NOTHING] * 5 + [NOT], "adjunct": [NOTHING], "both": [NOTHING]}
+SAME_TENSE = ("wenn", "falls", "bevor", "als", "während")
 
 
 @dataclass(frozen=True, slots=True)
 class DemoCorpus:
-    """English-German sentence pairs; two splits never share a sentence or a set of content words."""
+    """English-German sentence pairs, no two of which, in whatever splits, have the same set of content words."""
 
     train: list[tuple[str, str]]
     valid: list[tuple[str, str]]
@@ -38,13 +45,12 @@ def generate(*, seed: int, num_train: int, num_valid: int, num_test: int) -> Dem
     """The demo corpus of a seed; the test set does not depend on the size of the other splits."""
     sampler = Sampler(seed=seed)
     corpus = DemoCorpus(train=[], valid=[], test=[])
-    seen: set[str] = set()
-    split_of: dict[frozenset[str], list[tuple[str, str]]] = {}
+    seen: set[frozenset[str]] = set()
     for split, size in ((corpus.test, num_test), (corpus.valid, num_valid), (corpus.train, num_train)):
         while len(split) < size:
             pair = sampler.sentence()
-            if pair[0] not in seen and split_of.setdefault(frozenset(sampler.content), split) is split:
-                seen.add(pair[0])
+            if (content := frozenset(sampler.content)) not in seen:
+                seen.add(content)
                 split.append(pair)
     return corpus
 
@@ -60,109 +66,101 @@ class Sampler:
         """A sentence of 6 to 18 words in both languages, without a repeated content word or a double negation."""
         while True:
             self.content = []
-            pair = sentence(self._sentence())
-            words = [text.lower().split() for text in pair]
-            is_plain = len(set(self.content)) == len(self.content) and len({"no", "not", "never"} & {*words[0]}) < 2
-            if is_plain and all(6 <= len(side) <= 18 for side in words):
+            pair = grammar.sentence(self._sentence())
+            is_repetitive = len(set(self.content)) < len(self.content)
+            negations = re.findall(r"\b(?:no|not|never|rarely)\b", pair[0].lower())
+            if not is_repetitive and len(negations) < 2 and all(6 <= len(text.split()) <= 18 for text in pair):
                 return pair
 
     def _pick(self, options: Sequence[T]) -> T:
         return options[int(self._random() * len(options))]
 
     def _sentence(self) -> Clause:
-        tense = self._pick(("present", "present", "past"))
-        frame = self._pick(GOVERNING if self._random() < 0.2 else PLAIN)
-        if not frame.clause and self._random() < 0.55:
-            return self._simple_sentence(self._clause(frame, tense, tail=self._pick(TAILS)))
-        clause = self._clause(frame, tense)
-        conjunction = self._pick(WORDS[frame.clause or tense + " link"])
-        is_infinitive = conjunction.german in ("", "um")
-        link = linked(conjunction, self._clause(self._pick(PERSONAL if is_infinitive else PLAIN), "" if is_infinitive else tense))
-        if frame.clause or conjunction.german in ("um", "aber") or self._random() < 0.5:
+        tense, kind = self._pick(("present", "past")), self._pick(("simple", "simple", "linked", "linked", "governing"))
+        if kind == "simple":
+            frame = COPULA if self._random() < 0.1 else self._pick(PLAIN)
+            clause = self._clause(frame, tense, self._pick(("", "adjunct", "time", "both", "subject", "object")))
+            if self._random() < 0.2:
+                return replace(clause, is_question=True, front=self._pick((NOTHING, Part("why", "warum"))))
+            can_move = clause.parts and clause.parts[-1].field in ("time", "adjunct") and self._random() < 0.6
+            return replace(clause, front=clause.parts[-1], parts=clause.parts[:-1]) if can_move else clause
+        frame = self._pick(GOVERNING if kind == "governing" else PERSONAL)
+        governed = Part(*frame.pattern.split(", ")[-1].split("=")) if kind == "governing" else None
+        conjunction = governed or self._pick(WORDS[f"{tense} link"])
+        tail = "bare" if conjunction.german in SAME_TENSE else ""
+        clause, is_infinitive = self._clause(frame, tense, tail), conjunction.german in ("", "um")
+        inner = self._pick(PERSONAL if is_infinitive else PLAIN)
+        link = linked(conjunction, self._clause(inner, "" if is_infinitive else tense, tail))
+        if governed or conjunction.german in ("um", "aber") or self._random() < 0.5:
             return replace(clause, parts=(*clause.parts, link))
-        return replace(clause, front=Part(link.english + " ,", link.german))
+        return replace(clause, front=replace(link, english=link.english + " ,"))
 
-    def _simple_sentence(self, clause: Clause) -> Clause:
-        if self._random() < 0.2:
-            return replace(clause, is_question=True, front=self._pick([None, *WORDS["question"]]))
-        if clause.parts and clause.parts[-1].field in ("time", "adjunct") and self._random() < 0.6:
-            return replace(clause, front=clause.parts[-1], parts=clause.parts[:-1])
-        return clause
-
-    def _clause(
-        self, frame: Frame, tense: str, *, tail: str = "", sort: str = "", subject: Nominal | None = None, gap: int = -1
-    ) -> Clause:
-        self.content.append(frame.verb.english.infinitive)
-        sort = sort or self._pick(frame.subjects)
-        auxiliary = middle = None
-        if tense:
-            subject = subject or self._nominal(sort, pronouns=PRONOUNS, has_relative=tail == "subject")
-            auxiliary = self._pick(AUXILIARIES[tense]) if sort == "person" else self._pick((None, HAVE)) if tense == "present" else None
-            middle = self._pick([None] * 20 + [NOT] * 4 + WORDS["frequency"])
-        parts = []
-        for index, (form, *sorts) in enumerate(frame.slots):
-            if form == "predicate":
-                parts.append(self._adjective(sort))
-            elif index != gap:
-                has_relative = tail == "relative" and index == len(frame.slots) - 1
-                nominal = self._nominal(self._pick(sorts), is_definite=middle is NOT or "=" in form, has_relative=has_relative)
-                parts.append(phrase(form, nominal))
-        if tail in ("adjunct", "both") and frame.adjuncts:
-            parts.append(self._adjunct(self._pick(frame.adjuncts)))
+    def _clause(self, frame: Frame, tense: str, tail: str, *, gap: Nominal | None = None, gap_sort: str = "") -> Clause:
+        # tail: what follows the complements; "bare": neither auxiliary nor negation; without a tense: infinitive
+        self.content += [frame.verb.english.infinitive] if frame is not COPULA else []
+        governed, *adjuncts = re.split(r"(?:^| )\+", frame.pattern)
+        slots = [slot.split() for slot in governed.split(", ") if " " in slot]
+        gap_form = next((form for form, *sorts in slots if gap_sort in sorts), "")
+        sort, subject, auxiliary, middle, front = self._pick(frame.subjects), None, None, NOTHING, NOTHING
+        if gap_sort in frame.subjects and (not gap_form or self._random() < 0.5):
+            sort, subject, gap_form = gap_sort, gap, ""
+        elif tense:
+            subject = self._nominal(sort, "head" if tail == "subject" else "subject")
+        if tense and tail != "bare":
+            auxiliaries = [*AUXILIARIES[tense], *MODALS[tense] * (sort == "person")]
+            auxiliary = self._pick(auxiliaries) if frame is not COPULA else None
+            middle = self._pick(MIDDLES.get(tail, ANY_MIDDLE))
+        parts = [replace(self._adjective(sort), field="complement")] if frame is COPULA else []
+        for form, *sorts in slots:
+            if gap and form == gap_form:
+                front = phrase(form, gap)
+            else:
+                role = "definite" if middle is NOT or "=" in form else "object"
+                role = "head" if tail == "object" and form == slots[-1][0] else role
+                parts.append(phrase(form, self._nominal(self._pick(sorts), role)))
+        if tail in ("adjunct", "both") and adjuncts:
+            parts.append(self._adjunct(self._pick(adjuncts)))
         if tail in ("time", "both"):
-            kind = "future" if auxiliary is WILL else "perfect" if auxiliary is HAVE else tense
-            time = self._pick(WORDS[kind]) if self._random() < 0.6 else self._adjunct("time")
-            parts.append(replace(time, field="time"))
-        return Clause(frame.verb, subject, tuple(parts), tense == "past", auxiliary, middle)
+            words = WORDS["future" if auxiliary is WILL else tense]
+            parts.append(self._pick(words) if self._random() < 0.6 else replace(self._adjunct("time"), field="time"))
+        return Clause(frame.verb, subject, tuple(parts), tense == "past", auxiliary, middle, front)
 
     def _adjunct(self, kind: str) -> Part:
         if kind == "manner":
-            return self._pick(WORDS["manner"])
+            return replace(self._pick(WORDS["manner"]), field="adjunct")
         form, *sorts = self._pick(ADJUNCTS[kind])
-        return replace(phrase(form, self._nominal(self._pick(sorts), is_definite=True)), field="adjunct")
+        return replace(phrase(form, self._nominal(self._pick(sorts), "definite")), field="adjunct")
 
     def _adjective(self, sort: str) -> Part:
-        adjective = self._pick([a for sorts, group in ADJECTIVES.items() if sort in sorts.split() for a in group])
+        adjective = self._pick([word for sorts, words in ADJECTIVES.items() if sort in sorts.split() for word in words])
         self.content.append(adjective.english)
         return adjective
 
-    def _name(self) -> str:
-        self.content.append(self._pick(lexicon.NAMES))
-        return self.content[-1]
-
-    def _nominal(
-        self, sort: str, *, is_definite: bool = False, has_relative: bool = False, pronouns: Sequence[Nominal] = PRONOUNS[:3]
-    ) -> Nominal:
-        if sort != "person" or has_relative or self._random() < 0.7:
-            return self._noun_phrase(sort, is_definite=is_definite, has_relative=has_relative)
-        return self._pick(pronouns) if self._random() < 0.5 else pronoun(*[self._name()] * 5)
-
-    def _noun_phrase(self, sort: str, *, is_definite: bool, has_relative: bool = False) -> Nominal:
+    def _nominal(self, sort: str, role: str) -> Nominal:
+        name = self._pick(lexicon.NAMES)
+        if sort == "person" and role not in ("head", "owner") and self._random() < 0.3:
+            if self._random() < 0.5:
+                return self._pick(PRONOUNS if role == "subject" else PRONOUNS[:3])
+            self.content.append(name)
+            return grammar.pronoun(*[name] * 5)
         noun = self._pick(NOUNS[sort])
-        modifiers = [m for heads, group in MODIFIERS.items() if noun.english in heads.split() for m in group]
-        if modifiers and self._random() < 0.4:
-            noun = compound(self._pick(modifiers), noun)
-        self.content += noun.english.split()
-        is_plural = noun.plural != "" and self._random() < 0.3
-        number = "plural" if is_plural else "singular" if noun.plural else "mass"
-        determiner = self._pick(DETERMINERS["definite"] + DETERMINERS[number] * (not is_definite))
-        if self._random() < 0.06:
-            name = self._name()
+        modifiers = [word for heads, words in MODIFIERS.items() if noun.english[0] in heads.split() for word in words]
+        noun = lexemes.compound(self._pick(modifiers), noun) if modifiers and self._random() < 0.45 else noun
+        self.content += noun.english[0].split()
+        is_plural = noun.german[2] != "" and self._random() < 0.3
+        number = "plural" if is_plural else "singular" if noun.german[2] else "mass"
+        determiner = self._pick(DETERMINERS["definite"] + DETERMINERS[number] * (role not in ("definite", "owner")))
+        if role in ("subject", "object") and self._random() < 0.08:
+            self.content.append(name)
             determiner = Determiner(name + "'s", name + "'s", name + "s", "Annas")
         adjective = self._adjective(sort) if self._random() < 0.4 else None
-        nominal = noun_phrase(noun, determiner, is_plural=is_plural, adjective=adjective)
-        if has_relative:
-            return modified(nominal, self._relative_clause(relative_pronoun(noun, is_plural=is_plural, is_person=sort == "person"), sort))
-        if determiner.english == "the" and self._random() < 0.15:
-            owner = self._noun_phrase("person", is_definite=True)
-            return modified(nominal, Part("of " + owner.english[2], owner.german["gen"]))
+        nominal = grammar.noun_phrase(noun, determiner, is_plural=is_plural, adjective=adjective)
+        if role == "head":
+            gap = grammar.relative_pronoun(noun, is_plural=is_plural, is_person=sort == "person")
+            uses = [use for use in (*PLAIN, COPULA) if sort in (*use.subjects, *re.findall(r"\w+", use.pattern))]
+            clause = self._clause(self._pick(uses), self._pick(("present", "past")), "", gap=gap, gap_sort=sort)
+            return grammar.modified(nominal, linked(Part("", ""), clause))
+        if determiner.singular == "the" and self._random() < 0.15:
+            owner = self._nominal("person", "owner")
+            return grammar.modified(nominal, Part("of " + owner.english[2], owner.german["gen"]))
         return nominal
-
-    def _relative_clause(self, gap: Nominal, sort: str) -> Part:
-        tense = self._pick(("present", "past"))
-        as_subject = [(frame, -1) for frame in PLAIN if sort in frame.subjects]
-        as_complement = [(frame, index) for frame in PLAIN for index, slot in enumerate(frame.slots) if sort in slot]
-        frame, index = self._pick(as_subject + as_complement)
-        if index < 0:
-            return relative(self._clause(frame, tense, sort=sort, subject=gap))
-        return relative(replace(self._clause(frame, tense, gap=index), front=phrase(frame.slots[index][0], gap)))

@@ -1,0 +1,262 @@
+"""Writes the generated parts of README.md and docs/: `python docs/generate.py`. A test compares them with the code.
+
+A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, and comes from the function of that name in PARTS.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel
+from typer.models import OptionInfo
+
+from nmt_cli import errors
+from nmt_cli.cli import app
+from nmt_cli.cli.spellings import SPELLINGS
+from nmt_cli.preparing.corpora import Corpus
+from nmt_cli.recipe.loading import load_recipe, packaged_names
+from nmt_cli.recipe.schema import Recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+# Signals and pipes end the process in ways that belong to no family of errors.
+OTHER_ENDINGS = {
+    0: "all went well",
+    1: "a bug in nmt, with its traceback: please report it",
+    errors.EXIT_PREEMPTED: "training was asked to stop by SIGTERM and has saved: the same command goes on",
+    errors.EXIT_INTERRUPTED: "Ctrl-C; a training has saved before it ended",
+    errors.EXIT_CLOSED_PIPE: "whoever read stdout has closed it, as `head` does; nothing is printed",
+}
+
+_PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """README.md and every page under docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def renewed(text: str) -> str:
+    """The text of a page with its generated parts as the code has them now."""
+    return _PART.sub(lambda found: f"{found['name']}{found[2]}{PARTS[found['name']]()}", text)
+
+
+def recipe() -> str:
+    """Every key of a recipe."""
+    return "\n".join(_sections(Recipe, level=2))
+
+
+def corpus() -> str:
+    """Every key of a corpus file."""
+    return "\n".join(_sections(Corpus, level=2))
+
+
+def commands() -> str:
+    """Every command with its arguments and options."""
+    return "\n".join(line for name, command in _commands().items() for line in _command(name, command))
+
+
+def spellings() -> str:
+    """What other toolkits call our options, from the table by which `nmt` answers them."""
+    lines: list[str] = []
+    for command, known in SPELLINGS.items():
+        rows = [
+            (", ".join(f"`{spelling}`" for spelling in theirs.split()), _marked_as_code(ours))
+            for ours, theirs in known.items()
+        ]
+        lines += ["", f"### nmt {command}", "", *_table(("elsewhere", "here"), rows)]
+    return "\n".join([*lines, "", ""])
+
+
+def exit_codes() -> str:
+    """What each exit code means, from the classes of errors."""
+    families = {
+        family.exit_code: f"{_first_sentence(family)} (`{family.__name__}`)"
+        for family in errors.NmtError.__subclasses__()
+    }
+    meanings = {**families, **OTHER_ENDINGS}
+    rows = [(str(code), meanings[code]) for code in sorted(meanings)]
+    return "\n".join([*_table(("code", "meaning"), rows), ""])
+
+
+def parameters() -> str:
+    """The parameters of each recipe of the paper, counted, beside what its description says that the paper says."""
+    import torch
+
+    from nmt_cli.model.transformer import Transformer
+
+    rows = []
+    for name in packaged_names(kind="recipe"):
+        loaded = load_recipe(name)
+        stated = re.search(r"(\d+) million parameters", loaded.description)
+        if not loaded.corpus.startswith("wmt14-en-de") or (stated is None and name.startswith("table3")):
+            continue
+        with torch.device("meta"):
+            model = Transformer(loaded.model, source_vocab=37_000, target_vocab=37_000)
+        rows.append((f"`{name}`", stated[1] if stated else "", f"{model.num_parameters():,}"))
+    return "\n".join([*_table(("recipe", "paper, millions", "counted"), rows, num_text=1), ""])
+
+
+def recipes() -> str:
+    """The recipes that travel with the package."""
+    names = [name for name in packaged_names(kind="recipe") if "/" not in name]
+    rows = [(f"`{name}`", _cell(load_recipe(name).description)) for name in names]
+    return "\n".join([*_table(("recipe", "what it is"), rows), ""])
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "recipe": recipe,
+    "corpus": corpus,
+    "commands": commands,
+    "spellings": spellings,
+    "exit-codes": exit_codes,
+    "parameters": parameters,
+    "recipes": recipes,
+}
+
+
+def _sections(schema: type[BaseModel], *, level: int) -> Iterator[str]:
+    """A heading and a table of keys for the schema and for each section below it, in the order of the schema."""
+    definitions = schema.model_json_schema()
+    sections = definitions.pop("$defs")
+    yield from ["", f"{'#' * level} At the top", ""]
+    yield from _keys(definitions, prefix="")
+    for key, value in _inner(definitions):
+        yield from _section(key, value, sections, level=level)
+
+
+def _section(path: str, value: Any, sections: Mapping[str, Any], *, level: int) -> Iterator[str]:
+    """The parts of the page about what may stand at `path`: one for each kind of section there."""
+    for found in dict.fromkeys(_references(value)):
+        section = sections[found]
+        tag = next((f": {{{key}: {one['const']}}}" for key, one in section["properties"].items() if "const" in one), "")
+        yield from ["", f"{'#' * level} {path}{tag}", "", section["description"], ""]
+        is_list = "array" in json.dumps(value)
+        yield from _keys(section, prefix="" if is_list or tag else f"{path}.")
+        for key, inner in _inner(section):
+            yield from _section(f"{path}.{key}", inner, sections, level=level + 1)
+
+
+def _inner(section: Any) -> Iterator[tuple[str, Any]]:
+    """The keys of a section that hold sections; of several that hold the same ones, all of them as one."""
+    together: dict[str, tuple[list[str], Any]] = {}
+    for key, value in section["properties"].items():
+        if _references(value):
+            together.setdefault(",".join(_references(value)), ([], value))[0].append(key)
+    for keys, value in together.values():
+        yield ", ".join(keys), value
+
+
+def _keys(section: Any, *, prefix: str) -> list[str]:
+    rows = [
+        (f"`{prefix}{key}`", _type(value), _default(key, value, section), _cell(value.get("description", "")))
+        for key, value in section["properties"].items()
+        if not _references(value) or "description" in value or "array" in json.dumps(value)
+    ]
+    return _table(("key", "type", "default", "meaning"), rows) if rows else []
+
+
+def _type(value: Any) -> str:
+    """The type of a value in the words of the recipe's errors, with its bounds."""
+    if "anyOf" in value:
+        return " or ".join(_type(choice) for choice in value["anyOf"])
+    if "enum" in value or "const" in value:
+        return " or ".join(f"`{word}`" for word in value.get("enum", [value.get("const")]))
+    if _references(value):
+        return "list of sections" if value.get("type") == "array" else "section"
+    words = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true` or `false`"}
+    signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+    bounds = [f"{sign} {value[key]:g}" for key, sign in signs.items() if key in value]
+    word = "`null`" if value["type"] == "null" else words[value["type"]]
+    return " ".join([word, ", ".join(bounds)]).strip()
+
+
+def _default(key: str, value: Any, section: Any) -> str:
+    if key in section.get("required", []) and "const" not in value:
+        return "required"
+    if "const" in value:
+        return ""
+    default = value["default"]
+    if isinstance(default, float):
+        return f"`{default!r}`".replace("e-0", "e-")
+    return f"`{json.dumps(default)}`" if default != "" else "empty"
+
+
+def _references(value: Any) -> list[str]:
+    """The names of the sections that a value may be, or hold in a list."""
+    return re.findall(r'"\$ref": "#/\$defs/(\w+)"', json.dumps(value))
+
+
+def _commands() -> dict[str, Callable[..., None]]:
+    found: dict[str, Callable[..., None]] = {"": app.options}
+    for command in app.app.registered_commands:
+        assert command.name is not None
+        assert command.callback is not None
+        found[command.name] = inspect.unwrap(command.callback)
+    return found
+
+
+def _command(name: str, command: Callable[..., None]) -> Iterator[str]:
+    about, *example = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    arguments, options = [], []
+    for parameter in signature.parameters.values():
+        kind, info = hints[parameter.name].__origin__, hints[parameter.name].__metadata__[0]
+        if isinstance(info, OptionInfo):
+            options.append((_option(parameter, kind, info), _option_default(parameter, info), _cell(info.help or "")))
+        else:
+            arguments.append((f"`{info.metavar}`".replace("|", "\\|"), "", _cell(info.help or "")))
+    wanted = " ".join(argument.strip("`").replace("\\|", "|") for argument, _, _ in arguments)
+    usage = f"nmt {name} [OPTIONS] {wanted}".rstrip() if name else "nmt [OPTIONS] COMMAND ..."
+    yield from ["", f"## {f'nmt {name}' if name else 'Before the command'}", "", about, ""]
+    yield from ["```text", usage, *(["", *(line.removeprefix("Example: ") for line in example)]), "```", ""]
+    yield from _table(("argument or option", "default", "meaning"), [*arguments, *options])
+
+
+def _option(parameter: inspect.Parameter, kind: Any, info: OptionInfo) -> str:
+    # In Annotated, typer takes the first spelling for a default.
+    first = [info.default] if isinstance(info.default, str) else []
+    spelt = [*first, *(info.param_decls or [])] or [f"--{parameter.name.replace('_', '-')}"]
+    words = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
+    value = info.metavar or next((word for one, word in words.items() if one.__name__ in str(kind)), "")
+    is_flag = kind is bool
+    return ", ".join(f"`{one}`" for one in spelt) + ("" if is_flag else f" `{_cell(value)}`")
+
+
+def _option_default(parameter: inspect.Parameter, info: OptionInfo) -> str:
+    if isinstance(info.show_default, str):
+        return info.show_default
+    return "" if parameter.default in (None, False) else f"`{parameter.default}`"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, num_text: int = 9) -> list[str]:
+    rule = ["---" if column < num_text else "---:" for column in range(len(header))]
+    return [f"| {' | '.join(row)} |" for row in (header, rule, *rows)]
+
+
+def _marked_as_code(answer: str) -> str:
+    """An answer to another toolkit's option with its commands and options as code."""
+    patterns = (
+        r"nmt [a-z]+ (?:base|[A-Z]+)(?:\.yaml)?(?: -[a-z] [A-Z]+)?",
+        r"--set [\w.]+=\w+(?:\.\d+)?",
+        r"--?[a-z][a-z-]*(?: (?:[A-Z]+\b|en-de|bf16|cpu|cuda|length$))?",
+    )
+    return _cell(re.sub("|".join(patterns), lambda found: f"`{found[0]}`", answer))
+
+
+def _first_sentence(what: type) -> str:
+    sentence = inspect.cleandoc(what.__doc__ or "").split("\n")[0].removesuffix(".")
+    return sentence[0].lower() + sentence[1:]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,89 @@
+"""Runs `nmt` and Python files in forks of a process that has imported torch, so that 60 commands take seconds.
+
+Each is given the client's arguments, folder, environment, stdin, stdout and stderr. The server ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+from importlib import import_module
+from typing import Any
+
+from tests.docs.programs import in_small
+
+_IMPORTED = (
+    "nmt_cli.cli.app",
+    "nmt_cli.decoding.translator",
+    "nmt_cli.preparing.pipeline",
+    "nmt_cli.preparing.progress",
+    "nmt_cli.scoring.metrics",
+    "nmt_cli.training.estimate",
+    "nmt_cli.training.trainer",
+    "rich.markup",
+    "rich.table",
+    "torch._dynamo",
+)
+
+
+def serve(path: str) -> None:
+    """Answer at the socket `path` until stdin ends."""
+    for module in _IMPORTED:
+        import_module(module)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        while listener in select.select([listener, sys.stdin], [], [])[0]:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                code = _answer(connection)
+                connection.sendall(bytes([code]))
+                os._exit(code)
+            connection.close()
+
+
+def _answer(connection: socket.socket) -> int:
+    head, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
+    size = int.from_bytes(head, "little")
+    body = b""
+    while len(body) < size:
+        body += connection.recv(size - len(body))
+    request: dict[str, Any] = json.loads(body)
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    code = _run(request["arguments"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        if arguments[0] == "nmt":
+            sys.argv = ["nmt", *in_small(arguments[1:], is_dry="NMT_DOCS_DRY" in os.environ)]
+            import_module("nmt_cli.cli.app").main()
+        else:
+            sys.argv = arguments
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,130 @@
+"""Every fenced block of README.md and docs/ works: commands run, and what is shown of their output is what they print.
+
+How a block is run, and what its marks mean, is in pages.py; in programs.py, what makes it quick.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nmt_cli.preparing.corpora import load_corpus
+from nmt_cli.recipe.loading import load_recipe
+from tests.docs.conftest import Workshop
+from tests.docs.pages import BEGINNINGS, MARKS, NEEDS, RECORDS, Block, Page, pages
+
+SHOWN = {"text", "mermaid"}
+PAGES = [page for page in pages() if page.path not in RECORDS]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_a_page_runs(page: Page, workshop: Workshop, tmp_path: Path) -> None:
+    workshop.begin(tmp_path, page.begins)
+    for block in page.blocks():
+        if "file" in block.marks:
+            (tmp_path / block.marks["file"]).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / block.marks["file"]).write_text(block.text, encoding="utf-8")
+        match block.language:
+            case "bash" if "file" in block.marks:
+                _run(f"bash -n {block.marks['file']}", block, workshop, tmp_path)
+            case "bash":
+                _run(block.text, block, workshop, tmp_path)
+            case "console":
+                for command, expected in _session(block):
+                    output = _run(command, block, workshop, tmp_path, shown=expected)
+                    assert _shows(expected, output, block), f"{block.where}\n$ {command}\n{output}"
+            case "python":
+                (tmp_path / "block.py").write_text(block.text, encoding="utf-8")
+                _run("python block.py", block, workshop, tmp_path)
+            case "yaml":
+                _read_yaml(tmp_path / block.marks["file"])
+            case "json":
+                json.loads(block.text)
+            case _:
+                assert block.language in SHOWN, f"{block.where}: a block of {block.language!r} is not understood"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_marks_are_known(page: Page) -> None:
+    assert page.begins in BEGINNINGS
+    for block in page.blocks():
+        assert block.marks.keys() <= MARKS, block.where
+        assert block.marks.get("needs", "network") in NEEDS, block.where
+        assert block.language != "yaml" or "file" in block.marks, f"{block.where}: a file of which name?"
+
+
+def test_shown_output_is_compared() -> None:
+    def shows(expected: str, output: str, **marks: str) -> bool:
+        return _shows(expected, output, Block("here", "console", "", marks))
+
+    assert shows("a  1\nb", "a 1  \nb\n")
+    assert not shows("a 1", "a 2")
+    assert shows("a 1,000 of 2.5e-3", "a 7 of 12", figures="differ")
+    assert not shows("a 1", "a x", figures="differ")
+    assert shows("a\n...\nd", "a\nb\nc\nd\n")
+    assert shows("a ... d\n...", "a b c d\ne\n")
+    assert not shows("a\n...", "b\na")
+
+
+def _run(script: str, block: Block, workshop: Workshop, folder: Path, *, shown: str = "") -> str:
+    """Run a block's command; its output. An error that is shown is expected, and so is an exit code that is marked."""
+    result = workshop.run(script, folder=folder, is_dry="needs" in block.marks)
+    if "exits" in block.marks:
+        is_well = result.returncode == int(block.marks["exits"])
+    else:
+        is_well = (result.returncode == 0) != shown.startswith("error:")
+    assert is_well, f"{block.where} ends with {result.returncode}\n{script}\n{result.stdout}"
+    return result.stdout
+
+
+def _session(block: Block) -> Iterator[tuple[str, str]]:
+    """The commands of a console block, each with the output that is shown after it."""
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        lines = part.splitlines()
+        end = next(number for number, line in enumerate(lines, 1) if not line.endswith("\\"))
+        yield "\n".join(lines[:end]), "\n".join(lines[end:])
+
+
+def _shows(expected: str, output: str, block: Block) -> bool:
+    """True where `output` is what is shown, up to `...`, spacing, and, where they differ, figures; or none is shown."""
+    if not expected:
+        return True
+    pattern = ""
+    for line in expected.splitlines():
+        if line.strip() == "...":
+            pattern += r"(?:.*\n)*?"
+            continue
+        words = [_word(word, any_figure=block.marks.get("figures") == "differ") for word in line.split()]
+        pattern += r" *" + r" +".join(words) + r" *\n"
+    return re.fullmatch(pattern, re.sub(r"[ \t]+", " ", output.removesuffix("\n") + "\n")) is not None
+
+
+def _word(word: str, *, any_figure: bool) -> str:
+    figure = r"\d[\d.,:e+-]*"
+    parts = re.split(rf"(\.\.\.|{figure})" if any_figure else r"(\.\.\.)", word)
+    found = (".*" if part == "..." else f"-?{figure}" for part in parts[1::2])
+    return re.escape(parts[0]) + "".join(
+        any_one + re.escape(rest) for any_one, rest in zip(found, parts[2::2], strict=True)
+    )
+
+
+def _read_yaml(file: Path) -> None:
+    """A recipe, a corpus file, or something else that is at least YAML."""
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    if "languages" in values:
+        load_corpus(str(file), overrides=[])
+    elif "extends" in values or "model" in values:
+        load_recipe(file)
+
+
+def test_python_blocks_are_python() -> None:
+    for page in PAGES:
+        for block in page.blocks():
+            if block.language == "python":
+                ast.parse(block.text)

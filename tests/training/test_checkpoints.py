@@ -1,0 +1,310 @@
+"""Checkpoints: damaged ones are named; full disks, and kills between two renames, lose nothing; few are kept."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli import files
+from nmt_cli.bundle.run import open_run
+from nmt_cli.bundle.weights import write_tensors
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.devices import Precision
+from nmt_cli.errors import ModelError
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import AdamConfig, ModelConfig
+from nmt_cli.training import checkpoints as module
+from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
+from nmt_cli.training.optimizers import Optimizer
+from nmt_cli.training.validation import Validation
+from nmt_cli.training.weights import MasterWeights
+from tests.training.tiny import checkpoint, checkpoints, stopped_after, train
+
+FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+
+
+def shorten(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def change_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def finished(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 9 updates with checkpoints at 3, 6 and 9."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    assert train(prepared, run, "training.updates=9", "training.checkpoint_every=3") == 0
+    return run
+
+
+@pytest.fixture
+def stopped(prepared: PreparedData, finished: Path, tmp_path: Path) -> Path:
+    """The same run, stopped after update 7, with checkpoints at 3, 6 and 7."""
+    with stopped_after(7):
+        assert train(prepared, tmp_path / "run", "training.updates=9", "training.checkpoint_every=3") == 75
+    return tmp_path / "run"
+
+
+def resume(data: PreparedData, run: Path) -> int:
+    return train(data, run, "training.updates=9", "training.checkpoint_every=3")
+
+
+def small_training(*, precision: Precision = "fp32") -> tuple[MasterWeights, Optimizer]:
+    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=1, d_k=8, d_v=8)
+    torch.manual_seed(1)
+    weights = MasterWeights(Transformer(config, source_vocab=20, target_vocab=20), precision=precision)
+    return weights, Optimizer(weights, AdamConfig())
+
+
+def measured(*, loss: float, bleu: float | None) -> Validation:
+    return Validation(loss, loss, 1.0, bleu, None, 0.0)
+
+
+@pytest.mark.parametrize("damage", [shorten, change_a_bit])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_checkpoint_is_named_and_what_the_hint_says_resumes_from_the_one_before(
+    prepared: PreparedData, finished: Path, stopped: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    newest = stopped / "checkpoints/update-00000007"
+    damage(newest / name)
+    with pytest.raises(ModelError) as caught:
+        resume(prepared, stopped)
+    error = caught.value
+    assert error.exit_code == 5
+    assert error.message.startswith(f"{name} is ") or error.message.startswith(f"{name} was ")
+    assert error.where == str(newest / name)
+    before, _, command = error.hint.partition("rm -r ")
+    assert before
+    assert command == str(newest)
+    subprocess.run(["rm", "-r", *command.split()], check=True)
+    assert resume(prepared, stopped) == 0
+    assert checkpoints(stopped) == [3, 6, 9]
+    assert checkpoint(stopped, 9) == checkpoint(finished, 9)
+
+
+def test_damage_is_told_by_what_it_is(prepared: PreparedData, stopped: Path) -> None:
+    weights = stopped / "checkpoints/update-00000007/model.safetensors"
+    size = weights.stat().st_size
+    change_a_bit(weights)
+    with pytest.raises(ModelError, match="was changed after it was written, or comes from another directory"):
+        resume(prepared, stopped)
+    shorten(weights)
+    with pytest.raises(ModelError, match=rf"is cut short: {size // 2:,} of {size:,} bytes"):
+        resume(prepared, stopped)
+    weights.unlink()
+    with pytest.raises(ModelError, match="is missing"):
+        resume(prepared, stopped)
+
+
+def test_without_its_manifest_it_is_no_checkpoint(prepared: PreparedData, finished: Path, stopped: Path) -> None:
+    (stopped / "checkpoints/update-00000007/manifest.json").unlink()
+    assert resume(prepared, stopped) == 0
+    assert checkpoint(stopped, 9) == checkpoint(finished, 9)
+
+
+def test_a_full_disk_loses_no_earlier_checkpoint(
+    prepared: PreparedData, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = 0
+
+    def until_full(file: Path, tensors: dict[str, torch.Tensor]) -> None:
+        nonlocal written
+        written += 1
+        if written > 6:  # two files in the sanity pass, two in each checkpoint
+            file.write_bytes(bytes(100))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_tensors(file, tensors)
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_tensors", until_full)
+        with pytest.raises(ModelError) as caught:
+            resume(prepared, run)
+    error = caught.value
+    assert error.exit_code == 5
+    assert error.message == "cannot write update-00000009: the disk is full"
+    assert error.where == str(run / "checkpoints/update-00000009")
+    assert error.hint == "free some space, then give the same command again: it continues"
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["update-00000003", "update-00000006"]
+    assert resume(prepared, run) == 0
+    assert checkpoint(run, 9) == checkpoint(finished, 9)
+
+
+def test_a_checkpoint_that_the_kernel_refuses_to_write_is_an_error_with_three_lines(
+    prepared: PreparedData, stopped: Path, repository: Path
+) -> None:
+    arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
+    settings = ["--set", "training.updates=9", "--set", "training.checkpoint_every=3", "--precision", "fp32"]
+
+    def limit_file_sizes() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+
+    process = subprocess.run(
+        [sys.executable, "-m", "nmt_cli", "--quiet", *arguments, *settings],
+        cwd=stopped.parent,
+        preexec_fn=limit_file_sizes,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.stderr.splitlines() == [
+        "error: cannot write update-00000009: it would be larger than files may be here",
+        "at:    run/checkpoints/update-00000009",
+        "fix:   ulimit -f unlimited, then the same command",
+    ]
+    assert process.returncode == 5
+    assert process.stdout == ""
+    assert sorted(path.name for path in (stopped / "checkpoints").iterdir()) == [
+        "update-00000003",
+        "update-00000006",
+        "update-00000007",
+    ]
+
+
+def test_what_is_saved_comes_back_in_both_precisions(tmp_path: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        weights, optimizer = small_training(precision=precision)
+        weights.gradients.normal_()
+        optimizer.step(learning_rate=0.01)
+        state = TrainingState(precision, update=4, applied=1, skipped_in_row=3, epoch=2, index=5, best=0.1, validated=4)
+        folder = CheckpointFolder(tmp_path / precision, recipe_fingerprint="f")
+        folder.save(state, weights, optimizer, validation=measured(loss=2.5, bleu=30.0))
+        found = folder.newest()
+        assert found is not None
+        assert (found.update, found.recipe_fingerprint, found.loss, found.bleu) == (4, "f", 2.5, 30.0)
+        other_weights, other_optimizer = small_training(precision=precision)
+        assert not torch.equal(other_weights.values, weights.values)
+        assert folder.load(found, other_weights, other_optimizer) == state
+        assert torch.equal(other_weights.values, weights.values)
+        for name, moment in optimizer.moments().items():
+            assert torch.equal(other_optimizer.moments()[name], moment)
+            assert moment.abs().max() > 0
+
+
+def directory(path: Path, content: str) -> Path:
+    path.mkdir(parents=True)
+    (path / "file").write_text(content)
+    return path
+
+
+# What a kill can leave of new_directory(parent / "x"), before, between and after its two renames.
+STATES = {
+    "half of the new": ([".x.partial=half", "x=old"], "old"),
+    "all of the new": ([".x.partial=new", "x=old"], "old"),
+    "the old out of the way": ([".x.partial=new", ".x.retired=old"], "old"),
+    "the new in its place": (["x=new", ".x.retired=old"], "new"),
+    "half of the old removed": (["x=new", ".x.retired=half"], "new"),
+    "half of the first": ([".x.partial=half"], None),
+    "a removal begun": ([".x.removed=half"], None),
+    "a removal begun beside a new one": (["x=new", ".x.removed=half"], "new"),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_no_kill_around_the_renames_loses_a_directory(tmp_path: Path, state: str) -> None:
+    left, expected = STATES[state]
+    for entry in [*left, "y=neighbour"]:
+        name, _, content = entry.partition("=")
+        directory(tmp_path / name, content)
+    files.clear_interrupted(tmp_path, name="x")
+    found = {path.name: (path / "file").read_text() for path in tmp_path.iterdir()}
+    assert found == {"y": "neighbour", **({} if expected is None else {"x": expected})}
+    with files.new_directory(tmp_path / "x", error=ModelError) as temporary:
+        (temporary / "file").write_text("newer")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y"]
+    assert (tmp_path / "x" / "file").read_text() == "newer"
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_an_interruption_of_either_rename_leaves_the_old_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    rename, calls = Path.rename, 0
+
+    def interrupted(self: Path, target: Path) -> Path:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    directory(tmp_path / "x", "old")
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), files.new_directory(tmp_path / "x", error=ModelError) as temporary:
+        (temporary / "file").write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x" / "file").read_text() == "old"
+
+
+def test_names_with_brackets_are_no_patterns(tmp_path: Path) -> None:
+    directory(tmp_path / ".x[1].partial", "half")
+    directory(tmp_path / ".x1.partial", "of another")
+    with files.new_directory(tmp_path / "x[1]", error=ModelError) as temporary:
+        (temporary / "file").write_text("new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".x1.partial", "x[1]"]
+
+
+def test_a_killed_save_or_removal_in_the_checkpoints_is_cleared_and_the_newest_whole_one_taken(
+    prepared: PreparedData, finished: Path, stopped: Path
+) -> None:
+    folder = stopped / "checkpoints"
+    partial = shutil.copytree(folder / "update-00000007", folder / ".update-00000008.partial")
+    shorten(partial / "model.safetensors")
+    (folder / "update-00000003").rename(folder / ".update-00000003.removed")
+    (folder / ".update-00000003.removed" / "manifest.json").unlink()
+    shutil.copytree(folder / "update-00000007", folder / ".update-00000007.partial")
+    (folder / "update-00000007").rename(folder / ".update-00000007.retired")
+    assert resume(prepared, stopped) == 0
+    assert sorted(path.name for path in folder.iterdir()) == [f"update-0000000{update}" for update in (6, 7, 9)]
+    assert checkpoint(stopped, 9) == checkpoint(finished, 9)
+
+
+LOSSES = {1: 5.0, 2: 3.0, 3: 3.5, 4: None, 5: 3.0, 6: 4.0, 7: 4.5}
+BLEUS = {1: 9.0, 2: 1.0, 3: 2.0, 4: None, 5: 8.0, 6: 3.0, 7: 4.0}
+
+
+@pytest.mark.parametrize(
+    ("metric", "keep_last", "keep_best", "expected"),
+    [
+        ("loss", 1, 0, [7]),
+        ("loss", 3, 0, [5, 6, 7]),
+        ("loss", 1, 1, [5, 7]),  # of two equally good ones, the newer
+        ("loss", 1, 2, [2, 5, 7]),
+        ("loss", 2, 3, [2, 3, 5, 6, 7]),
+        ("bleu", 1, 1, [1, 7]),
+        ("bleu", 1, 2, [1, 5, 7]),
+        ("bleu", 2, 3, [1, 5, 6, 7]),
+        ("bleu", 9, 9, [1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_the_newest_and_the_best_are_kept(
+    tmp_path: Path, metric: str, keep_last: int, keep_best: int, expected: list[int]
+) -> None:
+    weights, optimizer = small_training()
+    folder = CheckpointFolder(tmp_path, recipe_fingerprint="f")
+    for update, loss in LOSSES.items():
+        validation = None if loss is None else measured(loss=loss, bleu=BLEUS[update])
+        folder.save(TrainingState("fp32", update=update), weights, optimizer, validation=validation)
+    folder.prune(keep_last=keep_last, keep_best=keep_best, metric="loss" if metric == "loss" else "bleu")
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == [f"update-{update:08}" for update in expected]
+
+
+def test_a_training_prunes_as_it_goes(prepared: PreparedData, tmp_path: Path) -> None:
+    settings = ("training.updates=9", "training.checkpoint_every=1", "training.keep_last=2")
+    assert train(prepared, tmp_path / "run", *settings, "validation.every=4", "training.keep_best=1") == 0
+    best = min(open_run(tmp_path / "run").validations(), key=lambda found: (-(found.bleu or 0), -found.update))
+    assert checkpoints(tmp_path / "run") == sorted({best.update, 8, 9})

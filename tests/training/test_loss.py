@@ -1,0 +1,178 @@
+"""Label-smoothed cross-entropy against torch's, in value and gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmt_cli.training import loss as loss_module
+from nmt_cli.training.loss import Loss, smoothed_cross_entropy
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of the loss: N tokens, D wide, W rows of which `vocab` are pieces."""
+
+    hidden: Tensor
+    weight: Tensor
+    gold: Tensor
+    vocab: int
+
+    def ours(self, smoothing: float) -> Loss:
+        return smoothed_cross_entropy(self.hidden, self.weight, self.gold, vocab=self.vocab, smoothing=smoothing)
+
+    def theirs(self, smoothing: float) -> tuple[Tensor, Tensor]:
+        """torch's sum in float64 and its gradient for hidden, and for the pieces' rows, as one vector."""
+        hidden, weight = (x.detach().double().requires_grad_() for x in (self.hidden, self.weight[: self.vocab]))
+        value = F.cross_entropy(hidden @ weight.T, self.gold, label_smoothing=smoothing, reduction="sum")
+        return value, torch.cat([gradient.flatten() for gradient in torch.autograd.grad(value, (hidden, weight))])
+
+    def gradient(self, smoothing: float) -> Tensor:
+        """Ours in the same form; the rows that are no pieces must have none."""
+        hidden, weight = torch.autograd.grad(self.ours(smoothing).smoothed, (self.hidden, self.weight))
+        assert not weight[self.vocab :].any()
+        return torch.cat([hidden.flatten(), weight[: self.vocab].flatten()]).double()
+
+
+def make_case(
+    *, vocab: int, rows: int, tokens: int = 7, scale: float = 1.0, dtype: torch.dtype = torch.float32
+) -> Case:
+    generator = torch.Generator().manual_seed(vocab)
+    hidden = (torch.randn(tokens, 6, generator=generator) * scale).to(dtype).requires_grad_()
+    weight = torch.randn(rows, 6, generator=generator).to(dtype).requires_grad_()
+    return Case(hidden, weight, torch.randint(0, vocab, (tokens,), generator=generator), vocab)
+
+
+def assert_near(ours: Tensor, theirs: Tensor) -> None:
+    """Equal in float32, with sums of up to 20 terms of size 10."""
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.2, 0.9])
+@pytest.mark.parametrize(("vocab", "rows"), [(1, 8), (2, 2), (5, 8), (20, 20), (37, 64)])
+def test_value_and_gradient_are_torch_s(vocab: int, rows: int, smoothing: float) -> None:
+    case = make_case(vocab=vocab, rows=rows)
+    value, gradient = case.theirs(smoothing)
+    assert_near(case.ours(smoothing).smoothed, value)
+    assert_near(case.gradient(smoothing), gradient)
+
+
+@pytest.mark.parametrize("elements", [1, 8, 20, 24, 10_000])
+def test_blocks_of_rows_of_any_size_give_the_same_loss(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case(vocab=5, rows=8)
+    value, gradient = case.theirs(0.1)
+    monkeypatch.setattr(loss_module, "_CPU_ELEMENTS", elements)
+    assert_near(case.ours(0.1).smoothed, value)
+    assert_near(case.gradient(0.1), gradient)
+
+
+def test_nll_is_the_unsmoothed_loss_whatever_the_smoothing() -> None:
+    case = make_case(vocab=20, rows=24)
+    unsmoothed, _ = case.theirs(0.0)
+    for smoothing in (0.0, 0.1, 0.5):
+        assert_near(case.ours(smoothing).nll, unsmoothed)
+    plain = case.ours(0.0)
+    assert torch.equal(plain.nll, plain.smoothed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_are_float32_scalars_and_only_the_smoothed_one_has_a_gradient(dtype: torch.dtype) -> None:
+    loss = make_case(vocab=20, rows=24, dtype=dtype).ours(0.1)
+    assert loss.smoothed.dtype == loss.nll.dtype == torch.float32
+    assert loss.smoothed.shape == loss.nll.shape == ()
+    assert loss.smoothed.requires_grad
+    assert not loss.nll.requires_grad
+
+
+def test_the_gradient_scales_with_that_of_what_follows() -> None:
+    case = make_case(vocab=20, rows=24)
+    _, gradient = case.theirs(0.1)
+    hidden, weight = torch.autograd.grad(case.ours(0.1).smoothed / 300, (case.hidden, case.weight))
+    assert_near(torch.cat([hidden.flatten(), weight[:20].flatten()]) * 300, gradient)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("scale", [1e3, 1e15])
+def test_extreme_logits_neither_overflow_nor_underflow(scale: float, smoothing: float) -> None:
+    case = make_case(vocab=20, rows=24, scale=scale)
+    value, gradient = case.theirs(smoothing)
+    loss = case.ours(smoothing)
+    assert bool(loss.smoothed.isfinite())
+    # A probability of exp(-1000) is zero in float32; its logarithm must not be taken.
+    torch.testing.assert_close(loss.smoothed.double(), value, rtol=1e-5, atol=0)
+    ours = case.gradient(smoothing)
+    torch.testing.assert_close(ours, gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
+
+
+def test_a_certain_prediction_has_no_loss() -> None:
+    hidden, weight = torch.eye(4)[:1] * 200, torch.eye(4)
+    loss = smoothed_cross_entropy(hidden, weight, torch.tensor([0]), vocab=4, smoothing=0.0)
+    assert loss.smoothed.item() == loss.nll.item() == 0
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_bf16_is_near_float64_on_the_same_inputs(smoothing: float) -> None:
+    case = make_case(vocab=200, rows=256, tokens=64, dtype=torch.bfloat16)
+    value, gradient = case.theirs(smoothing)
+    # Logits near 3 are rounded at 2^-9 of their size, so a token's loss by 1e-2 at most, and in both directions.
+    torch.testing.assert_close(case.ours(smoothing).smoothed.double(), value, rtol=2e-3, atol=0)
+    # Each product is rounded at 2^-9 once more.
+    assert float((case.gradient(smoothing) - gradient).norm() / gradient.norm()) < 1e-2
+
+
+def test_the_statistics_of_bf16_logits_are_float32() -> None:
+    case = make_case(vocab=200, rows=200, tokens=64, dtype=torch.bfloat16)
+    logits = F.linear(case.hidden, case.weight).double()
+    for smoothing in (0.0, 0.1):
+        value = F.cross_entropy(logits, case.gold, label_smoothing=smoothing, reduction="sum")
+        torch.testing.assert_close(case.ours(smoothing).smoothed.double(), value, rtol=1e-6, atol=0)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the number of elements of the largest tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated
+        self.elements = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.elements = max(self.elements, out.numel())
+        return out
+
+
+def test_logits_of_all_tokens_exist_only_where_there_will_be_a_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_module, "_CPU_ELEMENTS", 24)
+    case = make_case(vocab=20, rows=24, tokens=50)
+    with LargestTensor() as training:
+        trained = case.ours(0.1)
+    with LargestTensor() as validation, torch.no_grad():
+        validated = case.ours(0.1)
+    assert training.elements == 50 * 24
+    assert validation.elements < 50 * 24
+    assert not validated.smoothed.requires_grad
+    assert torch.equal(validated.smoothed, trained.smoothed)
+    assert torch.equal(validated.nll, trained.nll)
+
+
+@pytest.mark.parametrize("trained", ["hidden", "weight"])
+def test_either_input_may_be_frozen(trained: str) -> None:
+    case = make_case(vocab=20, rows=24)
+    free = make_case(vocab=20, rows=24)
+    (case.weight if trained == "hidden" else case.hidden).requires_grad_(False)
+    case.ours(0.1).smoothed.backward()
+    free.ours(0.1).smoothed.backward()
+    for ours, theirs in ((case.hidden, free.hidden), (case.weight, free.weight)):
+        if ours.requires_grad:
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=0)
+        else:
+            assert ours.grad is None

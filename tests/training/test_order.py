@@ -1,0 +1,130 @@
+"""The order of the data: every pair once an epoch, the same updates on any number of devices, and a position in it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import DataError, RecipeError
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.order import DataOrder
+from tests.training.tiny import RECIPE
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path / "tiny.yaml"
+
+
+def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1) -> DataOrder:
+    return DataOrder(data.split("train"), recipe, world_size=world_size)
+
+
+def updates(order: DataOrder, number: int) -> list[list[int]]:
+    """The pairs of the next updates."""
+    return [np.concatenate(order.next()).tolist() for _ in range(number)]
+
+
+def test_each_epoch_has_every_pair_once_and_its_own_order(prepared: PreparedData, recipe_file: Path) -> None:
+    order = order_of(prepared, load_recipe(recipe_file))
+    epochs = []
+    for epoch in range(3):
+        epochs.append(updates(order, order.updates_in_epoch))
+        assert (order.epoch, order.index) == (epoch, order.updates_in_epoch)
+        order.next()
+        assert (order.epoch, order.index) == (epoch + 1, 1)
+        order.move_to(epoch=epoch + 1, index=0)
+    for epoch in epochs:
+        assert sorted(pair for update in epoch for pair in update) == list(range(400))
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_another_seed_gives_another_order(prepared: PreparedData, recipe_file: Path) -> None:
+    first, same, other = (
+        updates(order_of(prepared, load_recipe(recipe_file, overrides=[f"training.seed={seed}"])), 5)
+        for seed in (1, 1, 2)
+    )
+    assert first == same != other
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+def test_updates_are_the_same_on_any_number_of_devices(
+    prepared: PreparedData, recipe_file: Path, world_size: int
+) -> None:
+    recipe = load_recipe(recipe_file)
+    alone, together = order_of(prepared, recipe), order_of(prepared, recipe, world_size=world_size)
+    for _ in range(20):
+        expected, micro = alone.next(), together.next()
+        assert sorted(np.concatenate(micro).tolist()) == sorted(np.concatenate(expected).tolist())
+        assert len(micro) % world_size == 0
+        assert together.target_tokens(micro) == alone.target_tokens(expected)
+
+
+def test_tokens_are_those_of_the_pairs_and_fit_the_device(prepared: PreparedData, recipe_file: Path) -> None:
+    pairs = prepared.split("train")
+    order = order_of(prepared, load_recipe(recipe_file))
+    for _ in range(order.updates_in_epoch):
+        micro = order.next()
+        of_pairs = np.concatenate(micro)
+        assert order.target_tokens(micro) == sum(len(pairs.tgt[pair]) for pair in of_pairs)
+        assert order.source_tokens(micro) == sum(len(pairs.src[pair]) for pair in of_pairs)
+        for part in micro:
+            assert max(sum(len(side[pair]) for pair in part) for side in (pairs.src, pairs.tgt)) <= 320
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7, 14, 15, 16, 33])
+def test_from_a_position_the_same_updates_follow(prepared: PreparedData, recipe_file: Path, taken: int) -> None:
+    recipe = load_recipe(recipe_file)
+    order = order_of(prepared, recipe)
+    updates(order, taken)
+    later = order_of(prepared, recipe)
+    later.move_to(epoch=order.epoch, index=order.index)
+    assert updates(later, 20) == updates(order, 20)
+
+
+def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: PreparedData, recipe_file: Path) -> None:
+    pairs = prepared.split("train")
+    longest = order_of(prepared, load_recipe(recipe_file)).longest
+    size = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
+    others = np.delete(size, longest)
+    assert size[longest].min() >= others.max()
+    assert 320 - others.max() < max(pairs.src.lengths[longest].sum(), pairs.tgt.lengths[longest].sum()) <= 320
+
+
+def test_pairs_longer_than_the_positions_are_left_out_and_counted(
+    prepared: PreparedData, recipe_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = prepared.split("train")
+    short = np.flatnonzero(np.maximum(pairs.src.lengths, pairs.tgt.lengths) <= 20).tolist()
+    assert 0 < len(short) < 400
+    order = order_of(prepared, load_recipe(recipe_file, overrides=["model.max_positions=20"]))
+    assert caplog.messages == [f"{400 - len(short)} pairs are longer than model.max_positions and are left out"]
+    assert sorted(pair for update in updates(order, order.updates_in_epoch) for pair in update) == short
+
+
+def test_no_pair_left_is_an_error(prepared: PreparedData, recipe_file: Path) -> None:
+    with pytest.raises(DataError, match=r"^no training pair is left$") as caught:
+        order_of(prepared, load_recipe(recipe_file, overrides=["model.max_positions=2"]))
+    assert caught.value.hint == "raise model.max_positions"
+
+
+def test_a_sentence_that_no_device_takes_is_an_error_whose_hint_helps(
+    prepared: PreparedData, recipe_file: Path
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        order_of(prepared, load_recipe(recipe_file, overrides=["training.max_tokens_per_device=16"]))
+    error = caught.value
+    assert error.exit_code == 3
+    longest = max(max(len(row) for row in side) for side in (prepared.split("train").src, prepared.split("train").tgt))
+    assert error.message == (f"a training sentence has {longest} pieces, more than training.max_tokens_per_device, 16")
+    assert error.where == "training.max_tokens_per_device"
+    setting = f"training.max_tokens_per_device={longest}"
+    assert error.hint == f"--set {setting}, or prepare with a smaller cleaning.max_words"
+    order = order_of(prepared, load_recipe(recipe_file, overrides=[setting]))
+    assert len(list(islice(iter(order.next, None), 20))) == 20

@@ -1,0 +1,279 @@
+"""What a training tells: rates by a fake clock, stable keys, plain lines in a pipe, a live view on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import ModelError
+from nmt_cli.training.live import LiveView
+from nmt_cli.training.progress import Reporter, Stopwatch, Window
+from nmt_cli.training.validation import Validation
+from tests.training.tiny import RECIPE, checkpoints, events, stopped_after, train
+
+KEYS = {
+    "train": [
+        "event",
+        "update",
+        "epoch",
+        "loss",
+        "nll",
+        "learning_rate",
+        "gradient_norm",
+        "target_tokens_per_second",
+        "source_tokens",
+        "target_tokens",
+        "seconds",
+    ],
+    "validation": ["event", "update", "loss", "nll", "perplexity", "bleu", "signature", "seconds"],
+    "checkpoint": ["event", "update", "path"],
+    "resume": ["event", "update"],
+    "end": ["event", "reason", "update"],
+}
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_stopwatch_leaves_out_what_lies_between_stop_and_run() -> None:
+    clock = FakeClock()
+    stopwatch = Stopwatch(clock)
+    clock.now += 50
+    assert stopwatch.seconds == 0
+    stopwatch.run()
+    clock.now += 3
+    stopwatch.run()  # no new start
+    clock.now += 4
+    assert stopwatch.seconds == 7
+    stopwatch.stop()
+    clock.now += 100
+    assert stopwatch.seconds == 7
+    stopwatch.run()
+    clock.now += 1.5
+    assert stopwatch.seconds == 8.5
+
+
+def test_a_rate_is_target_tokens_over_seconds_since_the_last_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    clock = FakeClock()
+    file = tmp_path / "metrics.jsonl"
+    with Reporter(file, updates=5000, clock=clock) as reporter, reporter.counting_from(1000):
+        clock.now += 30
+        window = Window(started=20.0)
+        window.add(smoothed=900.0, nll=600.0, source_tokens=250, target_tokens=200)
+        window.add(smoothed=300.0, nll=200.0, source_tokens=350, target_tokens=400)
+        reporter.train(update=1100, epoch=4, window=window, seconds=24.0, learning_rate=1.5e-4, norm=0.5)
+    (event,) = (json.loads(line) for line in file.read_text().splitlines())
+    assert event == {
+        "event": "train",
+        "update": 1100,
+        "epoch": 4,
+        "loss": 2.0,
+        "nll": pytest.approx(4 / 3),
+        "learning_rate": 1.5e-4,
+        "gradient_norm": 0.5,
+        "target_tokens_per_second": 150.0,
+        "source_tokens": 600,
+        "target_tokens": 600,
+        "seconds": 24.0,
+    }
+    # 100 updates in 30 seconds: 3,900 more take 1,170.
+    assert caplog.messages == [
+        "update 1,100/5,000  epoch 5  loss 2.000  learning rate 1.50e-04  150 tokens/s  0:19:30 left"
+    ]
+
+
+def test_the_rate_of_a_training_leaves_out_validations_and_saves(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nmt_cli.training import trainer
+
+    clock = FakeClock()
+    measure, save, update = trainer.Validator.measure, trainer.CheckpointFolder.save, trainer.Updater.update
+
+    def taking(seconds: float, function: Callable[..., object]) -> Callable[..., object]:
+        def timed(*arguments: object, **options: object) -> object:
+            clock.now += seconds
+            return function(*arguments, **options)
+
+        return timed
+
+    monkeypatch.setattr(trainer, "Stopwatch", lambda: Stopwatch(clock))
+    monkeypatch.setattr(trainer.Validator, "measure", taking(1000.0, measure))
+    monkeypatch.setattr(trainer.CheckpointFolder, "save", taking(100.0, save))
+    monkeypatch.setattr(trainer.Updater, "update", taking(0.5, update))
+    settings = ("validation.every=3", "training.checkpoint_every=5", "training.updates=12", "training.log_every=4")
+    assert train(prepared, tmp_path / "run", *settings) == 0
+    lines = events(tmp_path / "run", "train")
+    assert [line["seconds"] for line in lines] == [2.0, 4.0, 6.0]
+    for line in lines:
+        assert line["target_tokens_per_second"] == pytest.approx(line["target_tokens"] / 2.0)
+
+
+def test_a_validation_is_told_with_all_that_it_measured(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    file = tmp_path / "metrics.jsonl"
+    with Reporter(file, updates=5000) as reporter:
+        reporter.validation(400, Validation(2.0, 1.5, 4.4817, 31.257, "sig", 12.34), is_best=True)
+        reporter.validation(800, Validation(2.1, 1.6, 4.9530, None, None, 0.04), is_best=False)
+    assert caplog.messages == [
+        "update   400  validation loss 2.0000  perplexity 4.482  BLEU 31.26  in 12.3 s  best so far",
+        "update   800  validation loss 2.1000  perplexity 4.953  in 0.0 s",
+    ]
+    assert json.loads(file.read_text().splitlines()[1]) == {
+        "event": "validation",
+        "update": 800,
+        "loss": 2.1,
+        "nll": 1.6,
+        "perplexity": 4.953,
+        "bleu": None,
+        "signature": None,
+        "seconds": 0.04,
+    }
+
+
+def test_the_keys_of_metrics_jsonl_are_those_that_are_promised(prepared: PreparedData, tmp_path: Path) -> None:
+    with stopped_after(5):
+        train(prepared, tmp_path / "run", "training.updates=9")
+    train(prepared, tmp_path / "run", "training.updates=9")
+    found = events(tmp_path / "run")
+    assert {event["event"] for event in found} == set(KEYS)
+    for event in found:
+        assert list(event) == KEYS[event["event"]]
+    assert sum(event["update"] == 8 for event in found if event["event"] == "train") == 1
+
+
+def test_a_last_line_that_a_crash_cut_short_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"event": "end", "update": 1}\n{"event": "tra')
+    with Reporter(file, updates=9) as reporter:
+        reporter.event("resume", update=1)
+    assert file.read_text() == '{"event": "end", "update": 1}\n{"event": "resume", "update": 1}\n'
+    file.write_text('{"ev')
+    with Reporter(file, updates=9) as reporter:
+        reporter.event("resume", update=1)
+    assert file.read_text() == '{"event": "resume", "update": 1}\n'
+
+
+def test_each_line_is_on_the_disk_at_once(tmp_path: Path) -> None:
+    with Reporter(tmp_path / "metrics.jsonl", updates=9) as reporter:
+        reporter.event("resume", update=1)
+        assert (tmp_path / "metrics.jsonl").read_text() == '{"event": "resume", "update": 1}\n'
+
+
+def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    with Reporter(tmp_path / "metrics.jsonl", updates=9) as reporter:
+        reporter.event("train", gradient_norm=float("inf"), loss=float("nan"), update=3)
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert text == '{"event": "train", "gradient_norm": null, "loss": null, "update": 3}\n'
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_full_disk_under_the_metrics_is_an_error_that_loses_no_checkpoint(
+    prepared: PreparedData, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with stopped_after(6):
+        assert train(prepared, run) == 75
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(ModelError) as caught:
+        train(prepared, run)
+    assert caught.value.message == "cannot write metrics.jsonl: the disk is full"
+    assert caught.value.where == str(run / "metrics.jsonl")
+    assert caught.value.hint == "free some space, then give the same command again: it continues"
+    assert checkpoints(run) == [6]
+
+
+def test_a_silent_rank_writes_and_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with Reporter(None, updates=9) as reporter, reporter.counting_from(0):
+        reporter.event("end", update=1)
+        reporter.say("hello")
+        reporter.note("validating")
+        reporter.advance(1, epoch=0, loss=1.0, target_tokens=5, seconds=1.0, learning_rate=0.1)
+        reporter.train(update=1, epoch=0, window=Window(), seconds=1.0, learning_rate=0.1, norm=0.1)
+    assert caplog.messages == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_view_shows_means_over_recent_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    view = LiveView("small", updates=2000)
+    for number in range(60):
+        view.count(loss=100.0 if number < 10 else 60.0, tokens=20, seconds=100 + number / 2)
+    view.keep_best("BLEU 31.20 after 1,200")
+    view.move(1500, epoch=7, learning_rate=2.5e-4, time_left="0:01:30 left")
+    with view.console.capture() as capture:
+        view.console.print(view.get_renderable())
+    bar, figures = capture.get().splitlines()
+    assert bar.split()[0] == "small"
+    assert bar.split()[-6:] == ["1,500", "/", "2,000", "75%", "0:01:30", "left"]
+    # 50 updates are recent: 60 / 20 nats a token, and 20 tokens each half second.
+    assert (
+        figures.strip() == "loss 3.000   40 tokens/s   learning rate 2.50e-04   epoch 7   best BLEU 31.20 after 1,200"
+    )
+    view.note("validating after update 1,500")
+    with view.console.capture() as capture:
+        view.console.print(view.get_renderable())
+    assert capture.get().splitlines()[1].strip() == "validating after update 1,500"
+
+
+def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: PreparedData, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
+    arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "30"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nmt_cli", *arguments, "--precision", "fp32"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while block := _read(ours):
+            shown += block
+        stdout, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        os.close(ours)
+    text = shown.decode()
+    assert process.returncode == 0, text
+    assert stdout == b""
+    for part in ("\x1b[1mrun\x1b[0m", " / 24", "tokens/s", "learning rate ", "left", "best BLEU "):
+        assert part in text
+    assert "\x1b[?25l" in text  # the cursor is hidden, and comes back
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "update 2/24" not in text  # plain lines are for pipes
+    last = text.splitlines()[-2:]
+    assert last == [
+        "model of update 24 written to run/model",
+        "next: nmt average run && nmt decode < input.txt > output.txt",
+    ]
+
+
+def _read(descriptor: int) -> bytes:
+    """What the terminal shows next; nothing where its other end is closed, which Linux calls an error."""
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""

@@ -1,0 +1,263 @@
+"""A training that was stopped goes on to the very bits of one that was not, or refuses to."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt_cli.bundle.config import load_config
+from nmt_cli.bundle.run import open_run
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import ModelError, RecipeError
+from tests.training.tiny import checkpoint, checkpoints, events, prepare_tiny, stopped_after, train
+
+WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+
+
+@pytest.fixture(scope="module")
+def whole(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The run of 24 updates without a stop, by precision."""
+    runs: dict[str, Path] = {}
+
+    def made(precision: str = "fp32") -> Path:
+        if precision not in runs:
+            runs[precision] = tmp_path_factory.mktemp("whole") / precision
+            assert train(prepared, runs[precision], precision=precision) == 0
+        return runs[precision]
+
+    return made
+
+
+@pytest.fixture
+def stopped(prepared: PreparedData, tmp_path: Path) -> Path:
+    """A run in fp32 that SIGTERM has ended after update 7."""
+    with stopped_after(7):
+        assert train(prepared, tmp_path / "run") == 75
+    return tmp_path / "run"
+
+
+def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file below a directory with its bytes and the time of its last change."""
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(directory)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def validations(run: Path) -> dict[int, tuple[float, float]]:
+    return {event["update"]: (event["loss"], event["bleu"]) for event in events(run, "validation")}
+
+
+# Updates 8, 16 and 24 are to be validated, 6, 12, 18 and 24 saved; the first epoch ends with update 15.
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
+    prepared: PreparedData, whole: Callable[..., Path], tmp_path: Path, precision: str
+) -> None:
+    run = tmp_path / "run"
+    for update in (1, 8, 12, 15, 16, 17, 24):
+        number, code = (signal.SIGINT, 130) if update % 2 else (signal.SIGTERM, 75)
+        with stopped_after(update, number):
+            assert train(prepared, run, precision=precision) == code
+        assert checkpoints(run)[-1] == update
+    assert train(prepared, run, precision=precision) == 0
+    expected = whole(precision)
+    assert {event["update"]: event["epoch"] for event in events(run, "train")} == {
+        event["update"]: event["epoch"] for event in events(expected, "train")
+    }
+    assert {event["epoch"] for event in events(expected, "train")} == {0, 1}
+    for update in checkpoints(expected):
+        assert checkpoint(run, update) == checkpoint(expected, update), update
+    assert validations(run) == validations(expected)
+    model = "model/model.safetensors"
+    assert (run / model).read_bytes() == (expected / model).read_bytes()
+
+
+def test_when_it_validates_and_saves_changes_no_weight(
+    prepared: PreparedData, whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    others = ("training.checkpoint_every=5", "validation.every=7", "validation.bleu=false", "validation.metric=loss")
+    with stopped_after(11):
+        assert train(prepared, run, *others) == 75
+    assert train(prepared, run, "validation.every=3", "training.checkpoint_every=4") == 0
+    assert checkpoints(run) == [5, 10, 11, 12, 16, 20, 24]
+    expected, found = checkpoint(whole(), 24), checkpoint(run, 24)
+    assert found[WEIGHTS] == expected[WEIGHTS]
+    assert found[OPTIMIZER] == expected[OPTIMIZER]
+    position = ("update", "applied", "epoch", "index")
+    assert [json.loads(found[STATE])[key] for key in position] == [json.loads(expected[STATE])[key] for key in position]
+
+
+def test_bf16_and_fp32_are_not_the_same_training(whole: Callable[..., Path]) -> None:
+    assert checkpoint(whole("fp32"), 24)[WEIGHTS] != checkpoint(whole("bf16"), 24)[WEIGHTS]
+
+
+def test_a_stopped_run_says_how_to_go_on_and_that_it_does(
+    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    run = tmp_path / "run"
+    with stopped_after(3):
+        train(prepared, run)
+    assert "stopped after update 3, saved: the same command continues" in caplog.messages
+    assert events(run)[-1] == {"event": "end", "reason": "preempted", "update": 3}
+    assert open_run(run).record.finished is None
+    assert not (run / "model").exists()
+    caplog.clear()
+    train(prepared, run)
+    assert caplog.messages[0] == f"resuming {run} after update 3"
+    assert events(run, "resume") == [{"event": "resume", "update": 3}]
+
+
+def test_another_precision_is_refused_and_the_hint_helps(
+    prepared: PreparedData, stopped: Path, whole: Callable[..., Path]
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        train(prepared, stopped, precision="bf16")
+    error = caught.value
+    assert error.exit_code == 5
+    assert error.message == "the run was trained in fp32, and would go on in bf16"
+    assert error.where == str(stopped / "checkpoints/update-00000007")
+    assert error.hint == "--precision fp32, another folder with -o, or --restart"
+    assert train(prepared, stopped, precision="fp32") == 0
+    assert checkpoint(stopped, 24) == checkpoint(whole(), 24)
+
+
+@pytest.mark.parametrize(
+    ("setting", "change"),
+    [
+        ("training.label_smoothing=0.2", "training.label_smoothing 0.1, not 0.2"),
+        ("model.dropout=0", "model.dropout 0.1, not 0.0"),
+        ("training.seed=2", "training.seed 1, not 2"),
+        ("training.batch_tokens=700", "training.batch_tokens 600, not 700"),
+        ("training.optimizer={name: adamw}", "training.optimizer.name 'adam', not 'adamw'"),
+        ("training.clip_norm=1", "training.clip_norm None, not 1.0"),
+    ],
+)
+def test_a_change_that_other_weights_would_follow_from_is_refused(
+    prepared: PreparedData, stopped: Path, setting: str, change: str
+) -> None:
+    before = contents(stopped)
+    with pytest.raises(RecipeError) as caught:
+        train(prepared, stopped, setting)
+    error = caught.value
+    assert error.exit_code == 3
+    assert error.message == f"the run in {stopped} was trained with {change}"
+    assert error.where == str(stopped / "recipe.yaml")
+    assert error.hint == "give the run another folder with -o, or begin anew with --restart (removes the run)"
+    assert contents(stopped) == before
+
+
+def test_what_no_update_depends_on_may_change(
+    prepared: PreparedData, stopped: Path, whole: Callable[..., Path]
+) -> None:
+    settings = (
+        "training.updates=27",
+        "training.log_every=1",
+        "training.keep_last=3",
+        "training.patience=50",
+        "averaging.last=3",
+        "decoding.beam=1",
+        "description=longer",
+    )
+    assert train(prepared, stopped, *settings) == 0
+    assert checkpoints(stopped) == [18, 24, 27]
+    assert [event["update"] for event in events(stopped, "train")][-3:] == [25, 26, 27]
+    assert checkpoint(stopped, 24)[WEIGHTS] == checkpoint(whole(), 24)[WEIGHTS]
+    assert open_run(stopped).recipe.averaging.last == 3
+
+
+def test_the_length_of_a_cosine_may_not_change(prepared: PreparedData, tmp_path: Path) -> None:
+    cosine = "training.schedule={name: cosine, peak: 1e-3, warmup_updates: 2}"
+    with stopped_after(3):
+        assert train(prepared, tmp_path / "run", cosine) == 75
+    with pytest.raises(RecipeError, match=r"was trained with training\.updates 24, not 30"):
+        train(prepared, tmp_path / "run", cosine, "training.updates=30")
+    assert train(prepared, tmp_path / "run", cosine, "training.log_every=5") == 0
+
+
+def test_micro_batches_may_become_smaller_as_the_hint_for_full_memory_says(
+    prepared: PreparedData, stopped: Path, whole: Callable[..., Path]
+) -> None:
+    assert train(prepared, stopped, "training.max_tokens_per_device=160") == 0
+    # Other dropout masks, so other losses; the same sentences, so the same counts of tokens at the same updates.
+    assert _tokens(stopped) == _tokens(whole())
+
+
+def _tokens(run: Path) -> list[Any]:
+    return [(event["source_tokens"], event["target_tokens"]) for event in events(run, "train") if event["update"] > 8]
+
+
+def test_other_data_are_refused(prepared: PreparedData, stopped: Path, tmp_path: Path) -> None:
+    other = prepare_tiny(tmp_path / "other", "cleaning.max_words=9")
+    with pytest.raises(RecipeError) as caught:
+        train(other, stopped)
+    error = caught.value
+    assert error.message == f"the run in {stopped} was begun with other data than {other.directory}"
+    assert error.where == str(other.directory)
+    assert error.hint == (
+        f"give --data {prepared.directory} if that is unchanged, another folder with -o, or --restart"
+    )
+    assert train(other, stopped, restart=True) == 0
+
+
+def test_restart_begins_anew(prepared: PreparedData, stopped: Path, whole: Callable[..., Path]) -> None:
+    assert train(prepared, stopped, "training.seed=2", restart=True) == 0
+    assert events(stopped, "resume") == []
+    assert checkpoints(stopped) == [6, 12, 18, 24]
+    assert train(prepared, stopped, restart=True) == 0
+    assert {update: checkpoint(stopped, update) for update in checkpoints(stopped)} == {
+        update: checkpoint(whole(), update) for update in checkpoints(whole())
+    }
+
+
+def test_a_finished_run_is_left_as_it_is(
+    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, "training.updates=4") == 0
+    before = contents(run)
+    caplog.set_level("INFO")
+    caplog.clear()
+    assert train(prepared, run, "training.updates=4") == 0
+    assert caplog.messages == [
+        f"{run} finished before, after update 4; its model is {run / 'model'}",
+        f"next: nmt average {run} && nmt decode < input.txt > output.txt",
+    ]
+    after = contents(run)
+    assert after.pop("recipe.yaml")[0] == before.pop("recipe.yaml")[0]  # written again, and the same
+    assert after == before
+
+
+def test_a_finished_run_goes_on_where_the_recipe_has_become_longer(
+    prepared: PreparedData, tmp_path: Path, whole: Callable[..., Path]
+) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, "training.updates=10") == 0
+    assert open_run(run).record.finished is not None
+    with stopped_after(12):
+        assert train(prepared, run) == 75
+    assert open_run(run).record.finished is None
+    assert train(prepared, run) == 0
+    assert open_run(run).record.finished is not None
+    assert load_config(run / "model").updates == [24]
+    assert checkpoint(run, 24)[WEIGHTS] == checkpoint(whole(), 24)[WEIGHTS]
+
+
+def test_a_model_that_a_kill_kept_from_being_written_is_written_by_the_next_start(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("nmt_cli.training.trainer.make_model", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(prepared, run, "training.updates=4")
+    assert not (run / "model").exists()
+    assert train(prepared, run, "training.updates=4") == 0
+    assert load_config(run / "model").updates == [4]

@@ -1,0 +1,283 @@
+"""The training loop: it learns, skips what is not finite, stops early, and leaves the right model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt_cli.bundle.config import load_config
+from nmt_cli.bundle.weights import read_tensors
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import TrainingError
+from nmt_cli.training.loss import Loss
+from nmt_cli.training.update import Updater
+from nmt_cli.training.validation import Validation, Validator
+from tests.training.tiny import (
+    checkpoint,
+    checkpoints,
+    events,
+    parallel_text,
+    prepare_tiny,
+    stopped_after,
+    train,
+    write_text,
+)
+
+EVERY_UPDATE = ("training.updates=8", "training.checkpoint_every=1", "training.log_every=1")
+
+
+@pytest.fixture
+def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, range], None]:
+    """Put a value into one gradient of the second micro-batch of some updates."""
+    accumulate = Updater.accumulate
+
+    def install(value: float, updates: range) -> None:
+        def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Loss:
+            loss = accumulate(self, *arguments, key=key, **options)
+            if key[0] in updates and key[1] == 1:
+                self.weights.gradients[7] = value
+            return loss
+
+        monkeypatch.setattr(Updater, "accumulate", spoilt)
+
+    return install
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
+def test_one_update_that_is_not_finite_is_skipped_and_training_goes_on(
+    prepared: PreparedData, tmp_path: Path, spoil: Callable[[float, range], None], value: float
+) -> None:
+    spoil(value, range(5, 6))  # the norm of 1e30 overflows float32
+    run = tmp_path / "run"
+    assert train(prepared, run, *EVERY_UPDATE) == 0
+    before, at = checkpoint(run, 4), checkpoint(run, 5)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert at[name] == before[name]
+    assert checkpoint(run, 6)["model.safetensors"] != at["model.safetensors"]
+    states = [json.loads(checkpoint(run, update)["state.json"]) for update in (4, 5, 6)]
+    assert [(state["update"], state["applied"], state["skipped_in_row"]) for state in states] == [
+        (4, 4, 0),
+        (5, 4, 1),
+        (6, 5, 0),
+    ]
+    assert [state["index"] for state in states] == [4, 5, 6]
+    assert events(run, "skipped") == [
+        {"event": "skipped", "update": 5, "reason": "gradients are not finite", "in_row": 1}
+    ]
+    tensors = read_tensors(run / "model/model.safetensors", hint="")
+    assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
+
+
+def test_metrics_of_a_skipped_update_are_valid_json(
+    prepared: PreparedData, tmp_path: Path, spoil: Callable[[float, range], None]
+) -> None:
+    spoil(math.nan, range(5, 6))
+    assert train(prepared, tmp_path / "run", *EVERY_UPDATE) == 0
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    lines = (tmp_path / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    parsed = [json.loads(line, parse_constant=refuse) for line in lines]
+    (skipped,) = (event for event in parsed if event["event"] == "train" and event["update"] == 5)
+    assert skipped["gradient_norm"] is None
+
+
+def test_a_resume_after_a_skipped_update_is_bitwise_too(
+    prepared: PreparedData, tmp_path: Path, spoil: Callable[[float, range], None]
+) -> None:
+    spoil(math.nan, range(1, 3))  # not even the first update is applied
+    assert train(prepared, tmp_path / "whole", *EVERY_UPDATE) == 0
+    for update in (1, 2, 4):
+        with stopped_after(update):
+            assert train(prepared, tmp_path / "run", *EVERY_UPDATE) == 75
+    assert train(prepared, tmp_path / "run", *EVERY_UPDATE) == 0
+    for update in range(1, 9):
+        assert checkpoint(tmp_path / "run", update) == checkpoint(tmp_path / "whole", update)
+
+
+def test_several_updates_in_a_row_that_are_not_finite_end_the_training(
+    prepared: PreparedData, tmp_path: Path, spoil: Callable[[float, range], None]
+) -> None:
+    spoil(math.inf, range(3, 100))
+    run = tmp_path / "run"
+    for _ in range(2):  # the same command fails in the same way
+        with pytest.raises(TrainingError) as caught:
+            train(prepared, run, *EVERY_UPDATE, "training.max_skipped_updates=3")
+        error = caught.value
+        assert error.exit_code == 7
+        assert error.message == "4 updates in a row had gradients that are not finite, the last at update 6"
+        assert error.where == str(run / "metrics.jsonl")
+        assert error.hint == (
+            "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
+        )
+    assert checkpoints(run) == [1, 2, 3, 4, 5]
+    assert checkpoint(run, 5)["model.safetensors"] == checkpoint(run, 2)["model.safetensors"]
+
+
+def test_a_learning_rate_far_too_high_ends_in_the_same_error_or_a_loss_that_tells(
+    prepared: PreparedData, tmp_path: Path
+) -> None:
+    schedule = "training.schedule={name: noam, factor: 1e30, warmup_updates: 1}"
+    with pytest.raises(TrainingError) as caught:
+        train(prepared, tmp_path / "run", schedule, "training.max_skipped_updates=2", "training.updates=12")
+    assert "not finite" in caught.value.message
+    assert "lower the learning rate" in caught.value.hint
+
+
+def test_a_validation_loss_that_is_not_finite_ends_the_training(
+    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]
+) -> None:
+    scripted(loss=[2.0, math.nan])
+    with pytest.raises(TrainingError, match=r"^the validation loss after update 4 is not finite$") as caught:
+        train(prepared, tmp_path / "run", "validation.every=2", *EVERY_UPDATE)
+    assert caught.value.exit_code == 7
+    assert "lower the learning rate" in caught.value.hint
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let validations measure given values, one after the other; the sanity pass measures nothing."""
+
+    def install(*, loss: list[float], bleu: list[float] | None = None) -> None:
+        losses, bleus = iter(loss), iter(bleu or [0.0] * len(loss))
+
+        def measure(self: Validator, *models: object, max_sentences: int | None) -> Validation:
+            if max_sentences is not None:
+                return Validation(9.0, 9.0, 9.0, 0.0, None, 0.0)
+            return Validation(next(losses), 1.0, math.e, next(bleus), "signature", 0.0)
+
+        monkeypatch.setattr(Validator, "measure", measure)
+
+    return install
+
+
+PATIENT = (
+    "training.updates=20",
+    "training.patience=2",
+    "validation.every=2",
+    "training.checkpoint_every=5",
+    "training.keep_last=2",
+)
+
+
+@pytest.mark.parametrize(
+    ("metric", "loss", "bleu"),
+    [
+        ("loss", [5.0, 4.0, 4.5, 4.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0]),
+        ("bleu", [5.0, 4.0, 3.0, 2.0, 1.0], [1.0, 3.0, 2.5, 3.0, 9.0]),
+    ],
+)
+@pytest.mark.parametrize("keep_best", [0, 1])
+def test_patience_ends_training_and_the_model_is_the_best_where_that_is_kept(
+    prepared: PreparedData,
+    tmp_path: Path,
+    scripted: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    metric: str,
+    loss: list[float],
+    bleu: list[float],
+    keep_best: int,
+) -> None:
+    scripted(loss=loss, bleu=bleu)
+    caplog.set_level("INFO")
+    run = tmp_path / "run"
+    settings = (*PATIENT, f"validation.metric={metric}", f"training.keep_best={keep_best}")
+    assert train(prepared, run, *settings) == 0
+    # Validated after 2, 4, 6 and 8: after 4 it was best, and after 8 as good, which is no better.
+    assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 8}
+    assert f"no better {metric} in 2 validations: training ends after update 8" in caplog.messages
+    assert [event["update"] for event in events(run, "validation")] == [2, 4, 6, 8]
+    best = 8 if keep_best else None  # of equally good ones the newer
+    assert load_config(run / "model").updates == [best or 8]
+    assert checkpoints(run) == ([6, 8] if keep_best else [5, 8])
+
+
+def test_the_model_is_that_of_the_best_validation_even_between_two_intervals_of_checkpoints(
+    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]
+) -> None:
+    scripted(loss=[5.0, 2.0, 4.5, 4.0, 4.1])
+    settings = ("training.updates=10", *PATIENT[2:], "validation.metric=loss", "training.keep_best=1")
+    assert train(prepared, tmp_path / "run", *settings) == 0
+    assert load_config(tmp_path / "run/model").updates == [4]
+    assert checkpoints(tmp_path / "run") == [4, 8, 10]
+
+
+def test_a_training_out_of_patience_ends_again_at_once_and_goes_on_with_more(
+    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    scripted(loss=[3.0, 4.0, 5.0, 2.0, 6.0, 7.0, 8.0])
+    run = tmp_path / "run"
+    assert train(prepared, run, *PATIENT, "validation.metric=loss") == 0
+    assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 6}
+    caplog.set_level("INFO")
+    assert train(prepared, run, *PATIENT, "validation.metric=loss") == 0
+    assert caplog.messages[0] == f"{run} finished before, after update 6; its model is {run / 'model'}"
+    assert train(prepared, run, *PATIENT, "validation.metric=loss", "training.patience=3") == 0
+    # Update 8 was better, so that the patience began anew: 10, 12 and 14 were not.
+    assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 14}
+    assert load_config(run / "model").updates == [14]
+
+
+def test_patience_outlives_a_stop(prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]) -> None:
+    scripted(loss=[3.0, 4.0, 5.0])
+    with stopped_after(5):
+        assert train(prepared, tmp_path / "run", *PATIENT, "validation.metric=loss") == 75
+    assert train(prepared, tmp_path / "run", *PATIENT, "validation.metric=loss") == 0
+    assert events(tmp_path / "run")[-1] == {"event": "end", "reason": "patience", "update": 6}
+
+
+def test_the_loss_goes_down_from_that_of_guessing(prepared: PreparedData, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, "training.updates=60", "training.log_every=1", "validation.every=20") == 0
+    losses = [event["nll"] for event in events(run, "train")]
+    # Guessing with logits of variance 1, as the initial weights give, costs log V + 1/2 nats; 0.3 for one draw of them.
+    assert losses[0] == pytest.approx(math.log(400) + 0.5, abs=0.3)
+    assert losses[-1] < 1.5
+    validations = [event["loss"] for event in events(run, "validation")]
+    assert validations == sorted(validations, reverse=True)
+
+
+@pytest.fixture
+def memorised(tmp_path: Path) -> tuple[Path, list[tuple[str, str]]]:
+    """A folder with a finished run, runs/few, whose training text is also its validation text; and that text."""
+    pairs = parallel_text(30, seed=9)
+    data = prepare_tiny(tmp_path, train=pairs, valid=pairs, name="few")
+    settings = [
+        "model={d_model: 64, d_ff: 128, dropout: 0, d_k: 32, d_v: 32}",
+        "training.updates=160",
+        "training.label_smoothing=0",
+        "training.schedule={name: noam, factor: 0.3, warmup_updates: 40}",
+        "training.checkpoint_every=10",
+        "validation={every: 16, max_sentences: null}",
+        "decoding.max_extra_tokens=10",
+    ]
+    assert train(data, tmp_path / "runs/few", *settings) == 0
+    return tmp_path, pairs
+
+
+def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
+    memorised: tuple[Path, list[tuple[str, str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nmt_cli.cli.average import average
+    from nmt_cli.cli.decode import decode
+    from nmt_cli.cli.score import score
+
+    folder, pairs = memorised
+    run = folder / "runs/few"
+    scores = [event["bleu"] for event in events(run, "validation")]
+    assert scores[0] < 1
+    assert scores[-1] > 90
+    average([run], output=None, last=3, best=None, overwrite=False)
+    write_text(folder / "few", pairs)
+    decode(model=run / "averaged", source=folder / "few.en", output=folder / "few.hyp", device="cpu")
+    translations = (folder / "few.hyp").read_text(encoding="utf-8").splitlines()
+    assert sum(found == right for found, (_, right) in zip(translations, pairs, strict=True)) >= 27
+    score([str(folder / "few.de")], hypothesis=str(folder / "few.hyp"), as_json=True)
+    assert json.loads(capsys.readouterr().out)["scores"]["BLEU"]["score"] > 90

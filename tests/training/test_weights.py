@@ -1,0 +1,173 @@
+"""Float32 master weights beside the model that computes with them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nmt_cli.devices import Precision
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.training.weights import MasterWeights
+from tests.reference.models import logits_of, random_model, random_pairs, tiny_config
+
+PRECISIONS: list[Precision] = ["fp32", "bf16"]
+VOCAB = 21
+
+
+def tied_model() -> Transformer:
+    return random_model(tiny_config(), vocab=VOCAB, seed=1, dtype=torch.float32).train()
+
+
+class TwoParts(nn.Module):
+    """A vector declared before a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+        self.matrix = nn.Parameter(torch.tensor([[4.0, 5.0], [6.0, 7.0]]))
+
+
+def one_backward_pass(model: Transformer) -> None:
+    logits = torch.cat(logits_of(model, random_pairs([(4, 3), (2, 5)], vocab=VOCAB, seed=2)))
+    logits.float().log_softmax(-1)[:, 5].sum().backward()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_matrices_come_first(precision: Precision) -> None:
+    weights = MasterWeights(TwoParts(), precision=precision)
+    assert weights.values.tolist() == [4, 5, 6, 7, 1, 2, 3]
+    assert weights.num_in_matrices == 4
+    assert list(weights.shapes) == ["matrix", "vector"]
+    assert weights.values.dtype == weights.gradients.dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_each_parameter_lies_in_the_vector_once_under_its_name(precision: Precision) -> None:
+    model = tied_model()
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    weights = MasterWeights(model, precision=precision)
+    assert weights.values.numel() == model.num_parameters()
+    named = weights.named(weights.values)
+    assert named.keys() == before.keys()
+    for name, tensor in named.items():
+        assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_tied_matrices_stay_tied(precision: Precision) -> None:
+    model = tied_model()
+    MasterWeights(model, precision=precision)
+    assert model.source_embedding.weight is model.target_embedding.weight is model.output_weight
+
+
+def test_float32_parameters_and_gradients_are_views_of_the_vectors() -> None:
+    model = tied_model()
+    weights = MasterWeights(model, precision="fp32")
+    for flat, tensors in (
+        (weights.values, dict(model.named_parameters())),
+        (weights.gradients, {name: parameter.grad for name, parameter in model.named_parameters()}),
+    ):
+        for name, view in weights.named(flat).items():
+            tensor = tensors[name]
+            assert tensor is not None
+            assert tensor.data_ptr() == view.data_ptr()
+            assert tensor.shape == view.shape
+    weights.values.fill_(0.5)
+    weights.publish()
+    assert all(bool((parameter == 0.5).all()) for parameter in model.parameters())
+
+
+def test_float32_gradients_add_up_over_backward_passes_and_match_those_without_master_weights() -> None:
+    plain, model = tied_model(), tied_model()
+    weights = MasterWeights(model, precision="fp32")
+    for _ in range(2):
+        one_backward_pass(plain)
+        one_backward_pass(model)
+        weights.collect()
+    named = weights.named(weights.gradients)
+    for name, parameter in plain.named_parameters():
+        assert parameter.grad is not None
+        assert torch.equal(named[name], parameter.grad)
+
+
+def test_the_bf16_copy_is_the_rounded_master_before_and_after_an_update() -> None:
+    model = tied_model()
+    weights = MasterWeights(model, precision="bf16")
+
+    def assert_rounded() -> None:
+        named = weights.named(weights.values)
+        for name, parameter in model.named_parameters():
+            assert parameter.dtype == torch.bfloat16
+            assert torch.equal(parameter, named[name].bfloat16())
+
+    assert_rounded()
+    seen = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    weights.values.add_(torch.randn_like(weights.values))
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, seen[name])  # not yet published
+    weights.publish()
+    assert_rounded()
+
+
+def test_bf16_updates_too_small_for_bf16_are_not_lost() -> None:
+    model = TwoParts()
+    weights = MasterWeights(model, precision="bf16")
+    for _ in range(100):
+        weights.values.add_(1e-3)
+        weights.publish()
+    # bf16 steps near 7 are 1/32: a hundred steps of 1/1000 on bf16 alone would change nothing.
+    assert model.matrix[1, 1].item() == 7.09375
+    assert weights.values[3].item() == pytest.approx(7.1, abs=1e-5)
+
+
+def test_bf16_gradients_are_collected_in_float32() -> None:
+    model = TwoParts()
+    weights = MasterWeights(model, precision="bf16")
+    # A sum in bf16 would stay at 1: 2^-9 is half a step there.
+    for factor in (1.0, *[2.0**-9] * 256):
+        (model.vector * factor).sum().backward()
+        weights.collect()
+    assert weights.named(weights.gradients)["vector"].tolist() == [1.5, 1.5, 1.5]
+    assert not weights.named(weights.gradients)["matrix"].any()
+
+
+def test_a_bf16_gradient_is_collected_once() -> None:
+    model = tied_model()
+    weights = MasterWeights(model, precision="bf16")
+    one_backward_pass(model)
+    weights.collect()
+    once = weights.gradients.clone()
+    assert once.any()
+    weights.collect()
+    assert torch.equal(weights.gradients, once)
+    one_backward_pass(model)
+    weights.collect()
+    assert torch.equal(weights.gradients, 2 * once)
+
+
+def test_bf16_gradients_are_near_float32_ones() -> None:
+    gradients = {}
+    for precision in PRECISIONS:
+        model = tied_model()
+        weights = MasterWeights(model, precision=precision)
+        one_backward_pass(model)
+        weights.collect()
+        gradients[precision] = weights.gradients
+    error = (gradients["bf16"] - gradients["fp32"]).norm() / gradients["fp32"].norm()
+    # bf16 keeps 8 bits, and the way through two layers and back rounds some twenty times.
+    assert error.item() < 5e-2
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_load_undoes_named(precision: Precision) -> None:
+    saved = MasterWeights(tied_model(), precision=precision)
+    other = tied_model()
+    weights = MasterWeights(other, precision=precision)
+    weights.values.zero_()
+    weights.load(weights.values, {name: tensor.clone() for name, tensor in saved.named(saved.values).items()})
+    weights.publish()
+    assert torch.equal(weights.values, saved.values)
+    fresh: dict[str, Tensor] = dict(tied_model().named_parameters())
+    for name, parameter in other.named_parameters():
+        assert torch.equal(parameter, fresh[name].to(parameter.dtype))

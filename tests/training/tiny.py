@@ -1,0 +1,153 @@
+"""A small parallel text, the data that the real preparation makes of it, and trainings of a very small model on it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import typer
+
+from nmt_cli.bundle.run import open_run
+from nmt_cli.dataset.store import PreparedData, open_prepared
+from nmt_cli.preparing.corpora import corpus_of_prefixes
+from nmt_cli.preparing.pipeline import prepare
+from nmt_cli.training.update import Updater, UpdateResult
+
+TIMES = {"today": "heute", "now": "jetzt", "in winter": "im Winter", "every morning": "jeden Morgen"}
+SUBJECTS = {
+    "the dog": "der Hund",
+    "the cat": "die Katze",
+    "the child": "das Kind",
+    "my sister": "meine Schwester",
+    "an old man": "ein alter Mann",
+    "nobody": "niemand",
+}
+VERBS = {"sees": "sieht", "finds": "findet", "loves": "liebt", "paints": "malt", "needs": "braucht"}
+OBJECTS = {
+    "a house": "ein Haus",
+    "the red ball": "den roten Ball",
+    "fresh bread": "frisches Brot",
+    "two flowers": "zwei Blumen",
+    "the moon": "den Mond",
+}
+PLACES = {
+    "": "",
+    " in the garden": " im Garten",
+    " by the sea": " am Meer",
+    " behind the old mill": " hinter der Mühle",
+}
+
+RECIPE = """\
+corpus: tiny
+model:
+  {encoder_layers: 1, decoder_layers: 1, d_model: 32, d_ff: 64, heads: 2, d_k: 16, d_v: 16, dropout: 0.1,
+   embedding_multiple: 8, max_positions: 128}
+training:
+  updates: 24
+  batch_tokens: 600
+  max_tokens_per_device: 320
+  schedule: {name: noam, factor: 0.3, warmup_updates: 10}
+  log_every: 2
+  checkpoint_every: 6
+  keep_last: 10
+validation: {every: 8, max_sentences: 4}
+averaging: {last: 2}
+decoding: {beam: 2, max_extra_tokens: 2, batch_tokens: 400}
+"""
+
+
+def parallel_text(number: int, *, seed: int) -> list[tuple[str, str]]:
+    """Distinct English sentences with their German translations, where the verb comes second."""
+    pairs = []
+    combinations = list(itertools.product(TIMES, SUBJECTS, VERBS, OBJECTS, PLACES))
+    for time, subject, verb, what, place in Random(seed).sample(combinations, number):
+        english = f"{time} {subject} {verb} {what}{place}."
+        german = f"{TIMES[time]} {VERBS[verb]} {SUBJECTS[subject]} {OBJECTS[what]}{PLACES[place]}."
+        pairs.append((english[0].upper() + english[1:], german[0].upper() + german[1:]))
+    return pairs
+
+
+def write_text(prefix: Path, pairs: Sequence[tuple[str, str]]) -> str:
+    """Write PREFIX.en and PREFIX.de, and return the prefix."""
+    for side, language in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        prefix.with_name(f"{prefix.name}.{language}").write_text(text, encoding="utf-8")
+    return str(prefix)
+
+
+def prepare_tiny(
+    folder: Path,
+    *settings: str,
+    train: Sequence[tuple[str, str]] | None = None,
+    valid: Sequence[tuple[str, str]] | None = None,
+    name: str = "tiny",
+) -> PreparedData:
+    """Prepared data in FOLDER/data/NAME: 400 pairs, or those of `train`, and 20 others, or those of `valid`."""
+    pairs = parallel_text(420, seed=3)
+    folder.mkdir(parents=True, exist_ok=True)
+    located = corpus_of_prefixes(
+        {
+            "train": write_text(folder / f"{name}-train", train or pairs[20:]),
+            "valid": write_text(folder / f"{name}-valid", valid or pairs[:20]),
+        },
+        languages="en-de",
+        name=name,
+        overrides=["tokenizer.vocab_size=400", *settings],
+    )
+    output = folder / "data" / name
+    prepare(located, output=output, overwrite=False, num_threads=1, progress=lambda stage, done, total: None)
+    return open_prepared(output)
+
+
+def train(data: PreparedData, output: Path, *settings: str, **options: Any) -> int:
+    """Run `nmt train` within this process on the CPU, in fp32 unless told otherwise; the exit code, errors raised."""
+    from nmt_cli.cli.train import train as command
+
+    recipe = output.with_name(f"{output.name}.yaml")
+    if not recipe.exists():
+        recipe.parent.mkdir(parents=True, exist_ok=True)
+        recipe.write_text(RECIPE, encoding="utf-8")
+    options = {"device": "cpu", "precision": "fp32", **options}
+    try:
+        command(str(recipe), data=data.directory, output=output, settings=list(settings), **options)
+    except typer.Exit as ending:
+        return ending.exit_code
+    return 0
+
+
+@contextmanager
+def stopped_after(update: int, number: int = signal.SIGTERM) -> Iterator[None]:
+    """Send this process a signal while it takes update `update`."""
+    original = Updater.update
+
+    def with_signal(self: Updater, *arguments: Any, **options: Any) -> UpdateResult:
+        if options["number"] == update:
+            os.kill(os.getpid(), number)
+        return original(self, *arguments, **options)
+
+    with patch.object(Updater, "update", with_signal):
+        yield
+
+
+def checkpoint(run: Path, update: int) -> dict[str, bytes]:
+    """The files of a checkpoint with their bytes."""
+    return {path.name: path.read_bytes() for path in sorted((run / f"checkpoints/update-{update:08}").iterdir())}
+
+
+def checkpoints(run: Path) -> list[int]:
+    """The updates of which a run has checkpoints."""
+    return [found.update for found in open_run(run).checkpoints()]
+
+
+def events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, all or those of one event."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if kind is None or line["event"] == kind]
