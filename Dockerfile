@@ -1,23 +1,28 @@
-# The command `nmt` with every extra. PyPI's torch brings its own CUDA libraries, so a GPU needs no other base image:
+# The command `nmt`. PyPI's torch brings its own CUDA libraries, so a GPU needs no other base image:
 #   docker build -t nmt .
-#   docker run --rm --init -v "$PWD:/workspace" nmt prepare demo
+#   docker run --rm --init -v "$PWD:/workspace" -v nmt-cache:/cache nmt prepare multi30k
 #   docker run --rm --init --gpus all --ipc=host -v "$PWD:/workspace" --entrypoint torchrun nmt \
 #     --standalone --nproc-per-node=8 -m nmt_cli train big
-# The mounted folder must be writable for user 10001, or give --user "$(id -u):$(id -g)".
+# The volume nmt-cache keeps what is downloaded from a hub. The mounted folder must be writable for user 10001, or give
+# --user "$(id -u):$(id -g)".
 
 FROM python:3.12-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
-RUN python -m venv /opt/nmt
-ENV PATH=/opt/nmt/bin:$PATH
 WORKDIR /source
 COPY constraints.txt ./
-# torch is most of the download: a layer of its own, kept when the source changes.
-RUN pip install -c constraints.txt torch
-COPY pyproject.toml README.md LICENSE ./
+# torch is most of the download: a layer of its own, kept when anything else changes. The build tool stays out of /opt/nmt.
+RUN pip install -c constraints.txt hatchling \
+    && python -m venv /opt/nmt \
+    && /opt/nmt/bin/pip install -c constraints.txt torch
+COPY pyproject.toml ./
+RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+    > requirements.txt \
+    && /opt/nmt/bin/pip install -c constraints.txt -r requirements.txt
+COPY README.md LICENSE ./
 COPY recipes recipes
 COPY src src
-RUN pip install -c constraints.txt ".[serve,export,tensorboard]"
+RUN python -m hatchling build -t wheel -d dist && /opt/nmt/bin/pip install --no-deps dist/*.whl
 
 FROM python:3.12-slim-bookworm
 RUN groupadd --gid 10001 nmt \

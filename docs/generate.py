@@ -203,16 +203,18 @@ def _commands() -> dict[str, Callable[..., None]]:
 def _command(name: str, command: Callable[..., None]) -> Iterator[str]:
     about, *example = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
-    arguments, options = [], []
+    arguments, options, wanted = [], [], []
     for parameter in signature.parameters.values():
         kind, info = hints[parameter.name].__origin__, hints[parameter.name].__metadata__[0]
         if isinstance(info, OptionInfo):
             options.append((_option(parameter, kind, info), _option_default(parameter, info), _cell(info.help or "")))
         else:
             arguments.append((f"`{info.metavar}`".replace("|", "\\|"), "", _cell(info.help or "")))
-    wanted = " ".join(argument.strip("`").replace("\\|", "|") for argument, _, _ in arguments)
-    usage = f"nmt {name} [OPTIONS] {wanted}".rstrip() if name else "nmt [OPTIONS] COMMAND ..."
-    yield from ["", f"## {f'nmt {name}' if name else 'Before the command'}", "", about, ""]
+            usage = info.metavar if parameter.default is inspect.Parameter.empty else f"[{info.metavar}]"
+            wanted.append(usage + ("..." if "list" in str(kind) else ""))
+    usage = " ".join([f"nmt {name} [OPTIONS]", *wanted]) if name else "nmt [OPTIONS] COMMAND ..."
+    yield from ["", f"## {f'nmt {name}' if name else 'All commands'}", "", about, ""]
+    yield from [] if name else ["`--quiet` and `--debug` may also stand after the command.", ""]
     yield from ["```text", usage, *(["", *(line.removeprefix("Example: ") for line in example)]), "```", ""]
     yield from _table(("argument or option", "default", "meaning"), [*arguments, *options])
 

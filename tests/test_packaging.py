@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def test_wheel_holds_every_module_and_recipe_and_nothing_else(wheel: Path, repos
         held = {name for name in archive.namelist() if not name.startswith(metadata)}
     assert held == tracked
     assert any(name.startswith("nmt_cli/recipes/") for name in held)
+    assert "nmt_cli/py.typed" in held, "without it, type checkers take the package for untyped"
 
 
 def test_wheel_finds_its_own_recipes(wheel: Path, tmp_path: Path) -> None:
@@ -80,6 +82,27 @@ def test_wheel_finds_its_own_recipes(wheel: Path, tmp_path: Path) -> None:
     program = "from nmt_cli.recipe.loading import find_packaged; print(find_packaged('base', kind='recipe'))"
     found = _run("-c", program, PYTHONPATH=str(tmp_path)).stdout.strip()
     assert found == str(tmp_path / "nmt_cli" / "recipes" / "base.yaml")
+
+
+def test_the_sdist_holds_what_building_checking_and_testing_need(tmp_path: Path, repository: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], cwd=repository, check=True
+    )
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    build = {
+        "Dockerfile",
+        ".dockerignore",
+        ".hadolint.yaml",
+        ".ci/run",
+        "Makefile",
+        "constraints.txt",
+        "pyproject.toml",
+    }
+    assert build <= held
+    for folder in ("src", "recipes", "tests", "docs", "benchmarks"):
+        assert {f"{folder}/{name}" for name in _files(repository / folder)} <= held
 
 
 def _files(folder: Path) -> set[str]:

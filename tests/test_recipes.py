@@ -10,7 +10,8 @@ import torch
 
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import flatten, load_recipe, packaged_folder, packaged_names
-from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.mistakes import sections_at
+from nmt_cli.recipe.schema import Recipe, Section
 
 # Sections 3, 5 and 6.1, base model, English-German.
 _BASE: dict[str, Any] = {
@@ -78,7 +79,9 @@ _TABLE_3: dict[str, tuple[dict[str, Any], float, float, int | None]] = {
     "d-ls02": ({"training.label_smoothing": 0.2}, 5.47, 25.7, None),
     "e-learned": ({"model.positions": "learned"}, 4.92, 25.7, None),
 }
-_COUNTED = {"base": 65} | {f"table3/{row}": millions for row, (*_, millions) in _TABLE_3.items() if millions}
+_COUNTED = {"base": 65, "table3/base": 65} | {
+    f"table3/{row}": millions for row, (*_, millions) in _TABLE_3.items() if millions
+}
 _VOCABULARY = 37_000  # section 5.1
 
 
@@ -125,15 +128,34 @@ def test_a_row_of_table_3_is_its_change_to_base(row: str) -> None:
     assert millions is None or f"{millions} million parameters" in recipe.description
 
 
-def test_the_big_row_of_table_3_is_big_without_averaging() -> None:
-    recipe = load_recipe("table3/big")
-    assert facts(recipe) == _BIG | {"averaging.last": 1}
-    assert "perplexity 4.33, BLEU 26.4, 213 million parameters" in recipe.description
+def test_the_base_and_big_rows_of_table_3_are_base_and_big_without_averaging() -> None:
+    base, big = load_recipe("table3/base"), load_recipe("table3/big")
+    assert facts(base) == _BASE | {"averaging.last": 1}
+    assert "perplexity 4.92, BLEU 25.8, 65 million parameters" in base.description
+    assert facts(big) == _BIG | {"averaging.last": 1}
+    assert "perplexity 4.33, BLEU 26.4, 213 million parameters" in big.description
+
+
+def test_the_defaults_are_base_but_for_the_padding_of_the_embedding() -> None:
+    base, defaults = settings(load_recipe("base")), settings(Recipe(name="base"))
+    differing = {key for key in defaults if defaults[key] != base[key]}
+    assert differing == {"description", "model.embedding_multiple"}
+
+
+def test_every_key_of_a_recipe_says_what_it_is() -> None:
+    waiting: list[type[Section]] = [Recipe]
+    while waiting:
+        section = waiting.pop()
+        assert section.__doc__
+        for key, field in section.model_fields.items():
+            inner = sections_at(section, (key,), values={})
+            waiting += [found for found in inner if issubclass(found, Section)]
+            assert inner or field.description, f"{section.__name__}.{key}"
 
 
 def test_table_3_is_complete_and_each_row_a_few_lines_over_its_parent() -> None:
     names = {name.removeprefix("table3/") for name in packaged_names(kind="recipe") if name.startswith("table3/")}
-    assert names == {*_TABLE_3, "big"}
+    assert names == {*_TABLE_3, "base", "big"}
     for name in names:
         text = (packaged_folder() / "table3" / f"{name}.yaml").read_text(encoding="utf-8")
         assert re.match(r"extends: \.\./(base|big)\.yaml\n", text)

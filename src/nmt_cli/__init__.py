@@ -1,4 +1,4 @@
-"""Train, evaluate and serve Transformer translation models."""
+"""Prepare data for Transformer translation models, train them, average, decode and score."""
 
 from __future__ import annotations
 

@@ -81,5 +81,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return
-    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-    mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+    # Some versions of glibc take no more than 32 MiB; a refusal would leave the threshold at its smallest.
+    if mallopt(_M_MMAP_THRESHOLD, 1 << 30) or mallopt(_M_MMAP_THRESHOLD, 1 << 25):
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

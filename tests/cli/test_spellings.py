@@ -29,7 +29,12 @@ def options_of(command: str) -> set[str]:
         ("decode --lenpen 0.6", "here it is --length-penalty A --length-penalty-form length"),
         ("--quiet decode --beam-size=5", "here it is --beam N"),
         ("decode -beam_size 5", "here it is --beam N"),
-        ("decode --remove-bpe", "here it is leave it out: text is raw on both sides, and in order"),
+        ("decode --remove-bpe", "leave it out: text is raw on both sides, and in order"),
+        ("average --inputs a b", "name the run: nmt average RUN"),
+        (
+            "train base --max-epoch 20",
+            "here it is --set training.updates=N; with prepared data --dry-run says how many an epoch has",
+        ),
         ("train base --max-update 10", "here it is --set training.updates=N"),
         ("train base --update-freq 8", "here it is --set training.batch_tokens=N, from which accumulation is derived"),
     ],

@@ -15,9 +15,7 @@ import torch
 
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.documents import merge
-from nmt_cli.recipe.loading import load_recipe, parse_override
-from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.loading import load_recipe, parse_recipe
 from tests.training.tiny import RECIPE, checkpoints, prepare_tiny
 
 SHORT = ["--set", "training.updates=3", "--device", "cpu", "--precision", "fp32"]
@@ -75,60 +73,57 @@ def nmt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return Shell(monkeypatch, capsys)
 
 
-def plan(text: str) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """What --dry-run printed: values and origins by dotted key, and what stands below them."""
-    above, _, below = text.partition("\n\n")
-    values, origins = {}, {}
-    for line in above.splitlines():
-        setting, _, origin = line.rpartition("  # ")
-        key, _, value = setting.partition(": ")
-        values[key], origins[key] = value.strip(), origin
-    return values, origins, dict(line.split(": ", 1) for line in below.splitlines())
+def origins(text: str) -> dict[str, str]:
+    """The origin behind the value of each line of --dry-run, by key; the keys that are looked at occur once."""
+    lines = [line.partition("  # ") for line in text.splitlines() if "  # " in line]
+    return {setting.strip().partition(":")[0]: origin for setting, _, origin in lines}
 
 
-def test_a_dry_run_prints_the_whole_recipe_with_the_origin_of_each_value(folder: Path, nmt: Shell) -> None:
+def needs(text: str) -> dict[str, str]:
+    """What stands as comments below the recipe."""
+    return dict(line.removeprefix("# ").split(": ", 1) for line in text.splitlines() if line.startswith("# "))
+
+
+def test_a_dry_run_prints_the_recipe_of_a_training_with_the_origin_of_each_value(folder: Path, nmt: Shell) -> None:
     (folder / "child.yaml").write_text("extends: tiny.yaml\ntraining: {seed: 7}\ncorpus: demo\n")
     overrides = ["training.updates=500", "decoding.beam=5"]
     arguments = [word for override in overrides for word in ("--set", override)]
     outcome = nmt("train", "child.yaml", "--dry-run", "--device", "cpu", *arguments)
     assert outcome.code == 0
     assert outcome.stderr == []
-    values, origins, _ = plan(outcome.stdout)
-    assert origins["training.seed"] == "child.yaml:2"
-    assert origins["training.batch_tokens"] == "tiny.yaml:7"
-    assert origins["training.updates"] == "--set training.updates=500"
-    assert origins["training.optimizer.beta2"] == "default"
-    # What is printed, read again, is the recipe that a training would take.
-    document = parse_override(f"name={values.pop('name')}")
-    for key, value in values.items():
-        document = merge(document, parse_override(f"{key}={value}"))
-    assert Recipe.model_validate(document.values) == load_recipe("child.yaml", overrides=overrides)
+    assert parse_recipe(outcome.stdout, source="stdout") == load_recipe("child.yaml", overrides=overrides)
+    found = origins(outcome.stdout)
+    assert found["seed"] == "child.yaml:2"
+    assert found["checkpoint_every"] == "tiny.yaml:11"
+    assert found["log_every"] == "tiny.yaml:10"
+    assert found["updates"] == "--set training.updates=500"
+    assert found["beta2"] == "default"
     assert not (folder / "runs").exists()
 
 
 def test_a_dry_run_tells_what_the_recipe_needs(folder: Path, prepared: PreparedData, nmt: Shell) -> None:
     arguments = ["--data", str(prepared.directory), "--device", "cpu", "--precision", "fp32"]
-    *_, needs = plan(nmt("train", "tiny.yaml", "--dry-run", *arguments).stdout)
+    found = needs(nmt("train", "tiny.yaml", "--dry-run", *arguments).stdout)
     recipe = load_recipe("tiny.yaml")
     model = Transformer(recipe.model, source_vocab=400, target_vocab=400)
     num_parameters = sum(parameter.numel() for parameter in set(model.parameters()))
-    assert needs["vocabulary"] == f"400 source and 400 target pieces ({prepared.directory})"
-    assert needs["parameters"] == f"{num_parameters:,} ({num_parameters / 1e6:.1f} million)"
-    assert needs["device"] == "cpu, fp32"
-    assert needs["batch"] == "600 tokens an update = 1 device(s) x 2 micro-batch(es) of at most 320"
-    assert needs["memory a device"].startswith("about 0.0 GB")
+    assert found["vocabulary"] == f"400 source and 400 target pieces ({prepared.directory})"
+    assert found["parameters"] == f"{num_parameters:,} ({num_parameters / 1e6:.1f} million)"
+    assert found["device"] == "cpu, fp32"
+    assert found["batch"] == "600 tokens an update = 1 device(s) x 2 micro-batch(es) of at most 320"
+    assert found["epoch"] == "about 15 updates of 400 pairs; 1.6 epochs"
+    assert found["memory a device"].startswith("about 0.0 GB")
 
 
 def test_a_dry_run_needs_neither_data_nor_the_gpus_it_counts_with(folder: Path, nmt: Shell) -> None:
     outcome = nmt("train", "base", "--dry-run", "--device", "cpu", "--gpus", "8", "--precision", "bf16")
     assert outcome.code == 0
-    values, origins, needs = plan(outcome.stdout)
-    assert values["model.d_model"] == "512"
-    assert origins["model.d_model"].endswith("base.yaml:16") or "base.yaml:" in origins["model.d_model"]
-    assert needs["vocabulary"].endswith("(the corpus wmt14-en-de, not prepared yet)")
-    assert needs["parameters"].endswith("(65.0 million)") or needs["parameters"].endswith("(65.1 million)")
-    assert needs["device"] == "cpu, bf16, 8 of them"
-    assert needs["batch"] == "25,000 tokens an update = 8 device(s) x 1 micro-batch(es) of at most 25,600"
+    assert parse_recipe(outcome.stdout, source="stdout").model.d_model == 512
+    found = needs(outcome.stdout)
+    assert found["vocabulary"].endswith("(the corpus wmt14-en-de, not prepared yet)")
+    assert found["parameters"].startswith("65,")  # million, as in Table 3
+    assert found["device"] == "cpu, bf16, 8 of them"
+    assert found["batch"] == "25,000 tokens an update = 8 device(s) x 1 micro-batch(es) of at most 25,600"
 
 
 def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(folder: Path, prepared: PreparedData) -> None:
@@ -140,7 +135,9 @@ def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(folder:
     assert process.stdout == ""
     lines = process.stderr.splitlines()
     assert lines[0].startswith("sanity pass done: ")
-    assert [line[:11] for line in lines[1:4]] == [f"update {update}/3 "[:11] for update in (1, 2, 3)]
+    assert [line.split()[:4] for line in lines[1:4]] == [
+        ["update", f"{update}/3", "epoch", "1"] for update in (1, 2, 3)
+    ]
     assert lines[4].startswith("update 3  validation loss ")
     assert lines[-2:] == [
         "model of update 3 written to runs/tiny/model",

@@ -180,6 +180,63 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     assert "nmt train" in model_error.value.hint
 
 
+def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
+    folder: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.write_bytes(lines_of(LINES[:2]) + b"f\xfcnf\n")
+    output.write_text("kept\n")
+    command = [
+        "decode",
+        "-m",
+        "runs/tiny/model",
+        "--device",
+        "cpu",
+        "-i",
+        str(source),
+        "-o",
+        str(output),
+        "--overwrite",
+    ]
+    process = run(folder, *command, text=b"")
+    assert process.returncode == 4
+    unfinished = tmp_path / "output.partial"
+    assert process.stderr.decode().splitlines() == [
+        f"warning: what was translated until then is in {unfinished}",
+        "error: line 3 is not UTF-8: it has the byte 0xfc",
+        f"at:    {source}:3",
+        *process.stderr.decode().splitlines()[3:],
+    ]
+    assert output.read_text() == "kept\n"
+    assert unfinished.read_bytes() == lines_of(expected[:2])
+    source.write_bytes(lines_of(LINES))
+    assert run(folder, *command, text=b"").returncode == 0
+    assert output.read_bytes() == lines_of(expected)
+    assert not unfinished.exists()
+
+
+def test_an_output_that_got_no_line_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"f\xfcnf\n")
+    with pytest.raises(DataError, match="line 1 is not UTF-8"):
+        decode(model=folder / "runs/tiny/model", source=tmp_path / "source", output=tmp_path / "new", device="cpu")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_a_link_still_leads_to_the_output(folder: Path, tmp_path: Path, expected: list[str]) -> None:
+    (tmp_path / "source").write_bytes(lines_of(LINES[:1]))
+    (tmp_path / "real").write_text("old\n")
+    (tmp_path / "link").symlink_to("real")
+    decode(
+        model=folder / "runs/tiny/model",
+        source=tmp_path / "source",
+        output=tmp_path / "link",
+        overwrite=True,
+        device="cpu",
+    )
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == lines_of(expected[:1])
+
+
 def test_a_wrong_setting_leaves_the_old_output_alone(folder: Path, tmp_path: Path) -> None:
     source, old = tmp_path / "source", tmp_path / "old"
     source.write_text("sea\n")

@@ -15,18 +15,8 @@ from nmt_cli.preparing import pipeline
 from nmt_cli.preparing.pipeline import Prepared
 from tests.preparing.corpus_files import contents, small_corpus
 
-OWN = [
-    "--train",
-    "train",
-    "--valid",
-    "valid",
-    "--languages",
-    "en-de",
-    "-o",
-    "out/mine",
-    "--set",
-    "tokenizer.vocab_size=400",
-]
+OWN = ["--train", "train", "--valid", "valid", "--languages", "en-de", "-o", "out/mine"]
+OWN += ["--set", "tokenizer.vocab_size=400"]
 
 
 def nmt(arguments: Sequence[str], *, folder: Path, repository: Path) -> subprocess.CompletedProcess[str]:

@@ -137,16 +137,14 @@ def test_prefixes_make_a_corpus_of_text() -> None:
 
 
 IS_NOT, FOR_EXAMPLE = "is not SOURCE-TARGET", "for example --languages en-de"
-NEEDS_A_FILE = (
-    f"{FOR_EXAMPLE}; a code with a hyphen takes a corpus file, with languages: {{source: en, target: pt-BR}} in it"
-)
+NEEDS_A_FILE = "; a code with a hyphen takes a corpus file, with languages: {source: en, target: pt-BR} in it"
 
 
 @pytest.mark.parametrize(
     ("languages", "message", "hint"),
     [
         *((languages, IS_NOT, FOR_EXAMPLE) for languages in ("ende", "en-", "-de", "", "e n-de", "en-de\n")),
-        ("en-pt-BR", IS_NOT, NEEDS_A_FILE),
+        ("en-pt-BR", IS_NOT, FOR_EXAMPLE + NEEDS_A_FILE),
         ("en-en", "names one language twice", FOR_EXAMPLE),
     ],
 )

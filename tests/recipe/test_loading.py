@@ -17,6 +17,9 @@ from nmt_cli.recipe.loading import (
     resolve_recipe,
 )
 
+# What can be typed whatever is wrong with one's own recipe.
+FALLBACK = "write a value that is allowed there: nmt train base --dry-run shows every key with one"
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -118,6 +121,7 @@ def test_packaged_corpora_are_no_recipes() -> None:
     [
         ("bsae", "did you mean nmt train base?"),
         ("a-h1", "did you mean nmt train table3/a-h1"),
+        ("table3/bsae", "did you mean nmt train table3/base?"),
         ("recipes/multi-30k.yaml", "did you mean nmt train multi30k?"),
         ("qqqqqqqq", "take a file, or base, base-en-fr, big"),
     ],
@@ -176,7 +180,8 @@ def test_set_without_key_or_value_is_refused(folder: Path, text: str) -> None:
         ("model.heads='8'", "model.heads is '8', but should be a whole number", "write 8"),
         ("model.heads=[1", "cannot read the value '[1'", "quote it as in a YAML file"),
         ("model={heads: 1, heads: 2}", "the key 'heads' is given twice", "remove one of them"),
-        ("training.updates.x=1", "training.updates is a section, but should be a whole number", "nmt train RECIPE"),
+        ("training.updates.x=1", "training.updates is a section, but should be a whole number", FALLBACK),
+        ("training.updates=0", "training.updates is 0, but should be greater than 0", FALLBACK),
         ("extends=big.yaml", "unknown key 'extends'", "allowed here: name"),
     ],
 )

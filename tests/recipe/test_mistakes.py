@@ -53,7 +53,7 @@ def refuse(text: str) -> RecipeError:
             "training:\n  schedule: {name: cosine}",
             "f.yaml:3",
             "the key 'training.schedule.peak' is missing",
-            FIX,
+            "add peak: VALUE",
         ),
         (
             "training: {optimizer: {beta2: 0.9}}",
@@ -94,8 +94,20 @@ def refuse(text: str) -> RecipeError:
             "model.attention_bias is 1, but should be true or false",
             "write true or false, without quotes",
         ),
-        ("corpus: 7", "f.yaml:2", "corpus is 7, but should be text", FIX),
+        ("corpus: 7", "f.yaml:2", "corpus is 7, but should be text", 'write "7", in quotes'),
         ("corpus: [a, b]", "f.yaml:2", "corpus is a list, but should be text", FIX),
+        (
+            "corpus: my news",
+            "f.yaml:2",
+            "corpus is 'my news', but should match ^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            "write letters, digits and . _ - only",
+        ),
+        (
+            "corpus: corpora/news.yaml",
+            "f.yaml:2",
+            "corpus is the name of a corpus, not its file 'corpora/news.yaml'",
+            "write corpus: news, and give the file to nmt prepare",
+        ),
         (
             "averaging: 5",
             "f.yaml:2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.documents import dump_values, parse_document, parse_value
+from nmt_cli.recipe.documents import dump_annotated, dump_values, parse_document, parse_value
+from nmt_cli.recipe.mistakes import KeyPath
 
 
 @pytest.mark.parametrize(
@@ -112,10 +114,11 @@ def test_what_is_not_plain_yaml_is_refused_with_its_line(text: str, line: int, m
 
 
 def test_characters_that_yaml_forbids_are_refused() -> None:
-    with pytest.raises(RecipeError, match="this is not YAML") as caught:
-        parse_document("a: \x00", source="f.yaml")
-    assert caught.value.where == "f.yaml"
-    assert caught.value.hint == "save it as plain UTF-8 text"
+    with pytest.raises(RecipeError) as caught:
+        parse_document("a: 1\nb: \x07", source="f.yaml")
+    assert caught.value.message == "this is not YAML: unacceptable character #x0007: special characters are not allowed"
+    assert caught.value.where == "f.yaml:2"
+    assert caught.value.hint == "remove that character, or save the file as plain UTF-8 text"
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "just text", "8"])
@@ -148,3 +151,36 @@ def test_what_is_written_reads_back_equal_here_and_by_yaml_1_1(values: dict[str,
     assert read == values
     assert repr(read) == repr(values), "equal, but of other types"
     assert repr(yaml.safe_load(text)) == repr(values)
+
+
+def leaves(values: dict[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.dictionaries(
+        st.text(min_size=1), st.recursive(_SCALARS, lambda inner: st.dictionaries(st.text(min_size=1), inner))
+    ),
+    st.text(),
+)
+def test_notes_change_nothing_of_what_is_written(values: dict[str, Any], note: str) -> None:
+    text = dump_annotated(values, dict.fromkeys(leaves(values), note))
+    read = parse_document(text, source="f.yaml").values
+    assert repr(read) == repr(values)
+    assert repr(yaml.safe_load(text)) == repr(values)
+
+
+def test_a_note_stands_behind_its_value_and_in_one_column() -> None:
+    values = {"a": 1, "b": {"c": "x\ny", "d": [1, 2]}, "long": "x" * 60}
+    notes: dict[KeyPath, str] = {("a",): "here", ("b", "c"): "--set b.c=x\ny\x07", ("long",): "there"}
+    assert dump_annotated(values, notes) == (
+        f"a: 1{' ' * 46}  # here\n"
+        f'b:\n  c: "x\\ny"{" " * 39}  # --set b.c=x y?\n'
+        "  d:\n  - 1\n  - 2\n"
+        f"long: {'x' * 60}  # there\n"
+    )

@@ -10,18 +10,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.training.tiny import RECIPE, checkpoint, checkpoints, events, prepare_tiny
+from nmt_cli.bundle.run import open_run
+from tests.training.tiny import RECIPE, checkpoint, checkpoints, prepare_tiny
 
 SEED = 2017
 KILLS = 20
-# Twenty kills after at most 50 updates each, and those of a moment more, do not come to the end of 1,200.
-MOST_UPDATES, MOMENT_SECONDS = 50, 0.06
+# At most 50 lines of metrics.jsonl and a moment go by before a kill: twenty of them do not come to update 1,200.
+MOST_LINES, MOMENT_SECONDS = 50, 0.06
 SETTINGS = ["training.updates=1200", "training.checkpoint_every=4", "validation.every=60", "training.log_every=1"]
 
 
@@ -44,23 +46,23 @@ def test_twenty_kills_at_random_moments_change_no_bit_of_the_end(
 
     whole, run, random = tmp_path / "whole", tmp_path / "run", Random(SEED)
     begin = time.monotonic()
-    process = subprocess.Popen([*command, "whole"], cwd=tmp_path, stderr=subprocess.DEVNULL)
-    _wait_for_updates(whole, 1, process)
-    start = time.monotonic() - begin
-    assert process.wait() == 0
+    with _started([*command, "whole"], tmp_path) as process:
+        _wait_for_lines(whole, 1, process)
+        start = time.monotonic() - begin
+        assert process.wait() == 0
     tell(f"\nwithout a kill: {start:.1f} s to the first update, {time.monotonic() - begin:.1f} s in all (seed {SEED})")
     tell("kill    after  at update  saved  begun and not finished")
     for number in range(1, KILLS + 1):
         begin = time.monotonic()
-        process = subprocess.Popen([*command, "run"], cwd=tmp_path, stderr=subprocess.DEVNULL)
-        if random.random() < 0.25:
-            time.sleep(random.uniform(0, start))
-        else:
-            _wait_for_updates(run, random.randint(1, MOST_UPDATES), process)
-            time.sleep(random.uniform(0, MOMENT_SECONDS))
-        process.kill()
-        after = time.monotonic() - begin
-        assert process.wait() == -signal.SIGKILL
+        with _started([*command, "run"], tmp_path) as process:
+            if random.random() < 0.25:
+                time.sleep(random.uniform(0, start))
+            else:
+                _wait_for_lines(run, random.randint(1, MOST_LINES), process)
+                time.sleep(random.uniform(0, MOMENT_SECONDS))
+            process.kill()
+            after = time.monotonic() - begin
+            assert process.wait() == -signal.SIGKILL
         tell(f"{number:4}  {after:5.2f} s  {_state(run)}")
     last = subprocess.run([*command, "run"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert last.returncode == 0, last.stderr
@@ -68,13 +70,25 @@ def test_twenty_kills_at_random_moments_change_no_bit_of_the_end(
     assert checkpoints(run) == checkpoints(whole)
     for update in checkpoints(whole):
         assert checkpoint(run, update) == checkpoint(whole, update), update
+    assert open_run(run).validations() == open_run(whole).validations()
     weights = "model/model.safetensors"
     assert (run / weights).read_bytes() == (whole / weights).read_bytes()
     assert not list(run.rglob(".*"))
     tell(f"checkpoints {checkpoints(run)[0]:,} to {checkpoints(run)[-1]:,} and the model: bitwise equal")
 
 
-def _wait_for_updates(run: Path, number: int, process: subprocess.Popen[bytes]) -> None:
+@contextmanager
+def _started(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not outlive the block."""
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for_lines(run: Path, number: int, process: subprocess.Popen[bytes]) -> None:
     """Return when so many lines have been added to the metrics of a run."""
     file = run / "metrics.jsonl"
     goal = _num_lines(file) + number

@@ -189,8 +189,8 @@ def test_what_is_saved_comes_back_in_both_precisions(tmp_path: Path) -> None:
         assert not torch.equal(other_weights.values, weights.values)
         assert folder.load(found, other_weights, other_optimizer) == state
         assert torch.equal(other_weights.values, weights.values)
-        for name, moment in optimizer.moments().items():
-            assert torch.equal(other_optimizer.moments()[name], moment)
+        for name, moment in optimizer.moments.items():
+            assert torch.equal(other_optimizer.moments[name], moment)
             assert moment.abs().max() > 0
 
 

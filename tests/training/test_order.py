@@ -40,8 +40,8 @@ def test_each_epoch_has_every_pair_once_and_its_own_order(prepared: PreparedData
         order.next()
         assert (order.epoch, order.index) == (epoch + 1, 1)
         order.move_to(epoch=epoch + 1, index=0)
-    for epoch in epochs:
-        assert sorted(pair for update in epoch for pair in update) == list(range(400))
+    for taken in epochs:
+        assert sorted(pair for update in taken for pair in update) == list(range(400))
     assert epochs[0] != epochs[1] != epochs[2]
 
 

@@ -14,9 +14,11 @@ import pytest
 
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError
+from nmt_cli.training.checkpoints import CheckpointFolder
 from nmt_cli.training.live import LiveView
 from nmt_cli.training.progress import Reporter, Stopwatch, Window
-from nmt_cli.training.validation import Validation
+from nmt_cli.training.update import Updater
+from nmt_cli.training.validation import Validation, Validator
 from tests.training.tiny import RECIPE, checkpoints, events, stopped_after, train
 
 KEYS = {
@@ -101,10 +103,8 @@ def test_a_rate_is_target_tokens_over_seconds_since_the_last_line(
 def test_the_rate_of_a_training_leaves_out_validations_and_saves(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nmt_cli.training import trainer
-
     clock = FakeClock()
-    measure, save, update = trainer.Validator.measure, trainer.CheckpointFolder.save, trainer.Updater.update
+    measure, save, update = Validator.measure, CheckpointFolder.save, Updater.update
 
     def taking(seconds: float, function: Callable[..., object]) -> Callable[..., object]:
         def timed(*arguments: object, **options: object) -> object:
@@ -113,10 +113,10 @@ def test_the_rate_of_a_training_leaves_out_validations_and_saves(
 
         return timed
 
-    monkeypatch.setattr(trainer, "Stopwatch", lambda: Stopwatch(clock))
-    monkeypatch.setattr(trainer.Validator, "measure", taking(1000.0, measure))
-    monkeypatch.setattr(trainer.CheckpointFolder, "save", taking(100.0, save))
-    monkeypatch.setattr(trainer.Updater, "update", taking(0.5, update))
+    monkeypatch.setattr("nmt_cli.training.trainer.Stopwatch", lambda: Stopwatch(clock))
+    monkeypatch.setattr(Validator, "measure", taking(1000.0, measure))
+    monkeypatch.setattr(CheckpointFolder, "save", taking(100.0, save))
+    monkeypatch.setattr(Updater, "update", taking(0.5, update))
     settings = ("validation.every=3", "training.checkpoint_every=5", "training.updates=12", "training.log_every=4")
     assert train(prepared, tmp_path / "run", *settings) == 0
     lines = events(tmp_path / "run", "train")

@@ -52,7 +52,7 @@ NbestOption = Annotated[
 ]
 LengthPenaltyOption = Annotated[
     float | None,
-    typer.Option(metavar="ALPHA", help="More favours longer translations, 0 is off; else the model's own."),
+    typer.Option(metavar="A", help="alpha: more favours longer translations, 0 is off; else the model's own."),
 ]
 LengthPenaltyFormOption = Annotated[
     str | None,
@@ -237,14 +237,15 @@ def _opened_output(output: Path) -> Iterator[Callable[[str], None]]:
     The file appears when the block ends well: until then, and after an error, the text is in FILE.partial beside it.
     """
     name = "stdout" if output == _STANDARD else str(output)
-    final, partial_file = output.resolve(), output.resolve().with_name(f"{output.name}.partial")
+    final = output.resolve()
+    unfinished = final.with_name(f"{final.name}.partial")
     is_stream = output == _STANDARD or (final.exists() and not final.is_file())  # a device, a pipe
     with _writing(name):
         if output == _STANDARD:
             stream = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
         else:
             final.parent.mkdir(parents=True, exist_ok=True)
-            stream = io.FileIO(final if is_stream else partial_file, "w")
+            stream = io.FileIO(final if is_stream else unfinished, "w")
 
     def write(text: str) -> None:
         rest = memoryview(text.encode())
@@ -257,19 +258,19 @@ def _opened_output(output: Path) -> Iterator[Callable[[str], None]]:
             yield write
         except BaseException:
             if not is_stream:
-                _keep_what_there_is(partial_file)
+                _keep_what_there_is(unfinished)
             raise
         if not is_stream:
             with _writing(name):
                 os.fsync(stream.fileno())
-                partial_file.replace(final)
+                unfinished.replace(final)
 
 
-def _keep_what_there_is(partial_file: Path) -> None:
-    if partial_file.stat().st_size:
-        logger.warning("the lines translated until then are in %s", partial_file)
+def _keep_what_there_is(unfinished: Path) -> None:
+    if unfinished.stat().st_size:
+        logger.warning("what was translated until then is in %s", unfinished)
     else:
-        partial_file.unlink()
+        unfinished.unlink()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What `nmt train --dry-run` prints: a recipe that can be trained, each value with its origin, and below it its needs."""
+"""What `nmt train --dry-run` prints: a recipe that can be trained, each value with its origin, and what it needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nmt_cli.dataset.manifest import Manifest
     from nmt_cli.recipe.loading import ResolvedRecipe
+    from nmt_cli.recipe.mistakes import KeyPath
     from nmt_cli.recipe.schema import Recipe
 
 
@@ -26,7 +27,7 @@ def describe_plan(resolved: ResolvedRecipe, pieces: Pieces, *, device: str, worl
     """The recipe as YAML with the origin of each value as a comment, then what it needs, as comments too."""
     from nmt_cli.recipe.documents import dump_annotated
 
-    origins = {tuple(key.split(".")): origin for key, origin in resolved.origins.items()}
+    origins: dict[KeyPath, str] = {tuple(key.split(".")): origin for key, origin in resolved.origins.items()}
     recipe = dump_annotated(resolved.recipe.model_dump(mode="json"), origins)
     needs = _needs(resolved.recipe, pieces, device=device, world_size=world_size)
     return recipe + "\n" + "".join(f"# {line}\n" for line in needs)

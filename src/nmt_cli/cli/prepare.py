@@ -26,7 +26,7 @@ _FORMS = "nmt prepare NAME, or nmt prepare --train PREFIX --valid PREFIX --langu
 def prepare(
     corpus: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME|FILE]", help="A packaged corpus, or a corpus file.", show_default=False),
+        typer.Argument(metavar="NAME|FILE", help="A packaged corpus (demo, ...), or a file.", show_default=False),
     ] = None,
     train: Annotated[
         str | None, typer.Option(metavar="PREFIX", help="Your own training text: PREFIX.en and PREFIX.de.")
@@ -37,23 +37,25 @@ def prepare(
         str | None, typer.Option("--languages", "-l", metavar="SOURCE-TARGET", help="For example en-de.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Where to write; else data/NAME.")
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else data/NAME.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Read only the first so many training pairs.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Read only the first N training pairs.")] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set any key of the corpus file.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the corpus file; repeatable.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads for encoding; else one a CPU.", show_default=False)
+        int | None, typer.Option(min=1, metavar="N", help="Threads for encoding; else one a CPU.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Prepare again, and replace prepared data at DIR.")
+        bool, typer.Option("--overwrite", help="Replace the prepared data that stands at -o.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the corpus and the inputs; write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the whole corpus file and its inputs; write nothing.")
+    ] = False,
 ) -> None:
-    """Clean a corpus, train its vocabulary, and write the data for nmt train; interrupted, it continues.
+    """Clean a corpus, train its vocabulary, and write the data for nmt train.
 
-    nmt prepare --train data/train --valid data/valid --languages en-de -o data/mine
+    Example: nmt prepare --train my/train --valid my/valid -l en-de -o data/mine
     """
     from nmt_cli.preparing.pipeline import prepare as prepare_data
     from nmt_cli.preparing.progress import show_progress

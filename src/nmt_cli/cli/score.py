@@ -29,9 +29,7 @@ def score(
     hypothesis: Annotated[
         str, typer.Option("--input", "-i", metavar="FILE", help="The translation to score; - is stdin.")
     ] = "-",
-    metrics: Annotated[
-        str, typer.Option("--metrics", "-m", metavar="NAMES", help="Some of these.")
-    ] = "bleu,chrf,ter",
+    metrics: Annotated[str, typer.Option("--metrics", "-m", metavar="NAMES", help="Some of these.")] = "bleu,chrf,ter",
     confidence: Annotated[
         bool, typer.Option("--confidence", help="Half the width of the 95% interval too (bootstrap of 1,000).")
     ] = False,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from nmt_cli.cli.arguments import command_name
 from nmt_cli.errors import UsageError
 
-# By command: what to type here, and the spellings that it answers. --beam-size stands for -beam_size and --beam_size as
-# well; a spelling with one hyphen stands for itself alone.
+# By command: what to type here, or a sentence that says what to do, and the spellings that it answers. --beam-size
+# stands for -beam_size and --beam_size as well; a spelling with one hyphen stands for itself alone.
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "prepare": {
         "--languages en-de": "--source-lang --target-lang",
@@ -22,11 +23,13 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--set tokenizer.vocab_size=N": "--nwordssrc --nwordstgt --num-words --src-vocab-size --tgt-vocab-size",
     },
     "train": {
-        "a recipe: nmt train base, or nmt train FILE.yaml": "--arch --task --config -config --hparams-set",
-        "-o RUN": "--save-dir --save-model --output-dir --model-dir",
+        "name a recipe: nmt train base, or nmt train FILE.yaml": "--arch --task --config -config --hparams-set",
+        "-o DIR": "--save-dir --save-model --output-dir --model-dir",
         "--data DIR": "--data-dir --prepared-data",
         "--set training.updates=N": "--max-update --max-updates --max-steps --train-steps --after",
-        "--set training.updates=N; --dry-run says how many an epoch has": "--max-epoch --num-train-epochs",
+        "--set training.updates=N; with prepared data --dry-run says how many an epoch has": (
+            "--max-epoch --num-train-epochs"
+        ),
         "--set training.batch_tokens=N, counted over all GPUs and accumulated batches together": (
             "--max-tokens --batch-size --mini-batch --per-device-train-batch-size"
         ),
@@ -53,10 +56,10 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--set validation.every=N": "--validate-interval-updates --valid-steps --valid-freq",
         "--set model.dropout=N": "--dropout",
         "--precision bf16": "--fp16 --bf16 --amp --memory-efficient-fp16",
-        "the same command as before: it resumes by itself": "--restore-file --train-from --resume-from-checkpoint",
+        "give the same command as before: it resumes by itself": "--restore-file --train-from --resume-from-checkpoint",
     },
     "average": {
-        "nmt average RUN": "--inputs --models -models",
+        "name the run: nmt average RUN": "--inputs --models -models",
         "--last N": "--num-epoch-checkpoints --num-update-checkpoints",
         "--best N": "--num-best-checkpoints",
     },
@@ -81,7 +84,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--format text, tsv or jsonl": "--output-type --with-score",
     },
     "score": {
-        "nmt score REFERENCE -i HYPOTHESIS": "--sys --ref --hypotheses --references",
+        "name the files: nmt score REFERENCE -i HYPOTHESIS": "--sys --ref --hypotheses --references",
         "--metrics NAMES": "--metric",
     },
 }
@@ -89,12 +92,13 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
 
 def check_spellings(arguments: Sequence[str]) -> None:
     """Raise UsageError where the command line has another toolkit's option; the hint has ours."""
-    command = next((argument for argument in arguments if not argument.startswith("-")), "")
+    command = command_name(arguments)
     ours = {spelling: hint for hint, spellings in SPELLINGS.get(command, {}).items() for spelling in spellings.split()}
     for option in _options(arguments):
         hint = ours.get(option) or ours.get("--" + option.lstrip("-").replace("_", "-"))
         if hint is not None:
-            raise UsageError(f"nmt {command} has no option {option}", where=option, hint=f"here it is {hint}")
+            here = f"here it is {hint}" if hint.startswith("-") else hint
+            raise UsageError(f"nmt {command} has no option {option}", where=option, hint=here)
 
 
 def _options(arguments: Sequence[str]) -> Iterator[str]:

@@ -42,8 +42,12 @@ def train(
     precision: Annotated[
         str | None, typer.Option(metavar="auto|bf16|fp32", help="Of matrix products; else the recipe's.")
     ] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="Use N GPUs; else all of them.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Remove the run that stands at -o, and begin anew.")] = False,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=1, metavar="N", help="Use N GPUs; else all of them.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Remove the run that stands at -o, and begin anew.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the whole recipe, with origins, and its needs; write nothing.")
     ] = False,
@@ -151,13 +155,18 @@ def _spread_over_gpus(device: str, gpus: int | None) -> None:
 
 
 def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
+    import torch
+
     asked = f"--gpus {gpus} was asked for, but"
     if device not in ("auto", "cuda"):
         message, hint = f"{asked} --device is {device}", "leave out --device, or --gpus"
     elif available:
-        message, hint = f"{asked} torch sees only {available} here", f"give --gpus {available}, or check nvidia-smi"
+        message, hint = (
+            f"{asked} torch {torch.__version__} sees only {available} here",
+            f"give --gpus {available}, or check nvidia-smi",
+        )
     else:
-        message = f"{asked} torch sees no GPU here"
+        message = f"{asked} torch {torch.__version__} sees no GPU here"
         hint = "leave out --gpus to train on the CPU, or install a torch build with CUDA and check nvidia-smi"
     return DeviceError(message, where="--gpus", hint=hint)
 

@@ -1,7 +1,7 @@
 """The recipe: every setting of a system, typed and frozen; the only home of defaults.
 
-They are the recipe `base`, the base model of Vaswani et al. 2017 (arXiv:1706.03762; section numbers are the paper's), but
-for the padding of the embedding, which suits vocabularies of any size here and that of the paper's authors there.
+They are the base model of Vaswani et al. 2017, arXiv:1706.03762, as in the recipe `base`, but for the padding of the
+embedding: there it is that of the authors' code. Section numbers are the paper's.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ class Recipe(Section):
     name: Name = Field(description="the run is runs/NAME")
     description: str = Field(default="", description="what the system is, for people")
     corpus: Name = Field(
-        default="wmt14-en-de", description="name of the corpus: its prepared data is data/NAME, unless --data says where"
+        default="wmt14-en-de",
+        description="name of the corpus: its prepared data is data/NAME, unless --data says where",
     )
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()

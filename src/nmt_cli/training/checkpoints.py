@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shlex
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,11 +19,9 @@ from nmt_cli.bundle.run import CHECKPOINTS, Checkpoint, best_first, read_checkpo
 from nmt_cli.bundle.weights import read_tensors, write_tensors
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
-from nmt_cli.training.optimizers import MOMENTS, Optimizer
+from nmt_cli.training.optimizers import Optimizer
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
-
-_log = logging.getLogger(__name__)
 
 _OPTIMIZER = "optimizer.safetensors"
 _STATE = "state.json"
@@ -79,7 +76,7 @@ class CheckpointFolder:
             write_tensors(temporary / WEIGHTS, weights.named(weights.values))
             moments = {
                 f"{moment}.{name}": tensor
-                for moment, flat in optimizer.moments().items()
+                for moment, flat in optimizer.moments.items()
                 for name, tensor in weights.named(flat).items()
             }
             write_tensors(temporary / _OPTIMIZER, moments)
@@ -97,18 +94,16 @@ class CheckpointFolder:
         """Put weights and moments back, after a check of every file's hash, and give the state."""
         hint = _HINT.format(path=shlex.quote(str(checkpoint.path)))
         verify(checkpoint.path, error=ModelError, hint=hint)
+        if checkpoint.recipe_fingerprint != self._fingerprint:
+            raise ModelError("the checkpoint is of another training", where=str(checkpoint.path), hint=hint)
         content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=hint)
         state = TrainingState(**content)
         weights.load(weights.values, read_tensors(checkpoint.path / WEIGHTS, hint=hint))
         weights.publish()
         tensors = read_tensors(checkpoint.path / _OPTIMIZER, hint=hint)
-        moments = {}
-        for moment in MOMENTS:
-            flat = weights.values.new_empty(weights.values.shape)
+        for moment, flat in optimizer.moments.items():
             weights.load(flat, {name: tensors[f"{moment}.{name}"] for name in weights.shapes})
-            moments[moment] = flat
-        if state.applied:
-            optimizer.load(moments, updates=state.applied)
+        optimizer.continue_after(state.applied)
         return state
 
     def prune(self, *, keep_last: int, keep_best: int, metric: Literal["loss", "bleu"]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from nmt_cli.devices import choose_device
-
+from nmt_cli.errors import DeviceError
 
 # The others wait for the first rank while it validates and saves.
 _PATIENCE = timedelta(hours=1)
@@ -56,10 +56,15 @@ class Ranks:
 
 def join(device: str) -> Ranks:
     """The place that torchrun's environment gives this process, with its device; a plain process is alone."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size, local = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("LOCAL_RANK")
     if size == 1:
         return Ranks(0, 1, choose_device(device))
-    local = os.environ["LOCAL_RANK"]
+    if local is None:
+        raise DeviceError(
+            f"WORLD_SIZE is {size}, but LOCAL_RANK is not set",
+            where="environment",
+            hint="start the ranks with torchrun -m nmt_cli train ..., or unset WORLD_SIZE",
+        )
     chosen = choose_device(device)
     if chosen.type == "cuda":
         chosen = choose_device(f"cuda:{local}")

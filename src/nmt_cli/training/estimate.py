@@ -27,7 +27,7 @@ def estimate(
 ) -> Estimate:
     """The needs of a recipe with vocabularies of these sizes on `world_size` devices.
 
-    Memory is that of weights, gradients and moments, and of what one full micro-batch of a device keeps for its backward
+    Memory is that of weights, gradients and moments, and of what a device's one full micro-batch keeps for its backward
     pass; the library's own and the allocator's come on top.
     """
     with torch.device("meta"):

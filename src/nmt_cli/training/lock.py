@@ -10,5 +10,5 @@ from nmt_cli.errors import ModelError
 
 
 def locked(directory: Path) -> AbstractContextManager[None]:
-    """Hold the run in `directory`, which need not exist yet, for this process; ModelError where another one holds it."""
+    """Hold the run in `directory`, which need not exist yet; ModelError where another process holds it."""
     return files.locked(directory, busy=f"another nmt train is at work in {directory}", error=ModelError)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import assert_never
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nmt_cli.recipe.schema import AdamConfig, AdamWConfig
 from nmt_cli.training.weights import MasterWeights
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Optimizer:
-    """torch's fused Adam on two views of the master weights: the matrices, which may decay, and the rest."""
+    """torch's fused Adam on two views of the master weights: the matrices, which may decay, and the rest.
+
+    `moments` are its running moments as vectors [P] by name.
+    """
 
     def __init__(self, weights: MasterWeights, config: AdamConfig | AdamWConfig) -> None:
         self._weights = weights
@@ -35,6 +38,11 @@ class Optimizer:
                 self._torch = torch.optim.AdamW(groups, betas=betas, eps=epsilon, fused=True)
             case other:
                 assert_never(other)
+        # Set here, and not at the first update: the memory is there, or missed, from the start.
+        self.moments = {name: torch.zeros_like(weights.values) for name in _MOMENTS}
+        for view, part in zip(self._views, parts, strict=True):
+            step = torch.zeros((), device=weights.values.device)
+            self._torch.state[view] = {"step": step} | {name: flat[part] for name, flat in self.moments.items()}
 
     def step(self, *, learning_rate: float) -> None:
         """One update with the gradients at hand."""
@@ -42,18 +50,7 @@ class Optimizer:
             group["lr"] = learning_rate
         self._torch.step()
 
-    def moments(self) -> dict[str, Tensor]:
-        """The running moments as vectors [P] by name; zeros before the first update."""
-        zeros = torch.zeros_like(self._weights.values)
-        if not self._torch.state:
-            return dict.fromkeys(MOMENTS, zeros)
-        return {name: torch.cat([self._torch.state[view][name] for view in self._views]) for name in MOMENTS}
-
-    def load(self, moments: dict[str, Tensor], *, updates: int) -> None:
-        """Continue from moments [P] after so many updates."""
-        start = 0
-        for view in self._views:
-            part = slice(start, start + view.numel())
-            state = {name: moments[name][part].clone() for name in MOMENTS}
-            self._torch.state[view] = {"step": torch.tensor(float(updates), device=view.device), **state}
-            start += view.numel()
+    def continue_after(self, updates: int) -> None:
+        """Go on with the moments at hand, which are those after so many updates."""
+        for state in self._torch.state.values():
+            state["step"].fill_(updates)

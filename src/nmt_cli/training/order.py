@@ -31,7 +31,8 @@ class DataOrder:
         size = np.maximum(self._src, self._tgt)[self._usable]
         by_length = self._usable[np.argsort(-size, kind="stable")]
         total = np.maximum(np.cumsum(self._src[by_length]), np.cumsum(self._tgt[by_length]))
-        return by_length[: max(1, int((total <= self._training.max_tokens_per_device).sum()))]
+        budget = min(self._training.max_tokens_per_device, self._training.batch_tokens)
+        return by_length[: max(1, int((total <= budget).sum()))]
 
     @property
     def updates_in_epoch(self) -> int:

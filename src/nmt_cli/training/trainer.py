@@ -84,6 +84,8 @@ class Trainer:
             is_stopped = self._ranks.any(self._stop.received is not None)
             is_measured = self._is_validation_due() and not is_stopped
             if is_measured:
+                if self._is_checkpoint_due(is_measured=False):
+                    self._save(reporter)  # a validation may outlast the time that a preempted machine has
                 self._validate(reporter)
             if is_stopped or self._is_checkpoint_due(is_measured=is_measured) or self._end() is not None:
                 self._save(reporter)

@@ -100,4 +100,4 @@ class Updater:
 
 def seed_dropout(seed: int, update: int, index: int) -> None:
     """Key torch's generators by (seed, update, micro-batch): the same masks on any rank and after any resume."""
-    torch.manual_seed((seed * 1_000_003 + update) * 65_537 + index)
+    torch.manual_seed(((seed * 1_000_003 + update) * 65_537 + index) % 2**63)

@@ -26,7 +26,7 @@ GOVERNING = [frame for frame in FRAMES if frame.pattern.endswith(("=dass", "=ob"
 PLAIN = [frame for frame in FRAMES if frame not in GOVERNING]
 PERSONAL = [frame for frame in PLAIN if frame.subjects[0] == "person"]
 COPULA = Frame(BE, list(NOUNS), "")
-AUXILIARIES = {"present": [None] * 4 + [HAVE] * 3, "past": [None] * 7}
+AUXILIARIES: dict[str, list[lexemes.Verb | None]] = {"present": [None] * 4 + [HAVE] * 3, "past": [None] * 7}
 ANY_MIDDLE = [NOTHING] * 15 + [NOT] * 3 + WORDS["frequency"]
 MIDDLES = {"time": [NOTHING] * 5 + [NOT], "adjunct": [NOTHING], "both": [NOTHING]}
 SAME_TENSE = ("wenn", "falls", "bevor", "als", "während")

@@ -1,0 +1,46 @@
+"""`nmt` as it is typed, run within the test's process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    stdout: str
+    stderr: list[str]
+
+
+class Shell:
+    """Runs `nmt` from its arguments to its exit code."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> Outcome:
+        from nmt_cli.cli.app import main
+
+        self._monkeypatch.setattr(sys, "argv", ["nmt", *arguments])
+        with pytest.raises(SystemExit) as ending:
+            main()
+        captured = self._capsys.readouterr()
+        assert isinstance(ending.value.code, int)
+        return Outcome(ending.value.code, captured.out, captured.err.splitlines())
+
+
+@pytest.fixture
+def nmt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    # The command configures the log of nmt_cli; other tests read it through pytest.
+    logger = logging.getLogger("nmt_cli")
+    before = (list(logger.handlers), logger.propagate, logger.level)
+    yield Shell(monkeypatch, capsys)
+    logger.handlers[:], logger.propagate = before[0], before[1]
+    logger.setLevel(before[2])

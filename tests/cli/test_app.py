@@ -1,0 +1,200 @@
+"""The command line as a whole: wrong arguments, help pages, --quiet and --debug, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import typer.main
+
+from nmt_cli.bundle import kinds
+from nmt_cli.cli.app import app
+from nmt_cli.errors import ModelError
+from tests.bundle.tiny import tiny_recipe, write_run
+from tests.cli.conftest import Shell
+
+COMMANDS = ("prepare", "train", "average", "decode", "score", "info")
+# How typer spells a type.
+TYPE = re.compile(r"<[^>]+>|\b(?:TEXT|PATH|INTEGER|FLOAT|BOOLEAN)\b")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that can be averaged."""
+    write_run(tmp_path / "run", recipe=tiny_recipe(averaging={"last": 1}), updates=1)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "where", "fix"),
+    [
+        ("train", "RECIPE is missing", "nmt train", "nmt train RECIPE; see nmt train --help"),
+        (
+            "average --last 3",
+            "RUN|CHECKPOINT is missing",
+            "nmt average",
+            "nmt average RUN|CHECKPOINT...; see nmt average --help",
+        ),
+        (
+            "decode --beam four",
+            "--beam is 'four', but should be a whole number",
+            "--beam",
+            "nmt decode --beam N; see nmt decode --help",
+        ),
+        (
+            "decode --length-penalty high",
+            "--length-penalty is 'high', but should be a number",
+            "--length-penalty",
+            "nmt decode --length-penalty A; see nmt decode --help",
+        ),
+        (
+            "average runs/x --last 0",
+            "--last is '0', but should be greater than or equal to 1",
+            "--last",
+            "nmt average --last N; see nmt average --help",
+        ),
+        (
+            "decode --bem 4",
+            "nmt decode has no option --bem",
+            "--bem",
+            "did you mean --beam? nmt decode --help lists them all",
+        ),
+        ("decode -Z", "nmt decode has no option -Z", "-Z", "nmt decode --help lists them all"),
+        ("--vresion", "nmt has no option --vresion", "--vresion", "did you mean --version? nmt --help lists them all"),
+        (
+            "--beam 4 decode",
+            "nmt has no option --beam",
+            "--beam",
+            "nmt --help lists them all",
+        ),
+        (
+            "trian base",
+            "there is no command 'trian'",
+            "nmt trian",
+            "did you mean nmt train? nmt --help lists them all",
+        ),
+        ("qqq", "there is no command 'qqq'", "nmt qqq", "nmt --help lists them all"),
+        ("--quiet", "missing command", "nmt", "see nmt --help"),
+        ("decode --beam", "option '--beam' requires an argument", "--beam", "see nmt decode --help"),
+        ("decode --stats=yes", "option '--stats' does not take a value", "--stats", "see nmt decode --help"),
+        ("info a b", "got unexpected extra arguments (b)", "nmt info", "see nmt info --help"),
+    ],
+)
+def test_a_wrong_argument_is_told_in_three_lines(nmt: Shell, arguments: str, error: str, where: str, fix: str) -> None:
+    outcome = nmt(*arguments.split())
+    assert outcome.stderr == [f"error: {error}", f"at:    {where}", f"fix:   {fix}"]
+    assert outcome.stdout == ""
+    assert outcome.code == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_help_page_has_one_line_one_example_and_readable_values(
+    nmt: Shell, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    outcome = nmt(command, "--help")
+    assert (outcome.code, outcome.stderr) == (0, [])
+    paragraphs = [part.split("\n") for part in re.sub(" +\n", "\n", outcome.stdout).strip("\n").split("\n\n")]
+    usage, about, example = (" ".join(line.strip() for line in lines) for lines in paragraphs[:3])
+    assert re.fullmatch(rf"Usage: nmt {command} \[OPTIONS\]( \[?[A-Z|]+\]?(\.\.\.)?)?", usage)
+    assert [len(lines) for lines in paragraphs[1:3]] == [1, 1], "what the command does, and an example, fit a line each"
+    assert about.endswith(".")
+    assert example.startswith(f"Example: nmt {command} ")
+    assert not TYPE.search(outcome.stdout)
+    assert "--quiet" in outcome.stdout
+    assert "--debug" in outcome.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_example_of_a_help_page_has_options_that_exist(command: str) -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    parameters = group.commands[command].params
+    (example,) = re.findall(r"^Example: nmt \w+ (.*)", group.commands[command].help or "", flags=re.MULTILINE)
+    used = {word for word in shlex.split(example) if word.startswith("-")}
+    assert used <= {option for parameter in parameters for option in parameter.opts}
+
+
+def test_every_value_has_a_name_of_its_own() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    for command in group.commands.values():
+        for parameter in command.params:
+            is_flag = isinstance(parameter, typer.core.TyperOption) and parameter.is_flag
+            assert is_flag or parameter.metavar, f"nmt {command.name}: {parameter.name}"
+
+
+def test_nmt_alone_shows_the_commands(nmt: Shell) -> None:
+    outcome = nmt()
+    assert (outcome.code, outcome.stderr) == (0, [])
+    assert all(command in outcome.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", ["--quiet average {}", "average -q {}", "average {} --quiet"])
+def test_quiet_stands_before_or_after_the_command(nmt: Shell, run: Path, arguments: str) -> None:
+    outcome = nmt(*arguments.format(run).split())
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (0, "", [])
+    assert (run / "averaged").is_dir()
+
+
+def test_without_quiet_it_talks(nmt: Shell, run: Path) -> None:
+    assert nmt("average", str(run)).stderr[-1].startswith("next: nmt decode ")
+
+
+@pytest.mark.parametrize("arguments", ["--debug info nothing", "info nothing --debug", "info --debug nothing"])
+def test_debug_stands_before_or_after_the_command(monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+    from nmt_cli.cli.app import main
+
+    monkeypatch.setattr(sys, "argv", ["nmt", *arguments.split()])
+    with pytest.raises(ModelError, match="there is no nothing"):
+        main()
+
+
+@pytest.mark.parametrize(("ending", "code"), [(KeyboardInterrupt(), 130), (typer.Exit(75), 75), (typer.Exit(), 0)])
+def test_endings_that_are_no_errors(
+    nmt: Shell, monkeypatch: pytest.MonkeyPatch, ending: BaseException, code: int
+) -> None:
+    def end(path: Path) -> NoReturn:
+        raise ending
+
+    monkeypatch.setattr(kinds, "kind_of", end)
+    outcome = nmt("info", ".")
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (code, "", [])
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nmt_cli.cli.app import main
+
+    def fail(path: Path) -> NoReturn:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(kinds, "kind_of", fail)
+    monkeypatch.setattr(sys, "argv", ["nmt", "info", "."])
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "demo", "--dry-run"]])
+def test_a_closed_stdout_ends_it_quietly(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        [sys.executable, "-m", "nmt_cli", *arguments], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (process.returncode, process.stderr) == (141, b"")
+
+
+def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "nmt_cli", "trian"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.splitlines()[0] == "error: there is no command 'trian'"

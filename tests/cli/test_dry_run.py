@@ -1,0 +1,107 @@
+"""`nmt train --dry-run`: a recipe that can be trained, and which data and how many devices it counts with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from nmt_cli.recipe.loading import load_recipe
+from tests.cli.conftest import Shell
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    return tmp_path
+
+
+def devices(text: str) -> int:
+    found = re.search(r"^# batch: .* = (\d+) device", text, flags=re.MULTILINE)
+    assert found
+    return int(found[1])
+
+
+def memory(text: str) -> float:
+    found = re.search(r"^# memory a device: .* ([0-9.]+) activations", text, flags=re.MULTILINE)
+    assert found
+    return float(found[1])
+
+
+def test_what_it_prints_is_a_recipe_of_ones_own(nmt: Shell, folder: Path) -> None:
+    printed = nmt(
+        "train", "base", "--dry-run", "--set", "training.seed=7", "--set", "description='1: \"a\" # b'"
+    ).stdout
+    (folder / "my.yaml").write_text(printed, encoding="utf-8")
+    assert load_recipe("my.yaml") == load_recipe("base", overrides=["training.seed=7", "description='1: \"a\" # b'"])
+    again = nmt("train", "my.yaml", "--dry-run")
+    assert (again.code, again.stderr) == (0, [])
+    assert yaml.safe_load(again.stdout) == yaml.safe_load(printed)
+    # All that differs is where the values come from.
+    seed = next(number for number, line in enumerate(printed.splitlines(), 1) if line.startswith("  seed:"))
+    assert re.search(r"^  seed: 7 +# --set training\.seed=7$", printed, flags=re.MULTILINE)
+    assert re.search(rf"^  seed: 7 +# my\.yaml:{seed}$", again.stdout, flags=re.MULTILINE)
+
+
+def test_every_line_is_a_value_with_its_origin_or_a_need(nmt: Shell) -> None:
+    for line in nmt("train", "base", "--dry-run").stdout.splitlines():
+        assert re.fullmatch(r" *\w+:| *\w+: .*  # \S.*|# [a-z ]+: .+|", line), line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "world_size", "gpus", "expected"),
+    [
+        ([], None, 0, 1),
+        ([], None, 3, 3),
+        (["--gpus", "2"], None, 3, 2),
+        (["--gpus", "8"], None, 0, 8),
+        (["--device", "cpu"], None, 3, 1),
+        ([], "16", 3, 16),
+        (["--gpus", "2"], "16", 3, 16),
+    ],
+)
+def test_it_counts_with_the_devices_of_a_training(
+    nmt: Shell,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    world_size: str | None,
+    gpus: int,
+    expected: int,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    if world_size is not None:
+        monkeypatch.setenv("WORLD_SIZE", world_size)
+    assert devices(nmt("train", "base", "--dry-run", *arguments).stdout) == expected
+
+
+def test_activations_are_those_of_one_device(nmt: Shell) -> None:
+    one, five, ten = (
+        memory(nmt("train", "base", "--dry-run", "--device", "cpu", "--gpus", str(number)).stdout)
+        for number in (1, 5, 10)
+    )
+    assert five == pytest.approx(one / 5, abs=0.06)
+    assert ten == pytest.approx(one / 10, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "directory", "fix"),
+    [
+        (["base", "--set", "corpus=mine"], "data/mine", "nmt prepare FILE.yaml -o data/mine"),
+        (["base", "--data", "my data"], "my data", "nmt prepare wmt14-en-de -o 'my data'"),
+    ],
+)
+def test_data_that_is_not_there_is_refused_where_it_cannot_be_guessed(
+    nmt: Shell, arguments: list[str], directory: str, fix: str
+) -> None:
+    outcome = nmt("train", *arguments, "--dry-run")
+    assert outcome.code == 4
+    assert outcome.stderr == [
+        f"error: there is no prepared data in {directory}",
+        f"at:    {directory}",
+        f"fix:   {fix}, or name the folder with --data",
+    ]
