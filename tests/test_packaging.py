@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -103,6 +104,21 @@ def test_the_sdist_holds_what_building_checking_and_testing_need(tmp_path: Path,
     assert build <= held
     for folder in ("src", "recipes", "tests", "docs", "benchmarks"):
         assert {f"{folder}/{name}" for name in _files(repository / folder)} <= held
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_refuses_an_old_python_before_it_makes_anything(tmp_path: Path, repository: Path) -> None:
+    old = tmp_path / "python3.9"
+    old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    old.chmod(0o755)
+    command = ["make", "setup", f"PY={old}", f"VENV={tmp_path / 'venv'}"]
+    process = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert process.returncode != 0
+    assert (
+        process.stderr.splitlines()[0]
+        == f"nmt needs Python 3.11 or newer, and {old} is not: make PY=python3.12, for example"
+    )
+    assert not (tmp_path / "venv").exists()
 
 
 def _files(folder: Path) -> set[str]:

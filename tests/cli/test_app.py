@@ -21,7 +21,7 @@ from tests.cli.conftest import Shell
 
 COMMANDS = ("prepare", "train", "average", "decode", "score", "info")
 # How typer spells a type.
-TYPE = re.compile(r"<[^>]+>|\b(?:TEXT|PATH|INTEGER|FLOAT|BOOLEAN)\b")
+TYPE = re.compile(r"<\w[^>]*>|\b(?:TEXT|PATH|INTEGER|FLOAT|BOOLEAN)\b")
 
 
 @pytest.fixture

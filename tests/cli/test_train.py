@@ -169,7 +169,7 @@ def test_without_prepared_data(folder: Path, nmt: Shell) -> None:
     assert outcome.stderr == [
         "error: there is no prepared data in data/tiny",
         "at:    data/tiny",
-        "fix:   nmt prepare tiny, or name the folder with --data",
+        "fix:   nmt prepare FILE.yaml -o data/tiny, or name the folder with --data",
     ]
 
 
@@ -191,9 +191,9 @@ def test_with_data_that_were_not_prepared(folder: Path, nmt: Shell) -> None:
         ),
         (
             ["--gpus", "4"],
-            "error: --gpus 4, but there are 0 here",
+            f"error: --gpus 4 was asked for, but torch {torch.__version__} sees no GPU here",
             "at:    --gpus",
-            "fix:   nvidia-smi lists them",
+            "fix:   leave out --gpus to train on the CPU, or install a torch build with CUDA and check nvidia-smi",
         ),
         (
             ["--device", "tpu"],

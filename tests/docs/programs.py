@@ -28,6 +28,7 @@ _TRAINING = {
     "training.log_every": 2,
     "training.checkpoint_every": 1,
     "training.keep_last": 6,
+    "averaging.last": 3,
     "validation.every": 3,
     "validation.max_sentences": 4,
     "decoding.max_extra_tokens": 3,

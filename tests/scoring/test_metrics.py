@@ -99,3 +99,10 @@ def test_what_does_not_fit_together_is_a_programmer_s_mistake(
 
 def test_the_report_is_part_of_the_public_api() -> None:
     assert nmt_cli.ScoreReport is ScoreReport
+
+
+def test_a_confidence_interval_of_chrf_survives_resamples_without_a_match() -> None:
+    hypotheses, references = ["xyz", "a cat", "qqq"], ["abc", "a cat", "fgh"]
+    (report,) = score(hypotheses, [references], metrics=["chrf"], confidence=True)
+    assert report.confidence is not None
+    assert 0 < report.confidence < 100

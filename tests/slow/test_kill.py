@@ -22,9 +22,9 @@ from tests.training.tiny import RECIPE, checkpoint, checkpoints, prepare_tiny
 
 SEED = 2017
 KILLS = 20
-# At most 50 lines of metrics.jsonl and a moment go by before a kill: twenty of them do not come to update 1,200.
+# At most 50 lines of metrics.jsonl and a moment go by before a kill: twenty of them do not come to update 800.
 MOST_LINES, MOMENT_SECONDS = 50, 0.06
-SETTINGS = ["training.updates=1200", "training.checkpoint_every=4", "validation.every=60", "training.log_every=1"]
+SETTINGS = ["training.updates=800", "training.checkpoint_every=2", "validation.every=60", "training.log_every=1"]
 
 
 @pytest.fixture

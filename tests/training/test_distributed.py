@@ -38,7 +38,7 @@ def run_of_two(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory)
     process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     assert process.stdout == ""
-    assert process.stderr.count("update 1/18 ") == 1, "only the first rank talks"
+    assert process.stderr.count(" 1/18 ") == 1, "only the first rank talks"
     assert process.stderr.count("next: nmt average run") == 1
     return folder / "run"
 

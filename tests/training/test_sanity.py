@@ -75,7 +75,7 @@ def test_memory_that_does_not_suffice_is_an_error_whose_hint_helps(
     encode = Transformer.encode
 
     def with_little_memory(self: Transformer, source: Any) -> Any:
-        if len(source.ids) > 160:
+        if source.num_tokens > 160:
             raise torch.OutOfMemoryError
         return encode(self, source)
 

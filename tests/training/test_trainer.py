@@ -225,6 +225,17 @@ def test_a_training_out_of_patience_ends_again_at_once_and_goes_on_with_more(
     assert load_config(run / "model").updates == [14]
 
 
+def test_patience_begins_anew_with_another_metric(
+    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]
+) -> None:
+    scripted(loss=[3.0, 4.0, 1.0, 1.0, 1.0], bleu=[9.0, 9.0, 2.0, 1.0, 1.5])
+    with stopped_after(5):
+        assert train(prepared, tmp_path / "run", *PATIENT, "validation.metric=loss") == 75
+    assert train(prepared, tmp_path / "run", *PATIENT, "validation.metric=bleu") == 0
+    # BLEU 2.0 after update 6 is no worse than a loss of 3.0, but the first of its kind.
+    assert events(tmp_path / "run")[-1] == {"event": "end", "reason": "patience", "update": 10}
+
+
 def test_patience_outlives_a_stop(prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]) -> None:
     scripted(loss=[3.0, 4.0, 5.0])
     with stopped_after(5):

@@ -1,6 +1,6 @@
 """What the command line looks like: help pages without Python's words for types, and three lines for a wrong argument.
 
-typer 0.26 and later carry a click of their own, earlier ones depend on click: neither is imported here by name.
+Newer typer carries a click of its own, older typer depends on click: neither is imported here by name.
 """
 
 from __future__ import annotations
@@ -95,4 +95,4 @@ def _wrong_value(problem: Any, name: str) -> str:
     cause = problem.__cause__
     if cause is not None and hasattr(cause, "errors"):
         return describe(cause.errors()[0], (name,))
-    return f"{name}: {problem.message}"
+    return f"{name}: {problem.message.removesuffix('.')}"

@@ -31,7 +31,7 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """ids [N] at positions [N] to [N, D]."""
-        # In training on a CPU torch sums a row's gradients in the precision of the rows: a frequent piece needs float32.
+        # On a CPU torch sums the gradients of a row in the row's precision: a frequent piece needs float32.
         rows = self.weight.float() if self.training and self.weight.device.type == "cpu" else self.weight
         summed = self.positions(F.embedding(ids, rows) * self.scale, positions)
         x: Tensor = self.dropout(summed.to(self.weight.dtype))

@@ -93,7 +93,7 @@ def dump_values(values: Mapping[str, Any]) -> str:
 
 
 def dump_annotated(values: Mapping[str, Any], notes: Mapping[KeyPath, str]) -> str:
-    """As `dump_values`, with the note on a value behind it as a comment; each value takes one line."""
+    """As `dump_values`, with the note on a value behind it as a comment; keys are plain words, as those of a schema."""
     lines = [(text, notes.get(path, "")) for path, text in _lines(values, ())]
     width = min(_NOTE_COLUMN, max((len(text) for text, note in lines if note), default=0))
     return "".join(f"{text:<{width}}  # {_on_one_line(note)}\n" if note else f"{text}\n" for text, note in lines)

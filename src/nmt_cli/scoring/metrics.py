@@ -60,11 +60,18 @@ def _metric(name: MetricName) -> BLEU | CHRF | TER:
             # force: no warning of tokenised text, which would name a parameter of sacreBLEU; segments.py has ours.
             return BLEU(force=True)
         case "chrf":
-            return CHRF()
+            return _Chrf()
         case "ter":
             return TER()
         case other:
             assert_never(other)
+
+
+class _Chrf(CHRF):
+    """sacreBLEU's bootstrap cannot average a plain zero, of resamples without a match, with float32 scores."""
+
+    def _compute_f_score(self, statistics: list[int]) -> float:
+        return float(super()._compute_f_score(statistics))
 
 
 def _report(

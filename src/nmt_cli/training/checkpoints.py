@@ -33,7 +33,7 @@ class TrainingState:
     """All of a training that is neither weights nor moments: counters and the position in the data.
 
     `update` counts updates taken, skipped ones included; `epoch` and `index` are where the next update begins;
-    `validated` is the last update that was measured.
+    `best` is the best value so far of `metric`; `validated` is the last update that was measured.
     """
 
     precision: Precision
@@ -43,13 +43,15 @@ class TrainingState:
     epoch: int = 0
     index: int = 0
     best: float | None = None
+    metric: str | None = None
     validations_since_best: int = 0
     validated: int = 0
 
     def after_validation(self, validation: Validation, *, metric: str) -> TrainingState:
         """The state with the best value so far, and how many validations ago it was."""
-        measured = replace(self, validated=self.update)
-        if validation.is_better_than(self.best, metric=metric):
+        measured = replace(self, validated=self.update, metric=metric)
+        best = self.best if self.metric == metric else None  # the metric may change between two starts
+        if validation.is_better_than(best, metric=metric):
             return replace(measured, best=validation.value(metric), validations_since_best=0)
         return replace(measured, validations_since_best=self.validations_since_best + 1)
 
