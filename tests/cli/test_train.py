@@ -134,11 +134,12 @@ def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(folder:
     assert process.returncode == 0
     assert process.stdout == ""
     lines = process.stderr.splitlines()
-    assert lines[0].startswith("sanity pass done: ")
-    assert [line.split()[:4] for line in lines[1:4]] == [
+    assert lines[0].endswith("an update of 600 tokens is 1 device(s) x 2 micro-batch(es)")
+    assert lines[1].startswith("sanity pass done: ")
+    assert [line.split()[:4] for line in lines[2:5]] == [
         ["update", f"{update}/3", "epoch", "1"] for update in (1, 2, 3)
     ]
-    assert lines[4].startswith("update 3  validation loss ")
+    assert lines[5].startswith("update 3  validation loss ")
     assert lines[-2:] == [
         "model of update 3 written to runs/tiny/model",
         "next: nmt average runs/tiny && nmt decode < input.txt > output.txt",

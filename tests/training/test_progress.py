@@ -237,11 +237,12 @@ def test_the_view_shows_means_over_recent_updates(monkeypatch: pytest.MonkeyPatc
 def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: PreparedData, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
     arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
+    settings = ["--set", "training.updates=200", "--set", "validation.every=50"]  # seconds: the view is drawn often
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "30"}
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "nmt_cli", *arguments, "--precision", "fp32"],
+        [sys.executable, "-m", "nmt_cli", *arguments, *settings, "--precision", "fp32"],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
@@ -259,14 +260,14 @@ def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: Prepare
     text = shown.decode()
     assert process.returncode == 0, text
     assert stdout == b""
-    for part in ("\x1b[1mrun\x1b[0m", " / 24", "tokens/s", "learning rate ", "left", "best BLEU "):
+    for part in ("\x1b[1mrun\x1b[0m", " / 200", "tokens/s", "learning rate ", "left", "best BLEU "):
         assert part in text
     assert "\x1b[?25l" in text  # the cursor is hidden, and comes back
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-    assert "update 2/24" not in text  # plain lines are for pipes
+    assert "/200  epoch" not in text  # plain lines are for pipes
     last = text.splitlines()[-2:]
     assert last == [
-        "model of update 24 written to run/model",
+        "model of update 200 written to run/model",
         "next: nmt average run && nmt decode < input.txt > output.txt",
     ]
 

@@ -105,8 +105,7 @@ def test_the_pass_changes_nothing_of_the_training_and_leaves_no_file(
             assert train(prepared, without, *SHORT, precision=precision) == 0
         assert checkpoint(with_it, 3) == checkpoint(without, 3)
         assert not [path for path in with_it.iterdir() if path.name.startswith(".")]
-    done = [message for message in caplog.messages if message.startswith("sanity pass done: ")]
-    assert [message.partition("(")[2].split(",")[0] for message in done] == ["fp32", "bf16"]
+    assert caplog.messages.count("sanity pass done: train, validate, decode, score, save") == 2
 
 
 def test_what_a_killed_pass_left_is_cleared(prepared: PreparedData, tmp_path: Path) -> None:

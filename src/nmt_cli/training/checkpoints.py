@@ -86,9 +86,12 @@ class CheckpointFolder:
             write_manifest(temporary, fields)
         return path
 
-    def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint; what a save left that was killed is cleared up first."""
+    def clear_interrupted(self) -> None:
+        """Clear up what a killed save left; for the first rank, before any looks for the newest."""
         files.clear_interrupted(self.directory, name="update-*")
+
+    def newest(self) -> Checkpoint | None:
+        """The newest complete checkpoint."""
         found = self._all()
         return found[-1] if found else None
 

@@ -15,6 +15,7 @@ from nmt_cli.bundle.average import choose, make_model
 from nmt_cli.bundle.config import load_config
 from nmt_cli.bundle.kinds import kind_of
 from nmt_cli.bundle.run import Run
+from nmt_cli.dataset.plan import accumulation
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision, keep_freed_memory
 from nmt_cli.errors import ModelError, RecipeError, TrainingError
@@ -73,6 +74,7 @@ class Trainer:
     def _train_on(self, reporter: Reporter) -> Ending:
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
+        reporter.say(self._plan_in_words())
         if self._state.update == 0:
             self._sanity_pass(reporter)
         with reporter.counting_from(self._state.update):
@@ -192,6 +194,9 @@ class Trainer:
         reporter.event("checkpoint", update=self._state.update, path=str(path))
 
     def _resume(self, reporter: Reporter) -> None:
+        if self._ranks.is_first:
+            self._folder.clear_interrupted()
+        self._ranks.wait()
         checkpoint = self._folder.newest()
         if checkpoint is None:
             return
@@ -202,6 +207,7 @@ class Trainer:
                 where=str(checkpoint.path),
                 hint=f"--precision {state.precision}, another folder with -o, or --restart",
             )
+        self._ranks.wait()  # until all have read it: the first may write it anew
         self._state = state
         self._order.move_to(epoch=state.epoch, index=state.index)
         if self._end() is None:
@@ -221,15 +227,23 @@ class Trainer:
             trial = CheckpointFolder(self._run.directory / ".sanity", recipe_fingerprint="")
             trial.save(self._state, self._updater.weights, self._updater.optimizer, validation=None)
             shutil.rmtree(self._run.directory / ".sanity")
-        architecture = self._recipe.model
+        reporter.say("sanity pass done: train, validate, decode, score, save")
+
+    def _plan_in_words(self) -> str:
+        """What is trained on what, and how an update is spread."""
+        architecture, training, ranks = self._recipe.model, self._recipe.training, self._ranks
+        dtype = self._updater.model.output_weight.dtype
         kernel = choose_kernel(
-            self._ranks.device,
-            model.output_weight.dtype,
-            d_k=architecture.d_k,
-            d_v=architecture.d_v,
-            window=architecture.encoder_window,
+            ranks.device, dtype, d_k=architecture.d_k, d_v=architecture.d_v, window=architecture.encoder_window
         )
-        reporter.say(f"sanity pass done: train, validate, decode, score, save ({self._precision}, {kernel} attention)")
+        rounds = accumulation(
+            batch_tokens=training.batch_tokens, max_tokens=training.max_tokens_per_device, world_size=ranks.size
+        )
+        return (
+            f"{self._updater.model.num_parameters() / 1e6:.1f} million parameters on {ranks.device} in {self._precision}"
+            f" with {kernel} attention; an update of {training.batch_tokens:,} tokens is {ranks.size} device(s)"
+            f" x {rounds} micro-batch(es)"
+        )
 
     def _finish(self, reporter: Reporter, ending: Ending) -> None:
         """Leave a model directory: of the best checkpoint where the recipe keeps those, else of the last."""
