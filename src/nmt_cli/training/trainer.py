@@ -240,8 +240,8 @@ class Trainer:
             batch_tokens=training.batch_tokens, max_tokens=training.max_tokens_per_device, world_size=ranks.size
         )
         return (
-            f"{self._updater.model.num_parameters() / 1e6:.1f} million parameters on {ranks.device} in {self._precision}"
-            f" with {kernel} attention; an update of {training.batch_tokens:,} tokens is {ranks.size} device(s)"
+            f"{self._updater.model.num_parameters() / 1e6:.1f} million parameters on {ranks.device}"
+            f" in {self._precision} with {kernel} attention; an update of {training.batch_tokens:,} tokens is {ranks.size} device(s)"
             f" x {rounds} micro-batch(es)"
         )
 
