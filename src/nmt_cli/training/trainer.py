@@ -239,10 +239,11 @@ class Trainer:
         rounds = accumulation(
             batch_tokens=training.batch_tokens, max_tokens=training.max_tokens_per_device, world_size=ranks.size
         )
+        model = f"{self._updater.model.num_parameters() / 1e6:.1f} million parameters"
+        spread = f"{ranks.size} device(s) x {rounds} micro-batch(es)"
         return (
-            f"{self._updater.model.num_parameters() / 1e6:.1f} million parameters on {ranks.device}"
-            f" in {self._precision} with {kernel} attention; an update of {training.batch_tokens:,} tokens is {ranks.size} device(s)"
-            f" x {rounds} micro-batch(es)"
+            f"{model} on {ranks.device} in {self._precision} with {kernel} attention;"
+            f" an update of {training.batch_tokens:,} tokens is {spread}"
         )
 
     def _finish(self, reporter: Reporter, ending: Ending) -> None:
