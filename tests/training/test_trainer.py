@@ -217,6 +217,7 @@ def test_a_training_out_of_patience_ends_again_at_once_and_goes_on_with_more(
     assert train(prepared, run, *PATIENT, "validation.metric=loss") == 0
     assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 6}
     caplog.set_level("INFO")
+    caplog.clear()
     assert train(prepared, run, *PATIENT, "validation.metric=loss") == 0
     assert caplog.messages[0] == f"{run} finished before, after update 6; its model is {run / 'model'}"
     assert train(prepared, run, *PATIENT, "validation.metric=loss", "training.patience=3") == 0
