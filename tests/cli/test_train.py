@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ import torch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe, parse_recipe
+from tests.cli.conftest import Shell
 from tests.training.tiny import RECIPE, checkpoints, prepare_tiny
 
 SHORT = ["--set", "training.updates=3", "--device", "cpu", "--precision", "fp32"]
@@ -32,45 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """The command configures the log of nmt_cli; other tests read it through pytest."""
-    logger = logging.getLogger("nmt_cli")
-    before = (list(logger.handlers), logger.propagate, logger.level)
-    yield
-    logger.handlers[:], logger.propagate = before[0], before[1]
-    logger.setLevel(before[2])
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    code: int
-    stdout: str
-    stderr: list[str]
-
-
-class Shell:
-    """Runs `nmt` within this process, from its arguments to its exit code."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-
-    def __call__(self, *arguments: str) -> Outcome:
-        from nmt_cli.cli.app import main
-
-        self._monkeypatch.setattr(sys, "argv", ["nmt", *arguments])
-        with pytest.raises(SystemExit) as ending:
-            main()
-        captured = self._capsys.readouterr()
-        code = ending.value.code
-        return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err.splitlines())
-
-
-@pytest.fixture
-def nmt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(monkeypatch, capsys)
 
 
 def origins(text: str) -> dict[str, str]:
