@@ -101,7 +101,8 @@ def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(folder:
     assert lines[5].startswith("update 3  validation loss ")
     assert lines[-2:] == [
         "model of update 3 written to runs/tiny/model",
-        "next: nmt average runs/tiny && nmt decode < input.txt > output.txt",
+        # The recipe averages five, and there is one.
+        "next: nmt average runs/tiny --last 1 && nmt decode < input.txt > output.txt",
     ]
     assert "\x1b" not in process.stderr
 

@@ -95,7 +95,7 @@ def test_languages_that_do_not_match_list_what_there_is(tmp_path: Path) -> None:
 def test_a_prefix_without_files_says_so(tmp_path: Path) -> None:
     error = refusal(PREFIX, tmp_path)
     assert error.message == f"no such file: {tmp_path / 'train'}.en (nor .gz, .zst)"
-    assert error.hint == f"check the path: no file in {tmp_path} starts with train."
+    assert error.hint == f"check the path: {tmp_path} has no file train.LANGUAGE"
 
 
 @pytest.mark.parametrize(
@@ -184,3 +184,9 @@ def test_keys_of_jsonl_are_the_language_codes_by_default(tmp_path: Path) -> None
     (tmp_path / "pairs.jsonl").write_text('{"de": "eins", "en": "one"}\n')
     (chunk,) = read(JsonlSource(kind="jsonl", file="pairs.jsonl"), tmp_path)
     assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
+
+
+def test_a_prefix_that_is_a_file_is_told_to_leave_the_ending_out(tmp_path: Path) -> None:
+    (tmp_path / "train.en").write_text("a\n")
+    error = refusal(TextSource(kind="text", prefix="train.en"), tmp_path)
+    assert error.hint == f"leave the ending out: {tmp_path / 'train'}"

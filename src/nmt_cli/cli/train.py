@@ -90,7 +90,17 @@ def _train(recipe: Recipe, data: PreparedData, directory: Path, *, device: str, 
     if ending in ("preempted", "interrupted"):
         raise typer.Exit(EXIT_PREEMPTED if ending == "preempted" else EXIT_INTERRUPTED)
     if ranks.is_first:
-        logger.info("next: nmt average %s && nmt decode < input.txt > output.txt", shlex.quote(str(directory)))
+        logger.info("next: nmt average %s && nmt decode < input.txt > output.txt", _averaging(directory))
+
+
+def _averaging(directory: Path) -> str:
+    """What `nmt average` is given: the run, and a number where the recipe asks for more checkpoints than there are."""
+    from nmt_cli.bundle.run import open_run
+
+    run = open_run(directory)
+    num_there, asked = len(run.checkpoints()), run.recipe.averaging.last
+    option = f" --last {num_there}" if asked is not None and asked > num_there else ""
+    return shlex.quote(str(directory)) + option
 
 
 def _run_trainer(directory: Path, data: PreparedData, ranks: Ranks, *, command: list[str]) -> Ending:

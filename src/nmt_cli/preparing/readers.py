@@ -76,8 +76,10 @@ def _with_ending(prefix: Path, language: str) -> Path:
             return candidate
     wanted = f"{prefix}.{language}"
     there = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
-    if not there:
-        hint = f"check the path: no file in {prefix.parent} starts with {prefix.name}."
+    if prefix.is_file() and prefix.suffix == f".{language}":
+        hint = f"leave the ending out: {prefix.with_suffix('')}"
+    elif not there:
+        hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
     else:
         hint = f"there are {', '.join(there[:8])}: check the languages"
     raise DataError(f"no such file: {wanted} (nor .gz, .zst)", where=wanted, hint=hint)
