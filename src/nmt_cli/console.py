@@ -27,7 +27,7 @@ def is_interactive() -> bool:
 
 def configure_logging(*, quiet: bool) -> None:
     """Send the log of `nmt_cli` to stderr, plain, one line an event; `quiet` keeps warnings and errors."""
-    handler = _StderrHandler()
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter())
     logger = logging.getLogger("nmt_cli")
     logger.handlers[:] = [handler]
@@ -44,14 +44,6 @@ def print_error(error: NmtError) -> None:
             colour = red if label == "error" else ""
             sys.stderr.write(f"{colour}{label + ':':<7}{plain if colour else ''}{text}\n")
     sys.stderr.flush()
-
-
-class _StderrHandler(logging.Handler):
-    """Writes to the stderr of the moment: while a live view is shown, that is one that prints above it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        sys.stderr.write(self.format(record) + "\n")
-        sys.stderr.flush()
 
 
 class _Formatter(logging.Formatter):
