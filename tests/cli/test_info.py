@@ -139,6 +139,25 @@ def test_a_run_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert shown["next"] == f"nmt decode -m {run / 'averaged'} < input.txt > output.txt"
 
 
+def test_a_run_trained_on_after_its_average_names_the_newer_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "x"
+    write_run(run, finished="2026-01-02T05:00:00+00:00")
+    save_tiny(run / "averaged", spm_folder=tmp_path, update=200)
+    save_tiny(run / "model", spm_folder=tmp_path, update=300)
+    assert screen(run, capsys)["next"] == f"nmt decode -m {run / 'model'} < input.txt > output.txt"
+
+
+def test_a_damaged_checkpoint_of_a_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "x", updates=2)
+    path = tmp_path / "x" / "checkpoints" / "update-00000200"
+    (path / "optimizer.safetensors").write_bytes(b"")
+    damage = screen(tmp_path / "x", capsys)["damage"]
+    assert damage.startswith("checkpoint at update 200: optimizer.safetensors is cut short")
+    assert damage.endswith(f"rm -r {path}")
+
+
 def test_the_best_by_loss_is_the_lowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "x", updates=4, recipe=tiny_recipe(validation={"metric": "loss"}))
     assert as_json(tmp_path / "x", capsys)["best_validation"]["update"] == 400

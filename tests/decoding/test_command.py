@@ -58,6 +58,22 @@ def test_lines_in_are_lines_out_and_stderr_has_the_rest(folder: Path, expected: 
     assert "sentences/s" in messages[2]
 
 
+def test_a_run_stands_for_its_model(folder: Path, expected: list[str]) -> None:
+    process = run(folder, "decode", "--device", "cpu", "-m", "runs/tiny", text=lines_of(LINES))
+    assert process.stdout == lines_of(expected)
+    assert process.stderr.decode().splitlines()[0] == "model: runs/tiny/model"
+
+
+def test_a_file_as_argument_is_told_the_option(folder: Path) -> None:
+    process = run(folder, "decode", "input.txt", text=b"")
+    assert process.returncode == 2
+    assert process.stderr.decode().splitlines() == [
+        "error: got unexpected extra arguments (input.txt)",
+        "at:    nmt decode",
+        "fix:   for a file, nmt decode -i FILE; see nmt decode --help",
+    ]
+
+
 def test_a_line_is_answered_before_the_next_is_given(folder: Path, expected: list[str]) -> None:
     command = [*COMMAND, "--quiet", "decode", "--device", "cpu"]
     process = subprocess.Popen(

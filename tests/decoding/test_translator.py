@@ -189,6 +189,8 @@ def test_settings_that_make_no_sense(
 def test_one_string_is_not_a_list_of_lines(translator: Translator) -> None:
     with pytest.raises(TypeError, match="a list of lines"):
         translator.translate("the old sea")
+    with pytest.raises(TypeError, match="a list of lines"):
+        translator.translate([1])  # type: ignore[list-item]  # what the test is about
 
 
 def test_what_cannot_be_loaded_is_refused(model: Path, tmp_path: Path) -> None:

@@ -182,6 +182,13 @@ def refuse(text: str) -> RecipeError:
             "averaging.last is 5, but training.keep_last keeps only 3 checkpoints",
             "raise training.keep_last to 5, or lower averaging.last",
         ),
+        ("updates: 3", "f.yaml:2", "unknown key 'updates'", "did you mean training.updates?"),
+        (
+            "training: {dropout: 0.3}",
+            "f.yaml:2",
+            "unknown key 'training.dropout'",
+            "did you mean model.dropout?",
+        ),
         (
             "averaging: {last: null, best: 3}",
             "f.yaml",

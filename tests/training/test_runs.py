@@ -58,6 +58,22 @@ def test_a_run_that_is_there_is_kept_as_it_is(prepared: PreparedData, recipe: Re
     assert files_in(tmp_path / "run") == before
 
 
+def test_an_end_that_is_past_is_refused(prepared: PreparedData, recipe_file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    directory = tmp_path / "run"
+    open_or_begin(directory, recipe, prepared, command=COMMAND, restart=False)
+    checkpoint = directory / "checkpoints" / f"update-{recipe.training.updates:08d}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    before = files_in(directory)
+    open_or_begin(directory, recipe, prepared, command=COMMAND, restart=False)
+    shorter = load_recipe(recipe_file, overrides=["training.updates=2"])
+    with pytest.raises(RecipeError, match=r"has taken \d+ updates, more than training\.updates, 2") as error:
+        open_or_begin(directory, shorter, prepared, command=COMMAND, restart=False)
+    assert error.value.hint.startswith(f"give --set training.updates={recipe.training.updates} or more")
+    assert files_in(directory) == before
+
+
 def test_the_end_is_noted_and_taken_back(prepared: PreparedData, recipe: Recipe, tmp_path: Path) -> None:
     run = open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False)
     finished = mark_finished(run, is_finished=True).record

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.bundle.config import DAMAGED, WEIGHTS, Measurement, load_config
+from nmt_cli.bundle.directory import model_of_run
 from nmt_cli.bundle.kinds import kind_of
 from nmt_cli.bundle.manifest import verify
 from nmt_cli.bundle.run import Checkpoint, Run, open_run, read_checkpoint
@@ -59,8 +60,9 @@ def describe_run(path: Path) -> dict[str, Any]:
         "last_validation": measured[-1].model_dump() if measured else None,
         "validation_curve": [[one.update, one.loss, one.bleu] for one in measured],
         "parameters": num_parameters(newest) if newest else None,
-        "checkpoints": [_checkpoint(checkpoint) for checkpoint in checkpoints],
+        "checkpoints": [{**_checkpoint(one), "damage": _damage(one.path)} for one in checkpoints],
         "models": [str(model) for model in models],
+        "current_model": str(model_of_run(path)) if models else None,
         "bytes": _size(path),
         "recipe": run.recipe.model_dump(mode="json"),
     }

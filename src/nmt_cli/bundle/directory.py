@@ -121,7 +121,7 @@ def newest_model(runs: Path) -> Path:
     folders = [path for path in sorted(runs.glob("*")) if kind_of(path) == "run" and not path.name.startswith(".")]
     finished = [(_finished_at(run), run) for run in folders if _finished_at(run)]
     if finished:
-        return _model_of_run(max(finished)[1])
+        return model_of_run(max(finished)[1])
     if folders:
         hint = f"let it finish: nmt train ..., or make a model of what there is: nmt average {folders[-1]}"
         raise ModelError(f"no run in {runs} has a finished model", where=str(runs), hint=hint)
@@ -132,19 +132,26 @@ def newest_model(runs: Path) -> Path:
     )
 
 
-def _finished_at(run: Path) -> int:
-    """When the last model of a run was written, in nanoseconds; 0: it has none."""
-    manifests = [run / name / MANIFEST for name in ("averaged", "model")]
-    return max((file.stat().st_mtime_ns for file in manifests if file.is_file()), default=0)
+def model_of_run(run: Path) -> Path:
+    """The model of a run: its averaged/, unless it was trained further since, else its model/.
 
-
-def _model_of_run(run: Path) -> Path:
+    ModelError where it has neither.
+    """
     averaged, final = run / "averaged", run / "model"
+    if not any((model / MANIFEST).is_file() for model in (averaged, final)):
+        hint = f"let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
+        raise ModelError(f"the run {run} has no finished model", where=str(run), hint=hint)
     if not (averaged / MANIFEST).is_file():
         return final
     if (final / MANIFEST).is_file() and _last_update(final) > _last_update(averaged):
         return final
     return averaged
+
+
+def _finished_at(run: Path) -> int:
+    """When the last model of a run was written, in nanoseconds; 0: it has none."""
+    manifests = [run / name / MANIFEST for name in ("averaged", "model")]
+    return max((file.stat().st_mtime_ns for file in manifests if file.is_file()), default=0)
 
 
 def _last_update(model: Path) -> int:

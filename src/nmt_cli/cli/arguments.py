@@ -74,7 +74,13 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
         near = f"did you mean {problem.possibilities[0]}? " if problem.possibilities else ""
         return UsageError(f"{command} has no option {option}", where=option, hint=f"{near}{more} lists them all")
     text = str(problem.format_message()).removesuffix(".").replace("(s)", "s")
-    return UsageError(text[:1].lower() + text[1:], where=option or command, hint=f"see {more}")
+    input_option = f"for a file, {command} -i FILE; " if _reads_input(context) and "extra argument" in text else ""
+    return UsageError(text[:1].lower() + text[1:], where=option or command, hint=f"{input_option}see {more}")
+
+
+def _reads_input(context: Any) -> bool:
+    """True for a command whose text comes from stdin or --input, not from an argument."""
+    return context is not None and any("--input" in parameter.opts for parameter in context.command.params)
 
 
 def _without_type(parameter: Any) -> Any:

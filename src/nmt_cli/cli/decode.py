@@ -35,7 +35,7 @@ _PATIENCE_SECONDS = 0.01
 
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", "-m", metavar="DIR", help="Model; else the newest finished one under runs/."),
+    typer.Option("--model", "-m", metavar="DIR", help="Model, or a run for its model; else the newest under runs/."),
 ]
 InputOption = Annotated[
     Path, typer.Option("--input", "-i", metavar="FILE", help="Text to translate, .gz and .zst too; - is stdin.")
@@ -107,7 +107,7 @@ def decode(
     from nmt_cli.decoding.translator import Translator
 
     with _opened_input(source) as blocks:
-        translator = Translator.from_pretrained(model or _newest_model(), device=device, precision=precision)
+        translator = Translator.from_pretrained(_model(model), device=device, precision=precision)
         translate = partial(
             translator.translate,
             beam=beam,
@@ -198,10 +198,14 @@ def _check_output(output: Path, *, source: Path, overwrite: bool) -> None:
         )
 
 
-def _newest_model() -> Path:
-    from nmt_cli.bundle.directory import newest_model
+def _model(given: Path | None) -> Path:
+    """The model directory to use: the one given, that of the run given, or the newest; the last two are named."""
+    from nmt_cli.bundle.directory import model_of_run, newest_model
+    from nmt_cli.bundle.kinds import kind_of
 
-    model = newest_model(Path("runs"))
+    if given is not None and kind_of(given) != "run":
+        return given
+    model = newest_model(Path("runs")) if given is None else model_of_run(given)
     logger.info("model: %s", model)
     return model
 

@@ -143,6 +143,8 @@ def _run_rows(run: dict[str, Any]) -> Rows:
     checkpoints = run["checkpoints"]
     newest = f", the newest at update {checkpoints[-1]['update']:,}" if checkpoints else ""
     yield "checkpoints", f"{len(checkpoints)}{newest}"
+    for damaged in (one for one in checkpoints if one["damage"]):
+        yield "damage", f"checkpoint at update {damaged['update']:,}: {damaged['damage']}; rm -r {damaged['path']}"
     for model in run["models"]:
         yield "model", model
     yield "next", _next_command(run)
@@ -218,7 +220,7 @@ def _unknown(path: Path) -> ModelError:
 
 def _next_command(run: dict[str, Any]) -> str:
     if run["models"]:
-        return f"nmt decode -m {run['models'][-1]} < input.txt > output.txt"
+        return f"nmt decode -m {run['current_model']} < input.txt > output.txt"
     if run["finished"]:
         return f"nmt average {run['path']}"
     return f"{shlex.join(run['command'])} goes on where it stopped"

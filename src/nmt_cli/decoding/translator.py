@@ -81,8 +81,8 @@ class Translator:
         A blank line's translation is empty. A line too long for the model is translated in parts, with a warning that
         names its number, counted from `first_line`. UsageError for a setting that makes no sense.
         """
-        if isinstance(lines, str):
-            raise TypeError("translate takes a list of lines, not one string")
+        if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
+            raise TypeError("translate takes a list of lines, each of them a string")
         config = self.settings(
             beam=beam,
             length_penalty=length_penalty,

@@ -79,7 +79,7 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
     """
     match error["type"]:
         case "extra_forbidden":
-            return _suggest_key(path, fields_at(schema, path[:-1], values=values))
+            return _suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema)
         case "literal_error" | "union_tag_invalid":
             allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
             got = str(error["ctx"].get("tag", error["input"]))
@@ -134,9 +134,21 @@ def dotted(path: KeyPath) -> str:
     return ".".join(map(str, path))
 
 
-def _suggest_key(path: KeyPath, allowed: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(path[-1]), allowed, n=1, cutoff=0.5)
-    return f"did you mean {dotted((*path[:-1], near[0]))}?" if near else f"allowed here: {', '.join(allowed)}"
+def _suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel]) -> str:
+    """The place of the key elsewhere in the schema, else the nearest key here, else all keys here."""
+    elsewhere = [place for place in _places(schema) if place[-1] == path[-1] and place != path]
+    near = [(*path[:-1], key) for key in difflib.get_close_matches(str(path[-1]), allowed, n=1, cutoff=0.5)]
+    if found := elsewhere or near:
+        return "did you mean " + " or ".join(map(dotted, found)) + "?"
+    return f"allowed here: {', '.join(allowed)}"
+
+
+def _places(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """The paths of all keys of a schema; of a union, each once. What lies in a list has no path of its own."""
+    for key, field in schema.model_fields.items():
+        yield (*above, key)
+        sections = _models_in(field.annotation) if get_origin(field.annotation) is not list else ()
+        yield from dict.fromkeys(place for section in sections for place in _places(section, (*above, key)))
 
 
 def _as_number(value: Any, *, whole: bool) -> int | float | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from nmt_cli import files
 from nmt_cli.bundle.kinds import RUN_FILE, kind_of
+from nmt_cli.bundle.manifest import MANIFEST
 from nmt_cli.bundle.run import CHECKPOINTS, Run, RunRecord, open_run
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
@@ -42,7 +43,7 @@ def open_or_begin(directory: Path, recipe: Recipe, data: PreparedData, *, comman
         files.remove_directory(directory)
     if (directory / RUN_FILE).is_file():
         run = open_run(directory)
-        if (problem := _difference(run, recipe, data)) is None:
+        if (problem := _difference(run, recipe, data) or _already_further(run, recipe)) is None:
             files.write_file(directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
             return open_run(directory)
         if not _has_saved_nothing(directory):
@@ -104,6 +105,20 @@ def _difference(run: Run, recipe: Recipe, data: PreparedData) -> RecipeError | N
             hint=f"give --data {run.record.data} if that is unchanged, another folder with -o, or --restart",
         )
     return None
+
+
+def _already_further(run: Run, recipe: Recipe) -> RecipeError | None:
+    """An error where the run has taken more updates than the recipe asks for: the end that is asked for is past."""
+    folders = (run.directory / CHECKPOINTS).glob("update-*")
+    newest = max((int(path.name.removeprefix("update-")) for path in folders if (path / MANIFEST).is_file()), default=0)
+    if newest <= recipe.training.updates:
+        return None
+    return RecipeError(
+        f"the run in {run.directory} has taken {newest:,} updates, more than training.updates, "
+        f"{recipe.training.updates:,}",
+        where="training.updates",
+        hint=f"give --set training.updates={newest} or more, another folder with -o, or --restart (removes the run)",
+    )
 
 
 def _has_saved_nothing(directory: Path) -> bool:
