@@ -1,6 +1,6 @@
 # The command `nmt`. PyPI's torch brings its own CUDA libraries, so a GPU needs no other base image:
 #   docker build -t nmt .
-#   docker run --rm --init -v "$PWD:/workspace" -v nmt-cache:/cache nmt prepare multi30k
+#   docker run --rm --init -v "$PWD:/workspace" -v nmt-cache:/cache nmt prepare multi30k-en-de
 #   docker run --rm --init --gpus all --ipc=host -v "$PWD:/workspace" --entrypoint torchrun nmt \
 #     --standalone --nproc-per-node=8 -m nmt_cli train big
 # The volume nmt-cache keeps what is downloaded from a hub. The mounted folder must be writable for user 10001, or give

@@ -1,6 +1,6 @@
 """Training speed of `nmt` beside a baseline script, both sides alternating in one run; prints one JSON object.
 
-python benchmarks/train_speed.py --data data/multi30k --source train.en --target train.de --baseline hf_train.py
+python benchmarks/train_speed.py --data data/multi30k-en-de --source train.en --target train.de --baseline hf_train.py
 
 The baseline takes --src --tgt --spm --size --precision --batch-tokens --dropout --windows --updates and prints a JSON
 line with `windows`, target tokens a second with EOS. Ours runs the same architecture on the same pieces: 3 + 3 layers
@@ -78,8 +78,8 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
     from nmt_cli.devices import choose_device, keep_freed_memory
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.training.distributed import Ranks
+    from nmt_cli.training.initial import build_model
     from nmt_cli.training.order import DataOrder
-    from nmt_cli.training.trainer import build_model
     from nmt_cli.training.update import Updater
 
     keep_freed_memory()
@@ -94,7 +94,7 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
     data = open_prepared(Path(arguments.data))
     ranks = Ranks(0, 1, choose_device(arguments.device))
     pairs = data.split("train")
-    order = DataOrder(pairs, recipe, world_size=1)
+    order = DataOrder(data, recipe, world_size=1, fallback=Path("."))
     model = build_model(recipe, data).to(ranks.device)
     updater = Updater(recipe, pairs, model, precision=arguments.precision, ranks=ranks)
     rates, number = [], 0
@@ -113,7 +113,7 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="data/multi30k", help="prepared data, one shared vocabulary")
+    parser.add_argument("--data", default="data/multi30k-en-de", help="prepared data, one shared vocabulary")
     parser.add_argument("--source", required=True, help="the training text that the data was prepared from")
     parser.add_argument("--target", required=True)
     parser.add_argument("--baseline", required=True, help="the baseline's script")

@@ -21,6 +21,8 @@ from nmt_cli.cli.spellings import SPELLINGS
 from nmt_cli.preparing.corpora import Corpus
 from nmt_cli.recipe.loading import load_recipe, packaged_names
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName
+from nmt_cli.reproducing.verdicts import expectation
 
 ROOT = Path(__file__).resolve().parents[1]
 # Signals and pipes end the process in ways that belong to no family of errors.
@@ -108,6 +110,23 @@ def recipes() -> str:
     return "\n".join([*_table(("recipe", "what it is"), rows), ""])
 
 
+def experiments() -> str:
+    """The figures that `nmt reproduce` expects of each experiment, with their sources and tolerances."""
+    found: dict[tuple[str, FigureName], dict[str, Expected]] = {}
+    for experiment in EXPERIMENTS.values():
+        for stage, figures in experiment.expected.items():
+            for name, expected in figures.items():
+                found.setdefault((stage, name), {})[experiment.name] = expected
+    rows = []
+    for (stage, name), by_experiment in found.items():
+        values = [expectation(name, by_experiment.get(experiment)) for experiment in EXPERIMENTS]
+        sources = "; ".join(dict.fromkeys(expected.source for expected in by_experiment.values()))
+        reasons = "; ".join(dict.fromkeys(expected.why for expected in by_experiment.values()))
+        rows.append((stage, name, *values, sources, reasons))
+    header = ("stage", "figure", *(f"`{name}`" for name in EXPERIMENTS), "source", "why this tolerance")
+    return "\n".join([*_table(header, rows), ""])
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "recipe": recipe,
     "corpus": corpus,
@@ -116,6 +135,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "parameters": parameters,
     "recipes": recipes,
+    "experiments": experiments,
 }
 
 

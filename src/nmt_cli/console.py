@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nmt_cli.errors import NmtError
@@ -35,6 +37,18 @@ def configure_logging(*, quiet: bool) -> None:
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
 
 
+@contextmanager
+def log_above(console: Console) -> Iterator[None]:
+    """Print the log through a console while the block runs, so that its lines go above the console's live view."""
+    logger = logging.getLogger("nmt_cli")
+    before = logger.handlers[:]
+    logger.handlers[:] = [_ConsoleHandler(console)]
+    try:
+        yield
+    finally:
+        logger.handlers[:] = before
+
+
 def print_error(error: NmtError) -> None:
     """Write the three lines of an error to stderr: what, where, what to type next."""
     lines = [("error", error.message), ("at", error.where), ("fix", error.hint)]
@@ -44,6 +58,16 @@ def print_error(error: NmtError) -> None:
             colour = red if label == "error" else ""
             sys.stderr.write(f"{colour}{label + ':':<7}{plain if colour else ''}{text}\n")
     sys.stderr.flush()
+
+
+class _ConsoleHandler(logging.Handler):
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self.setFormatter(_Formatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.print(self.format(record), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 class _Formatter(logging.Formatter):

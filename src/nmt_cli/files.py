@@ -111,6 +111,12 @@ def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> No
         temporary.unlink(missing_ok=True)
 
 
+def clear_unfinished_files(directory: Path) -> None:
+    """Remove the parts that a killed `write_file` left in a directory."""
+    for leftover in sorted(directory.glob(f".*{_PARTIAL}")):
+        leftover.unlink()
+
+
 def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
     """The content of a JSON file; `error` with `hint` where it is missing, cut short or not JSON."""
     try:

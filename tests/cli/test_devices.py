@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 import torch
 
 from nmt_cli.dataset.store import PreparedData
+from nmt_cli.training import launcher
 from tests.cli.conftest import Shell
 from tests.training.tiny import RECIPE, prepare_tiny
 
@@ -35,22 +33,18 @@ def train(nmt: Shell, prepared: PreparedData) -> tuple[str, ...]:
     return ("train", "tiny.yaml", "--data", str(prepared.directory))
 
 
-class Replaced(Exception):
-    """Raised in place of the program that would replace this one."""
+def pretend_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> list[tuple[list[str], int]]:
+    """Make torch see so many GPUs; returns the arguments and the number of ranks that would be launched."""
+    launched: list[tuple[list[str], int]] = []
 
-
-def pretend_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> list[list[str]]:
-    """Make torch see so many GPUs; returns the commands that would be run in place of this process."""
-    commands: list[list[str]] = []
-
-    def replace(program: str, arguments: list[str]) -> NoReturn:
-        commands.append(arguments)
-        raise Replaced
+    def launch(arguments: list[str], *, num_ranks: int) -> int:
+        launched.append((arguments, num_ranks))
+        return 75
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
-    monkeypatch.setattr(os, "execv", replace)
-    return commands
+    monkeypatch.setattr(launcher, "launch", launch)
+    return launched
 
 
 @pytest.mark.parametrize(
@@ -117,25 +111,22 @@ def test_devices_that_are_not_there_are_refused(
     where: str,
     fix: str,
 ) -> None:
-    commands = pretend_gpus(monkeypatch, gpus)
+    launched = pretend_gpus(monkeypatch, gpus)
     outcome = nmt(*train, *arguments.split())
     assert outcome.stderr == [f"error: {error}", f"at:    {where}", f"fix:   {fix}"]
-    assert (outcome.code, commands) == (6, [])
+    assert (outcome.code, launched) == (6, [])
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(("arguments", "processes"), [([], 4), (["--gpus", "3"], 3), (["--device", "cuda"], 4)])
-def test_several_gpus_are_spread_over_by_torchrun(
+def test_a_rank_is_launched_for_each_of_several_gpus(
     nmt: Shell, train: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, arguments: list[str], processes: int
 ) -> None:
-    commands = pretend_gpus(monkeypatch, 4)
-    with pytest.raises(Replaced):
-        nmt(*train, *arguments)
-    (command,) = commands
-    assert command[:5] == [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"
-    ]  # fmt: skip
-    assert command[5:] == ["-m", "nmt_cli", *train, *arguments]
+    launched = pretend_gpus(monkeypatch, 4)
+    outcome = nmt(*train, *arguments)
+    assert outcome.code == 75  # that of the ranks
+    assert outcome.stderr == []
+    assert launched == [([*train, *arguments], processes)]
 
 
 def test_other_data_than_the_recipe_s_is_said_in_a_line(nmt: Shell, train: tuple[str, ...]) -> None:

@@ -35,7 +35,8 @@ def test_a_batch_holds_the_pairs_asked_for_in_that_order(
 ) -> None:
     sources, targets = ([list(side) for side in sides] for sides in zip(*corpus, strict=True))
     places = data.draw(st.lists(st.integers(0, len(corpus) - 1), min_size=1, max_size=9))
-    batch = make_batch(np.array(places), TokenPairs(token_file(sources), token_file(targets)), device=CPU)
+    pairs = TokenPairs(token_file(sources), token_file(targets))
+    batch = make_batch(pairs.rows(np.array(places)), pairs, device=CPU)
 
     chosen = [corpus[place] for place in places]
     assert tokens_of(batch.source) == [token for source, _ in chosen for token in source]
@@ -54,7 +55,7 @@ def test_a_batch_holds_the_pairs_asked_for_in_that_order(
 def test_a_batch_has_the_types_that_embeddings_and_kernels_take() -> None:
     rows = [[70_000, EOS], [EOS]]
     pairs = TokenPairs(token_file(rows, np.uint32), token_file(rows, np.uint32))
-    batch = make_batch(np.array([0, 1]), pairs, device=CPU)
+    batch = make_batch(pairs.rows(np.array([0, 1])), pairs, device=CPU)
     assert tokens_of(batch.source) == [70_000, EOS, EOS]
     assert batch.source.ids.dtype == batch.target.ids.dtype == batch.gold.dtype == torch.int64
     assert batch.source.cu_seqlens.dtype == batch.target.cu_seqlens.dtype == torch.int32
@@ -65,7 +66,7 @@ def test_the_token_files_are_left_as_they_were() -> None:
     pairs = TokenPairs(token_file(rows), token_file(rows))
     for side in (pairs.src, pairs.tgt):
         side.ids.flags.writeable = False  # as files mapped for reading
-    batch = make_batch(np.array([1, 0]), pairs, device=CPU)
+    batch = make_batch(pairs.rows(np.array([1, 0])), pairs, device=CPU)
     batch.source.ids.zero_()
     batch.target.ids.zero_()
     batch.gold.zero_()

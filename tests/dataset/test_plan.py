@@ -1,17 +1,21 @@
-"""Plans of an epoch: every pair once, updates of the budget's size, micro-batches that fit."""
+"""The planning of an epoch: every pair once, updates of the budget's size, micro-batches that fit."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.dataset import plan as plan_module
-from nmt_cli.dataset.plan import Array, Plan, accumulation, micro_batches, plan_epoch
+from nmt_cli.dataset import planning
+from nmt_cli.dataset.plan import PlanKey, accumulation, fitting, micro_batches
+from nmt_cli.dataset.planning import Planned, plan_epoch
+from nmt_cli.dataset.rows import Array, row_type
+from nmt_cli.dataset.store import TokenFile, TokenPairs
 
 
 @dataclass(frozen=True)
@@ -21,16 +25,33 @@ class Corpus:
     src: Array
     tgt: Array
 
-    def plan(self, *, batch_tokens: int, seed: int = 1, epoch: int = 0) -> Plan:
-        return plan_epoch(self.src, self.tgt, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+    @property
+    def pairs(self) -> TokenPairs:
+        return TokenPairs(*(token_file(side) for side in (self.src, self.tgt)))
+
+    def plan(self, *, batch_tokens: int, seed: int = 1, epoch: int = 0, max_positions: int = 1 << 20) -> Planned:
+        key = PlanKey(
+            data="x",
+            num_pairs=len(self.src),
+            batch_tokens=batch_tokens,
+            max_positions=max_positions,
+            seed=seed,
+            epoch=epoch,
+        )
+        return plan_epoch(self.pairs, key=key)
 
     def micro(self, pairs: Array, *, batch_tokens: int, max_tokens: int, world_size: int) -> list[Array]:
-        return micro_batches(
-            pairs, self.src, self.tgt, batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size
-        )
+        rows = self.pairs.rows(pairs)
+        micro = micro_batches(rows, batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
+        return [part["pair"].astype(np.int64) for part in micro]
 
     def reaches(self, pairs: Array, batch_tokens: int) -> bool:
         return max(int(self.src[pairs].sum()), int(self.tgt[pairs].sum())) >= batch_tokens
+
+
+def token_file(lengths: Array) -> TokenFile:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return TokenFile(np.zeros(offsets[-1], dtype=np.uint16), offsets)
 
 
 def as_corpus(pairs: list[tuple[int, int]]) -> Corpus:
@@ -46,6 +67,31 @@ def realistic(num_pairs: int, *, seed: int = 1) -> Corpus:
     return Corpus(src.astype(np.int64), tgt.astype(np.int64))
 
 
+def planned_slowly(
+    corpus: Corpus, *, batch_tokens: int, seed: int, epoch: int, max_positions: int, pool_pairs: int
+) -> list[list[int]]:
+    """The updates of an epoch, pair by pair, as docs/architecture.md describes them."""
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 1, epoch])))
+    usable = [pair for pair in range(len(corpus.src)) if max(corpus.src[pair], corpus.tgt[pair]) <= max_positions]
+    shuffled = [usable[place] for place in generator.permutation(len(usable))]
+    in_order: list[int] = []
+    for number, start in enumerate(range(0, len(shuffled), pool_pairs)):
+        pool = sorted(shuffled[start : start + pool_pairs], key=lambda pair: (corpus.tgt[pair], corpus.src[pair]))
+        in_order += reversed(pool) if number % 2 else pool
+    updates: list[list[int]] = [[]]
+    for pair in in_order:
+        updates[-1].append(pair)
+        if corpus.reaches(np.array(updates[-1]), batch_tokens):
+            updates.append([])
+    updates = [update for update in updates if update]
+    return [updates[number] for number in generator.permutation(len(updates))]
+
+
+def pairs_of(plan: Planned) -> list[list[int]]:
+    """The pairs of each update."""
+    return [plan.pairs(index).tolist() for index in range(len(plan))]
+
+
 LONGEST = 30
 CORPORA = st.lists(st.tuples(st.integers(1, LONGEST), st.integers(1, LONGEST)), min_size=1, max_size=80).map(as_corpus)
 BUDGETS = st.integers(1, 300)
@@ -55,9 +101,74 @@ SEEDS = st.integers(0, 2**63)
 def updates_of(corpus: Corpus, *, batch_tokens: int, seed: int = 1, pool_pairs: int = 1 << 17) -> list[Array]:
     """The pairs of each update of a plan that is sorted in pools of this size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "_POOL_PAIRS", pool_pairs)
+        patch.setattr(planning, "_POOL_PAIRS", pool_pairs)
         plan = corpus.plan(batch_tokens=batch_tokens, seed=seed)
     return [plan.pairs(index) for index in range(len(plan))]
+
+
+@pytest.mark.parametrize("pool_pairs", [7, 1 << 17])
+@given(CORPORA, BUDGETS, SEEDS, st.integers(0, 99), st.integers(1, LONGEST + 1))
+@settings(deadline=None)
+def test_a_plan_is_that_of_a_slow_loop(
+    pool_pairs: int, corpus: Corpus, batch_tokens: int, seed: int, epoch: int, max_positions: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_POOL_PAIRS", pool_pairs)
+        patch.setattr(planning, "_BLOCK_PAIRS", 11)
+        plan = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch, max_positions=max_positions)
+        blocks = list(plan.blocks())
+    expected = planned_slowly(
+        corpus,
+        batch_tokens=batch_tokens,
+        seed=seed,
+        epoch=epoch,
+        max_positions=max_positions,
+        pool_pairs=pool_pairs,
+    )
+    assert pairs_of(plan) == expected
+    assert plan.sizes().tolist() == [len(update) for update in expected]
+    assert plan.num_left_out == len(corpus.src) - sum(map(len, expected))
+    assert [pair for block in blocks for pair in block["pair"].tolist()] == [
+        pair for update in expected for pair in update
+    ]
+    ends = np.cumsum(plan.sizes())
+    assert all(end in ends for end in np.cumsum([len(block) for block in blocks]))
+
+
+@given(CORPORA, BUDGETS, st.integers(1, 300))
+@settings(deadline=None)
+def test_the_longest_pairs_that_fit_a_budget_are_found_block_by_block(
+    corpus: Corpus, batch_tokens: int, max_tokens: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_BLOCK_PAIRS", 7)
+        plan = corpus.plan(batch_tokens=batch_tokens)
+    budget = min(batch_tokens, max_tokens)
+    found = fitting(plan.rows(plan.longest), max_tokens=budget)["pair"].tolist()
+    by_size = sorted(range(len(corpus.src)), key=lambda pair: -max(corpus.src[pair], corpus.tgt[pair]))
+    fits = [size for size in range(1, len(by_size) + 1) if not corpus.reaches(np.array(by_size[:size]), budget + 1)]
+    assert found == by_size[: max(fits, default=1)]
+
+
+@given(CORPORA, BUDGETS)
+@settings(deadline=None)
+def test_rows_say_where_the_sentences_lie(corpus: Corpus, batch_tokens: int) -> None:
+    plan = corpus.plan(batch_tokens=batch_tokens)
+    for index in range(len(plan)):
+        pairs = plan.pairs(index)
+        for name, side in (("src", corpus.src), ("tgt", corpus.tgt)):
+            rows = plan.rows(pairs)
+            assert rows[f"{name}_length"].tolist() == side[pairs].tolist()
+            assert rows[f"{name}_start"].tolist() == [side[:pair].sum() for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [((65_535, 65_535, 255), 10), ((65_536, 1 << 31, 65_535), 16), ((1 << 31, 1 << 32, 1 << 16), 28)],
+)
+def test_rows_are_as_narrow_as_the_data_allows(sizes: tuple[int, int, int], expected: int) -> None:
+    num_pairs, num_tokens, longest = sizes
+    assert row_type(num_pairs=num_pairs, num_tokens=num_tokens, longest=longest).itemsize == expected
 
 
 @pytest.mark.parametrize("pool_pairs", [7, 1 << 17])
@@ -87,18 +198,14 @@ def test_a_plan_is_a_pure_function_of_seed_and_epoch(corpus: Corpus, batch_token
     first = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch)
     np.random.seed(2)
     second = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch)
-    assert np.array_equal(first.order, second.order)
-    assert np.array_equal(first.starts, second.starts)
+    assert pairs_of(first) == pairs_of(second)
 
 
 def test_other_epochs_and_other_seeds_have_other_plans() -> None:
     corpus = realistic(2000)
-    plans = [
-        corpus.plan(batch_tokens=500, seed=seed, epoch=epoch).order.tolist() for seed in (1, 2) for epoch in (0, 1, 2)
-    ]
-    assert len({tuple(order) for order in plans}) == 6
-    # (seed, epoch) is a pair, not a sum.
-    assert corpus.plan(batch_tokens=500, seed=1, epoch=2).order.tolist() != plans[4]
+    plans = [pairs_of(corpus.plan(batch_tokens=500, seed=seed, epoch=epoch)) for seed in (1, 2) for epoch in (0, 1, 2)]
+    # (seed, epoch) is a pair, not a sum: all are different.
+    assert all(one != other for one, other in combinations(plans, 2))
 
 
 def test_updates_are_not_in_the_order_of_their_lengths() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
@@ -45,6 +46,39 @@ def test_what_is_written_in_batches_reads_back_with_eos(
     assert tokens.lengths.tolist() == [len(row) for row in rows]
     assert tokens.lengths.dtype == np.int32
     assert (writer.sentences, writer.tokens) == (len(rows), sum(map(len, rows)))
+
+
+@given(rows=st.lists(st.lists(st.integers(4, 399), max_size=6), min_size=1, max_size=8), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_sentences_are_gathered_from_files_as_from_memory(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[int]], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("tokens")
+    with TokenWriter(folder, split="train", side="source", dtype="uint16") as writer:
+        writer.append(rows)
+    ids, offsets = folder / "train.source.ids", folder / "train.source.offsets"
+    in_files = TokenFile.open(ids, offsets, dtype=np.dtype("<u2"))
+    in_memory = TokenFile(np.fromfile(ids, dtype="<u2"), np.fromfile(offsets, dtype="<i8"))
+    places = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=9)))
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows) + 1)] * 2)))
+    for side in (in_files, in_memory):
+        gathered = side.gather(side.offsets[places], side.lengths[places])
+        assert gathered.tolist() == [token for place in places for token in (*rows[place], EOS)]
+        assert side.read_offsets(start, stop).tolist() == in_memory.offsets[start:stop].tolist()
+        assert side.num_tokens == sum(len(row) + 1 for row in rows)
+
+
+def test_a_token_file_that_is_cut_short_while_it_is_read_is_named(tmp_path: Path) -> None:
+    with TokenWriter(tmp_path, split="train", side="source", dtype="uint16") as writer:
+        writer.append([[7] * 5000])
+    path = tmp_path / "train.source.ids"
+    side = TokenFile.open(path, tmp_path / "train.source.offsets", dtype=np.dtype("<u2"))
+    os.truncate(path, 100)
+    with pytest.raises(DataError) as caught:
+        side.gather(np.array([0]), np.array([5001]))
+    assert caught.value.message == "train.source.ids was cut short while it was read"
+    assert caught.value.where == str(path)
+    assert "nmt prepare" in caught.value.hint
 
 
 def test_ids_are_as_narrow_as_the_vocabulary_allows(tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ exec bash -euo pipefail "$1" """,
 def in_small(arguments: Sequence[str], *, is_dry: bool) -> list[str]:
     """The arguments of `nmt` with what makes it quick; `is_dry`: with what it needs no GPU, network or hours for."""
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if command == "reproduce" and is_dry and "--dry-run" not in arguments:
+        return [*arguments, "--dry-run"]
     if command not in ("prepare", "train", "decode") or "--help" in arguments:
         return list(arguments)
     added: list[str] = []

@@ -28,7 +28,9 @@ def loss_and_gradients(num_empty: int, positions: Literal["sinusoidal", "learned
     source, target = (with_empty_slots(pack(rows, device=CPU), num_empty) for rows in (SOURCES, TARGETS))
     hidden = model.decode(target, model.encode(source), source)
     assert hidden.size(0) == GOLD.numel() + num_empty
-    loss = smoothed_cross_entropy(hidden, model.output_weight, GOLD, vocab=model.target_vocab, smoothing=0.1)
+    loss = smoothed_cross_entropy(
+        hidden, model.output_weight, GOLD, output_bias=None, vocab=model.target_vocab, smoothing=0.1
+    )
     loss.smoothed.backward()
     return loss.smoothed.detach(), [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 

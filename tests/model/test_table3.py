@@ -29,6 +29,7 @@ def test_a_row_has_a_finite_loss_and_a_gradient_for_every_parameter(name: str) -
         model.decode(target, model.encode(source), source),
         model.output_weight,
         gold,
+        output_bias=model.output_bias,
         vocab=VOCAB,
         smoothing=recipe.training.label_smoothing,
     )

@@ -167,7 +167,9 @@ def test_padded_embedding_rows_change_neither_logits_nor_loss(pairs: list[Pair])
     assert_same(ours, theirs)
     source, target = packed(pairs)
     hidden = padded.decode(target, padded.encode(source), source)
-    loss = smoothed_cross_entropy(hidden, padded.output_weight, target.ids, vocab=VOCAB, smoothing=0.1)
+    loss = smoothed_cross_entropy(
+        hidden, padded.output_weight, target.ids, output_bias=None, vocab=VOCAB, smoothing=0.1
+    )
     loss.smoothed.backward()
     assert padded.output_weight.grad is not None
     assert not padded.output_weight.grad[VOCAB:].any()

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from nmt_cli.preparing.corpora import LocatedCorpus, Split, corpus_of_prefixes
+from nmt_cli.preparing.corpora import LocatedCorpus, corpus_of_prefixes
 from nmt_cli.preparing.pipeline import Prepared, prepare
+from nmt_cli.preparing.sources.kinds import Split
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -48,9 +49,9 @@ def small_corpus(folder: Path, *overrides: str, pairs: int = 600, with_test: boo
     return corpus_of_prefixes(prefixes, languages="en-de", name="small", overrides=settings)
 
 
-def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_threads: int = 1) -> Prepared:
+def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_workers: int = 1) -> Prepared:
     """Prepare a corpus, silently."""
-    return prepare(located, output=output, overwrite=overwrite, num_threads=num_threads, progress=silent)
+    return prepare(located, output=output, overwrite=overwrite, num_workers=num_workers, progress=silent)
 
 
 def silent(stage: str, done: int, total: int | None) -> None:

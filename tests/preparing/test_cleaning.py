@@ -1,22 +1,51 @@
 from __future__ import annotations
 
-import numpy as np
-from hypothesis import given
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from nmt_cli.preparing.chunks import Chunk
-from nmt_cli.preparing.cleaning import EXAMPLES_PER_REASON, REASONS, Cleaner, DigestSet, digests, tidy
+from nmt_cli.preparing.cleaning.rules import (
+    DUPLICATE,
+    EXAMPLES_PER_REASON,
+    HELD_OUT,
+    REASONS,
+    Cleaned,
+    Rules,
+    Tally,
+    is_unicode,
+    tidy,
+)
 from nmt_cli.preparing.corpora import CleaningConfig
+from nmt_cli.preparing.reading.chunks import Chunk
+from nmt_cli.preparing.sources.kinds import LanguagePair
 
+Pairs = list[tuple[str, str]]
+
+EN_DE = LanguagePair(source="en", target="de")
+OFF: dict[str, Any] = {
+    "max_words": None,
+    "max_characters": None,
+    "max_length_ratio": None,
+    "identical_sides": False,
+    "control_characters": False,
+    "duplicates": False,
+}
 # What a careful reader would say of each pair, by hand.
 JUDGED: list[tuple[str | None, str, str]] = [
     (None, "A dog runs.", "Ein Hund rennt."),
     ("empty", "", "Nichts."),
     ("empty", "Nothing.", " \u00a0 "),
+    ("empty", "", ""),  # and not: identical sides
     ("too long", "a " * 251, "b " * 120),
     (None, "a " * 250, "b " * 240),
+    ("too long", "a\u00a0" * 251, "b " * 240),  # a no-break space parts words too
     ("too long", "x" * 2001, "y" * 2000),
     (None, "x" * 2000, "y" * 2000),
+    (None, "\U0001f600" * 2000, "y" * 2000),  # characters, not bytes
     ("length ratio", "By the way, what is this?", "Was?"),
     (None, "abcdefghi", "abc"),  # exactly 3
     ("length ratio", "abcdefghij", "abc"),
@@ -30,97 +59,217 @@ JUDGED: list[tuple[str | None, str, str]] = [
     ("line break", "one\nline too many", "eine Zeile"),
     ("line break", "one line", "eine\r\nZeile"),
     (None, "line ends outside\n", "enden außen\r\n"),
-    ("duplicate", "A dog runs.", "Ein Hund rennt."),
-    ("duplicate", "  A dog  runs. ", "Ein Hund rennt."),
     (None, "A dog runs.", "Ein Hund läuft."),
     (None, "zero\u200bwidth, line\u2028separator", "ist kein Steuerzeichen"),
+    (None, "...", "…!"),  # the rules for these are off
 ]
-DROPPED = {
-    reason: sum(1 for judged, _, _ in JUDGED if judged == reason) for reason in REASONS if reason != "malformed record"
-}
+DROPPED = {reason: sum(1 for judged, _, _ in JUDGED if judged == reason) for reason in REASONS}
 
 
-def chunk(pairs: list[tuple[str, str]], *, first_line: int = 1) -> Chunk:
+def chunk(pairs: Pairs, *, first_line: int = 1) -> Chunk:
     return Chunk([src for src, _ in pairs], [tgt for _, tgt in pairs], first_line, "train.en")
 
 
+def apply(pairs: Pairs, *, languages: LanguagePair = EN_DE, **config: Any) -> Cleaned:
+    return Rules(CleaningConfig(**config), languages).apply(chunk(pairs))
+
+
+def reason_of(src: str, tgt: str, *, languages: LanguagePair = EN_DE, **config: Any) -> str | None:
+    """Why a single pair is dropped by these rules alone."""
+    tally = apply([(src, tgt)], languages=languages, **{**OFF, **config}).tally
+    return next((reason for reason, dropped in tally.dropped.items() if dropped.count), None)
+
+
 def test_every_pair_is_judged_as_by_hand() -> None:
-    cleaner = Cleaner(CleaningConfig())
-    kept = cleaner.clean(chunk([(src, tgt) for _, src, tgt in JUDGED]))
-    assert kept == [(src.strip(), tgt.strip()) for judged, src, tgt in JUDGED if judged is None]
-    counts = {reason: dropped.count for reason, dropped in cleaner.dropped.items() if reason != "malformed record"}
-    assert counts == DROPPED
-    assert (cleaner.read, cleaner.kept) == (len(JUDGED), len(kept))
+    cleaned = apply([(src, tgt) for _, src, tgt in JUDGED])
+    kept = [(src.strip(), tgt.strip()) for judged, src, tgt in JUDGED if judged is None]
+    assert list(zip(cleaned.src, cleaned.tgt, strict=True)) == kept
+    assert cleaned.indices == [index for index, (judged, _, _) in enumerate(JUDGED) if judged is None]
+    assert {reason: dropped.count for reason, dropped in cleaned.tally.dropped.items()} == DROPPED
+    assert (cleaned.tally.read, cleaned.tally.kept) == (len(JUDGED), len(kept))
+    assert cleaned.tidied == cleaned.tally.tidied == 2
 
 
 def test_examples_are_the_first_and_name_their_line() -> None:
-    cleaner = Cleaner(CleaningConfig())
-    cleaner.clean(chunk([("good", "gut"), ("", "a")], first_line=101))
-    cleaner.clean(chunk([("", f"{number}") for number in range(9)], first_line=201))
-    examples = cleaner.dropped["empty"].examples
+    rules, tally = Rules(CleaningConfig(), EN_DE), Tally()
+    tally.add(rules.apply(chunk([("good", "gut"), ("", "a")], first_line=101)).tally)
+    tally.add(rules.apply(chunk([("", f"{number}") for number in range(9)], first_line=201)).tally)
+    examples = tally.dropped["empty"].examples
     assert [example.where for example in examples] == ["train.en:102", "train.en:201", "train.en:202"]
     assert len(examples) == EXAMPLES_PER_REASON
     assert [example.target for example in examples] == ["a", "0", "1"]
+    assert tally.dropped["empty"].count == 10
 
 
 def test_examples_show_what_cannot_be_printed() -> None:
-    cleaner = Cleaner(CleaningConfig())
-    cleaner.clean(chunk([(b"caf\xe9".decode("utf-8", "surrogateescape"), "\ud83d"), ("a\x00b", "x" * 500)]))
-    invalid, control = (cleaner.dropped[reason].examples[0] for reason in ("invalid UTF-8", "control characters"))
+    tally = apply([(b"caf\xe9".decode("utf-8", "surrogateescape"), "\ud83d"), ("a\x00b", "x" * 500)]).tally
+    invalid, control = (tally.dropped[reason].examples[0] for reason in ("invalid UTF-8", "control characters"))
     assert (invalid.source, invalid.target) == ("caf\\xe9", "\\ud83d")
     assert control.source == "a\\x00b"
     assert control.target == "x" * 160 + " …"
 
 
 def test_malformed_records_are_counted_with_what_was_read() -> None:
-    cleaner = Cleaner(CleaningConfig())
     broken = Chunk(["a b", ""], ["c d", ""], 1, "train.jsonl", {1: "{not json"})
-    assert cleaner.clean(broken) == [("a b", "c d")]
-    assert cleaner.dropped["malformed record"].count == 1
-    assert cleaner.dropped["malformed record"].examples[0].source == "{not json"
+    cleaned = Rules(CleaningConfig(), EN_DE).apply(broken)
+    assert (cleaned.src, cleaned.tgt, cleaned.indices) == (["a b"], ["c d"], [0])
+    assert cleaned.tally.dropped["malformed record"].count == 1
+    assert cleaned.tally.dropped["malformed record"].examples[0].source == "{not json"
 
 
 def test_rules_that_are_off_drop_nothing() -> None:
-    off = CleaningConfig(
-        max_words=None,
-        max_characters=None,
-        max_length_ratio=None,
-        identical_sides=False,
-        control_characters=False,
-        duplicates=False,
-    )
-    cleaner = Cleaner(off)
-    cleaner.clean(chunk([(src, tgt) for _, src, tgt in JUDGED]))
+    tally = apply([(src, tgt) for _, src, tgt in JUDGED], **OFF).tally
     always = DROPPED["empty"] + DROPPED["invalid UTF-8"] + DROPPED["line break"]
-    assert cleaner.read - cleaner.kept == always
+    assert tally.read - tally.kept == always
 
 
-def test_duplicates_are_found_across_chunks() -> None:
-    cleaner = Cleaner(CleaningConfig())
-    pairs = [(f"source {number}", f"target {number}") for number in range(50)]
-    for start in (0, 25, 10, 0):
-        cleaner.clean(chunk(pairs[start : start + 25]))
-    assert cleaner.kept == 50
-    assert cleaner.dropped["duplicate"].count == 50
+@pytest.mark.parametrize(
+    ("src", "tgt", "config", "reason"),
+    [
+        ("one two", "eins zwei", {"min_words": 2}, None),
+        ("one", "eins zwei", {"min_words": 2}, "too short"),
+        ("one\u2003two", "eins zwei", {"min_words": 2}, None),
+        ("one", "eins zwei", {"min_words": 2, "max_word_ratio": 1.0}, "too short"),  # the first reason counts
+        ("abc", "abcd", {"min_characters": 4}, "too short"),
+        ("äöüß", "abcd", {"min_characters": 4}, None),
+        ("a b c d", "efgh", {"max_word_ratio": 4.0}, None),
+        ("a b c d e", "efgh", {"max_word_ratio": 4.0}, "length ratio"),
+        ("a\u00a0b c d\u2009e", "efgh", {"max_word_ratio": 4.0}, "length ratio"),
+        ("!", "?", {"punctuation_only": True}, "punctuation only"),
+        ("Yes!", "___", {"punctuation_only": True}, "punctuation only"),
+        ("Yes!", "👍🏽 →", {"punctuation_only": True}, "punctuation only"),
+        ("§ 5", "(5)", {"punctuation_only": True}, None),
+        ("½", "一", {"punctuation_only": True}, None),
+        ("«ça»", "...é", {"punctuation_only": True}, None),
+        ("http://a.de/x?y=1", "siehe http://a.de", {"url_only": True}, "URL only"),
+        ("see http://a.de", "siehe http://a.de", {"url_only": True}, None),
+        ("(WWW.example.org)", "text", {"url_only": True}, "URL only"),
+        ("https://a.de - ftp://b.de", "text", {"url_only": True}, "URL only"),
+        ("http://a.de now", "text", {"url_only": True}, None),
+        ("www. is how it begins", "text", {"url_only": True}, None),
+        ("http://" * 400 + " x", "text", {"url_only": True}, None),  # in linear time
+        ("a.....b", "text", {"max_repeated_characters": 5}, None),
+        ("a......b", "text", {"max_repeated_characters": 5}, "repeated characters"),
+        ("text", "ö" * 6, {"max_repeated_characters": 5}, "repeated characters"),
+        ("text", "😀" * 6, {"max_repeated_characters": 5}, "repeated characters"),
+        ("aa", "ab", {"max_repeated_characters": 1}, "repeated characters"),
+        ("ab", "ba", {"max_repeated_characters": 1}, None),
+        ("ababababab", "abcabcabcabc", {"max_repeated_characters": 1}, None),
+    ],
+)
+def test_further_rules_judge_as_by_hand(src: str, tgt: str, config: dict[str, Any], reason: str | None) -> None:
+    assert reason_of(src, tgt, **config) == reason
+    # Whichever side it is, and wherever the pair stands.
+    assert reason_of(tgt, src, **config) == reason
+    others = [("two words", "zwei Wörter")] * 3
+    cleaned = apply([*others, (src, tgt), *others, (tgt, src)], **{**OFF, **config})
+    assert cleaned.tally.kept == 6 + 2 * (reason is None)
 
 
-@given(batches=st.lists(st.lists(st.integers(0, 40), max_size=30), max_size=12))
-def test_a_digest_set_behaves_as_a_set(batches: list[list[int]]) -> None:
-    ours, reference = DigestSet(), set[int]()
-    for batch in batches:
-        expected = []
-        for number in batch:
-            expected.append(number not in reference)
-            reference.add(number)
-        assert ours.add(np.array(batch, dtype=np.uint64)).tolist() == expected
-    everything = np.arange(41, dtype=np.uint64)
-    assert ours.contains(everything).tolist() == [number in reference for number in range(41)]
+def test_a_run_does_not_reach_from_one_text_into_the_next() -> None:
+    cleaned = apply([("xaaa", "b"), ("aaax", "b"), ("aaaa", "b")], **{**OFF, "max_repeated_characters": 3})
+    assert cleaned.src == ["xaaa", "aaax"]
+    assert cleaned.tally.dropped["repeated characters"].examples[0].where == "train.en:3"
 
 
-def test_digests_are_those_of_blake2b() -> None:
-    # RFC 7693's BLAKE2b with 8 bytes of output, by `printf abc | b2sum -l 64`.
-    assert digests(["abc"]).tobytes().hex() == "d8bb14d833d59559"
-    assert digests([]).shape == (0,)
+def test_bounds_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(ValidationError, match="min_words is 9, above max_words, which is 5"):
+        CleaningConfig(min_words=9, max_words=5)
+    with pytest.raises(ValidationError, match="min_characters is 2001, above max_characters, which is 2000"):
+        CleaningConfig(min_characters=2001)
+    assert CleaningConfig(min_words=5, max_words=5).min_words == 5
+
+
+def test_a_tally_survives_json_and_counts_what_is_found_later() -> None:
+    tally = apply([("", "a"), ("b", "c"), ("d", "e")]).tally
+    tally.drop_text(DUPLICATE, "train.en:2", "b", "c")
+    tally.dropped[HELD_OUT].count += 1
+    values = json.loads(json.dumps(tally.to_json()))
+    assert Tally.from_json(values) == tally
+    assert (values["read"], values["kept"]) == (3, 0)
+    assert values["dropped"][DUPLICATE] == {
+        "count": 1,
+        "examples": [{"where": "train.en:2", "source": "b", "target": "c"}],
+    }
+    assert tuple(values["dropped"]) == REASONS
+
+
+# Texts that come near every rule; also surrogates, white space of all kinds, combining and astral characters.
+TEXTS = st.text(st.sampled_from("ab.5 \u00a0\u2003\n\t\x85\ud800äжの👍\u0301/:w"), max_size=12)
+CONFIGS = st.builds(
+    CleaningConfig,
+    min_words=st.sampled_from([None, 1, 2]),
+    max_words=st.sampled_from([None, 2, 3]),
+    min_characters=st.sampled_from([None, 2]),
+    max_characters=st.sampled_from([None, 6]),
+    max_length_ratio=st.sampled_from([None, 1.5]),
+    max_word_ratio=st.sampled_from([None, 1.5]),
+    identical_sides=st.booleans(),
+    control_characters=st.booleans(),
+    punctuation_only=st.booleans(),
+    url_only=st.booleans(),
+    max_repeated_characters=st.sampled_from([None, 1, 2]),
+    other_script=st.booleans(),
+)
+PAIRS = st.lists(st.tuples(TEXTS, TEXTS), max_size=12)
+
+
+@settings(max_examples=300)
+@given(pairs=PAIRS, config=CONFIGS)
+def test_what_is_kept_breaks_no_rule_and_counts_add_up(pairs: Pairs, config: CleaningConfig) -> None:
+    cleaned = Rules(config, EN_DE).apply(chunk(pairs))
+    kept = list(zip(cleaned.src, cleaned.tgt, strict=True))
+    assert kept == [(tidy(pairs[index][0]), tidy(pairs[index][1])) for index in cleaned.indices]
+    assert cleaned.tidied == sum(pair != pairs[index] for pair, index in zip(kept, cleaned.indices, strict=True))
+    for src, tgt in kept:
+        lengths = sorted(len(side) for side in (src, tgt))
+        words = sorted(len(side.split()) for side in (src, tgt))
+        assert lengths[0] >= max(1, config.min_characters or 0)
+        assert words[0] >= (config.min_words or 0)
+        assert lengths[1] <= (config.max_characters or 99)
+        assert words[1] <= (config.max_words or 99)
+        assert lengths[1] <= (config.max_length_ratio or 99) * lengths[0]
+        assert words[1] <= (config.max_word_ratio or 99) * words[0]
+        assert src != tgt or not config.identical_sides
+        for side in (src, tgt):
+            assert is_unicode(side)
+            assert "\n" not in side
+            assert not config.control_characters or not {"\t", "\x85"} & {*side}
+            assert not config.punctuation_only or any(letter.isalnum() for letter in side)
+            run = config.max_repeated_characters
+            assert run is None or all(letter * (run + 1) not in side for letter in side)
+            assert not config.other_script or 2 * sum(map(side.count, "жの")) <= sum(map(side.count, "abäwжの"))
+    assert cleaned.tally.kept == len(kept)
+    assert cleaned.tally.read == len(pairs)
+    for dropped in cleaned.tally.dropped.values():
+        assert len(dropped.examples) == min(dropped.count, EXAMPLES_PER_REASON)
+
+
+@given(pairs=PAIRS, config=CONFIGS, cut=st.integers(0, 12))
+def test_a_chunk_is_cleaned_as_its_pieces_are(pairs: Pairs, config: CleaningConfig, cut: int) -> None:
+    rules = Rules(config, EN_DE)
+    whole = rules.apply(chunk(pairs))
+    pieces = [rules.apply(chunk(pairs[:cut])), rules.apply(chunk(pairs[cut:], first_line=1 + min(cut, len(pairs))))]
+    tally = Tally()
+    for piece in pieces:
+        tally.add(piece.tally)
+    assert tally == whole.tally
+    assert [*pieces[0].src, *pieces[1].src] == whole.src
+    assert [*pieces[0].tgt, *pieces[1].tgt] == whole.tgt
+
+
+@given(pairs=PAIRS, config=CONFIGS)
+def test_each_pair_counts_for_the_first_rule_that_drops_it(pairs: Pairs, config: CleaningConfig) -> None:
+    """Asked alone, every rule that is on may drop a pair; of those that do, the first in the list gets the count."""
+    on = {key: value for key, value in config.model_dump().items() if value not in (None, False)}
+    counts = dict.fromkeys(REASONS, 0)
+    for pair in pairs:
+        alone = {reason_of(*pair, **{key: value}) for key, value in on.items() if not key.startswith(("dup", "over"))}
+        alone |= {reason_of(*pair)}
+        if first := next((reason for reason in REASONS if reason in alone), None):
+            counts[first] += 1
+    tally = Rules(config, EN_DE).apply(chunk(pairs)).tally
+    assert {reason: dropped.count for reason, dropped in tally.dropped.items()} == counts
 
 
 @given(text=st.text())

@@ -32,7 +32,7 @@ def test_own_files_are_prepared_and_found_again(tmp_path: Path, repository: Path
     assert done.stdout == ""
     assert "cleaned: 550 of 550 training pairs kept" in done.stderr
     assert "mine: en to de, 400 shared pieces" in done.stderr
-    assert done.stderr.endswith("data:   out/mine (report.md tells more)\nnext:   nmt train RECIPE --data out/mine\n")
+    assert done.stderr.endswith("data:   out/mine (report.html tells more)\nnext:   nmt train RECIPE --data out/mine\n")
     before = contents(tmp_path / "out" / "mine")
     again = nmt(
         ["--quiet", "prepare", *OWN, "--test", "test", "--limit", "550"], folder=tmp_path, repository=repository

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.errors import NmtError, RecipeError, UsageError
-from nmt_cli.preparing.corpora import Corpus, HubSource, TextSource, corpus_of_prefixes, load_corpus
+from nmt_cli.preparing.corpora import Corpus, corpus_of_prefixes, load_corpus
+from nmt_cli.preparing.sources.kinds import ArchiveSource, HubSource, TextSource
 from nmt_cli.recipe.loading import packaged_names
 
+TSV = "{kind: tsv, file: b.tsv.gz, source: 2, target: 1}"
 CORPUS = """\
 languages: {source: en, target: no}
 train:
@@ -28,12 +30,13 @@ def refusal(folder: Path, text: str, *overrides: str) -> NmtError:
 
 def test_every_packaged_corpus_is_valid_called_as_its_file_and_states_its_licence() -> None:
     names = packaged_names(kind="corpus")
-    assert names == ["demo", "multi30k", "wmt14-en-de", "wmt14-en-fr"]
+    assert names == ["demo", "iwslt14-de-en", "multi30k-en-de", "multi30k-en-fr", "wmt14-en-de", "wmt14-en-fr"]
     for name in names:
         corpus = load_corpus(name, overrides=[]).corpus
         assert corpus.name == name
         assert corpus.description
         assert corpus.licence
+        assert corpus.name == "demo" or corpus.citation
 
 
 def test_wmt14_is_described_as_in_the_paper() -> None:
@@ -44,6 +47,24 @@ def test_wmt14_is_described_as_in_the_paper() -> None:
     assert isinstance(train, HubSource)
     assert (train.repository, train.subset, train.split) == ("wmt/wmt14", "fr-en", "train")
     assert en_de.splits == ["train", "valid", "test"]
+    parts = {}
+    for name, corpus in (("en-de", en_de), ("en-fr", en_fr)):
+        (train,) = corpus.sources("train")
+        assert isinstance(train, HubSource)
+        archives = [one for one in train.otherwise if isinstance(one, ArchiveSource)]
+        assert len(archives) == len(train.otherwise)
+        parts[name] = [(one.url or "").rsplit("/", 1)[-1] for one in archives]
+        for one in archives:
+            assert one.source.removesuffix(".gz").endswith(".en")
+    europarl, crawl, news = (f"training-parallel-{part}.tgz" for part in ("europarl-v7", "commoncrawl", "nc-v9"))
+    assert parts["en-de"] == [europarl, crawl, news]
+    assert parts["en-fr"] == [europarl, crawl, "training-parallel-un.tgz", news, "training-giga-fren.tar"]
+
+
+def test_the_old_name_of_multi30k_is_answered_with_the_new_ones() -> None:
+    with pytest.raises(RecipeError, match="there is no corpus 'multi30k'") as caught:
+        load_corpus("multi30k", overrides=[])
+    assert "multi30k-en-de" in caught.value.hint
 
 
 def test_a_corpus_file_takes_every_kind_of_source(tmp_path: Path) -> None:
@@ -108,6 +129,32 @@ def test_a_wrong_value_is_named_with_its_flag(tmp_path: Path) -> None:
             "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE",
         ),
         (
+            CORPUS.replace("target: w.txt", "target: w.txt, weight: 2"),
+            "only sources of training text have a weight: every line of validation and test text is taken once",
+            "remove weight there",
+        ),
+        (
+            CORPUS.replace(TSV, "{kind: archive, source: a, target: b}"),
+            "an archive needs either file or url",
+            "write file: PATH, or url: https://HOST/PATH",
+        ),
+        (
+            CORPUS.replace(
+                TSV,
+                "{kind: archive, url: statmt.org/a.tgz, source: a, target: b}",
+            ),
+            "'statmt.org/a.tgz' is not the address of a file",
+            "write the whole address of the file, with http:// or https://",
+        ),
+        (
+            CORPUS.replace(
+                TSV,
+                "{kind: archive, file: a.tgz, sha256: 12AB, source: a, target: b}",
+            ),
+            "sha256 is '12AB', not 64 hexadecimal digits in lower case",
+            "write what sha256sum prints for the file, or null",
+        ),
+        (
             CORPUS.replace("target: no}", "target: en}"),
             "source and target are both 'en'",
             "give each language a code of its own",
@@ -117,6 +164,14 @@ def test_a_wrong_value_is_named_with_its_flag(tmp_path: Path) -> None:
 def test_what_does_not_make_sense_together_is_said(tmp_path: Path, text: str, message: str, hint: str) -> None:
     error = refusal(tmp_path, text)
     assert (error.message, error.hint) == (message, hint)
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "many", ".nan"])
+def test_a_weight_is_a_positive_number(tmp_path: Path, weight: str) -> None:
+    error = refusal(tmp_path, CORPUS.replace("prefix: parts/a", f"prefix: parts/a, weight: {weight}"))
+    assert error.message.startswith("train.0.weight is ")
+    assert error.message.endswith(("should be greater than 0", "should be a number", "should be a finite number"))
+    assert error.where == f"{tmp_path / 'corpus.yaml'}:3"
 
 
 def test_an_unknown_corpus_is_answered_with_near_names() -> None:

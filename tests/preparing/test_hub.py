@@ -3,15 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing import hub
-from nmt_cli.preparing.chunks import Chunk
-from nmt_cli.preparing.corpora import HubSource, LanguagePair, load_corpus
-from nmt_cli.preparing.readers import read_pairs
-from tests.preparing.corpus_files import invented_pairs, run
+from nmt_cli.preparing.corpora import Corpus, LocatedCorpus, load_corpus
+from nmt_cli.preparing.reading import readers
+from nmt_cli.preparing.reading.chunks import Chunk
+from nmt_cli.preparing.reading.readers import read_chunks
+from nmt_cli.preparing.sources.fetching import fetch
+from nmt_cli.preparing.sources.kinds import HubSource, LanguagePair
+from tests.hub import write_translations
+from tests.preparing.corpus_files import invented_pairs, run, silent
 
 EN_DE = LanguagePair(source="en", target="de")
 CARD = """\
@@ -34,16 +36,13 @@ tokenizer: {vocab_size: 400}
 def write_repository(folder: Path) -> list[tuple[str, str]]:
     """A data set laid out as wmt/wmt14 is on the hub: parquet files in shards, one struct column `translation`."""
     pairs = invented_pairs(420, seed=9)
-    features = datasets.Features({"translation": datasets.Translation(languages=["de", "en"])})
+    (folder / "de-en").mkdir(parents=True)
     for name, part in (
         ("train-00000-of-00002", pairs[:200]),
         ("train-00001-of-00002", pairs[200:400]),
         ("validation-00000-of-00001", pairs[400:]),
     ):
-        rows = {"translation": [{"en": src, "de": tgt} for src, tgt in part]}
-        datasets.disable_progress_bars()
-        (folder / "de-en").mkdir(parents=True, exist_ok=True)
-        datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / "de-en" / f"{name}.parquet")
+        write_translations(folder / "de-en" / f"{name}.parquet", part, ("en", "de"))
     (folder / "README.md").write_text(CARD)
     return pairs
 
@@ -53,7 +52,8 @@ def source(repository: str = "./wmt14", **keys: Any) -> HubSource:
 
 
 def read(one: HubSource, folder: Path) -> list[Chunk]:
-    return list(read_pairs(one, languages=EN_DE, folder=folder))
+    corpus = Corpus(name="x", languages=EN_DE, train=[one], valid=[one])
+    return list(read_chunks(fetch(LocatedCorpus(corpus, folder), progress=silent).sources["train"]))
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_directory_in_the_hubs_layout_is_read_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "CHUNK_PAIRS", 150)
+    monkeypatch.setattr(readers, "CHUNK_PAIRS", 150)
     chunks = read(source(), folder)
     pairs = [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)]
     assert pairs == invented_pairs(420, seed=9)[:400]
-    assert [chunk.first_line for chunk in chunks] == [1, *(1 + len(pairs[:150]) * i for i in range(1, len(chunks)))]
+    assert [chunk.where(0) for chunk in chunks] == [
+        f"./wmt14/train-0000{shard}-of-00002.parquet:{row}" for shard in (0, 1) for row in (1, 151)
+    ]
 
 
 def test_a_corpus_of_hub_sources_is_prepared(folder: Path, tmp_path: Path) -> None:
@@ -89,50 +91,33 @@ def test_flat_columns_and_nulls_are_read(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_not_there_is_answered_with_those_that_are(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"the data set has no column translation\.fr") as caught:
+    with pytest.raises(DataError, match=r"parquet has no column of text translation\.fr") as caught:
         read(source(target="translation.fr"), folder)
-    assert caught.value.hint == "set source and target to two of: translation.de, translation.en"
-    with pytest.raises(DataError, match="the data set has no column en") as caught:
-        read(source(source="en"), folder)
-    assert caught.value.hint == "set source and target to two of: translation"
+    expected = "set source and target to two of its columns: translation.de (string), translation.en (string)"
+    assert caught.value.hint == expected
 
 
-@pytest.mark.parametrize(
-    ("keys", "reason"),
-    [({"split": "trian"}, "Bad split: trian"), ({"subset": "fr-en"}, "BuilderConfig 'fr-en' not found")],
-)
-def test_a_subset_or_split_that_is_not_there_is_named(folder: Path, keys: dict[str, str], reason: str) -> None:
-    with pytest.raises(DataError, match=reason) as caught:
-        read(source(**keys), folder)
-    assert caught.value.hint == "check repository, subset and split"
-
-
-def test_a_repository_that_the_hub_does_not_have_is_not_taken_for_a_fault_of_the_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(*args: object, **keywords: object) -> None:
-        raise datasets.exceptions.DatasetNotFoundError("Dataset 'wmt/wmt41' doesn't exist on the Hub.")
-
-    monkeypatch.setattr(datasets, "load_dataset", unknown)
+def test_a_split_that_is_not_there_is_answered_with_those_that_are(folder: Path) -> None:
     with pytest.raises(DataError) as caught:
-        read(source("wmt/wmt41"), tmp_path)
-    assert caught.value.message == "cannot read the data set wmt/wmt41: Dataset 'wmt/wmt41' doesn't exist on the Hub."
-    assert caught.value.hint.startswith("check repository: it is OWNER/NAME on the hub, or ./FOLDER")
+        read(source(split="trian"), folder)
+    assert caught.value.message == "the data set ./wmt14 has no split trian"
+    assert caught.value.where == "./wmt14 de-en trian"
+    assert caught.value.hint == "its splits are train, validation: write one of them as split"
 
 
-def test_an_unreachable_hub_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*args: object, **keywords: object) -> None:
-        raise ConnectionError("Couldn't reach 'wmt/wmt14' on the Hub (OfflineModeIsEnabled)")
+def test_a_subset_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(DataError, match="BuilderConfig 'fr-en' not found") as caught:
+        read(source(subset="fr-en"), folder)
+    assert caught.value.hint == "check repository, subset, split and revision"
 
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(DataError) as caught:
-        read(source("wmt/wmt14"), tmp_path)
-    expected = "cannot read the data set wmt/wmt14: Couldn't reach 'wmt/wmt14' on the Hub (OfflineModeIsEnabled)"
-    assert caught.value.message == expected
-    assert caught.value.where == "wmt/wmt14 de-en train"
-    assert "check the network; or download the data set" in caught.value.hint
-    assert "repository: ./FOLDER" in caught.value.hint
-    assert caught.value.exit_code == 4
+
+def test_settings_of_the_data_set_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "bars").mkdir()
+    (tmp_path / "bars" / "train.csv").write_text("en|de\none|eins\n")
+    card = "---\nconfigs:\n- config_name: default\n  data_files: train.csv\n  sep: '|'\n---\n"
+    (tmp_path / "bars" / "README.md").write_text(card)
+    (chunk,) = read(source("./bars", subset=None, source="en", target="de"), tmp_path)
+    assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
 
 
 def test_a_local_directory_that_is_missing_is_named(tmp_path: Path) -> None:

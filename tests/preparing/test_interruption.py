@@ -14,7 +14,6 @@ import pytest
 from nmt_cli.dataset.store import TokenWriter
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import encoding
-from nmt_cli.preparing.corpora import Split, corpus_of_prefixes
 from tests.preparing.corpus_files import contents, invented_pairs, run, small_corpus, write_prefix
 
 
@@ -46,6 +45,41 @@ def test_a_full_disk_loses_no_finished_stage(
     assert contents(tmp_path / "data") == expected
 
 
+def test_a_full_disk_in_a_worker_is_an_error_after_which_the_same_command_continues(
+    tmp_path: Path, repository: Path
+) -> None:
+    small_corpus(tmp_path, pairs=3000)
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+    arguments = "prepare --train train --valid valid -l en-de -o data --workers 2 --set tokenizer.vocab_size=400"
+    command = f"{sys.executable} -m nmt_cli {arguments}"
+    shell = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, shell=True)
+    failed = shell(f"ulimit -f 100; {command}")  # in KiB: the text takes more
+    assert failed.returncode == 4
+    assert failed.stderr == (
+        "error: cannot write 000000.npz: it would be larger than files may be here\n"
+        "at:    data.partial/cleaned/000000.npz\n"
+        "fix:   ulimit -f unlimited, then the same command\n"
+    )
+    assert not (tmp_path / "data").exists()
+    assert not (tmp_path / "data.partial").exists()  # where nothing is finished
+    done = shell(command)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_killed_worker_is_an_error_after_which_the_same_command_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    located = small_corpus(tmp_path)
+    expected = contents(run(located, tmp_path / "expected").directory)
+    with monkeypatch.context() as patch:
+        patch.setattr("nmt_cli.preparing.workers._START", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+        with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as caught:
+            run(located, tmp_path / "data", num_workers=2)
+    assert caught.value.exit_code == 4
+    assert "--workers N" in caught.value.hint
+    assert contents(run(located, tmp_path / "data", num_workers=2).directory) == expected
+
+
 def test_a_change_redoes_only_the_stages_that_depend_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -60,58 +94,85 @@ def test_a_change_redoes_only_the_stages_that_depend_on_it(
     caplog.set_level("INFO")
     run(small_corpus(tmp_path, "tokenizer.vocab_size=380"), tmp_path / "data")
     messages = [record.getMessage() for record in caplog.records]
-    assert messages[:2] == ["cleaned: finished before, kept", "tokenizer: 380 shared pieces"]
+    assert messages[0] == "cleaned: finished before, kept"
+    assert "tokenizer: 380 shared pieces" in messages
     expected = run(small_corpus(tmp_path, "tokenizer.vocab_size=380"), tmp_path / "expected")
     assert contents(tmp_path / "data") == contents(expected.directory)
 
 
-# A process of its own that kills itself when the preparation has come to the stage that is its argument.
-KILLED = """
+# A process of its own, with pieces of 600 pairs, that is killed when a stage has come to its Nth report.
+PREPARE = """
 import os, signal, sys
 from pathlib import Path
+from nmt_cli.cli.app import console
+from nmt_cli.preparing.reading import readers
+from nmt_cli.preparing import shards
 from nmt_cli.preparing.corpora import corpus_of_prefixes
 from nmt_cli.preparing.pipeline import prepare
 
-def kill(stage, done, total):
-    if stage == sys.argv[1]:
+workers, stage, reports = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+console.configure_logging(quiet=False)
+readers.CHUNK_PAIRS, shards.SHARD_CHUNKS = 300, 2
+
+def progress(at, done, total):
+    global reports
+    reports -= at == stage
+    if at == stage and reports == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 prefixes = {"train": "train", "valid": "valid"}
-settings = ["tokenizer.vocab_size=400"]
+settings = ["tokenizer.vocab_size=400", "tokenizer.sample_lines=3000"]
 located = corpus_of_prefixes(prefixes, languages="en-de", name="data", overrides=settings)
-prepare(located, output=Path("data"), overwrite=False, num_threads=1, progress=kill)
+prepare(located, output=Path("data"), overwrite=False, num_workers=workers, progress=progress)
 """
 
 
+def python(folder: Path, repository: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PREPARE, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus of more than one chunk, and in `data` what is prepared from it in one go."""
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """A folder with a corpus of 18 pieces, and in `data` what is prepared from it by one process in one go."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    prefixes: dict[Split, str] = {
-        "train": write_prefix(folder / "train", invented_pairs(10_500, seed=4)),
-        "valid": write_prefix(folder / "valid", invented_pairs(20, seed=5)),
-    }
-    settings = ["tokenizer.vocab_size=400"]
-    run(corpus_of_prefixes(prefixes, languages="en-de", name="data", overrides=settings), folder / "data")
+    pairs = invented_pairs(10_000, seed=4)
+    write_prefix(folder / "train", [*pairs, *pairs[:700]])
+    write_prefix(folder / "valid", invented_pairs(20, seed=5))
+    done = python(folder, repository, 1, "-", 0)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
-@pytest.mark.parametrize(("stage", "finished"), [("cleaning", 0), ("tokenizer", 1), ("encoding target", 2)])
+@pytest.mark.parametrize(
+    ("stage", "reports", "workers", "kept"),
+    [
+        ("cleaning", 5, 2, "cleaned: 4 pieces finished before, kept"),
+        ("cleaning", 9, 1, "cleaned: 8 pieces finished before, kept"),
+        ("tokenizer", 1, 2, "cleaned: finished before, kept"),
+        ("encoding", 1, 3, "tokenizer: finished before, kept"),
+        ("encoding", 6, 2, "encoded: 3,000 pairs encoded before, kept"),
+    ],
+)
 def test_a_killed_preparation_continues_to_the_same_bytes(
-    tmp_path: Path, repository: Path, uninterrupted: Path, stage: str, finished: int
+    tmp_path: Path, repository: Path, uninterrupted: Path, stage: str, reports: int, workers: int, kept: str
 ) -> None:
     for file in uninterrupted.glob("*.??"):
         copy(file, tmp_path)
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
-    python = partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert python([sys.executable, "-c", KILLED, stage]).returncode == -signal.SIGKILL
+    assert python(tmp_path, repository, workers, stage, reports).returncode == -signal.SIGKILL
     assert (tmp_path / "data.partial").exists()
     assert not (tmp_path / "data").exists()
 
-    arguments = ["--train", "train", "--valid", "valid", "--languages", "en-de", "--set", "tokenizer.vocab_size=400"]
-    again = python([sys.executable, "-m", "nmt_cli", "prepare", *arguments, "-o", "data"])
-    kept = [line for line in again.stderr.splitlines() if line.endswith(": finished before, kept")]
-    assert kept == [f"{name}: finished before, kept" for name in ("cleaned", "tokenizer")[:finished]]
+    again = python(tmp_path, repository, 2, "-", 0)
+    assert again.returncode == 0, again.stderr
+    lines = [line for line in again.stderr.splitlines() if line.endswith(", kept")]
+    if stage == "cleaning" and workers > 1:  # others may have finished after the one that was reported
+        assert len(lines) == 1
+        assert lines[0].endswith(kept.partition("pieces")[2])
+        assert int(lines[0].split()[1]) >= int(kept.split()[1])
+    else:
+        assert lines[-1] == kept
     whole = contents(uninterrupted / "data")
     for name, data in contents(tmp_path / "data").items():
         assert data == whole[name].replace(f"{uninterrupted}/".encode(), b""), name

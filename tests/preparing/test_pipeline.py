@@ -11,8 +11,10 @@ import pytest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpora import LocatedCorpus, corpus_of_prefixes, load_corpus
-from nmt_cli.preparing.encoding import write_tokenizers, write_tokens
+from nmt_cli.preparing.encoding import write_tokens
+from nmt_cli.preparing.sources.fetching import fetch
 from nmt_cli.preparing.text import CleanText, write_clean_text
+from nmt_cli.preparing.vocabulary import write_tokenizers
 from nmt_cli.preparing.work import open_work_folder, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.preparing.corpus_files import contents, invented_pairs, run, silent, small_corpus, write_prefix
@@ -25,9 +27,9 @@ def refusal(call: Callable[[], object]) -> DataError:
     return caught.value
 
 
-def test_the_same_input_gives_the_same_bytes_whatever_the_threads(tmp_path: Path) -> None:
+def test_the_same_input_gives_the_same_bytes_whatever_the_workers(tmp_path: Path) -> None:
     located = small_corpus(tmp_path)
-    first, second = (run(located, tmp_path / name, num_threads=threads) for name, threads in (("a", 1), ("b", 4)))
+    first, second = (run(located, tmp_path / name, num_workers=number) for name, number in (("a", 1), ("b", 3)))
     assert contents(first.directory) == contents(second.directory)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "b"]
 
@@ -129,18 +131,20 @@ def test_a_line_break_inside_training_text_never_parts_the_sides(tmp_path: Path)
         assert tokenizer.decode([row.tolist() for row in rows]) == [pair[side] for pair in expected]
 
 
-def test_clean_text_that_lost_a_line_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_piece_of_clean_text_is_refused(tmp_path: Path) -> None:
     located = small_corpus(tmp_path)
     cleaned, spm, encoded = (tmp_path / "work" / name for name in ("cleaned", "spm", "encoded"))
     for folder in (cleaned, spm, encoded):
         folder.mkdir(parents=True)
-    write_clean_text(located, cleaned, progress=silent)
+    sources = fetch(located, progress=silent).sources
+    write_clean_text(located.corpus, sources, cleaned, num_workers=1, progress=silent)
     text = CleanText(cleaned)
-    write_tokenizers(located.corpus, text, spm, progress=silent)
-    (cleaned / "test.de").write_text("eine Zeile\n")
-    error = refusal(lambda: write_tokens(located.corpus, text, spm, encoded, num_threads=1, progress=silent))
-    assert error.message == "the clean test text has 1 lines on the target side, and should have 20"
-    assert error.where == str(cleaned)
+    write_tokenizers(located.corpus, text, spm, num_workers=1, progress=silent)
+    (shard,) = cleaned.glob("0*")
+    shard.write_bytes(shard.read_bytes()[:-100])
+    error = refusal(lambda: write_tokens(located.corpus, text, spm, encoded, num_workers=1, progress=silent))
+    assert error.message == "000000.npz is damaged"
+    assert error.where == str(shard)
     assert error.hint == f"it was changed after it was written: rm -r {tmp_path / 'work'}, then run nmt prepare again"
 
 

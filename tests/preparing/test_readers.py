@@ -2,23 +2,43 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import zstandard
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing import readers
-from nmt_cli.preparing.chunks import Chunk
-from nmt_cli.preparing.corpora import JsonlSource, LanguagePair, Source, TextSource, TsvSource
-from nmt_cli.preparing.readers import read_pairs
+from nmt_cli.preparing.corpora import Corpus, LocatedCorpus
+from nmt_cli.preparing.reading import readers
+from nmt_cli.preparing.reading.chunks import Chunk, RawChunk
+from nmt_cli.preparing.reading.readers import LocalSource, count_pairs, first_pairs, read_chunks, read_raw
+from nmt_cli.preparing.sources.fetching import fetch
+from nmt_cli.preparing.sources.kinds import (
+    DemoGenerator,
+    JsonlSource,
+    LanguagePair,
+    ParquetSource,
+    Source,
+    TextSource,
+    TsvSource,
+)
+from tests.hub import write_translations
+from tests.preparing.corpus_files import invented_pairs, silent
 
 EN_DE = LanguagePair(source="en", target="de")
 
 
+def local(source: Source, folder: Path, *, languages: LanguagePair = EN_DE) -> list[LocalSource]:
+    corpus = Corpus(name="x", languages=languages, train=[source], valid=[source])
+    return fetch(LocatedCorpus(corpus, folder), progress=silent).sources["train"]
+
+
 def read(source: Source, folder: Path, *, languages: LanguagePair = EN_DE) -> list[Chunk]:
-    return list(read_pairs(source, languages=languages, folder=folder))
+    return list(read_chunks(local(source, folder, languages=languages)))
 
 
 def refusal(source: Source, folder: Path, *, languages: LanguagePair = EN_DE) -> DataError:
@@ -190,3 +210,148 @@ def test_a_prefix_that_is_a_file_is_told_to_leave_the_ending_out(tmp_path: Path)
     (tmp_path / "train.en").write_text("a\n")
     error = refusal(TextSource(kind="text", prefix="train.en"), tmp_path)
     assert error.hint == f"leave the ending out: {tmp_path / 'train'}"
+
+
+def test_patterns_are_matched_in_order_and_pair_by_pair(tmp_path: Path) -> None:
+    for name in ("b", "a", "c.x"):
+        (tmp_path / f"part-{name}.en").write_text(f"{name}\n")
+        (tmp_path / f"part-{name}.de.gz").write_bytes(gzip.compress(f"{name.upper()}\n".encode()))
+    source = TextSource(kind="text", source="part-*.en", target="part-*.de.gz")
+    assert [(chunk.src, chunk.tgt) for chunk in read(source, tmp_path)] == [
+        (["a"], ["A"]),
+        (["b"], ["B"]),
+        (["c.x"], ["C.X"]),
+    ]
+    (tmp_path / "part-d.en").write_text("d\n")
+    error = refusal(source, tmp_path)
+    assert error.message == "part-*.en matches 4 files, part-*.de.gz 3"
+    assert error.hint == "part-d.en has no partner; files are taken in pairs, in the order of their names"
+    (tmp_path / "part-e.de.gz").write_bytes(gzip.compress(b"E\n"))
+    error = refusal(source, tmp_path)
+    assert error.message == "part-d.en and part-e.de.gz do not belong together"
+    assert error.hint == "both sides need files whose names agree in what the patterns leave open"
+
+
+def test_a_pattern_without_a_match_says_how_patterns_work(tmp_path: Path) -> None:
+    error = refusal(TsvSource(kind="tsv", file="none/*.tsv"), tmp_path)
+    assert error.message == "no file matches none/*.tsv"
+    assert error.where == str(tmp_path / "none/*.tsv")
+    assert error.hint.startswith("check the pattern: * is part of a name, ** any folders")
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a[1].tsv").write_text("one\teins\n")
+    (chunk,) = read(TsvSource(kind="tsv", file="a[1].tsv"), tmp_path)
+    assert chunk.src == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (
+            "one  eins\ntwo  zwei\n",
+            "kind: tsv takes columns with one tabulator between them; these seem to be separated by spaces: put one "
+            "tabulator in place of each separator",
+        ),
+        ("one ||| eins\n", "separated by |||: put one tabulator"),
+        ("one\n", "kind: tsv takes columns with one tabulator between them"),
+    ],
+)
+def test_a_tsv_file_without_tabulators_says_what_separates_its_columns(tmp_path: Path, text: str, hint: str) -> None:
+    (tmp_path / "pairs.tsv").write_text(text)
+    error = refusal(TsvSource(kind="tsv", file="pairs.tsv"), tmp_path)
+    lines = text.count("\n")
+    assert error.message == f"pairs.tsv has no columns: there is no tabulator in its first {lines} lines"
+    assert error.where == f"{tmp_path / 'pairs.tsv'}:1"
+    assert hint in error.hint
+
+
+def test_parquet_is_read_in_batches_that_do_not_follow_its_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = invented_pairs(2500, seed=1)
+    write_translations(tmp_path / "a.parquet", pairs, ("en", "de"))  # in row groups of 1,000
+    monkeypatch.setattr(readers, "CHUNK_PAIRS", 700)
+    chunks = read(ParquetSource(kind="parquet", file="*.parquet"), tmp_path)
+    assert [len(chunk.src) for chunk in chunks] == [700, 700, 700, 400]
+    assert [chunk.first_line for chunk in chunks] == [1, 701, 1401, 2101]
+    assert [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)] == pairs
+    (one,) = local(ParquetSource(kind="parquet", file="a.parquet"), tmp_path)
+    assert (count_pairs(one, most=10_000), count_pairs(one, most=800)) == (2500, 800)
+
+
+def test_a_parquet_file_with_another_schema_lists_the_columns_that_it_has(tmp_path: Path) -> None:
+    table = pyarrow.table({"id": [1], "text": [{"en": "one", "de": "eins"}], "words": [["one"]], "a.b": ["x"]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    error = refusal(ParquetSource(kind="parquet", file="a.parquet"), tmp_path)
+    assert error.message == "a.parquet has no column of text translation.en"
+    assert error.where == str(tmp_path / "a.parquet")
+    assert error.hint == (
+        "set source and target to two of its columns: id (int64), text.en (string), text.de (string), "
+        "words (list<element: string>), a.b (string)"
+    )
+    for column in ("id", "text", "text.fr", "words", "text.en.x"):
+        error = refusal(ParquetSource(kind="parquet", file="a.parquet", source="text.en", target=column), tmp_path)
+        assert error.message == f"a.parquet has no column of text {column}"
+    (chunk,) = read(ParquetSource(kind="parquet", file="a.parquet", source="text.en", target="a.b"), tmp_path)
+    assert (chunk.src, chunk.tgt) == (["one"], ["x"])
+
+
+def test_a_parquet_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    write_translations(tmp_path / "a.parquet", invented_pairs(50, seed=1), ("en", "de"))
+    content = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(content[: len(content) // 2])
+    error = refusal(ParquetSource(kind="parquet", file="a.parquet"), tmp_path)
+    assert error.message.startswith("a.parquet cannot be read as a table: ")
+    assert (error.where, error.hint) == (str(tmp_path / "a.parquet"), "fetch it again")
+
+
+def test_nulls_and_other_kinds_of_strings_are_read(tmp_path: Path) -> None:
+    columns = {
+        "en": pyarrow.array(["one", None], pyarrow.large_string()),
+        "de": pyarrow.array(["eins", "zwei"]).dictionary_encode(),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    (chunk,) = read(ParquetSource(kind="parquet", file="a.parquet", source="en", target="de"), tmp_path)
+    assert (chunk.src, chunk.tgt) == (["one", ""], ["eins", "zwei"])
+
+
+def raw_chunks(folder: Path) -> list[RawChunk]:
+    """One chunk of every kind, each of five pairs."""
+    pairs = invented_pairs(5, seed=1)
+    (folder / "a.en").write_text("\ufeff" + "".join(f"{src}\r\n" for src, _ in pairs))
+    (folder / "a.de").write_text("\n".join(tgt for _, tgt in pairs))
+    (folder / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    (folder / "a.jsonl").write_text("".join(json.dumps({"en": src, "de": tgt}) + "\n" for src, tgt in pairs))
+    write_translations(folder / "a.parquet", pairs, ("en", "de"))
+    sources: list[Source] = [
+        TextSource(kind="text", prefix="a"),
+        TsvSource(kind="tsv", file="a.tsv"),
+        JsonlSource(kind="jsonl", file="a.jsonl"),
+        ParquetSource(kind="parquet", file="a.parquet"),
+    ]
+    return [raw for source in sources for one in local(source, folder) for raw in read_raw(one)]
+
+
+def test_raw_chunks_can_be_sent_to_another_process_and_shortened(tmp_path: Path) -> None:
+    pairs = invented_pairs(5, seed=1)
+    raws = raw_chunks(tmp_path)
+    assert len(raws) == 4
+    for raw in raws:
+        assert raw.num_pairs == 5
+        whole = pickle.loads(pickle.dumps(raw)).parse()
+        assert list(zip(whole.src, whole.tgt, strict=True)) == pairs
+        part = first_pairs(raw, 3)
+        assert part.num_pairs == 3
+        assert (part.parse().src, part.parse().tgt) == (whole.src[:3], whole.tgt[:3])
+        assert first_pairs(raw, 5) is raw
+
+
+def test_generated_text_is_a_source_like_others() -> None:
+    generator = DemoGenerator(kind="demo", train_pairs=30, valid_pairs=5, test_pairs=5)
+    corpus = Corpus(name="x", languages=EN_DE, generator=generator)
+    fetched = fetch(LocatedCorpus(corpus, Path()), progress=silent)
+    (raw,) = read_raw(fetched.sources["train"][0])
+    assert len(raw.parse().src) == raw.num_pairs == 30
+    assert len(first_pairs(raw, 4).parse().tgt) == 4
+    assert [record.split for record in fetched.inputs] == ["train", "valid", "test"]

@@ -7,13 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.preparing.corpora import corpus_of_prefixes
-from nmt_cli.preparing.report import WordCounts, summarise
+from nmt_cli.preparing.reporting.report import bin_width, summarise
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
 from tests.preparing.corpus_files import invented_pairs, run, write_prefix
 
@@ -31,13 +32,16 @@ VALID = [
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    write_prefix(folder / "train", [*TRAIN, ("x" * 30, "short"), ("a | b `c`", "a | b `c`")])
+    write_prefix(folder / "train", [*TRAIN, ("x" * 30, "short"), ("a <b> & c", "a <b> & c")])
     write_prefix(folder / "valid", VALID)
     located = corpus_of_prefixes(
         {"train": str(folder / "train"), "valid": str(folder / "valid")},
         languages="en-de",
         name="small",
-        overrides=["tokenizer.vocab_size=400", "tokenizer.shared=false", "description=Invented", "licence=CC0"],
+        overrides=[
+            *("tokenizer.vocab_size=400", "tokenizer.shared=false", "cleaning.max_words=90"),
+            *("description=Invented", "licence=CC0", "citation=Nobody 2017"),
+        ],
     )
     return run(located, folder / "data").directory
 
@@ -48,10 +52,11 @@ def report(directory: Path) -> dict[str, Any]:
     return values
 
 
-@given(lengths=st.lists(st.integers(0, 300), min_size=1, max_size=60))
-def test_lengths_are_summarised_as_from_the_sorted_list(lengths: list[int]) -> None:
-    summary = summarise(Counter(lengths))
+@given(lengths=st.lists(st.integers(0, 300), min_size=1, max_size=60), width=st.integers(1, 20))
+def test_lengths_are_summarised_as_from_the_sorted_list(lengths: list[int], width: int) -> None:
+    summary = summarise(np.bincount(lengths), width=width)
     ordered = sorted(lengths)
+    assert summary["total"] == sum(lengths)
     assert summary["mean"] == pytest.approx(statistics.mean(lengths), abs=0.005)
     for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
         assert summary[name] == ordered[math.ceil(share * len(ordered)) - 1]
@@ -59,17 +64,27 @@ def test_lengths_are_summarised_as_from_the_sorted_list(lengths: list[int]) -> N
     for one in summary["histogram"]:
         last = math.inf if one["to"] is None else one["to"]
         assert one["sentences"] == sum(one["from"] <= length <= last for length in lengths)
+        assert one["from"] % width == 0
     assert sum(one["sentences"] for one in summary["histogram"]) == len(lengths)
 
 
+@given(lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=60))
+def test_the_bins_hold_nearly_all_sentences_and_are_as_narrow_as_may_be(lengths: list[int]) -> None:
+    sentences = np.bincount(lengths)
+    width = bin_width([sentences, np.bincount([0])])
+    assert width in {factor * 10**power for power in range(4) for factor in (1, 2, 5)}
+    summary = summarise(sentences, width=width)
+    assert summary["p99"] < 40 * width
+    assert width == 1 or summary["p99"] >= 40 * width / 2.5
+    assert len(summary["histogram"]) <= 41
+
+
 def test_the_longest_sentence_is_reported_as_long_as_it_is() -> None:
-    counts = WordCounts()
-    counts.add([("a " * 12_345, "b"), ("", "b c"), ("", "d e")])
-    assert counts.report() == {"source": [(0, 2), (12_345, 1)], "target": [(1, 1), (2, 2)]}
-    summary = summarise(dict(counts.report()["source"]))
+    summary = summarise(np.bincount([12_345, 0, 0]), width=5)
     assert (summary["max"], summary["mean"], summary["p50"]) == (12_345, 4115, 0)
-    assert summary["histogram"][-1] == {"from": 250, "to": None, "sentences": 1}
-    assert summarise({})["max"] == 0
+    assert summary["histogram"][-1] == {"from": 200, "to": None, "sentences": 1}
+    nothing = summarise(np.bincount([], minlength=1), width=1)
+    assert (nothing["max"], nothing["total"], nothing["mean"], nothing["p99"]) == (0, 0, 0, 0)
 
 
 def test_lengths_and_rates_are_those_of_the_text(directory: Path, report: dict[str, Any]) -> None:
@@ -84,9 +99,9 @@ def test_lengths_and_rates_are_those_of_the_text(directory: Path, report: dict[s
             num_bytes = sum(count for piece, count in used.items() if tokenizer.pieces([piece])[0].startswith("<0x"))
             facts = report["splits"][split][side]
             assert facts["words"]["mean"] == pytest.approx(statistics.mean(words), abs=0.005)
-            assert facts["words"]["max"] == max(words)
+            assert (facts["words"]["max"], facts["words"]["total"]) == (max(words), sum(words))
             assert facts["pieces"]["mean"] == pytest.approx(statistics.mean(map(len, rows)), abs=0.005)
-            assert facts["pieces"]["max"] == max(map(len, rows))
+            assert (facts["pieces"]["max"], facts["pieces"]["total"]) == (max(map(len, rows)), used.total())
             assert facts["pieces_per_word"] == pytest.approx(used.total() / sum(words), abs=0.0005)
             assert facts["byte_rate"] == pytest.approx(num_bytes / used.total(), abs=5e-7)
             assert facts["unknown_rate"] == 0
@@ -107,6 +122,19 @@ def test_cleaning_and_vocabulary_are_reported(report: dict[str, Any]) -> None:
     assert report["vocabulary"]["shared"] is False
 
 
+def test_origin_and_settings_are_reported(report: dict[str, Any]) -> None:
+    assert [(record["split"], record["name"].rpartition("/")[2]) for record in report["inputs"]] == [
+        *(("train", "train.en"), ("train", "train.de"), ("valid", "valid.en"), ("valid", "valid.de"))
+    ]
+    assert all(len(record["sha256"]) == 64 for record in report["inputs"])
+    settings = report["settings"]
+    assert settings["cleaning"]["max_words"] == {"value": 90, "is_default": False}
+    assert settings["cleaning"]["max_characters"] == {"value": 2000, "is_default": True}
+    assert settings["tokenizer"]["shared"] == {"value": False, "is_default": False}
+    assert (report["description"], report["licence"], report["citation"]) == ("Invented", "CC0", "Nobody 2017")
+    assert (report["limit"], report["warnings"]) == (None, [])
+
+
 def test_examples_are_training_pairs_with_their_pieces(report: dict[str, Any]) -> None:
     assert len(report["examples"]) == 5
     for example in report["examples"]:
@@ -116,14 +144,11 @@ def test_examples_are_training_pairs_with_their_pieces(report: dict[str, Any]) -
 
 
 def test_the_page_says_what_the_report_says(directory: Path, report: dict[str, Any]) -> None:
-    page = (directory / "report.md").read_text(encoding="utf-8")
-    assert page.startswith("# Prepared data: small (en to de)\n\nInvented\n\nLicence of the text: CC0.\n\n## ")
-    assert "500 of 502 training pairs are kept (99.60%); 0 of them lost outer or repeated spaces." in page
-    assert "| length ratio | 1 | 0.199% |" in page
-    assert "- train.en:502: `` a | b `c` `` / `` a | b `c` ``" in page
-    assert "| valid | 6 | 2 | 3 | 3 |" in page
+    page = (directory / "report.html").read_text(encoding="utf-8")
+    assert "500 of 502 training pairs are kept (99.6%)." in page
+    assert "1 (0.20%)" in page
+    assert "a &lt;b&gt; &amp; c</span>" in page
+    assert "train.en:502" in page
+    assert "2 of 6 pairs of the validation text are in the training text too (33.3%)" in page
     assert report["examples"][0]["source"]["text"] in page
-    rows = [
-        line for line in page.split("\n") if line.startswith(("| split |", "| train |", "|  |", "| valid | 6 | en"))
-    ]
-    assert [row.count("|") for row in rows[:5]] == [15] * 5
+    assert not (directory / "report.md").exists()

@@ -59,7 +59,7 @@ def refuse(text: str) -> RecipeError:
             "training: {optimizer: {beta2: 0.9}}",
             "f.yaml:2",
             "training.optimizer does not say which one: 'name' is missing",
-            "write name: adam or name: adamw in it",
+            "write name: adam or name: adamw or name: muon or name: schedule_free in it",
         ),
         # Wrong types: "8" is not 8, true is not 1
         ('model: {heads: "8"}', "f.yaml:2", "model.heads is '8', but should be a whole number", "write 8"),
@@ -148,7 +148,7 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {optimizer: {name: Adam}}",
             "f.yaml:2",
-            "training.optimizer: there is no 'Adam'; allowed: 'adam', 'adamw'",
+            "training.optimizer: there is no 'Adam'; allowed: 'adam', 'adamw', 'muon', 'schedule_free'",
             "did you mean adam?",
         ),
         # Settings that do not go together
@@ -175,6 +175,24 @@ def refuse(text: str) -> RecipeError:
             "f.yaml:2",
             "the cosine falls from update 100, but training.updates is 100",
             "lower training.schedule.warmup_updates, or raise training.updates",
+        ),
+        (
+            "training: {updates: 100, schedule: {name: wsd, peak: 1.0, warmup_updates: 60, decay_updates: 50}}",
+            "f.yaml:2",
+            "the rate rises for 60 updates and falls for 50, but training.updates is 100",
+            "lower training.schedule.decay_updates, or raise training.updates",
+        ),
+        (
+            "training: {optimizer: {name: schedule_free}}",
+            "f.yaml:2",
+            "the optimizer schedule_free takes the schedule constant, not noam",
+            "write schedule: {name: constant, peak:",
+        ),
+        (
+            "training: {ema: 0.9, optimizer: {name: schedule_free}, schedule: {name: constant, peak: 0.01}}",
+            "f.yaml:2",
+            "the optimizer schedule_free averages by itself, and training.ema is 0.9",
+            "write ema: null",
         ),
         (
             "training: {keep_last: 3}",

@@ -1,11 +1,13 @@
-"""`kill -9` at twenty random moments, each followed by the same command: nothing is lost but the last few updates.
+"""`kill -9` at random moments, each followed by the same command: nothing is lost but the last few updates.
 
-A run of this test is in docs/kill-and-resume.md.
+One process is killed twenty times. Of two ranks and their launcher, one is killed four times, or NMT_KILLS times. A run
+of these tests is in docs/kill-and-resume.md.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,40 +21,41 @@ import pytest
 
 from nmt_cli.bundle.run import open_run
 from tests.training.tiny import RECIPE, checkpoint, checkpoints, prepare_tiny
+from tests.training.two_ranks import LAUNCHED, rank_processes
 
 SEED = 2017
-KILLS = 20
-# At most 50 lines of metrics.jsonl and a moment go by before a kill: twenty of them do not come to update 800.
+# At most 50 lines of metrics.jsonl, three for two updates, and a moment go by before a kill: fewer than 40 updates.
 MOST_LINES, MOMENT_SECONDS = 50, 0.06
-SETTINGS = ["training.updates=800", "training.checkpoint_every=2", "validation.every=60", "training.log_every=1"]
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> list[str]:
-    data = prepare_tiny(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
-    settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    arguments = ["train", "recipe.yaml", "--data", str(data.directory), "--device", "cpu", *settings]
-    return [sys.executable, "-m", "nmt_cli", *arguments, "--precision", "fp32", "-o"]
+UPDATES_FOR_A_KILL = 40
+SETTINGS = ["training.checkpoint_every=2", "validation.every=60", "training.log_every=1"]
+ONE, TWO = ["-m", "nmt_cli"], [*LAUNCHED]
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random_moments_change_no_bit_of_the_end(
-    tmp_path: Path, command: Sequence[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("program", "kills"), [(ONE, 20), (TWO, int(os.environ.get("NMT_KILLS", "4")))])
+def test_kills_at_random_moments_change_no_bit_of_the_end(
+    tmp_path: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: list[str],
+    kills: int,
 ) -> None:
     def tell(text: str) -> None:
         with capsys.disabled():
             print(text, flush=True)
 
+    monkeypatch.setenv("PYTHONPATH", str(repository))
     whole, run, random = tmp_path / "whole", tmp_path / "run", Random(SEED)
+    command = _command(tmp_path, program, updates=UPDATES_FOR_A_KILL * kills)
     begin = time.monotonic()
     with _started([*command, "whole"], tmp_path) as process:
         _wait_for_lines(whole, 1, process)
         start = time.monotonic() - begin
         assert process.wait() == 0
     tell(f"\nwithout a kill: {start:.1f} s to the first update, {time.monotonic() - begin:.1f} s in all (seed {SEED})")
-    tell("kill    after  at update  saved  begun and not finished")
-    for number in range(1, KILLS + 1):
+    tell("kill    after  at update  saved  killed, and what was begun and not finished")
+    for number in range(1, kills + 1):
         begin = time.monotonic()
         with _started([*command, "run"], tmp_path) as process:
             if random.random() < 0.25:
@@ -60,10 +63,9 @@ def test_twenty_kills_at_random_moments_change_no_bit_of_the_end(
             else:
                 _wait_for_lines(run, random.randint(1, MOST_LINES), process)
                 time.sleep(random.uniform(0, MOMENT_SECONDS))
-            process.kill()
+            who = _kill_one(process, random)
             after = time.monotonic() - begin
-            assert process.wait() == -signal.SIGKILL
-        tell(f"{number:4}  {after:5.2f} s  {_state(run)}")
+        tell(f"{number:4}  {after:5.2f} s  {_state(run)}  {who:8}  {_begun(run)}".rstrip())
     last = subprocess.run([*command, "run"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert last.returncode == 0, last.stderr
     tell(f"the last start: {next(line for line in last.stderr.splitlines() if 'resuming' in line)}")
@@ -75,6 +77,36 @@ def test_twenty_kills_at_random_moments_change_no_bit_of_the_end(
     assert (run / weights).read_bytes() == (whole / weights).read_bytes()
     assert not list(run.rglob(".*"))
     tell(f"checkpoints {checkpoints(run)[0]:,} to {checkpoints(run)[-1]:,} and the model: bitwise equal")
+
+
+def _command(folder: Path, program: list[str], *, updates: int) -> list[str]:
+    data = prepare_tiny(folder)
+    (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    settings = [word for setting in [f"training.updates={updates}", *SETTINGS] for word in ("--set", setting)]
+    arguments = ["train", "recipe.yaml", "--data", str(data.directory), "--device", "cpu", *settings]
+    return [sys.executable, *program, *arguments, "--precision", "fp32", "-o"]
+
+
+def _kill_one(process: subprocess.Popen[bytes], random: Random) -> str:
+    """Kill the process that was started or, where it has ranks, any of them; return once all are gone."""
+    ranks = rank_processes(process.pid)
+    who = random.choice(["command", *ranks])
+    if who == "command":
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    else:
+        os.kill(ranks[who], signal.SIGKILL)
+        assert process.wait() == 7
+    while any(_is_alive(rank) for rank in ranks.values()):
+        time.sleep(0.01)
+    return who
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @contextmanager
@@ -102,13 +134,18 @@ def _num_lines(file: Path) -> int:
 
 
 def _state(run: Path) -> str:
-    """What the kill has left: the last update taken, the last one saved, and files that are only half there."""
+    """What the kill has left: the last update taken and the last one saved."""
     if not (run / "run.json").is_file():
         return "       -      -"
     saved = checkpoints(run)
+    return f"{_last_update(run):8,}  {saved[-1] if saved else 0:5,}"
+
+
+def _begun(run: Path) -> str:
+    """The files that are only half there."""
     begun = [str(path.relative_to(run)) for path in sorted(run.rglob(".*"))]
-    torn = "metrics.jsonl" if (run / "metrics.jsonl").exists() and not _is_whole(run / "metrics.jsonl") else ""
-    return f"{_last_update(run):8,}  {saved[-1] if saved else 0:5,}  {' '.join([*begun, torn]).strip()}".rstrip()
+    is_torn = (run / "metrics.jsonl").exists() and not _is_whole(run / "metrics.jsonl")
+    return " ".join([*begun, *(["metrics.jsonl"] if is_torn else [])])
 
 
 def _is_whole(file: Path) -> bool:

@@ -21,17 +21,12 @@ def train(
     lines: Sequence[str] = LINES,
     vocab_size: int = 350,
     kind: TokenizerKind = "bpe",
-    seed: int = 1,
-    sample_lines: int = 10_000,
 ) -> TokenizerReport:
     return train_tokenizer(
-        iter(lines),
-        num_lines=len(lines),
+        (line.encode() for line in lines),
         vocab_size=vocab_size,
         kind=kind,
         character_coverage=1.0,
-        seed=seed,
-        sample_lines=sample_lines,
         output=output,
     )
 
@@ -43,18 +38,10 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path, kind: TokenizerKind)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_sample_is_drawn_by_its_seed(tmp_path: Path) -> None:
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        report = train(tmp_path / name, seed=seed, sample_lines=100, vocab_size=320)
-        assert report == TokenizerReport(lines=400, sampled=100, skipped=0)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
-
-
 def test_lines_that_sentencepiece_would_skip_are_counted(tmp_path: Path) -> None:
     unusable = ["", "a ▅ b", "x" * (MAX_LINE_BYTES + 1)]
     report = train(tmp_path / "spm", lines=[*LINES, *unusable, "x" * MAX_LINE_BYTES])
-    assert report == TokenizerReport(lines=404, sampled=404, skipped=3)
+    assert report == TokenizerReport(given=404, skipped=3)
     assert "x" in Tokenizer.load(tmp_path / "spm").pieces(range(260, 350))
 
 
@@ -65,9 +52,34 @@ def test_a_vocabulary_larger_than_the_text_yields_names_the_largest(tmp_path: Pa
         train(tmp_path / "spm", lines=lines, vocab_size=5000, kind=kind)
     assert caught.value.exit_code == 4
     assert caught.value.where == "tokenizer.vocab_size"
-    largest = int(re.findall(r"set tokenizer\.vocab_size to (\d+) or less", caught.value.hint)[0])
+    assert caught.value.hint == "give more training text"  # no fewer than 300 pieces can be asked for
+    largest = int(re.findall(r"at most (\d+)", caught.value.message)[0])
     train(tmp_path / "spm", lines=lines, vocab_size=largest, kind=kind)
     assert Tokenizer.load(tmp_path / "spm").vocab_size == largest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        LINES[:40],
+        ["".join(chr(0x4E00 + (7 * i) % 900) for i in range(start, start + 40)) for start in range(0, 2000, 20)],
+    ],
+    ids=["words", "Han characters"],
+)
+def test_a_vocabulary_that_suits_a_small_text_is_named(tmp_path: Path, kind: TokenizerKind, lines: list[str]) -> None:
+    with pytest.raises(DataError) as caught:
+        train(tmp_path / "spm", lines=lines, vocab_size=8000, kind=kind)
+    found = re.fullmatch(
+        r"set tokenizer\.vocab_size to (\d+), which suits so little text \((\d+) at most\), "
+        r"or give more training text",
+        caught.value.hint,
+    )
+    assert found is not None
+    suited, largest = int(found[1]), int(found[2])
+    train(tmp_path / "spm", lines=lines, vocab_size=suited, kind=kind)
+    assert 300 <= suited <= largest
+    assert f"at most {largest:,}" in caught.value.message
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_names_the_smallest(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import AdamConfig, ModelConfig
 from nmt_cli.training import checkpoints as module
 from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
-from nmt_cli.training.optimizers import Optimizer
+from nmt_cli.training.optimizers import Adam, Optimizer
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
 from tests.training.tiny import checkpoint, checkpoints, stopped_after, train
@@ -66,7 +66,7 @@ def small_training(*, precision: Precision = "fp32") -> tuple[MasterWeights, Opt
     config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=1, d_k=8, d_v=8)
     torch.manual_seed(1)
     weights = MasterWeights(Transformer(config, source_vocab=20, target_vocab=20), precision=precision)
-    return weights, Optimizer(weights, AdamConfig())
+    return weights, Adam(weights, AdamConfig())
 
 
 def measured(*, loss: float, bleu: float | None) -> Validation:
@@ -135,7 +135,7 @@ def test_a_full_disk_loses_no_earlier_checkpoint(
             resume(prepared, run)
     error = caught.value
     assert error.exit_code == 5
-    assert error.message == "cannot write update-00000009: the disk is full"
+    assert error.message == "cannot write update-00000009: the disk is full; the checkpoint of update 6 is complete"
     assert error.where == str(run / "checkpoints/update-00000009")
     assert error.hint == "free some space, then give the same command again: it continues"
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["update-00000003", "update-00000006"]
@@ -161,7 +161,8 @@ def test_a_checkpoint_that_the_kernel_refuses_to_write_is_an_error_with_three_li
         check=False,
     )
     assert process.stderr.splitlines() == [
-        "error: cannot write update-00000009: it would be larger than files may be here",
+        "error: cannot write update-00000009: it would be larger than files may be here;"
+        " the checkpoint of update 7 is complete",
         "at:    run/checkpoints/update-00000009",
         "fix:   ulimit -f unlimited, then the same command",
     ]
@@ -189,8 +190,8 @@ def test_what_is_saved_comes_back_in_both_precisions(tmp_path: Path) -> None:
         assert not torch.equal(other_weights.values, weights.values)
         assert folder.load(found, other_weights, other_optimizer) == state
         assert torch.equal(other_weights.values, weights.values)
-        for name, moment in optimizer.moments.items():
-            assert torch.equal(other_optimizer.moments[name], moment)
+        for name, moment in optimizer.state.items():
+            assert torch.equal(other_optimizer.state[name], moment)
             assert moment.abs().max() > 0
 
 

@@ -53,6 +53,16 @@ def test_weights_take_sixteen_bytes_in_float32_and_twenty_with_a_copy_in_bf16() 
     assert half.activation_bytes * 2 == single.activation_bytes
 
 
+def test_an_average_of_the_weights_takes_eight_bytes_more() -> None:
+    for training in (
+        {"ema": 0.99},
+        {"optimizer": {"name": "schedule_free"}, "schedule": {"name": "constant", "peak": 0.01}},
+    ):
+        recipe = Recipe.model_validate({"name": "x", "model": SMALL, "training": training})
+        found = estimate(recipe, source_vocab=400, target_vocab=400, precision="fp32", world_size=1)
+        assert found.weight_bytes == 24 * found.num_parameters
+
+
 def test_activations_follow_the_micro_batch_not_the_batch() -> None:
     few, many = (needs(max_tokens=tokens) for tokens in (2000, 4000))
     assert many.activation_bytes == 2 * few.activation_bytes
@@ -77,9 +87,10 @@ def train(recipe, tokens):
     ids = np.random.default_rng(1).integers(4, 8000, count * 20).astype(np.uint16)
     side = TokenFile(ids, np.arange(count + 1) * 20)
     model = Transformer(recipe.model, source_vocab=8000, target_vocab=8000)
-    updater = Updater(recipe, TokenPairs(side, side), model, precision="fp32", ranks=Ranks(0, 1, torch.device("cpu")))
+    pairs = TokenPairs(side, side)
+    updater = Updater(recipe, pairs, model, precision="fp32", ranks=Ranks(0, 1, torch.device("cpu")))
     for number in (1, 2):
-        updater.update([np.arange(count)], number=number, target_tokens=count * 20)
+        updater.update([pairs.rows(np.arange(count))], number=number, target_tokens=count * 20)
 
 small = Recipe.model_validate(json.loads(sys.argv[2]))
 train(small, 100)

@@ -25,7 +25,9 @@ class Case:
     vocab: int
 
     def ours(self, smoothing: float) -> Loss:
-        return smoothed_cross_entropy(self.hidden, self.weight, self.gold, vocab=self.vocab, smoothing=smoothing)
+        return smoothed_cross_entropy(
+            self.hidden, self.weight, self.gold, output_bias=None, vocab=self.vocab, smoothing=smoothing
+        )
 
     def theirs(self, smoothing: float) -> tuple[Tensor, Tensor]:
         """torch's sum in float64 and its gradient for hidden, and for the pieces' rows, as one vector."""
@@ -61,6 +63,21 @@ def test_value_and_gradient_are_torch_s(vocab: int, rows: int, smoothing: float)
     value, gradient = case.theirs(smoothing)
     assert_near(case.ours(smoothing).smoothed, value)
     assert_near(case.gradient(smoothing), gradient)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_bias_is_added_to_the_logits_and_has_torch_s_gradient(smoothing: float) -> None:
+    case = make_case(vocab=5, rows=8)
+    bias = torch.linspace(-2, 2, 8).requires_grad_()
+    ours = smoothed_cross_entropy(
+        case.hidden, case.weight, case.gold, output_bias=bias, vocab=5, smoothing=smoothing
+    ).smoothed
+    logits = (case.hidden @ case.weight.T + bias)[:, :5]
+    theirs = F.cross_entropy(logits, case.gold, label_smoothing=smoothing, reduction="sum")
+    assert_near(ours, theirs.double())
+    inputs = (case.hidden, case.weight, bias)
+    for mine, other in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs), strict=True):
+        assert_near(mine, other.double())
 
 
 @pytest.mark.parametrize("elements", [1, 8, 20, 24, 10_000])
@@ -112,7 +129,7 @@ def test_extreme_logits_neither_overflow_nor_underflow(scale: float, smoothing: 
 
 def test_a_certain_prediction_has_no_loss() -> None:
     hidden, weight = torch.eye(4)[:1] * 200, torch.eye(4)
-    loss = smoothed_cross_entropy(hidden, weight, torch.tensor([0]), vocab=4, smoothing=0.0)
+    loss = smoothed_cross_entropy(hidden, weight, torch.tensor([0]), output_bias=None, vocab=4, smoothing=0.0)
     assert loss.smoothed.item() == loss.nll.item() == 0
 
 

@@ -1,13 +1,15 @@
-"""Adam and AdamW over flat weights against torch's over separate parameters."""
+"""Optimizers over flat weights against torch's, and the package's, over separate parameters."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from schedulefree import AdamWScheduleFree
 from torch import Tensor, nn
 
-from nmt_cli.recipe.schema import AdamConfig, AdamWConfig
-from nmt_cli.training.optimizers import Optimizer
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import AdamConfig, AdamWConfig, ModelConfig, MuonConfig, Recipe, ScheduleFreeConfig
+from nmt_cli.training.optimizers import Adam, Optimizer, OptimizerConfig, build_optimizer
 from nmt_cli.training.weights import MasterWeights
 
 Config = AdamConfig | AdamWConfig
@@ -59,7 +61,7 @@ def torch_s(config: Config, parameters: list[nn.Parameter], *, is_fused: bool) -
 def test_the_trajectory_is_torch_s_over_separate_parameters(config: Config, is_fused: bool) -> None:
     model, twin = network(), network()
     weights = MasterWeights(model, precision="fp32")
-    optimizer = Optimizer(weights, config)
+    optimizer = Adam(weights, config)
     reference = torch_s(config, list(twin.parameters()), is_fused=is_fused)
     for update in range(1, UPDATES + 1):
         take(weights, optimizer, range(update, update + 1))
@@ -77,7 +79,7 @@ def test_the_first_update_is_the_rate_towards_the_sign_of_the_gradient() -> None
     weights = MasterWeights(network(), precision="fp32")
     before = weights.values.clone()
     weights.gradients.copy_(torch.linspace(-3, 3, len(before)) + 0.01)
-    Optimizer(weights, AdamConfig()).step(learning_rate=0.125)
+    Adam(weights, AdamConfig()).step(learning_rate=0.125)
     # With bias correction the first moments' ratio is +-1 (Kingma and Ba 2015, section 2.1).
     expected = before - 0.125 * weights.gradients.sign()
     torch.testing.assert_close(weights.values, expected, rtol=0, atol=1e-6)
@@ -88,7 +90,7 @@ def test_adamw_decays_matrices_alone_and_adam_nothing() -> None:
         model = network()
         weights = MasterWeights(model, precision="fp32")
         before = {name: tensor.clone() for name, tensor in weights.named(weights.values).items()}
-        Optimizer(weights, config).step(learning_rate=0.5)
+        Adam(weights, config).step(learning_rate=0.5)
         for name, parameter in model.named_parameters():
             expected = before[name] * (factor if parameter.ndim == 2 else 1.0)
             torch.testing.assert_close(parameter.detach(), expected, rtol=1e-6, atol=0)
@@ -97,38 +99,150 @@ def test_adamw_decays_matrices_alone_and_adam_nothing() -> None:
 def test_moments_are_running_means_of_gradients_and_of_their_squares() -> None:
     config = AdamConfig(beta1=0.8, beta2=0.9)
     weights = MasterWeights(network(), precision="fp32")
-    optimizer = Optimizer(weights, config)
+    optimizer = Adam(weights, config)
     means, squares = torch.zeros_like(weights.values), torch.zeros_like(weights.values)
     for update in range(1, 6):
         take(weights, optimizer, range(update, update + 1))
         gradient = gradients_of(update, weights.values)
         means, squares = 0.8 * means + 0.2 * gradient, 0.9 * squares + 0.1 * gradient**2
-    torch.testing.assert_close(optimizer.moments["exp_avg"], means, rtol=1e-5, atol=1e-12)
-    torch.testing.assert_close(optimizer.moments["exp_avg_sq"], squares, rtol=1e-5, atol=1e-20)
+    for moment, expected, smallest in (("exp_avg", means, 1e-12), ("exp_avg_sq", squares, 1e-20)):
+        for name, part in weights.named(expected).items():
+            torch.testing.assert_close(optimizer.state[f"{moment}.{name}"], part, rtol=1e-5, atol=smallest)
 
 
 def test_moments_are_zero_before_the_first_update() -> None:
     weights = MasterWeights(network(), precision="fp32")
-    moments = Optimizer(weights, AdamConfig()).moments
-    assert tuple(moments) == ("exp_avg", "exp_avg_sq")
-    for moment in moments.values():
-        assert torch.equal(moment, torch.zeros_like(weights.values))
+    state = Adam(weights, AdamConfig()).state
+    assert set(state) == {f"{moment}.{name}" for moment in ("exp_avg", "exp_avg_sq") for name in weights.shapes}
+    for moment in state.values():
+        assert torch.equal(moment, torch.zeros_like(moment))
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["adam", "other betas", "adamw"])
-def test_loaded_moments_go_on_bitwise(config: Config) -> None:
-    straight = MasterWeights(network(), precision="fp32")
-    take(straight, Optimizer(straight, config), range(1, UPDATES + 1))
+TINY = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=12, heads=2, d_k=4, d_v=3)
+ALL: dict[str, OptimizerConfig] = {
+    "adam": AdamConfig(),
+    "adamw": AdamWConfig(beta1=0.85, beta2=0.95, epsilon=1e-7, weight_decay=0.3),
+    "muon": MuonConfig(momentum=0.9, weight_decay=0.1),
+    "schedule_free": ScheduleFreeConfig(weight_decay=0.1),
+}
 
-    first = MasterWeights(network(), precision="fp32")
-    optimizer = Optimizer(first, config)
-    take(first, optimizer, range(1, 11))
-    saved = {name: moment.clone() for name, moment in optimizer.moments.items()}
-    second = MasterWeights(network(), precision="fp32")
+
+def transformer() -> Transformer:
+    torch.manual_seed(1)
+    return Transformer(TINY, source_vocab=20, target_vocab=20)
+
+
+def recipe_with(config: OptimizerConfig, *, ema: float | None = None) -> Recipe:
+    schedule = {"name": "constant", "peak": 0.01} if isinstance(config, ScheduleFreeConfig) else {"name": "noam"}
+    return Recipe.model_validate(
+        {"name": "x", "model": TINY, "training": {"optimizer": config, "schedule": schedule, "ema": ema}}
+    )
+
+
+def begun(config: OptimizerConfig, *, ema: float | None = None) -> tuple[MasterWeights, Optimizer]:
+    weights = MasterWeights(transformer(), precision="fp32")
+    return weights, build_optimizer(weights, recipe_with(config, ema=ema))
+
+
+CASES = [(config, None) for config in ALL.values()] + [(AdamConfig(), 0.9)]
+
+
+@pytest.mark.parametrize(("config", "ema"), CASES, ids=[*ALL, "adam with ema"])
+def test_a_loaded_state_goes_on_bitwise(config: OptimizerConfig, ema: float | None) -> None:
+    straight, optimizer = begun(config, ema=ema)
+    take(straight, optimizer, range(1, UPDATES + 1))
+
+    first, stopped = begun(config, ema=ema)
+    take(first, stopped, range(1, 11))
+    saved = {name: tensor.clone() for name, tensor in stopped.state.items()}
+    second, resumed = begun(config, ema=ema)
     second.values.copy_(first.values)
-    resumed = Optimizer(second, config)
-    for name, moment in resumed.moments.items():
-        moment.copy_(saved[name])
-    resumed.continue_after(10)
+    resumed.load(saved, updates=10)
     take(second, resumed, range(11, UPDATES + 1))
     assert torch.equal(second.values, straight.values)
+    evaluated, expected = resumed.evaluation_values(), optimizer.evaluation_values()
+    assert (evaluated is None) == (expected is None)
+    if evaluated is not None and expected is not None:
+        assert torch.equal(evaluated, expected)
+
+
+def test_muon_orthogonalises_each_matrix_by_itself_and_leaves_the_rest_to_adamw() -> None:
+    config = MuonConfig(momentum=0.9, weight_decay=0.1)
+    weights, optimizer = begun(config)
+    twin = transformer()
+    matrices: list[nn.Parameter] = []
+    whole: dict[str, list[nn.Parameter]] = {}
+    widths = {"qkv": [8, 8, 6], "kv": [8, 6]}
+    others = []
+    for name, parameter in twin.named_parameters():
+        if parameter.ndim < 2 or name == "output_weight":
+            others.append(parameter)
+            continue
+        rows = widths.get(name.split(".")[-2], [len(parameter)])
+        whole[name] = [nn.Parameter(part.clone()) for part in parameter.detach().split(rows)]
+        matrices += whole[name]
+    assert len(whole) == 2 + 2 + 3 + 2 + 2
+    muon = torch.optim.Muon(matrices, momentum=0.9, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(others, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
+    for update in range(1, 6):
+        take(weights, optimizer, range(update, update + 1))
+        for name, gradient in weights.named(gradients_of(update, weights.values)).items():
+            if name in whole:
+                rows = [len(part) for part in whole[name]]
+                for part, of_part in zip(whole[name], gradient.split(rows), strict=True):
+                    part.grad = of_part.clone()
+            else:
+                twin.get_parameter(name).grad = gradient.clone()
+        references: list[torch.optim.Optimizer] = [muon, adamw]
+        for reference in references:
+            for group in reference.param_groups:
+                group["lr"] = rate(update)
+            reference.step()
+    for name, value in weights.named(weights.values).items():
+        expected = torch.cat([part.detach() for part in whole[name]]) if name in whole else twin.get_parameter(name)
+        torch.testing.assert_close(value, expected.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_schedule_free_is_the_package_s_over_separate_parameters() -> None:
+    config = ScheduleFreeConfig(beta1=0.8, beta2=0.95, epsilon=1e-7, weight_decay=0.1)
+    weights, optimizer = begun(config)
+    twin = transformer()
+    groups = [
+        {"params": [one for one in twin.parameters() if one.ndim == 2], "weight_decay": 0.1},
+        {"params": [one for one in twin.parameters() if one.ndim < 2], "weight_decay": 0.0},
+    ]
+    reference = AdamWScheduleFree(groups, betas=(0.8, 0.95), eps=1e-7)
+    reference.train()
+    for update in range(1, 8):
+        take(weights, optimizer, range(update, update + 1))
+        for name, gradient in weights.named(gradients_of(update, weights.values)).items():
+            twin.get_parameter(name).grad = gradient.clone()
+        for group in reference.param_groups:
+            group["lr"] = rate(update)
+        reference.step()
+    for name, value in weights.named(weights.values).items():
+        torch.testing.assert_close(value, twin.get_parameter(name).detach(), rtol=1e-5, atol=1e-6)
+    reference.eval()
+    averaged = optimizer.evaluation_values()
+    assert averaged is not None
+    for name, value in weights.named(averaged).items():
+        torch.testing.assert_close(value, twin.get_parameter(name).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_moving_average_follows_the_weights_and_stands_in_for_them() -> None:
+    weights, optimizer = begun(AdamConfig(), ema=0.5)
+    average = weights.values.clone()
+    for update in range(1, 13):
+        take(weights, optimizer, range(update, update + 1))
+        decay = min(0.5, (1 + update) / (10 + update))
+        average = decay * average + (1 - decay) * weights.values
+    evaluated = optimizer.evaluation_values()
+    assert evaluated is not None
+    torch.testing.assert_close(evaluated, average, rtol=1e-5, atol=1e-7)
+    trained = weights.values.clone()
+    with weights.replaced_by(evaluated):
+        assert torch.equal(weights.values, evaluated)
+        assert weights.set_aside is not None
+        assert torch.equal(weights.set_aside, trained)
+    assert torch.equal(weights.values, trained)
+    assert weights.set_aside is None

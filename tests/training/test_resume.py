@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from nmt_cli.bundle.config import load_config
 from nmt_cli.bundle.run import open_run
 from nmt_cli.dataset.store import PreparedData
+from nmt_cli.decoding.batches import search_batches
 from nmt_cli.errors import ModelError, RecipeError
 from tests.training.tiny import checkpoint, checkpoints, events, prepare_tiny, stopped_after, train
 
@@ -110,6 +112,32 @@ def test_a_stopped_run_says_how_to_go_on_and_that_it_does(
     train(prepared, run)
     assert caplog.messages[0] == f"resuming {run} after update 3"
     assert events(run, "resume") == [{"event": "resume", "update": 3}]
+
+
+@pytest.mark.parametrize("updates", [24, 30])
+def test_a_signal_during_a_validation_does_not_wait_for_its_end(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: int
+) -> None:
+    settings = (f"training.updates={updates}", "validation.every=24", "training.checkpoint_every=20")
+    assert train(prepared, tmp_path / "whole", *settings) == 0
+    searched = 0
+
+    def with_signal(*arguments: Any, **options: Any) -> Any:
+        nonlocal searched
+        searched += 1
+        if len(arguments[1]) > 2 or searched > 4:  # it is not the sanity pass, which translates two sentences
+            os.kill(os.getpid(), signal.SIGTERM)
+        return search_batches(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nmt_cli.training.validation.search_batches", with_signal)
+        for _ in range(2):  # the second start is interrupted in the same validation, which comes first in it
+            assert train(prepared, tmp_path / "run", *settings) == 75
+            assert checkpoints(tmp_path / "run") == [20, 24]
+            assert events(tmp_path / "run", "validation") == []
+    assert train(prepared, tmp_path / "run", *settings) == 0
+    assert validations(tmp_path / "run") == validations(tmp_path / "whole")
+    assert checkpoint(tmp_path / "run", updates) == checkpoint(tmp_path / "whole", updates)
 
 
 def test_another_precision_is_refused_and_the_hint_helps(

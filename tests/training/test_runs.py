@@ -37,7 +37,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
 
 def test_a_new_run_says_what_it_was_begun_with(prepared: PreparedData, recipe: Recipe, tmp_path: Path) -> None:
     directory = tmp_path / "runs/small"
-    run = open_or_begin(directory, recipe, prepared, command=COMMAND, restart=False)
+    run = open_or_begin(directory, recipe, prepared, command=COMMAND, restart=False, init_from=None)
     assert sorted(files_in(directory)) == ["recipe.yaml", "run.json", "source.spm", "target.spm"]
     assert [path.name for path in directory.parent.iterdir()] == ["small"]
     record = run.record
@@ -52,30 +52,30 @@ def test_a_new_run_says_what_it_was_begun_with(prepared: PreparedData, recipe: R
 
 
 def test_a_run_that_is_there_is_kept_as_it_is(prepared: PreparedData, recipe: Recipe, tmp_path: Path) -> None:
-    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False, init_from=None)
     before = files_in(tmp_path / "run")
-    open_or_begin(tmp_path / "run", recipe, prepared, command=["another"], restart=False)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=["another"], restart=False, init_from=None)
     assert files_in(tmp_path / "run") == before
 
 
 def test_an_end_that_is_past_is_refused(prepared: PreparedData, recipe_file: Path, tmp_path: Path) -> None:
     recipe = load_recipe(recipe_file)
     directory = tmp_path / "run"
-    open_or_begin(directory, recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(directory, recipe, prepared, command=COMMAND, restart=False, init_from=None)
     checkpoint = directory / "checkpoints" / f"update-{recipe.training.updates:08d}"
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").write_text("{}")
     before = files_in(directory)
-    open_or_begin(directory, recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(directory, recipe, prepared, command=COMMAND, restart=False, init_from=None)
     shorter = load_recipe(recipe_file, overrides=["training.updates=2"])
     with pytest.raises(RecipeError, match=r"has taken \d+ updates, more than training\.updates, 2") as error:
-        open_or_begin(directory, shorter, prepared, command=COMMAND, restart=False)
+        open_or_begin(directory, shorter, prepared, command=COMMAND, restart=False, init_from=None)
     assert error.value.hint.startswith(f"give --set training.updates={recipe.training.updates} or more")
     assert files_in(directory) == before
 
 
 def test_the_end_is_noted_and_taken_back(prepared: PreparedData, recipe: Recipe, tmp_path: Path) -> None:
-    run = open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False)
+    run = open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False, init_from=None)
     finished = mark_finished(run, is_finished=True).record
     assert finished.finished is not None
     assert datetime.fromisoformat(finished.finished) >= datetime.fromisoformat(finished.started)
@@ -90,7 +90,7 @@ def test_a_folder_of_other_things_is_refused_even_with_restart(
     (tmp_path / "thesis/chapter1.tex").write_text("years of work")
     for restart in (False, True):
         with pytest.raises(ModelError) as caught:
-            open_or_begin(tmp_path / "thesis", recipe, prepared, command=COMMAND, restart=restart)
+            open_or_begin(tmp_path / "thesis", recipe, prepared, command=COMMAND, restart=restart, init_from=None)
         error = caught.value
         assert error.exit_code == 5
         assert error.message == f"{tmp_path / 'thesis'} exists and is not a run"
@@ -101,14 +101,14 @@ def test_a_folder_of_other_things_is_refused_even_with_restart(
 
 def test_an_empty_folder_becomes_a_run(prepared: PreparedData, recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False, init_from=None)
     assert (tmp_path / "run/run.json").is_file()
 
 
 def test_restart_removes_the_run_and_all_that_is_in_it(prepared: PreparedData, recipe: Recipe, tmp_path: Path) -> None:
-    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False, init_from=None)
     (tmp_path / "run/checkpoints").mkdir()
-    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=True)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=True, init_from=None)
     assert not (tmp_path / "run/checkpoints").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "tiny.yaml"]
 
@@ -116,10 +116,10 @@ def test_restart_removes_the_run_and_all_that_is_in_it(prepared: PreparedData, r
 def test_a_restart_that_was_killed_while_it_removed_the_run_goes_on(
     prepared: PreparedData, recipe: Recipe, tmp_path: Path
 ) -> None:
-    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False, init_from=None)
     (tmp_path / "run").rename(tmp_path / ".run.removed")
     (tmp_path / ".run.removed/run.json").unlink()
-    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=True)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=True, init_from=None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "tiny.yaml"]
 
 
@@ -148,10 +148,10 @@ def test_a_run_that_saved_nothing_is_begun_anew_with_other_settings(
 ) -> None:
     other = load_recipe(recipe_file, overrides=["training.seed=2"])
     run = tmp_path / "run"
-    open_or_begin(run, recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(run, recipe, prepared, command=COMMAND, restart=False, init_from=None)
     (run / "metrics.jsonl").write_text("of the start that failed\n")
     (run / "checkpoints/.update-00000100.partial").mkdir(parents=True)
-    assert open_or_begin(run, other, prepared, command=COMMAND, restart=False).recipe.training.seed == 2
+    assert open_or_begin(run, other, prepared, command=COMMAND, restart=False, init_from=None).recipe.training.seed == 2
     assert not (run / "metrics.jsonl").exists()
 
 
@@ -163,33 +163,33 @@ def test_a_run_that_holds_anything_else_is_not(
 ) -> None:
     other = load_recipe(recipe_file, overrides=["training.seed=2"])
     run = tmp_path / "run"
-    open_or_begin(run, recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(run, recipe, prepared, command=COMMAND, restart=False, init_from=None)
     (run / kept).mkdir(parents=True)
     with pytest.raises(RecipeError, match=r"was trained with training\.seed 1, not 2"):
-        open_or_begin(run, other, prepared, command=COMMAND, restart=False)
+        open_or_begin(run, other, prepared, command=COMMAND, restart=False, init_from=None)
     assert (run / kept.replace(".update", "update").removesuffix(".retired")).exists()
 
 
 def test_a_changed_tokenizer_is_refused_as_other_data(prepared: PreparedData, recipe: Recipe, tmp_path: Path) -> None:
-    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False, init_from=None)
     (tmp_path / "run/checkpoints/update-00000100").mkdir(parents=True)
     other = prepare_tiny(tmp_path / "other", "tokenizer.vocab_size=380")
     with pytest.raises(RecipeError, match="was begun with other data than"):
-        open_or_begin(tmp_path / "run", recipe, other, command=COMMAND, restart=False)
+        open_or_begin(tmp_path / "run", recipe, other, command=COMMAND, restart=False, init_from=None)
 
 
 def test_data_that_were_moved_are_the_same_data(prepared: PreparedData, recipe: Recipe, tmp_path: Path) -> None:
-    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=COMMAND, restart=False, init_from=None)
     shutil.copytree(prepared.directory, tmp_path / "moved")
     moved = type(prepared)(tmp_path / "moved", prepared.manifest)
-    open_or_begin(tmp_path / "run", recipe, moved, command=COMMAND, restart=False)
+    open_or_begin(tmp_path / "run", recipe, moved, command=COMMAND, restart=False, init_from=None)
 
 
 def test_the_fingerprint_tells_trainings_apart_by_what_weights_follow_from(
     prepared: PreparedData, recipe_file: Path, tmp_path: Path
 ) -> None:
     def fingerprint(*overrides: str, data: PreparedData = prepared) -> str:
-        return recipe_fingerprint(load_recipe(recipe_file, overrides=overrides), data)
+        return recipe_fingerprint(load_recipe(recipe_file, overrides=overrides), data, init_from=None)
 
     plain = fingerprint()
     assert fingerprint("training.updates=30", "training.keep_last=3", "decoding.beam=1", "name=x") == plain
@@ -205,7 +205,9 @@ def test_the_fingerprint_tells_trainings_apart_by_what_weights_follow_from(
 def test_a_cosine_is_told_apart_by_its_length(prepared: PreparedData, recipe_file: Path) -> None:
     cosine = "training.schedule={name: cosine, peak: 1e-3, warmup_updates: 2}"
     first, second = (
-        recipe_fingerprint(load_recipe(recipe_file, overrides=[cosine, f"training.updates={updates}"]), prepared)
+        recipe_fingerprint(
+            load_recipe(recipe_file, overrides=[cosine, f"training.updates={updates}"]), prepared, init_from=None
+        )
         for updates in (20, 30)
     )
     assert first != second

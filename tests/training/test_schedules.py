@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from nmt_cli.recipe.schema import CosineConfig, NoamConfig
+from nmt_cli.recipe.schema import ConstantConfig, CosineConfig, NoamConfig, WsdConfig
 from nmt_cli.training.schedules import cosine, learning_rate, noam
 
 
@@ -71,3 +71,20 @@ def test_the_recipe_s_schedule_is_taken() -> None:
     assert rate == noam(77, factor=2.0, warmup_updates=300, d_model=256)
     rate = learning_rate(CosineConfig(peak=3e-4, warmup_updates=300), update=577, updates=900, d_model=256)
     assert rate == cosine(577, peak=3e-4, warmup_updates=300, updates=900)
+
+
+def test_wsd_rises_stays_and_falls_to_zero_after_the_last_update() -> None:
+    schedule = WsdConfig(peak=0.5, warmup_updates=4, decay_updates=4)
+    rates = [learning_rate(schedule, update=update, updates=12, d_model=512) for update in range(1, 14)]
+    assert rates == pytest.approx([0.125, 0.25, 0.375, *[0.5] * 5, 0.4, 0.3, 0.2, 0.1, 0.0])
+
+
+def test_constant_rises_and_stays() -> None:
+    schedule = ConstantConfig(peak=0.5, warmup_updates=4)
+    assert [learning_rate(schedule, update=update, updates=9, d_model=1) for update in (1, 2, 4, 5, 900)] == [
+        0.125,
+        0.25,
+        0.5,
+        0.5,
+        0.5,
+    ]

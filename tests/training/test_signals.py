@@ -26,7 +26,7 @@ def send(number: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_noted_and_interrupts_nothing(number: int) -> None:
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-    stop = StopSignal()
+    stop = StopSignal(comes_twice=False)
     with stop.listening():
         assert stop.received is None
         send(number)
@@ -35,15 +35,26 @@ def test_a_signal_is_noted_and_interrupts_nothing(number: int) -> None:
 
 
 def test_a_second_ctrl_c_does_not_wait() -> None:
-    stop = StopSignal()
+    stop = StopSignal(comes_twice=False)
     with stop.listening():
         send(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
 
 
+def test_under_torchrun_a_ctrl_c_that_comes_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = StopSignal(comes_twice=True)
+    with stop.listening():
+        send(signal.SIGINT)
+        send(signal.SIGINT)
+        now = time.monotonic()
+        monkeypatch.setattr("time.monotonic", lambda: now + 1)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
 def test_sigterm_may_come_twice_as_from_a_scheduler_and_from_torchrun() -> None:
-    stop = StopSignal()
+    stop = StopSignal(comes_twice=False)
     with stop.listening():
         send(signal.SIGTERM)
         send(signal.SIGTERM)

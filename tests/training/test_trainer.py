@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from nmt_cli.bundle.config import load_config
 from nmt_cli.bundle.weights import read_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
+from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training.loss import Loss
+from nmt_cli.training.order import DataOrder
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.training.tiny import (
+    RECIPE,
     checkpoint,
     checkpoints,
     events,
@@ -30,6 +34,14 @@ from tests.training.tiny import (
 )
 
 EVERY_UPDATE = ("training.updates=8", "training.checkpoint_every=1", "training.log_every=1")
+
+
+def pairs_of_update(data: PreparedData, folder: Path, number: int) -> list[list[int]]:
+    """The pairs of each micro-batch of an update."""
+    (folder / "order.yaml").write_text(RECIPE, encoding="utf-8")
+    order = DataOrder(data, load_recipe(folder / "order.yaml", overrides=()), world_size=1, fallback=folder)
+    micro = [order.next() for _ in range(number)][-1]
+    return [rows["pair"].tolist() for rows in micro]
 
 
 @pytest.fixture
@@ -67,9 +79,9 @@ def test_one_update_that_is_not_finite_is_skipped_and_training_goes_on(
         (6, 5, 0),
     ]
     assert [state["index"] for state in states] == [4, 5, 6]
-    assert events(run, "skipped") == [
-        {"event": "skipped", "update": 5, "reason": "gradients are not finite", "in_row": 1}
-    ]
+    (skipped,) = events(run, "skipped")
+    assert skipped.pop("pairs") == sorted(chain(*pairs_of_update(prepared, tmp_path, 5)))
+    assert skipped == {"event": "skipped", "update": 5, "reason": "gradients are not finite", "in_row": 1}
     tensors = read_tensors(run / "model/model.safetensors", hint="")
     assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
 
@@ -109,7 +121,7 @@ def test_several_updates_in_a_row_that_are_not_finite_end_the_training(
     run = tmp_path / "run"
     for _ in range(2):  # the same command fails in the same way
         with pytest.raises(TrainingError) as caught:
-            train(prepared, run, *EVERY_UPDATE, "training.max_skipped_updates=3")
+            train(prepared, run, *EVERY_UPDATE, "training.max_skipped_updates=3", "training.max_returns=0")
         error = caught.value
         assert error.exit_code == 7
         assert error.message == "4 updates in a row had gradients that are not finite, the last at update 6"
@@ -126,7 +138,14 @@ def test_a_learning_rate_far_too_high_ends_in_the_same_error_or_a_loss_that_tell
 ) -> None:
     schedule = "training.schedule={name: noam, factor: 1e30, warmup_updates: 1}"
     with pytest.raises(TrainingError) as caught:
-        train(prepared, tmp_path / "run", schedule, "training.max_skipped_updates=2", "training.updates=12")
+        train(
+            prepared,
+            tmp_path / "run",
+            schedule,
+            "training.max_skipped_updates=2",
+            "training.updates=12",
+            "training.max_returns=0",
+        )
     assert "not finite" in caught.value.message
     assert "lower the learning rate" in caught.value.hint
 
@@ -148,7 +167,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def install(*, loss: list[float], bleu: list[float] | None = None) -> None:
         losses, bleus = iter(loss), iter(bleu or [0.0] * len(loss))
 
-        def measure(self: Validator, *models: object, max_sentences: int | None) -> Validation:
+        def measure(self: Validator, *models: object, max_sentences: int | None, beat: object) -> Validation:
             if max_sentences is not None:
                 return Validation(9.0, 9.0, 9.0, 0.0, None, 0.0)
             return Validation(next(losses), 1.0, math.e, next(bleus), "signature", 0.0)
@@ -291,5 +310,5 @@ def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
     decode(model=run / "averaged", source=folder / "few.en", output=folder / "few.hyp", device="cpu")
     translations = (folder / "few.hyp").read_text(encoding="utf-8").splitlines()
     assert sum(found == right for found, (_, right) in zip(translations, pairs, strict=True)) >= 27
-    score([str(folder / "few.de")], hypothesis=str(folder / "few.hyp"), as_json=True)
+    score([str(folder / "few.de")], hypotheses=[str(folder / "few.hyp")], as_object=True)
     assert json.loads(capsys.readouterr().out)["scores"]["BLEU"]["score"] > 90

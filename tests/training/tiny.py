@@ -103,7 +103,7 @@ def prepare_tiny(
         overrides=["tokenizer.vocab_size=400", *settings],
     )
     output = folder / "data" / name
-    prepare(located, output=output, overwrite=False, num_threads=1, progress=lambda stage, done, total: None)
+    prepare(located, output=output, overwrite=False, num_workers=1, progress=lambda stage, done, total: None)
     return open_prepared(output)
 
 

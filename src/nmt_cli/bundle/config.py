@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, model_validator
 
+from nmt_cli import __version__
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.recipe.documents import parse_document, validate
 from nmt_cli.recipe.schema import PositiveInt, Recipe, Section
@@ -53,8 +56,8 @@ class BundleConfig(Section):
     nmt_version: str
     languages: Languages
     vocabulary: Vocabulary
-    updates: Annotated[list[PositiveInt], Field(min_length=1)] = Field(
-        description="updates of the checkpoints that were averaged, or of the single one, ascending"
+    updates: list[PositiveInt] = Field(
+        description="updates of the checkpoints that were averaged, or of the single one, ascending; none: imported"
     )
     validation: list[Measurement] = Field([], description="what training measured at those updates")
     recipe: Recipe
@@ -75,12 +78,26 @@ def dump_config(config: BundleConfig) -> str:
 def load_config(path: Path) -> BundleConfig:
     """The configuration of the model directory `path`; ModelError names file and line of what cannot be read."""
     file = path / CONFIG
+    values: dict[str, Any] = {}
     try:
-        text = file.read_text(encoding="utf-8")
-        return validate(parse_document(text, source=str(file)), BundleConfig, source=str(file), fix=DAMAGED)
+        document = parse_document(file.read_text(encoding="utf-8"), source=str(file))
+        values = document.values
+        return validate(document, BundleConfig, source=str(file), fix=DAMAGED)
     except FileNotFoundError:
         raise ModelError(f"{CONFIG} is missing", where=str(file), hint=DAMAGED) from None
     except UnicodeDecodeError as problem:
         raise ModelError(f"{CONFIG} is damaged: {problem}", where=str(file), hint=DAMAGED) from None
     except RecipeError as problem:
+        if _is_newer(values):
+            writer = f"{CONFIG} was written by nmt {values.get('nmt_version')}, and this is {__version__}"
+            hint = "pip install -U nmt-cli"
+            raise ModelError(f"{writer}: {problem.message}", where=problem.where, hint=hint) from None
         raise ModelError(problem.message, where=problem.where, hint=problem.hint) from None
+
+
+def _is_newer(values: Mapping[str, Any]) -> bool:
+    """Whether config.yaml is of a later format, or from a later version, than this nmt's."""
+    later_format = isinstance(values.get("format"), int) and values["format"] > 1
+    numbers = [re.findall(r"\d+", str(version)) for version in (values.get("nmt_version", ""), __version__)]
+    theirs, ours = (tuple(map(int, parts)) for parts in numbers)
+    return later_format or theirs > ours

@@ -79,11 +79,14 @@ def require_model(path: Path) -> None:
             hint = "give a model directory, such as runs/NAME/averaged"
             raise ModelError(f"{path} is prepared data, not a model directory", where=str(path), hint=hint)
         case None:
+            hint = "nmt average runs/NAME makes a model directory of a run"
             if other := foreign_kind(path):
                 message = f"{path} looks like {other}; nmt reads only model directories that it wrote itself"
+                if (path / "source.spm").is_file() and (path / "vocab.json").is_file():
+                    hint = f"nmt import {path} -o MODEL makes a model directory of it"
             else:
                 message = f"{path} is not a model directory: it has no {CONFIG}"
-            raise ModelError(message, where=str(path), hint="nmt average runs/NAME makes a model directory of a run")
+            raise ModelError(message, where=str(path), hint=hint)
 
 
 def _kind_in_manifest(path: Path) -> str | None:

@@ -22,6 +22,16 @@ CHECKPOINTS = "checkpoints"
 _DAMAGED = "restore the file, or start the run anew in another folder"
 
 
+class InitialModel(BaseModel):
+    """The model directory whose weights a run began with; it is not read again once the run has a checkpoint."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    path: str
+    weights_sha256: str
+    updates: list[int]
+
+
 class RunRecord(BaseModel):
     """run.json: where the run's data come from, when it started, and with which command."""
 
@@ -36,6 +46,7 @@ class RunRecord(BaseModel):
     command: list[str]
     started: str
     finished: str | None = None
+    init_from: InitialModel | None = None
     data_summary: dict[str, Any] = {}
 
 

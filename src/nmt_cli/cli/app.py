@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated
 
 import typer
@@ -19,7 +20,7 @@ from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error
 from nmt_cli.cli.spellings import check_spellings
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, NmtError
 
-_COMMANDS = ("prepare", "train", "average", "decode", "score", "info")
+_COMMANDS = ("corpora", "prepare", "train", "average", "decode", "score", "export", "import", "reproduce", "info")
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")]
 # `main` looks for it among the arguments, so that it holds for errors in the arguments as well.
@@ -54,7 +55,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for _name in _COMMANDS:
-    _function = getattr(import_module(f"nmt_cli.cli.{_name}"), _name)
+    _python_name = f"{_name}_" if iskeyword(_name) else _name
+    _function = getattr(import_module(f"nmt_cli.cli.{_python_name}"), _python_name)
     app.command(_name, cls=Command)(_with_common_options(_function))
 
 

@@ -64,8 +64,10 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
     parameter = getattr(problem, "param", None)
     option = getattr(problem, "option_name", None)
     if parameter is not None and hasattr(problem, "param_type"):
-        usage = " ".join([command, _usage(parameter) if isinstance(parameter, TyperArgument) else parameter.opts[0]])
-        return UsageError(f"{parameter.metavar} is missing", where=command, hint=f"{usage}; see {more}")
+        is_argument = isinstance(parameter, TyperArgument)
+        usage = _usage(parameter) if is_argument else f"{parameter.opts[0]} {parameter.metavar}"
+        missing = parameter.metavar if is_argument else parameter.opts[0]
+        return UsageError(f"{missing} is missing", where=command, hint=f"{command} {usage}; see {more}")
     if parameter is not None:
         name = max(parameter.opts, key=len)
         hint = f"{command} {name} {parameter.metavar}; see {more}"

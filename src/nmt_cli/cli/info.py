@@ -105,7 +105,7 @@ def _model_rows(model: dict[str, Any]) -> Rows:
         yield "vocabulary", f"{vocabulary['source']:,} and {vocabulary['target']:,} pieces"
     updates = [f"{update:,}" for update in model["updates"]]
     made = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
-    yield "weights", made + ", ".join(updates)
+    yield "weights", made + ", ".join(updates) if updates else "imported from another program"
     for measured in model["validation"]:
         yield "validation", _measured(measured)
     for signature in sorted({one["signature"] for one in model["validation"] if one["signature"]}):
@@ -185,7 +185,7 @@ def _data_rows(data: dict[str, Any]) -> Rows:
         yield "input", f"{record['name']} ({record['split']})"
     if more:
         yield "", f"and {len(more)} more"
-    yield "report", f"{data['path']}/report.md"
+    yield "report", f"{data['path']}/report.html"
     yield from _damage_rows(data)
 
 

@@ -16,7 +16,9 @@ from nmt_cli.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nmt_cli.preparing.corpora import LocatedCorpus, Split
+    from nmt_cli.preparing.corpora import LocatedCorpus
+    from nmt_cli.preparing.pipeline import Prepared
+    from nmt_cli.preparing.sources.kinds import Split
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ def prepare(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the corpus file; repeatable.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Threads for encoding; else one a CPU.")
+        int | None, typer.Option(min=1, metavar="N", help="Processes that clean and encode; else one a CPU.")
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the prepared data that stands at -o.")
@@ -57,9 +59,6 @@ def prepare(
 
     Example: nmt prepare --train my/train --valid my/valid -l en-de -o data/mine
     """
-    from nmt_cli.preparing.pipeline import prepare as prepare_data
-    from nmt_cli.preparing.progress import show_progress
-
     settings = [*(overrides or []), *([f"limit={limit}"] if limit is not None else [])]
     prefixes: dict[Split, str | None] = {"train": train, "valid": valid, "test": test}
     located = _locate(corpus, prefixes, languages=languages, output=output, settings=settings)
@@ -69,16 +68,28 @@ def prepare(
     if dry_run:
         _show_plan(located, output, overwrite=overwrite)
         return
-    with show_progress() as progress:
-        prepared = prepare_data(
-            located, output=output, overwrite=overwrite, num_threads=workers or _num_cpus(), progress=progress
-        )
+    prepared = _prepare(located, output, overwrite=overwrite, workers=workers)
     if prepared.was_finished:
         logger.info("%s is already prepared from these inputs and settings", output)
     else:
         _show_summary(prepared.report)
-    logger.info("data:   %s (report.md tells more)", output)
+    logger.info("data:   %s (report.html tells more)", output)
     logger.info("next:   nmt train %s --data %s", _recipe_for(located.corpus.name), shlex.quote(str(output)))
+
+
+def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: int | None) -> Prepared:
+    from nmt_cli.preparing import pipeline
+    from nmt_cli.preparing.progress import show_progress
+    from nmt_cli.preparing.workers import num_cpus
+
+    try:
+        with show_progress() as progress:
+            return pipeline.prepare(
+                located, output=output, overwrite=overwrite, num_workers=workers or num_cpus(), progress=progress
+            )
+    except KeyboardInterrupt:
+        logger.warning("interrupted: the same command goes on where this one was")
+        raise
 
 
 def _locate(
@@ -176,9 +187,3 @@ def _recipe_for(corpus: str) -> str:
 
     names = [name for name in packaged_names(kind="recipe") if "/" not in name]
     return next((name for name in names if load_recipe(name).corpus == corpus), "RECIPE")
-
-
-def _num_cpus() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,169 +1,232 @@
-"""`nmt score`: BLEU, chrF and TER of a translation."""
+"""`nmt score`: how good a translation is, whether one is better than another, and how probable a model finds one."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import math
-import os
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.errors import ScoreError, UsageError
+from nmt_cli.cli.score_forced import ForcedOptions, print_forced_scores
+from nmt_cli.cli.score_options import (
+    check_bounds,
+    check_needs,
+    parse_bounds,
+    parse_metrics,
+    refuse_beside,
+    refuse_without,
+    titles,
+)
+from nmt_cli.cli.score_segments import check_segment_options, print_segment_scores
+from nmt_cli.cli.score_tables import Comparison, Scores, as_json, print_scores
+from nmt_cli.cli.score_texts import TextNames, Texts, check_test_set_or_reference, read_texts
+from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.scoring.metrics import MetricName, ScoreReport
-    from nmt_cli.scoring.segments import Segments
+    from nmt_cli.scoring.metrics import EvaluationSet, MetricName
+    from nmt_cli.scoring.significance import TestName
 
-_METRICS: dict[str, MetricName] = {"bleu": "bleu", "chrf": "chrf", "chrf2": "chrf", "ter": "ter"}
-_TITLES: dict[MetricName, str] = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
+_DEFAULT_METRICS = "bleu,chrf,ter"
+_COMET_MODEL = "Unbabel/wmt22-comet-da"
 # The bootstrap of sacreBLEU holds 1,000 resamples of all lines at once: 4 GB at this many.
 _MAX_RESAMPLED_LINES = 50_000
 
+ReferenceArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="REF", help="A reference, or several; - is stdin.")
+]
+HypothesisOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", "-i", metavar="FILE", help="Translation to score; repeated: runs of one system; else stdin."
+    ),
+]
+SourceOption = Annotated[
+    str | None, typer.Option("--source", "-s", metavar="FILE", help="Source text, for comet, --differences, --model.")
+]
+TestSetOption = Annotated[
+    str | None, typer.Option("--test-set", "-t", metavar="NAME", help="sacreBLEU's test set, such as wmt14/full.")
+]
+LanguagesOption = Annotated[
+    str | None, typer.Option("--languages", "-l", metavar="en-de", help="Of the test set, and for paper-bleu.")
+]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", "-m", metavar="NAMES", help="Of bleu, paper-bleu, chrf, chrf++, ter, comet; else bleu,chrf,ter."
+    ),
+]
+CometModelOption = Annotated[
+    str | None, typer.Option(metavar="NAME|FILE", help=f"COMET's model or its checkpoint; else {_COMET_MODEL}.")
+]
+ConfidenceOption = Annotated[
+    bool, typer.Option("--confidence", help="Half the width of the 95% interval too (bootstrap of 1,000).")
+]
+BaselineOption = Annotated[
+    list[str] | None,
+    typer.Option("--baseline", metavar="FILE", help="Another system's translation, to be tested against; repeatable."),
+]
+PairedOption = Annotated[
+    str | None,
+    typer.Option(metavar="bs|ar", help="The test: bootstrap, or approximate randomisation; else bs."),
+]
+SentenceOption = Annotated[bool, typer.Option("--sentence", help="The scores of each sentence, as TSV.")]
+DifferencesOption = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="The N largest gains and losses against the baseline, by the first of -m."),
+]
+ModelOption = Annotated[
+    Path | None, typer.Option("--model", metavar="DIR", help="Give the log-probability of REF under this model.")
+]
+TokensOption = Annotated[bool, typer.Option("--tokens", help="With --model: of each piece.")]
+BatchTokensOption = Annotated[
+    int | None, typer.Option(metavar="N", help="With --model: pieces computed at once; else the model's own.")
+]
+PrecisionOption = Annotated[
+    str | None, typer.Option(metavar="auto|bf16|fp32", help="With --model; auto: fp32 on a CPU, bf16 on a GPU.")
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(metavar="auto|cpu|cuda|cuda:N", help="For --model and comet; auto: a GPU where there is one."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")]
+FailUnderOption = Annotated[
+    list[str] | None,
+    typer.Option("--fail-under", metavar="BLEU=25", help="Exit with 8 below this score; repeatable."),
+]
+
 
 def score(
-    references: Annotated[list[str], typer.Argument(metavar="REF", help="A reference, or several; - is stdin.")],
-    hypothesis: Annotated[
-        str, typer.Option("--input", "-i", metavar="FILE", help="The translation to score; - is stdin.")
-    ] = "-",
-    metrics: Annotated[str, typer.Option("--metrics", "-m", metavar="NAMES", help="Some of these.")] = "bleu,chrf,ter",
-    confidence: Annotated[
-        bool, typer.Option("--confidence", help="Half the width of the 95% interval too (bootstrap of 1,000).")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")] = False,
-    fail_under: Annotated[
-        list[str] | None,
-        typer.Option("--fail-under", metavar="BLEU=25", help="Exit with 8 below this score; repeatable."),
-    ] = None,
+    references: ReferenceArgument = None,
+    hypotheses: HypothesisOption = None,
+    source: SourceOption = None,
+    test_set: TestSetOption = None,
+    languages: LanguagesOption = None,
+    metrics: MetricsOption = None,
+    comet_model: CometModelOption = None,
+    confidence: ConfidenceOption = False,
+    baselines: BaselineOption = None,
+    paired: PairedOption = None,
+    by_sentence: SentenceOption = False,
+    differences: DifferencesOption = None,
+    model: ModelOption = None,
+    tokens: TokensOption = False,
+    batch_tokens: BatchTokensOption = None,
+    precision: PrecisionOption = None,
+    device: DeviceOption = None,
+    as_object: JsonOption = False,
+    fail_under: FailUnderOption = None,
 ) -> None:
-    """Score a translation with sacreBLEU: BLEU, chrF2 and TER, with signatures.
+    """Score a translation: BLEU, chrF, TER, paper-BLEU, COMET; compare systems.
 
     Example: nmt score test.de -i test.hyp --confidence
     """
-    names = _parse_metrics(metrics)
-    bounds = _parse_bounds(fail_under or [], names)
-    hypothesis_text, reference_texts = _read(hypothesis, references)
-    if confidence and len(hypothesis_text.lines) > _MAX_RESAMPLED_LINES:
-        message = f"--confidence takes at most {_MAX_RESAMPLED_LINES:,} lines, not {len(hypothesis_text.lines):,}"
-        raise UsageError(message, where="--confidence", hint="leave it out: over so many lines the interval is narrow")
-
-    from nmt_cli.scoring import metrics as scoring
-
-    reports = scoring.score(
-        hypothesis_text.lines, [text.lines for text in reference_texts], metrics=names, confidence=confidence
-    )
-    if as_json:
-        typer.echo(_as_json(reports, hypothesis_text, reference_texts))
-    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        _print_table(reports)
+    files = TextNames(references or [], hypotheses or [], baselines or [], source, test_set, languages)
+    check_test_set_or_reference(files)
+    if model is not None:
+        others: dict[str, object] = {"-i": hypotheses, "-m": metrics, "--comet-model": comet_model}
+        others |= {"--confidence": confidence, "--baseline": baselines, "--paired": paired}
+        others |= {"--sentence": by_sentence, "--differences": differences, "--fail-under": fail_under}
+        refuse_beside("--model", others, why="it gives the probability of REF, which is no score of a translation")
+        how = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
+        print_forced_scores(read_texts(files), how, with_tokens=tokens, as_object=as_object)
+        return
+    refuse_without("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
+    files = replace(files, hypotheses=hypotheses or ["-"])
+    wanted = parse_metrics(_DEFAULT_METRICS if metrics is None else metrics)
+    bounds = parse_bounds(fail_under or [], wanted)
+    _check_options(files, wanted, comet_model=comet_model, device=device, paired=paired)
+    if by_sentence or differences is not None:
+        beside = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
+        check_segment_options(files, wanted, beside, by_sentence=by_sentence, differences=differences)
+        texts = read_texts(files)
+        against = _evaluation_set(texts, wanted, comet_model=comet_model, device=device)
+        print_segment_scores(texts, against, wanted, differences=differences, as_object=as_object)
+        return
+    texts = read_texts(files)
+    _check_resampled(texts, confidence=confidence)
+    against = _evaluation_set(texts, wanted, comet_model=comet_model, device=device)
+    scores = _measure(texts, against, wanted, confidence=confidence, test="ar" if paired == "ar" else "bs")
+    if as_object:
+        typer.echo(as_json(scores))
     else:
-        typer.echo("\n".join(_as_line(report) for report in reports))
-    _check_bounds(reports, bounds)
+        print_scores(scores)
+    check_bounds(scores.values(), bounds)
 
 
-def _parse_metrics(text: str) -> list[MetricName]:
-    names = [_metric(name, where="-m") for name in text.split(",")]
-    return list(dict.fromkeys(names))
+def _check_options(
+    files: TextNames, metrics: Sequence[MetricName], *, comet_model: str | None, device: str | None, paired: str | None
+) -> None:
+    """Raise UsageError for options that mean nothing together, before anything is read."""
+    if paired not in (None, "bs", "ar"):
+        raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
+    if not files.baselines:
+        refuse_without("--baseline", {"--paired": paired})
+    if "comet" not in metrics:
+        refuse_without("-m comet", {"--comet-model": comet_model})
+        refuse_without("-m comet or --model", {"--device": device})
+    if "paper-bleu" not in metrics and files.test_set is None:
+        refuse_without("-t or -m paper-bleu", {"-l": files.languages})
+    has_source = files.source is not None or files.test_set is not None
+    check_needs(metrics, languages=files.languages, has_source=has_source)
 
 
-def _metric(name: str, *, where: str) -> MetricName:
-    key = name.strip().lower()
-    if key not in _METRICS:
-        near = difflib.get_close_matches(key, _METRICS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "take one or more of bleu,chrf,ter"
-        raise UsageError(f"there is no metric {name.strip()!r}", where=where, hint=hint)
-    return _METRICS[key]
+def _check_resampled(texts: Texts, *, confidence: bool) -> None:
+    option = "--baseline" if texts.baselines else "--confidence" if confidence else None
+    if option is not None and texts.num_lines > _MAX_RESAMPLED_LINES:
+        message = f"{option} takes at most {_MAX_RESAMPLED_LINES:,} lines, not {texts.num_lines:,}"
+        hint = "leave it out: over so many lines the interval is narrow"
+        raise UsageError(message, where=option, hint=hint)
 
 
-def _parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[MetricName, float]:
-    """The lowest scores allowed. TER takes none: there lower is better, the reverse of what the flag's name says."""
-    bounds: dict[MetricName, float] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        where = f"--fail-under {text}"
-        if not equals:
-            hint = "for example --fail-under BLEU=25"
-            raise UsageError(f"--fail-under takes METRIC=BOUND, not {text!r}", where=where, hint=hint)
-        metric = _metric(name, where=where)
-        if metric == "ter":
-            hint = "bound BLEU or chrF2 instead, for example --fail-under BLEU=25"
-            raise UsageError("a lower TER is a better one, so --fail-under cannot bound it", where=where, hint=hint)
-        if metric not in metrics:
-            message = f"--fail-under bounds {_TITLES[metric]}, but -m does not ask for it"
-            raise UsageError(message, where=where, hint=f"write -m {','.join([*metrics, metric])}")
-        try:
-            bounds[metric] = float(value)
-        except ValueError:
-            bounds[metric] = math.nan
-        if not math.isfinite(bounds[metric]):
-            hint = f"for example --fail-under {_TITLES[metric]}=25"
-            raise UsageError(f"the bound {value!r} is not a number", where=where, hint=hint)
-    return bounds
+def _evaluation_set(
+    texts: Texts, metrics: Sequence[MetricName], *, comet_model: str | None, device: str | None
+) -> EvaluationSet:
+    from nmt_cli.scoring.metrics import EvaluationSet
+
+    comet = None
+    if "comet" in metrics:
+        if len(texts.references) > 1:
+            message = f"comet takes one reference, not {len(texts.references)}"
+            raise UsageError(message, where="-m comet", hint="give one of them, or leave comet out of -m")
+        from nmt_cli.devices import choose_device
+        from nmt_cli.scoring.comet import Comet
+
+        chosen = choose_device(device or "auto")
+        comet = Comet.find(comet_model or _COMET_MODEL, gpu=(chosen.index or 0) if chosen.type == "cuda" else None)
+    return EvaluationSet(
+        references=[text.lines for text in texts.references],
+        sources=None if texts.source is None else texts.source.lines,
+        target_language=texts.target_language,
+        test_set=texts.test_set,
+        comet=comet,
+    )
 
 
-def _read(hypothesis: str, references: Sequence[str]) -> tuple[Segments, list[Segments]]:
-    """The hypothesis and the references, checked against each other."""
-    from nmt_cli.scoring.segments import check_segments, read_segments
+def _measure(
+    texts: Texts, against: EvaluationSet, metrics: Sequence[MetricName], *, confidence: bool, test: TestName
+) -> Scores:
+    """The scores of the hypotheses and, where there are baselines, the tests against each of them."""
+    from nmt_cli.scoring.metrics import score_systems
+    from nmt_cli.scoring.significance import paired_scores, spread, verdict
 
-    names = [hypothesis, *references]
-    if names.count("-") > 1:
-        hint = "give the hypothesis with -i HYP"
-        raise UsageError("stdin can hold the hypothesis or one reference, not both", where="-", hint=hint)
-    if "-" in names and (sys.stdin is None or sys.stdin.isatty()):
-        what = "hypothesis" if hypothesis == "-" else "reference"
-        message = f"the {what} is to come from stdin, but stdin is a terminal"
-        hint = "give a file with -i HYP, or pipe: nmt decode < input.txt | nmt score REF"
-        raise UsageError(message, where="stdin", hint=hint)
-    first, *others = [read_segments(name, stdin=sys.stdin.buffer) for name in names]
-    check_segments(first, others)
-    return first, others
+    systems = [text.lines for text in texts.hypotheses]
+    names = [text.name for text in texts.hypotheses]
+    comparisons = []
+    if texts.baselines:
+        for baseline in texts.baselines:
+            for scores in paired_scores(baseline.lines, systems, against, metrics=metrics, test=test):
+                said = verdict(scores, baseline=baseline.name, systems=names, test=test)
+                comparisons.append(Comparison(baseline.name, scores, said))
+        comparisons.sort(key=lambda comparison: titles(metrics).index(comparison.scores[0].report.metric))
+        of_first = [comparison for comparison in comparisons if comparison.baseline == texts.baselines[0].name]
+        reports = [[one.scores[place].report for one in of_first] for place in range(1, len(systems) + 1)]
+    else:
+        reports = score_systems(systems, against, metrics=metrics, confidence=confidence)
+    notes = []
+    if "paper-bleu" in metrics and texts.target_language is not None:
+        from nmt_cli.scoring.paper_bleu import comparable
 
-
-def _as_line(report: ScoreReport) -> str:
-    """Metric, score, signature, and where there is one the confidence, between tabs."""
-    fields = [report.metric, f"{report.value:.2f}", report.signature]
-    return "\t".join(fields if report.confidence is None else [*fields, f"±{report.confidence:.2f}"])
-
-
-def _as_json(reports: Sequence[ScoreReport], hypothesis: Segments, references: Sequence[Segments]) -> str:
-    result = {
-        "scores": {
-            report.metric: {"score": report.value, "signature": report.signature, "confidence": report.confidence}
-            for report in reports
-        },
-        "lines": len(hypothesis.lines),
-        "hypothesis": {"file": hypothesis.name, "sha256": hypothesis.sha256},
-        "references": [{"file": text.name, "sha256": text.sha256} for text in references],
-    }
-    return json.dumps(result, indent=2, ensure_ascii=False)
-
-
-def _print_table(reports: Sequence[ScoreReport]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("metric", box=None, pad_edge=False)
-    table.add_column("score", justify="right")
-    if any(report.confidence is not None for report in reports):
-        table.add_column("95 %", justify="right")
-    table.add_column("signature", style="dim", overflow="fold")
-    for report in reports:
-        cells = [report.metric, f"[bold]{report.value:.2f}[/bold]"]
-        cells += [] if report.confidence is None else [f"± {report.confidence:.2f}"]
-        table.add_row(*cells, report.signature)
-    Console(highlight=False).print(table)
-
-
-def _check_bounds(reports: Sequence[ScoreReport], bounds: dict[MetricName, float]) -> None:
-    values = {report.metric: report.value for report in reports}
-    for metric, bound in bounds.items():
-        value = values[_TITLES[metric]]
-        if value < bound:
-            # Rounded down, so that 24.999 does not read as 25.00.
-            shown = math.floor(value * 100) / 100
-            message = f"{_TITLES[metric]} is {shown:.2f}, below the bound of {bound:g}"
-            hint = "find out what made the translation worse, or lower the bound"
-            raise ScoreError(message, where=f"--fail-under {_TITLES[metric]}={bound:g}", hint=hint)
+        notes.append(comparable(texts.target_language))
+    return Scores(texts, reports, spread(reports) if len(systems) > 1 else [], comparisons, notes)

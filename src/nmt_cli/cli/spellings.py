@@ -83,6 +83,12 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--device cuda": "--gpu --devices",
         "--format text, tsv or jsonl": "--output-type --with-score",
     },
+    "export": {
+        "-o DIR": "--output-dir",
+        "--precision NAME": "--quantization",
+        "name the model: nmt export MODEL": "--model --model-dir --model-path",
+        "--overwrite": "--force",
+    },
     "score": {
         "name the files: nmt score REFERENCE -i HYPOTHESIS": "--sys --ref --hypotheses --references",
         "--metrics NAMES": "--metric",

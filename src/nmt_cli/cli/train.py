@@ -6,13 +6,14 @@ import logging
 import os
 import shlex
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, DeviceError
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, DeviceError, NmtError
 
 if TYPE_CHECKING:
     from nmt_cli.cli.dry_run import Pieces
@@ -45,6 +46,9 @@ def train(
     gpus: Annotated[
         int | None, typer.Option("--gpus", min=1, metavar="N", help="Use N GPUs; else all of them.")
     ] = None,
+    init_from: Annotated[
+        Path | None, typer.Option("--init-from", metavar="MODEL", help="Begin with a model's weights (fine-tuning).")
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Remove the run that stands at -o, and begin anew.")
     ] = False,
@@ -58,35 +62,66 @@ def train(
     """
     from nmt_cli.recipe.loading import resolve_recipe
 
-    overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
-    resolved = resolve_recipe(recipe, overrides=overrides)
-    directory = data or Path("data") / resolved.recipe.corpus
-    if dry_run:
-        from nmt_cli.cli.dry_run import describe_plan
+    with _one_message():
+        overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
+        resolved = resolve_recipe(recipe, overrides=overrides)
+        directory = data or Path("data") / resolved.recipe.corpus
+        if dry_run:
+            from nmt_cli.cli.dry_run import describe_plan
 
-        pieces = _pieces(directory, resolved.recipe, is_named=data is not None)
-        typer.echo(describe_plan(resolved, pieces, device=device, world_size=_world_size(device, gpus)), nl=False)
+            pieces = _pieces(directory, resolved.recipe, is_named=data is not None)
+            typer.echo(describe_plan(resolved, pieces, device=device, world_size=_world_size(device, gpus)), nl=False)
+            return
+        prepared = _open(directory, resolved.recipe)
+        _spread_over_gpus(device, gpus)
+        place = output or Path("runs") / resolved.recipe.name
+        _train(resolved.recipe, prepared, place, device=device, restart=restart, init_from=init_from)
+
+
+@contextmanager
+def _one_message() -> Iterator[None]:
+    """Where this process is one of several ranks, let the first that fails say why, and the others end in silence."""
+    if _world_size("cpu", None) == 1:
+        yield
         return
-    prepared = _open(directory, resolved.recipe)
-    _spread_over_gpus(device, gpus)
-    _train(resolved.recipe, prepared, output or Path("runs") / resolved.recipe.name, device=device, restart=restart)
+    try:
+        yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        from nmt_cli.training.bulletin import failure_before
+        from nmt_cli.training.distributed import ConnectionLost
+
+        code = error.exit_code if isinstance(error, NmtError) else 1
+        first = failure_before(code, is_consequence=isinstance(error, ConnectionLost))
+        if first is None:
+            raise
+        raise typer.Exit(first.exit_code) from None
 
 
-def _train(recipe: Recipe, data: PreparedData, directory: Path, *, device: str, restart: bool) -> None:
+def _train(
+    recipe: Recipe, data: PreparedData, directory: Path, *, device: str, restart: bool, init_from: Path | None
+) -> None:
     from nmt_cli.training.distributed import join
+    from nmt_cli.training.launcher import end_with_launcher
     from nmt_cli.training.lock import locked
     from nmt_cli.training.runs import check_place, open_or_begin
+    from nmt_cli.training.watchdog import watching
 
+    end_with_launcher()
     check_place(directory)
     ranks = join(device)
     command = ["nmt", *sys.argv[1:]]
-    with locked(directory) if ranks.is_first else nullcontext():
+    with (
+        locked(directory) if ranks.is_first else nullcontext(),
+        watching(ranks, seconds=recipe.training.watchdog_seconds),
+    ):
         if ranks.is_first:
             _name_corpus(data.manifest, recipe)
-            open_or_begin(directory, recipe, data, command=command, restart=restart)
+            open_or_begin(directory, recipe, data, command=command, restart=restart, init_from=init_from)
         ranks.wait()
         ending = _run_trainer(directory, data, ranks, command=command)
-    ranks.leave()
+        ranks.leave()
     if ending in ("preempted", "interrupted"):
         raise typer.Exit(EXIT_PREEMPTED if ending == "preempted" else EXIT_INTERRUPTED)
     if ranks.is_first:
@@ -136,7 +171,7 @@ def _name_corpus(manifest: Manifest, recipe: Recipe) -> None:
 
 
 def _world_size(device: str, gpus: int | None) -> int:
-    """How many devices share an update: the processes of torchrun, else --gpus, else all GPUs, else the CPU."""
+    """How many devices share an update: the ranks that were started, else --gpus, else all GPUs, else the CPU."""
     if "WORLD_SIZE" in os.environ:
         return int(os.environ["WORLD_SIZE"])
     return gpus or max(_num_gpus(device), 1)
@@ -150,7 +185,7 @@ def _num_gpus(device: str) -> int:
 
 
 def _spread_over_gpus(device: str, gpus: int | None) -> None:
-    """Replace this process by torchrun where several GPUs are to be used; under torchrun it has done its work."""
+    """Where several GPUs are to be used, let a rank for each train, and end with their code; in a rank, do nothing."""
     if "WORLD_SIZE" in os.environ:
         return
     from nmt_cli.devices import choose_device
@@ -159,9 +194,10 @@ def _spread_over_gpus(device: str, gpus: int | None) -> None:
     available = _num_gpus(device)
     if gpus is not None and gpus > available:
         raise _too_few_gpus(gpus, available, device=device)
-    if (world_size := _world_size(device, gpus)) > 1:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}", "-m", "nmt_cli"]
-        os.execv(sys.executable, [sys.executable, *launcher, *sys.argv[1:]])
+    if (num_ranks := _world_size(device, gpus)) > 1:
+        from nmt_cli.training.launcher import launch
+
+        raise typer.Exit(launch(sys.argv[1:], num_ranks=num_ranks))
 
 
 def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:

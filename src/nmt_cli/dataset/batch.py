@@ -1,4 +1,4 @@
-"""Batches: sentence pairs gathered from the memory-mapped token files, packed end to end."""
+"""Batches: sentence pairs gathered from the token files, packed end to end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt_cli.dataset.plan import Array
+from nmt_cli.dataset.rows import Array, Rows
 from nmt_cli.dataset.store import TokenFile, TokenPairs
 from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
@@ -29,21 +29,23 @@ class Batch:
     gold: Tensor
 
 
-def make_batch(pairs: Array, data: TokenPairs, *, device: torch.device) -> Batch:
-    """The given pairs, at least one, on `device`."""
-    source, target = _gather(data.src, pairs, device=device), _gather(data.tgt, pairs, device=device)
+def make_batch(rows: Rows, data: TokenPairs, *, device: torch.device) -> Batch:
+    """The pairs of some rows, at least one, on `device`."""
+    source = _gather(data.src, rows["src_start"], rows["src_length"], device=device)
+    target = _gather(data.tgt, rows["tgt_start"], rows["tgt_length"], device=device)
     inputs = target.ids.roll(1)
     inputs[target.cu_seqlens[:-1].long()] = BOS
     shifted = Packed(inputs, target.cu_seqlens, target.max_len, target.num_empty)
     return Batch(source, shifted, target.ids[: target.num_tokens])
 
 
-def _gather(side: TokenFile, pairs: Array, *, device: torch.device) -> Packed:
-    lengths = side.lengths[pairs].astype(np.int64)
-    ends = np.cumsum(lengths)
-    from_start = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
-    num_empty = int(-ends[-1] % _SLOTS)
-    ids = np.full(ends[-1] + num_empty, PAD, dtype=np.int64)
-    ids[: ends[-1]] = side.ids[np.repeat(side.offsets[pairs], lengths) + from_start]
-    cu_seqlens = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
-    return Packed(torch.from_numpy(ids).to(device), cu_seqlens.to(device), int(lengths.max()), num_empty)
+def _gather(side: TokenFile, starts: Array, lengths: Array, *, device: torch.device) -> Packed:
+    cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=cu_seqlens[1:])
+    num_tokens = int(cu_seqlens[-1])
+    num_empty = -num_tokens % _SLOTS
+    ids = np.full(num_tokens + num_empty, PAD, dtype=np.int64)
+    ids[:num_tokens] = side.gather(starts, lengths)
+    return Packed(
+        torch.from_numpy(ids).to(device), torch.from_numpy(cu_seqlens).to(device), int(lengths.max()), num_empty
+    )

@@ -1,69 +1,186 @@
-"""The plan of an epoch: which pairs make up each update. A pure function of lengths, budget, seed and epoch.
+"""The plan of an epoch on disk: the rows of every update, one update after another, read as training comes to them.
 
-A length is in pieces with EOS. The same plan serves 1, 2 or 8 GPUs.
+A plan is a directory. It is written once and read by all ranks of all trainings that have its key. Reading an update is
+one `pread`: what is not mapped cannot grow a process, and a file that another machine removes is an error to mend, not
+a bus error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import fcntl
+import os
+import weakref
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-Array = npt.NDArray[np.int64]
+from nmt_cli.dataset.rows import Array, Rows
 
-_POOL_PAIRS = 1 << 17
-_PURPOSE = 1  # keeps the order of data apart from other uses of the seed
+FORMAT = 1
+_MANIFEST, _ROWS, _UPDATES, _LONGEST = "manifest.json", "rows", "updates", "longest"
+_UPDATE = np.dtype([("start", "<u8"), ("crc32", "<u4")])
 
 
-@dataclass(frozen=True, slots=True)
+class DamagedPlan(Exception):  # a state of files that is mended, not an error that users see
+    """A plan that is cut short, changed, of another key, or gone."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class PlanKey(_Record):
+    """All that a plan follows from; `data` is the fingerprint of the prepared data."""
+
+    data: str
+    num_pairs: int
+    batch_tokens: int
+    max_positions: int
+    seed: int
+    epoch: int
+
+    @property
+    def family(self) -> str:
+        """The same for all epochs of a training."""
+        text = f"{FORMAT} {self.model_copy(update={'epoch': 0}).model_dump_json()}"
+        return sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        """The name of the plan's directory."""
+        return f"{self.family}-epoch-{self.epoch:05}"
+
+
+class _PlanManifest(_Record):
+    kind: Literal["plan"] = "plan"
+    format: int = FORMAT
+    key: PlanKey
+    num_rows: int
+    num_left_out: int
+    row: list[tuple[str, str]]
+    crc32: dict[str, int]
+    """Of the small files; an update's rows have theirs in `updates`."""
+
+
 class Plan:
-    """The updates of an epoch: update u takes the pairs `order[starts[u]:starts[u + 1]]`, alike in length."""
+    """The plan in a directory, held open: nobody removes it meanwhile. Raises DamagedPlan where it cannot be read."""
 
-    order: Array
-    starts: Array
+    def __init__(self, directory: Path, *, key: PlanKey) -> None:
+        self.directory = directory
+        try:
+            self._file = os.open(directory / _ROWS, os.O_RDONLY)
+        except OSError as problem:
+            raise DamagedPlan(f"{directory.name}: {problem.strerror}") from None
+        self._finalizer = weakref.finalize(self, os.close, self._file)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH)
+            self._read(key)
+        except (OSError, ValidationError, ValueError) as problem:
+            raise DamagedPlan(f"{directory.name}: {problem}") from None
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return len(self._starts) - 1
 
-    def pairs(self, index: int) -> Array:
-        """The pairs of one update, from 0."""
-        return self.order[self.starts[index] : self.starts[index + 1]]
+    def rows(self, index: int) -> Rows:
+        """The rows of one update, from 0; DamagedPlan where they are not those that were written."""
+        first, stop = int(self._starts[index]), int(self._starts[index + 1])
+        size = self._row.itemsize
+        try:
+            content = os.pread(self._file, (stop - first) * size, first * size)
+        except OSError as problem:
+            raise DamagedPlan(f"{self.directory.name}: {problem.strerror}") from None
+        if crc32(content) != self._crc32[index]:
+            raise DamagedPlan(f"{self.directory.name}: the rows of update {index} are not those that were written")
+        return np.frombuffer(content, dtype=self._row)
+
+    def close(self) -> None:
+        """Let go of the plan."""
+        self._finalizer()
+
+    def _read(self, key: PlanKey) -> None:
+        manifest = _PlanManifest.model_validate_json((self.directory / _MANIFEST).read_bytes())
+        if manifest.key != key or manifest.format != FORMAT:
+            raise ValueError("it has another key")
+        status = os.fstat(self._file)
+        if status.st_nlink == 0:
+            raise ValueError("it was removed")
+        self._row = np.dtype(manifest.row)
+        if status.st_size != manifest.num_rows * self._row.itemsize:
+            raise ValueError(f"{_ROWS} has {status.st_size:,} bytes")
+        contents = {name: (self.directory / name).read_bytes() for name in (_UPDATES, _LONGEST)}
+        if {name: crc32(content) for name, content in contents.items()} != manifest.crc32:
+            raise ValueError(f"{_UPDATES} or {_LONGEST} is not what was written")
+        updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE)
+        self._starts, self._crc32 = updates["start"], updates["crc32"]
+        self.longest: Rows = np.frombuffer(contents[_LONGEST], dtype=self._row)
+        self.num_left_out = manifest.num_left_out
 
 
-def plan_epoch(src_lengths: Array, tgt_lengths: Array, *, batch_tokens: int, seed: int, epoch: int) -> Plan:
-    """Every pair once: shuffled, sorted by length within large pools, cut where a side reaches the budget.
+def write_plan(
+    directory: Path, blocks: Iterable[Rows], *, sizes: Array, longest: Rows, num_left_out: int, key: PlanKey
+) -> None:
+    """Write a plan whose updates have so many rows each, given as blocks of whole updates; it is not synced."""
+    updates = np.zeros(len(sizes) + 1, dtype=_UPDATE)
+    np.cumsum(sizes, out=updates["start"][1:])
+    done = 0
+    with (directory / _ROWS).open("wb") as file:
+        for block in blocks:
+            content = block.view(np.uint8).data
+            file.write(content)
+            place = 0
+            while place < len(content):
+                stop = place + int(sizes[done]) * block.itemsize
+                updates["crc32"][done] = crc32(content[place:stop])
+                place, done = stop, done + 1
+    small = {_UPDATES: updates.tobytes(), _LONGEST: longest.tobytes()}
+    for name, array in small.items():
+        (directory / name).write_bytes(array)
+    manifest = _PlanManifest(
+        key=key,
+        num_rows=int(updates["start"][-1]),
+        num_left_out=num_left_out,
+        row=[(name, str(longest.dtype[name].str)) for name in longest.dtype.names or ()],
+        crc32={name: crc32(array) for name, array in small.items()},
+    )
+    (directory / _MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
-    The updates are shuffled last; one of them may be short. Section 5.1: pairs batched by approximate length.
-    """
-    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _PURPOSE, epoch])))
-    order = _sorted_in_pools(generator.permutation(len(src_lengths)), src_lengths, tgt_lengths)
-    bounds = _cut(src_lengths[order], tgt_lengths[order], batch_tokens=batch_tokens)
-    turn = generator.permutation(len(bounds) - 1)
-    sizes = np.diff(bounds)[turn]
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    within = np.arange(len(order)) - np.repeat(starts[:-1], sizes)
-    return Plan(order[np.repeat(bounds[:-1][turn], sizes) + within], starts)
+
+def is_in_use(directory: Path) -> bool:
+    """True where a process holds the plan in `directory` open, on this machine or another, or this cannot be told."""
+    try:
+        with (directory / _ROWS).open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
-def micro_batches(
-    pairs: Array, src_lengths: Array, tgt_lengths: Array, *, batch_tokens: int, max_tokens: int, world_size: int
-) -> list[Array]:
-    """An update's pairs in runs that fit `max_tokens` a side: a multiple of `world_size`, the smallest that serves.
+def micro_batches(rows: Rows, *, batch_tokens: int, max_tokens: int, world_size: int) -> list[Rows]:
+    """An update's rows in runs that fit `max_tokens` a side: a multiple of `world_size`, the smallest that serves.
 
     Run i goes to rank i % world_size; a run may be empty where an update has fewer pairs than ranks.
     Raises ValueError where a single sentence does not fit.
     """
-    src, tgt = src_lengths[pairs], tgt_lengths[pairs]
-    if max(src.max(), tgt.max()) > max_tokens:
-        raise ValueError(f"a sentence of {max(src.max(), tgt.max())} pieces does not fit {max_tokens} tokens")
-    count = accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size) * world_size
+    src, tgt = (rows[f"{side}_length"].astype(np.int64) for side in ("src", "tgt"))
     size = np.maximum(src, tgt)
-    middle = np.cumsum(size) - size / 2
+    if (longest := int(size.max())) > max_tokens:
+        raise ValueError(f"a sentence of {longest} pieces does not fit {max_tokens} tokens")
+    count = accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size) * world_size
+    ends = np.cumsum(size)
+    middle = ends - size / 2
+    src_ends, tgt_ends = (np.concatenate([[0], np.cumsum(side)]) for side in (src, tgt))
     while True:
-        run = np.minimum((middle * count / size.sum()).astype(np.int64), count - 1)
-        if max(np.bincount(run, side).max() for side in (src, tgt)) <= max_tokens:
-            return [pairs[run == index] for index in range(count)]
+        run = np.minimum((middle * count / ends[-1]).astype(np.int64), count - 1)
+        bounds = np.concatenate([[0], np.searchsorted(run, np.arange(1, count)), [len(rows)]])
+        if max(int(np.diff(side[bounds]).max()) for side in (src_ends, tgt_ends)) <= max_tokens:
+            return [rows[start:stop] for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
         count += world_size
 
 
@@ -72,25 +189,7 @@ def accumulation(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:
     return -(-batch_tokens // (max_tokens * world_size))
 
 
-def _sorted_in_pools(order: Array, src_lengths: Array, tgt_lengths: Array) -> Array:
-    """Each pool sorted by target, then source length, every other one downwards: neighbours meet at like lengths."""
-    pools = []
-    for number, start in enumerate(range(0, len(order), _POOL_PAIRS)):
-        pool = order[start : start + _POOL_PAIRS]
-        pool = pool[np.lexsort((src_lengths[pool], tgt_lengths[pool]))]
-        pools.append(pool[::-1] if number % 2 else pool)
-    return np.concatenate(pools)
-
-
-def _cut(src_lengths: Array, tgt_lengths: Array, *, batch_tokens: int) -> Array:
-    """Bounds of the updates: each closes with the pair by which its source or its target tokens reach the budget."""
-    src_ends, tgt_ends = np.cumsum(src_lengths, dtype=np.int64), np.cumsum(tgt_lengths, dtype=np.int64)
-    bounds, src_done, tgt_done = [0], 0, 0
-    while bounds[-1] < len(src_ends):
-        reached = min(
-            np.searchsorted(src_ends, src_done + batch_tokens), np.searchsorted(tgt_ends, tgt_done + batch_tokens)
-        )
-        end = min(int(reached) + 1, len(src_ends))
-        bounds.append(end)
-        src_done, tgt_done = int(src_ends[end - 1]), int(tgt_ends[end - 1])
-    return np.array(bounds, dtype=np.int64)
+def fitting(rows: Rows, *, max_tokens: int) -> Rows:
+    """The first rows, at least one, that fit `max_tokens` a side."""
+    total = np.maximum(*(np.cumsum(rows[f"{side}_length"], dtype=np.int64) for side in ("src", "tgt")))
+    return rows[: max(1, int(np.searchsorted(total, max_tokens, side="right")))]

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.dataset.manifest import PREPARE_AGAIN, Manifest, TokenDtype, TokenizerRecord, read_manifest
+from nmt_cli.dataset.rows import Array, Rows, fill_rows, row_type
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 from nmt_cli.tokenization.tokenizer import EOS
 
 SIDES = ("source", "target")
 _OFFSET = np.dtype("<i8")
+_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)  # of any split
 
 
 class TokenFile:
-    """One side of a split: `ids` flat, an EOS after each sentence; sentence i is `ids[offsets[i]:offsets[i + 1]]`."""
+    """One side of a split: `ids` flat, an EOS after each sentence; sentence i is `ids[offsets[i]:offsets[i + 1]]`.
+
+    Both may be mapped. Who reads all of a large split takes `gather` and `read_offsets`, which map nothing: a mapped
+    page counts as the process's own until the system wants it back, and a read of one maps its neighbours too.
+    """
 
     def __init__(self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]) -> None:
         self.ids = ids
         self.offsets = offsets
+        self._read: _Read = _Bytes(ids)
+        self._read_offsets: _Read = _Bytes(offsets)
+
+    @classmethod
+    def open(cls, ids: Path, offsets: Path, *, dtype: np.dtype[Any]) -> TokenFile:
+        """The side in two files, which stay open."""
+        side = cls(_map(ids, dtype), _map(offsets, _OFFSET))
+        side._read, side._read_offsets = _File(ids), _File(offsets)
+        return side
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -45,6 +63,57 @@ class TokenFile:
         """Tokens of each sentence with EOS, [n]."""
         return np.diff(self.offsets).astype(np.int32)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all sentences with EOS."""
+        return len(self.ids)
+
+    def gather(self, starts: Array, lengths: Array) -> NDArray[np.unsignedinteger]:
+        """The ids of sentences end to end, given where each begins in `ids`, and how long it is."""
+        width = self.ids.itemsize
+        sizes, places = (lengths.astype(np.int64) * width).tolist(), (starts.astype(np.int64) * width).tolist()
+        return np.frombuffer(self._read.parts(sizes, places), dtype=self.ids.dtype)
+
+    def read_offsets(self, start: int, stop: int) -> NDArray[np.int64]:
+        """`offsets[start:stop]`."""
+        width = _OFFSET.itemsize
+        return np.frombuffer(self._read_offsets.parts([(stop - start) * width], [start * width]), dtype=_OFFSET)
+
+
+class _Read(Protocol):
+    def parts(self, sizes: list[int], places: list[int]) -> bytes:
+        """So many bytes from each of these places, joined."""
+
+
+class _Bytes:
+    """Reads from an array in memory."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._view = np.ascontiguousarray(array).view(np.uint8).data
+
+    def parts(self, sizes: list[int], places: list[int]) -> bytes:
+        return b"".join([self._view[place : place + size] for size, place in zip(sizes, places, strict=True)])
+
+
+class _File:
+    """Reads from a file, which stays open; what is asked for together is fetched together where it is not in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def parts(self, sizes: list[int], places: list[int]) -> bytes:
+        file = self._file
+        for size, place in zip(sizes, places, strict=True):
+            os.posix_fadvise(file, place, size, os.POSIX_FADV_WILLNEED)
+        content = b"".join([os.pread(file, size, place) for size, place in zip(sizes, places, strict=True)])
+        if len(content) != sum(sizes):
+            raise DataError(
+                f"{self._path.name} was cut short while it was read", where=str(self._path), hint=PREPARE_AGAIN
+            )
+        return content
+
 
 class TokenPairs:
     """A split: the same number of sentences on both sides."""
@@ -55,6 +124,10 @@ class TokenPairs:
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def rows(self, pairs: Array) -> Rows:
+        """The rows of some pairs."""
+        return fill_rows(_ROW, pairs, self.src.offsets, self.tgt.offsets)
 
 
 class PreparedData:
@@ -98,7 +171,7 @@ class PreparedData:
     def _token_file(self, split: str, side: str) -> TokenFile:
         stem = self.directory / f"{split}.{side}"
         ids_file, offsets_file = (stem.with_name(f"{stem.name}.{part}") for part in ("ids", "offsets"))
-        return TokenFile(_map(ids_file, np.dtype(self.manifest.dtype).newbyteorder("<")), _map(offsets_file, _OFFSET))
+        return TokenFile.open(ids_file, offsets_file, dtype=np.dtype(self.manifest.dtype).newbyteorder("<"))
 
     def _lines(self, name: str) -> list[str]:
         text = (self.directory / name).read_bytes().decode("utf-8")
@@ -129,15 +202,22 @@ def token_dtype(vocab_size: int) -> TokenDtype:
 
 
 class TokenWriter:
-    """Writes one side of a split, batch by batch: `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`."""
+    """Writes one side of a split, batch by batch: `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`.
 
-    def __init__(self, directory: Path, *, split: str, side: str, dtype: TokenDtype) -> None:
+    Goes on after the first `sentences`, which have `tokens`, of files that were begun before; what follows them goes.
+    """
+
+    def __init__(
+        self, directory: Path, *, split: str, side: str, dtype: TokenDtype, sentences: int = 0, tokens: int = 0
+    ) -> None:
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._ids = (directory / f"{split}.{side}.ids").open("wb")
-        self._offsets = (directory / f"{split}.{side}.offsets").open("wb")
-        self._offsets.write(np.zeros(1, dtype=_OFFSET).tobytes())
-        self.tokens = 0
-        self.sentences = 0
+        self.tokens = tokens
+        self.sentences = sentences
+        stem = f"{split}.{side}"
+        self._ids = _open_at(directory / f"{stem}.ids", tokens * self._dtype.itemsize)
+        self._offsets = _open_at(directory / f"{stem}.offsets", (sentences + 1) * _OFFSET.itemsize if sentences else 0)
+        if not sentences:
+            self._offsets.write(np.zeros(1, dtype=_OFFSET).tobytes())
 
     def __enter__(self) -> TokenWriter:
         return self
@@ -151,12 +231,36 @@ class TokenWriter:
     def append(self, rows: Sequence[Sequence[int]]) -> None:
         """Add sentences given without EOS; EOS is added to each."""
         lengths = np.fromiter((len(row) + 1 for row in rows), dtype=_OFFSET, count=len(rows))
-        ends = self.tokens + np.cumsum(lengths)
         ids = np.fromiter(chain.from_iterable((*row, EOS) for row in rows), dtype=self._dtype, count=int(lengths.sum()))
-        self._ids.write(ids.tobytes())
-        self._offsets.write(ends.astype(_OFFSET).tobytes())
+        self.append_arrays(ids, lengths)
+
+    def append_arrays(self, ids: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
+        """Add sentences given end to end, each with its EOS, and their lengths with EOS."""
+        self._ids.write(ids.astype(self._dtype, copy=False).tobytes())
+        self._offsets.write((self.tokens + np.cumsum(lengths, dtype=_OFFSET)).astype(_OFFSET).tobytes())
         self.tokens += len(ids)
-        self.sentences += len(rows)
+        self.sentences += len(lengths)
+
+    def sync(self) -> None:
+        """Have all that was added on the disk."""
+        for file in (self._ids, self._offsets):
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _open_at(path: Path, size: int) -> BinaryIO:
+    """A file to write on after its first `size` bytes, the only ones that are kept."""
+    there = path.stat().st_size if path.exists() else 0
+    if there < size:
+        raise DataError(
+            f"{path.name} has {there:,} bytes, and {size:,} were written",
+            where=str(path),
+            hint=f"rm -r {shlex.quote(str(path.parent))}, then give the same nmt prepare command once more",
+        )
+    file = path.open("r+b" if size else "wb")
+    file.truncate(size)
+    file.seek(size)
+    return file
 
 
 def _check_tokenizer(path: Path, record: TokenizerRecord) -> None:

@@ -49,7 +49,7 @@ class Transformer(nn.Module):
         if config.tying == "all" and source_vocab != target_vocab:
             raise ValueError(f"tying: all needs one vocabulary, not {source_vocab} and {target_vocab} pieces")
         self.config = config
-        self.target_vocab = target_vocab
+        self.source_vocab, self.target_vocab = source_vocab, target_vocab
         target = _rows(target_vocab, config)
         source = target if config.tying == "all" else _rows(source_vocab, config)
         self.source_embedding = Embedding(source, Positions(config), config)
@@ -60,6 +60,7 @@ class Transformer(nn.Module):
         self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if is_pre_norm else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if is_pre_norm else nn.Identity()
         self.output_weight = _rows(target_vocab, config) if config.tying == "none" else target
+        self.output_bias = nn.Parameter(torch.zeros(len(target))) if config.output_bias else None
         self._initialise()
 
     def encode(self, source: Packed) -> Tensor:
@@ -80,7 +81,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities [N, V] of the next piece for hidden [N, D]; padded rows are left out."""
-        return F.linear(hidden, self.output_weight)[:, : self.target_vocab]
+        return F.linear(hidden, self.output_weight, self.output_bias)[:, : self.target_vocab]
 
     def start(self, memory: Tensor, source: Packed) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""

@@ -6,101 +6,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from nmt_cli.errors import UsageError
+from nmt_cli.preparing.sources.kinds import CODE, DemoGenerator, LanguagePair, Source, Sources, Split
 from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.schema import NonNegativeInt, PositiveInt, Section
 from nmt_cli.tokenization.training import TokenizerKind
-
-_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
-LanguageCode: TypeAlias = Annotated[str, Field(pattern=_CODE)]
-Split: TypeAlias = Literal["train", "valid", "test"]
-
-
-class LanguagePair(Section):
-    """The codes of the two languages; they name the files of raw text in the prepared data."""
-
-    source: LanguageCode = Field(description="code of the language that is translated from, such as en or pt-BR")
-    target: LanguageCode = Field(description="code of the language that is translated into")
-
-    @model_validator(mode="after")
-    def _two_languages(self) -> LanguagePair:
-        if self.source == self.target:
-            raise ValueError(f"source and target are both {self.source!r}", "give each language a code of its own")
-        return self
-
-
-class TextSource(Section):
-    """Two aligned files, one sentence a line; plain, .gz or .zst."""
-
-    kind: Literal["text"] = Field(description="text in two files")
-    prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .gz or .zst")
-    source: str | None = Field(None, description="or the file of the source")
-    target: str | None = Field(None, description="and the file of the target")
-
-    @model_validator(mode="after")
-    def _prefix_or_files(self) -> TextSource:
-        files = [file for file in (self.source, self.target) if file is not None]
-        if len(files) != (0 if self.prefix is not None else 2):
-            raise ValueError(
-                "a text source needs either prefix, or both source and target",
-                "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE",
-            )
-        return self
-
-
-class TsvSource(Section):
-    """A file of tab-separated columns, without quoting; plain, .gz or .zst."""
-
-    kind: Literal["tsv"] = Field(description="two columns of one file")
-    file: str = Field(description="path of the file")
-    source: PositiveInt = Field(1, description="column of the source, counted from 1")
-    target: PositiveInt = Field(2, description="column of the target")
-    header: bool = Field(False, description="the first line names the columns")
-
-
-class JsonlSource(Section):
-    """A file with one JSON object a line; plain, .gz or .zst."""
-
-    kind: Literal["jsonl"] = Field(description="two keys of the objects in one file")
-    file: str = Field(description="path of the file")
-    source: str | None = Field(None, description="key of the source, dotted where nested; null: its language code")
-    target: str | None = Field(None, description="key of the target; null: its language code")
-
-
-class HubSource(Section):
-    """A data set of the Hugging Face hub, or a directory laid out like one (starts with ./, ../ or /)."""
-
-    kind: Literal["hub"] = Field(description="two columns of a data set")
-    repository: str = Field(description="OWNER/NAME on the hub, or a directory")
-    subset: str | None = Field(None, description="configuration of the data set")
-    split: str = Field(description="split of the data set, such as train or validation")
-    revision: str | None = Field(None, description="commit, tag or branch; null: the newest")
-    source: str | None = Field(None, description="column of the source, dotted where nested; null: translation.CODE")
-    target: str | None = Field(None, description="column of the target; null: translation.CODE")
-
-    @property
-    def is_local(self) -> bool:
-        """True where `repository` is a directory."""
-        return self.repository.startswith(("./", "../", "/"))
-
-
-Source = Annotated[TextSource | TsvSource | JsonlSource | HubSource, Field(discriminator="kind")]
-Sources = Annotated[list[Source], Field(min_length=1)]
-
-
-class DemoGenerator(Section):
-    """The English-German grammar that is built in: no word combination of the test is in the training text."""
-
-    kind: Literal["demo"] = Field(description="the built-in grammar")
-    seed: NonNegativeInt = Field(1, description="other sentences for each seed")
-    train_pairs: PositiveInt = Field(20_000, description="pairs of training text")
-    valid_pairs: PositiveInt = Field(500, description="pairs of validation text")
-    test_pairs: PositiveInt = Field(1_000, description="pairs of test text")
 
 
 class CleaningConfig(Section):
@@ -109,14 +24,45 @@ class CleaningConfig(Section):
     Pairs with an empty side, invalid UTF-8 or a line break inside a side always are.
     """
 
+    min_words: PositiveInt | None = Field(None, description="shortest side in words")
     max_words: PositiveInt | None = Field(250, description="longest side in words")
+    min_characters: PositiveInt | None = Field(None, description="shortest side in characters")
     max_characters: PositiveInt | None = Field(2000, description="longest side in characters")
     max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
         3.0, description="longer side over shorter side, in characters; between alphabet and Han characters allow 9"
     )
+    max_word_ratio: Annotated[float, Field(ge=1)] | None = Field(
+        None, description="the same in words, for two languages that are written with spaces"
+    )
     identical_sides: bool = Field(True, description="drop pairs whose sides are the same text")
     control_characters: bool = Field(True, description="drop pairs with control characters (Unicode Cc)")
+    punctuation_only: bool = Field(False, description="drop pairs of which a side has neither a letter nor a digit")
+    url_only: bool = Field(False, description="drop pairs of which a side has nothing but web addresses")
+    max_repeated_characters: PositiveInt | None = Field(
+        None, description="longest run of one character, as in ..... or aaaaa"
+    )
+    other_script: bool = Field(
+        False, description="drop pairs of which a side has most of its letters in another script than its language's"
+    )
+    other_language: bool = Field(
+        False, description="drop pairs of which a longer side is identified as another language; needs nmt-cli[langid]"
+    )
     duplicates: bool = Field(True, description="drop all but the first of equal pairs")
+    overlap: Literal["report", "pairs", "sides"] = Field(
+        "report",
+        description="training pairs that validation or test text has too: report counts them, pairs drops those that "
+        "are a pair there, sides those of which a side is there",
+    )
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> CleaningConfig:
+        for unit in ("words", "characters"):
+            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
+            if least is not None and most is not None and least > most:
+                raise ValueError(
+                    f"min_{unit} is {least}, above max_{unit}, which is {most}", f"lower min_{unit} or raise max_{unit}"
+                )
+        return self
 
 
 class TokenizerConfig(Section):
@@ -134,6 +80,14 @@ class TokenizerConfig(Section):
     seed: NonNegativeInt = Field(1, description="draws the lines, where there are more than sample_lines")
 
 
+class ExpectedPairs(Section):
+    """Pairs by split, as published."""
+
+    train: PositiveInt | None = Field(None, description="pairs of training text")
+    valid: PositiveInt | None = Field(None, description="pairs of validation text")
+    test: PositiveInt | None = Field(None, description="pairs of test text")
+
+
 class Corpus(Section):
     """Parallel text and how to make training data of it: what a corpus file says."""
 
@@ -142,7 +96,15 @@ class Corpus(Section):
     )
     description: str = Field("", description="what the text is, for the report and the model card")
     licence: str | None = Field(None, description="terms of the text, for the report and the model card")
+    citation: str | None = Field(None, description="the paper to cite, as BibTeX or in words")
     languages: LanguagePair
+    pairs: ExpectedPairs | None = Field(None, description="how many pairs the sources have, for nmt corpora")
+    bytes: PositiveInt | None = Field(None, description="how much is downloaded in all, for nmt corpora")
+    mirror: str | None = Field(
+        None,
+        description="folder, or address of one, that has the archives by their names; a folder may have their files "
+        "unpacked; looked into before anything is downloaded",
+    )
     generator: DemoGenerator | None = Field(None, description="makes all splits, in place of train, valid and test")
     train: Sources | None = Field(None, description="sources of the training text, read in order and cleaned")
     valid: Sources | None = Field(None, description="sources of the validation text, of which every line is kept")
@@ -162,6 +124,11 @@ class Corpus(Section):
             raise ValueError(
                 "a generator makes all splits, and sources are given as well",
                 "remove train, valid and test, or remove generator",
+            )
+        if any(source.weight != 1 for source in [*(self.valid or []), *(self.test or [])]):
+            raise ValueError(
+                "only sources of training text have a weight: every line of validation and test text is taken once",
+                "remove weight there",
             )
         return self
 
@@ -216,7 +183,7 @@ def _two_codes(languages: str) -> tuple[str, str]:
     hint = "for example --languages en-de"
     if len(codes) > 2:
         hint += "; a code with a hyphen takes a corpus file, with languages: {source: en, target: pt-BR} in it"
-    if len(codes) != 2 or not all(re.fullmatch(_CODE, code) for code in codes):
+    if len(codes) != 2 or not all(re.fullmatch(CODE, code) for code in codes):
         raise UsageError(f"--languages {languages!r} is not SOURCE-TARGET", where="--languages", hint=hint)
     if codes[0] == codes[1]:
         raise UsageError(f"--languages {languages!r} names one language twice", where="--languages", hint=hint)

@@ -1,118 +1,205 @@
-"""The second and third stage of a preparation: tokenizers from the clean text, and token files with them."""
+"""The third stage of a preparation: the token files, written shard by shard, with the statistics of the report."""
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from itertools import chain, islice
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
-from shlex import quote
-from shutil import copyfile
-from typing import Any
+from types import TracebackType
 
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt_cli.dataset.manifest import TokenDtype
 from nmt_cli.dataset.store import SIDES, TokenWriter, token_dtype
-from nmt_cli.errors import DataError
-from nmt_cli.preparing.corpora import Corpus, TokenizerConfig
+from nmt_cli.preparing.arrays import write_arrays
+from nmt_cli.preparing.corpora import Corpus
 from nmt_cli.preparing.progress import Progress
+from nmt_cli.preparing.reporting.statistics import SideStatistics, statistics_of
+from nmt_cli.preparing.shards import Shard
 from nmt_cli.preparing.text import CleanText
+from nmt_cli.preparing.workers import workers
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from nmt_cli.tokenization.training import TokenizerReport, train_tokenizer
+from nmt_cli.tokenization.training import TokenizerKind
+from nmt_cli.tokenization.word_cache import EncodedText, TextEncoder
 
 logger = logging.getLogger(__name__)
 
-_REPORT = "report.json"
-_COUNTS = "counts.json"
-_BATCH_LINES = 10_000
+_RECORD_ENDING = ".npz"
+_STATISTICS = ("words", "pieces", "usage")
 
 
-def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, progress: Progress) -> None:
-    """Train `source.spm` and `target.spm` on the clean training text; they are equal where the vocabulary is shared."""
-    num_pairs = text.num_pairs()["train"]
-    src, tgt = (text.lines("train", side, language="") for side in SIDES)
-    outputs = [directory / f"{side}.spm" for side in SIDES]
-    if corpus.tokenizer.shared:
-        progress("tokenizer", 0, 1)
-        report = _train(chain(src, tgt), num_lines=2 * num_pairs, config=corpus.tokenizer, output=outputs[0])
-        copyfile(*outputs)
-        reports = [report, report]
-    else:
-        reports = []
-        for number, (lines, output) in enumerate(zip((src, tgt), outputs, strict=True)):
-            progress("tokenizer", number, 2)
-            reports.append(_train(lines, num_lines=num_pairs, config=corpus.tokenizer, output=output))
-    counts = {side: asdict(report) for side, report in zip(SIDES, reports, strict=True)}
-    (directory / _REPORT).write_text(json.dumps(counts), encoding="utf-8")
-    kind = "shared" if corpus.tokenizer.shared else "separate"
-    logger.info("tokenizer: %s %s pieces", f"{corpus.tokenizer.vocab_size:,}", kind)
+@dataclass(frozen=True, slots=True)
+class EncodedSide:
+    """One side of some sentences in ids, and its statistics."""
+
+    text: EncodedText
+    statistics: SideStatistics
 
 
-def tokenizer_counts(directory: Path) -> dict[str, Any]:
-    """What the tokenizers in a directory were trained on, by side."""
-    return _read(directory / _REPORT)
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What has been written of a split: the shards that it came from, sentences; tokens and statistics by side."""
+
+    shards: int
+    sentences: int
+    tokens: Mapping[str, int]
+    statistics: Mapping[str, SideStatistics]
+
+    def with_shard(self, sides: Mapping[str, EncodedSide]) -> Written:
+        """What has been written after one more shard."""
+        return Written(
+            self.shards + 1,
+            self.sentences + len(sides["source"].text.lengths),
+            {side: self.tokens[side] + len(one.text.ids) for side, one in sides.items()},
+            {side: self.statistics[side].plus(one.statistics) for side, one in sides.items()},
+        )
 
 
 def write_tokens(
-    corpus: Corpus, text: CleanText, tokenizers: Path, directory: Path, *, num_threads: int, progress: Progress
+    corpus: Corpus, text: CleanText, tokenizers: Path, directory: Path, *, num_workers: int, progress: Progress
 ) -> None:
-    """Write the token files of every split, and how many tokens they have.
-
-    Raises DataError where a side of the clean text has another number of lines than cleaning counted.
-    """
-    loaded = {side: Tokenizer.load(tokenizers / f"{side}.spm", num_threads=num_threads) for side in SIDES}
-    dtype = token_dtype(max(tokenizer.vocab_size for tokenizer in loaded.values()))
+    """Write the token files of every split; what an earlier run has written of the training text stays."""
+    encoders = _Encoders(tokenizers, kind=corpus.tokenizer.kind)
     languages = {"source": corpus.languages.source, "target": corpus.languages.target}
-    num_pairs = text.num_pairs()
-    counts: dict[str, dict[str, int]] = {}
     for split in corpus.splits:
-        counts[split] = {"pairs": num_pairs[split]}
-        for side in SIDES:
-            with TokenWriter(directory, split=split, side=side, dtype=dtype) as writer:
-                for batch in _batches(text.lines(split, side, language=languages[side])):
-                    writer.append(loaded[side].encode(batch))
-                    if split == "train":
-                        progress(f"encoding {side}", writer.sentences, num_pairs[split])
-            if writer.sentences != num_pairs[split]:
-                raise _misaligned(text, split, side, found=writer.sentences, expected=num_pairs[split])
-            counts[split][f"{side}_tokens"] = writer.tokens
-    (directory / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")
-    train = counts["train"]
-    logger.info("encoded: %s source and %s target tokens", *(f"{train[f'{side}_tokens']:,}" for side in SIDES))
+        if split != "train":
+            lines = {side: text.heldout(split, language=language) for side, language in languages.items()}
+            with _TokenFiles(directory, split, encoders.nothing(), dtype=encoders.dtype) as files:
+                files.append({side: encoders.encode_lines(side, lines[side]) for side in SIDES})
+    total = text.num_pairs()["train"]
+    written = _read(directory, "train") or encoders.nothing()
+    if written.shards:
+        logger.info("encoded: %s pairs encoded before, kept", f"{written.sentences:,}")
+    progress("encoding", written.sentences, total)
+    job = EncodingJob(text, tokenizers, corpus.tokenizer.kind)
+    with ExitStack() as stack:
+        files = stack.enter_context(_TokenFiles(directory, "train", written, dtype=encoders.dtype))
+        run = stack.enter_context(workers(job, number=num_workers))
+        for sides in run(range(written.shards, len(text.shards()))):
+            files.append(sides)
+            progress("encoding", files.written.sentences, total)
+    tokens = files.written.tokens
+    logger.info("encoded: %s source and %s target tokens", *(f"{tokens[side]:,}" for side in SIDES))
 
 
-def token_counts(directory: Path) -> dict[str, Any]:
-    """Pairs and tokens of each split whose token files are in a directory."""
-    return _read(directory / _COUNTS)
+def written_splits(corpus: Corpus, directory: Path) -> dict[str, Written]:
+    """What `write_tokens` has written of each split."""
+    written = {split: _read(directory, split) for split in corpus.splits}
+    return {split: one for split, one in written.items() if one is not None}
 
 
-def _train(lines: Iterable[str], *, num_lines: int, config: TokenizerConfig, output: Path) -> TokenizerReport:
-    return train_tokenizer(
-        lines,
-        num_lines=num_lines,
-        vocab_size=config.vocab_size,
-        kind=config.kind,
-        character_coverage=config.character_coverage,
-        seed=config.seed,
-        sample_lines=config.sample_lines,
-        output=output,
-    )
+@dataclass(frozen=True, slots=True)
+class EncodingJob:
+    """Encodes a shard of the clean text, given its number."""
+
+    text: CleanText
+    tokenizers: Path
+    kind: TokenizerKind
+
+    def start(self) -> Callable[[int], dict[str, EncodedSide]]:
+        """The function for one shard."""
+        encoders, shards = _Encoders(self.tokenizers, kind=self.kind), self.text.shards()
+        return lambda number: {
+            side: encoders.encode_shard(side, shards[number], self.text.copies(number)) for side in SIDES
+        }
 
 
-def _misaligned(text: CleanText, split: str, side: str, *, found: int, expected: int) -> DataError:
-    folder = text.directory.parent
-    return DataError(
-        f"the clean {split} text has {found:,} lines on the {side} side, and should have {expected:,}",
-        where=str(text.directory),
-        hint=f"it was changed after it was written: rm -r {quote(str(folder))}, then run nmt prepare again",
-    )
+class _Encoders:
+    """The tokenizers of both sides, for whole texts."""
+
+    def __init__(self, directory: Path, *, kind: TokenizerKind) -> None:
+        loaded = {side: Tokenizer.load(directory / f"{side}.spm") for side in SIDES}
+        self._encoders = {side: TextEncoder(tokenizer, kind=kind) for side, tokenizer in loaded.items()}
+        self._vocab_sizes = {side: tokenizer.vocab_size for side, tokenizer in loaded.items()}
+        self.dtype = token_dtype(max(self._vocab_sizes.values()))
+
+    def nothing(self) -> Written:
+        """What has been written before anything is."""
+        none = np.zeros(0, dtype=np.int64)
+        statistics = {
+            side: SideStatistics(none, none, np.zeros(size, dtype=np.int64)) for side, size in self._vocab_sizes.items()
+        }
+        return Written(0, 0, dict.fromkeys(SIDES, 0), statistics)
+
+    def encode_lines(self, side: str, lines: Sequence[str]) -> EncodedSide:
+        """Lines of held-out text."""
+        words = np.array([len(line.split()) for line in lines], dtype=np.int64)
+        return self._encode(side, "".join(f"{line}\n" for line in lines).encode(), words, None)
+
+    def encode_shard(self, side: str, shard: Shard, copies: NDArray[np.uint16]) -> EncodedSide:
+        """Each line of a shard as often as it is taken."""
+        text, words, is_taken = shard.text(side), shard.array(f"{side}_words"), copies > 0
+        if not is_taken.all():
+            text = b"".join(line + b"\n" for line in compress(text.split(b"\n"), is_taken))
+        return self._encode(side, text, words[is_taken], copies[is_taken])
+
+    def _encode(
+        self, side: str, text: bytes, words: NDArray[np.integer], copies: NDArray[np.uint16] | None
+    ) -> EncodedSide:
+        encoded = self._encoders[side].encode(text)
+        if copies is not None and (copies != 1).any():
+            encoded, words = encoded.repeated(copies), np.repeat(words, copies)
+        statistics = statistics_of(encoded, words=words, vocab_size=self._vocab_sizes[side])
+        return EncodedSide(replace(encoded, ids=encoded.ids.astype(self.dtype)), statistics)
 
 
-def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
-    while batch := list(islice(lines, _BATCH_LINES)):
-        yield batch
+class _TokenFiles:
+    """The token files of a split, and beside them what has been written; so a kill costs only the shard at hand."""
+
+    def __init__(self, directory: Path, split: str, written: Written, *, dtype: TokenDtype) -> None:
+        self._record = directory / f"{split}{_RECORD_ENDING}"
+        self.written = written
+        with ExitStack() as stack:
+            self._writers = {
+                side: stack.enter_context(
+                    TokenWriter(
+                        directory,
+                        split=split,
+                        side=side,
+                        dtype=dtype,
+                        sentences=written.sentences,
+                        tokens=written.tokens[side],
+                    )
+                )
+                for side in SIDES
+            }
+            self._open = stack.pop_all()
+
+    def __enter__(self) -> _TokenFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def append(self, sides: Mapping[str, EncodedSide]) -> None:
+        """Add the sentences of one more shard, and record that."""
+        for side, writer in self._writers.items():
+            writer.append_arrays(sides[side].text.ids, sides[side].text.lengths)
+            writer.sync()
+        self.written = self.written.with_shard(sides)
+        write_arrays(self._record, _arrays(self.written))
 
 
-def _read(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values
+def _arrays(written: Written) -> dict[str, NDArray[np.int64]]:
+    """What has been written as arrays, for a file."""
+    return {
+        "counts": np.array([written.shards, written.sentences, *(written.tokens[side] for side in SIDES)]),
+        **{f"{side}_{name}": getattr(written.statistics[side], name) for side in SIDES for name in _STATISTICS},
+    }
+
+
+def _read(directory: Path, split: str) -> Written | None:
+    """What has been written of a split; None where nothing has."""
+    record = directory / f"{split}{_RECORD_ENDING}"
+    if not record.exists():
+        return None
+    with np.load(record) as arrays:
+        shards, sentences, *tokens = arrays["counts"].tolist()
+        statistics = {side: SideStatistics(*(arrays[f"{side}_{name}"] for name in _STATISTICS)) for side in SIDES}
+    return Written(shards, sentences, dict(zip(SIDES, tokens, strict=True)), statistics)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,22 @@ from nmt_cli.dataset.manifest import (
 from nmt_cli.dataset.store import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory
-from nmt_cli.preparing.corpora import Corpus, HubSource, LocatedCorpus
-from nmt_cli.preparing.encoding import token_counts, tokenizer_counts, write_tokenizers, write_tokens
-from nmt_cli.preparing.inputs import find_inputs, fingerprint, reading_key
+from nmt_cli.preparing.corpora import Corpus, LocatedCorpus
+from nmt_cli.preparing.encoding import Written, write_tokens, written_splits
 from nmt_cli.preparing.progress import Progress
-from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report
-from nmt_cli.preparing.report_page import render_page
+from nmt_cli.preparing.reporting.page import render_page
+from nmt_cli.preparing.reporting.report import REPORT, REPORT_PAGE, build_report, read_report
+from nmt_cli.preparing.shards import finished_shards
+from nmt_cli.preparing.sources.fetching import fetch
+from nmt_cli.preparing.sources.inputs import declared_key, find_inputs, fingerprint, reading_key, remote_inputs
 from nmt_cli.preparing.text import CleanText, write_clean_text
+from nmt_cli.preparing.vocabulary import tokenizer_counts, write_tokenizers
 from nmt_cli.preparing.work import WorkFolder, discard_work, is_finished, open_work_folder, place, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+_STAGES = ("cleaned", "tokenizer", "encoded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,91 +50,121 @@ class Prepared:
     was_finished: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StageKeys:
-    """The fingerprints of what the stages make; each follows from the one before."""
-
-    cleaned: str
-    tokenizer: str
-    encoded: str
-
-
-def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_threads: int, progress: Progress) -> Prepared:
+def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_workers: int, progress: Progress) -> Prepared:
     """Make the prepared data of a corpus at `output`, or find it made.
 
-    Raises DataError for sources that cannot be used, an output that holds something else, or a full disk; the stages
-    that are finished by then stay in `output.partial`, and the same call continues after them.
+    Raises DataError for sources that cannot be used, an output that holds something else, or a full disk; what is
+    finished by then stays in `output.partial`, and the same call continues after it.
     """
-    inputs = find_inputs(located)
-    keys = stage_keys(located, inputs)
-    if is_finished(output, located.corpus, key=keys.encoded, overwrite=overwrite):
+    key = _declared(located, find_inputs(located))
+    if is_finished(output, located.corpus, key=key, overwrite=overwrite):
         discard_work(output)
         return Prepared(output, read_report(output), was_finished=True)
     with open_work_folder(output) as work:
-        _run_stages(located, inputs, keys, work, output, num_threads=num_threads, progress=progress)
+        _run_stages(located, work, output, key=key, num_workers=num_workers, progress=progress)
         work.discard_stages()
     return Prepared(output, read_report(output), was_finished=False)
 
 
 def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[str]:
-    """Lines that say what would be read, written, and done; DataError where an input is missing."""
+    """Lines that say what would be read, written, and done; DataError where a local input is missing."""
     inputs = find_inputs(located)
     for record in inputs:
         yield f"input:  {record.split}: {record.name}, {record.bytes:,} bytes"
-    for split in located.corpus.splits:
-        for source in located.corpus.sources(split):
-            if isinstance(source, HubSource) and not source.is_local:
-                yield f"input:  {split}: {source.repository} on the hub, {source.subset or 'default'}, {source.split}"
-    keys = stage_keys(located, inputs)
+    for split, description in remote_inputs(located):
+        yield f"input:  {split}: {description}"
     yield f"output: {output}"
-    if is_finished(output, located.corpus, key=keys.encoded, overwrite=overwrite):
+    if is_finished(output, located.corpus, key=_declared(located, inputs), overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
         return
-    work = WorkFolder(work_path(output))
-    stages = {"cleaned": keys.cleaned, "tokenizer": keys.tokenizer, "encoded": keys.encoded}
-    missing = [name for name, key in stages.items() if not work.has(name, key=key)]
-    yield f"to do:  {', '.join([*missing, 'report'])}"
+    begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""
+    yield f"to do:  {', '.join(_STAGES)}, report{begun}"
 
 
-def stage_keys(located: LocatedCorpus, inputs: list[InputRecord]) -> StageKeys:
-    """The fingerprints of the stages for a corpus and the inputs that it has now."""
-    cleaned = reading_key(located, inputs)
-    tokenizer = fingerprint({"text": cleaned, "tokenizer": located.corpus.tokenizer.model_dump()})
-    return StageKeys(cleaned, tokenizer, fingerprint({"tokenizer": tokenizer}))
+def _declared(located: LocatedCorpus, inputs: list[InputRecord]) -> str:
+    """The fingerprint of the prepared data that a corpus file asks for, which the manifest keeps."""
+    declared = declared_key(located, inputs)
+    return fingerprint({"text": declared, "tokenizer": located.corpus.tokenizer.model_dump()})
 
 
 def _run_stages(
-    located: LocatedCorpus,
-    inputs: list[InputRecord],
-    keys: StageKeys,
-    work: WorkFolder,
-    output: Path,
-    *,
-    num_threads: int,
-    progress: Progress,
+    located: LocatedCorpus, work: WorkFolder, output: Path, *, key: str, num_workers: int, progress: Progress
 ) -> None:
-    corpus = located.corpus
+    corpus, clock = located.corpus, _Clock()
+    fetched = fetch(located, progress=progress)
+    clock.stop("fetched")
+    text_key = reading_key(located, fetched)
     text = CleanText(
-        work.stage("cleaned", key=keys.cleaned, build=lambda to: write_clean_text(located, to, progress=progress))
-    )
-    tokenizers = work.stage(
-        "tokenizer", key=keys.tokenizer, build=lambda to: write_tokenizers(corpus, text, to, progress=progress)
-    )
-    tokens = work.stage(
-        "encoded",
-        key=keys.encoded,
-        build=lambda to: write_tokens(corpus, text, tokenizers, to, num_threads=num_threads, progress=progress),
-    )
-    with new_directory(output, error=DataError) as final:
-        for file in _outcome(corpus, text.directory, tokenizers, tokens):
-            place(file, final / file.name)
-        manifest = _manifest(final, corpus, inputs, key=keys.encoded, counts=token_counts(tokens))
-        (final / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        report = build_report(
-            open_prepared(final), corpus, cleaning=text.counts(), tokenizers=tokenizer_counts(tokenizers)
+        work.stage_in_pieces(
+            "cleaned",
+            key=text_key,
+            build=lambda to: write_clean_text(corpus, fetched.sources, to, num_workers=num_workers, progress=progress),
+            has_pieces=lambda at: bool(finished_shards(at)),
         )
-        (final / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        (final / REPORT_PAGE).write_text(render_page(report), encoding="utf-8")
+    )
+    clock.stop("cleaned")
+    tokenizer_key = fingerprint({"text": text_key, "tokenizer": corpus.tokenizer.model_dump()})
+    tokenizers = work.stage(
+        "tokenizer",
+        key=tokenizer_key,
+        build=lambda to: write_tokenizers(corpus, text, to, num_workers=num_workers, progress=progress),
+    )
+    clock.stop("tokenizer")
+    tokens = work.stage_in_pieces(
+        "encoded",
+        key=fingerprint({"tokenizer": tokenizer_key}),
+        build=lambda to: write_tokens(corpus, text, tokenizers, to, num_workers=num_workers, progress=progress),
+        has_pieces=lambda at: bool(written_splits(corpus, at)),
+    )
+    clock.stop("encoded")
+    with new_directory(output, error=DataError) as final:
+        _write_outcome(final, corpus, fetched.inputs, text, tokenizers, tokens, key=key)
+    clock.stop("report")
+    logger.info("%s", clock)
+
+
+class _Clock:
+    """How long each stage took, as one line."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._parts: list[str] = []
+
+    def stop(self, stage: str) -> None:
+        """Note the time since the stage before."""
+        now = time.monotonic()
+        self._parts.append(f"{stage} {now - self._since:.1f}")
+        self._since = now
+
+    def __str__(self) -> str:
+        return f"seconds: {', '.join(self._parts)}"
+
+
+def _write_outcome(
+    directory: Path,
+    corpus: Corpus,
+    inputs: list[InputRecord],
+    text: CleanText,
+    tokenizers: Path,
+    tokens: Path,
+    *,
+    key: str,
+) -> None:
+    """The files of the stages, the manifest, and the report, in a directory of their own."""
+    for file in _outcome(corpus, text.directory, tokenizers, tokens):
+        place(file, directory / file.name)
+    written = written_splits(corpus, tokens)
+    manifest = _manifest(directory, corpus, inputs, key=key, written=written)
+    (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    report = build_report(
+        open_prepared(directory),
+        corpus,
+        cleaning=text.counts(),
+        tokenizers=tokenizer_counts(tokenizers),
+        statistics={split: one.statistics for split, one in written.items()},
+    )
+    (directory / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (directory / REPORT_PAGE).write_text(render_page(report), encoding="utf-8")
 
 
 def _outcome(corpus: Corpus, cleaned: Path, tokenizers: Path, tokens: Path) -> list[Path]:
@@ -144,7 +183,7 @@ def _outcome(corpus: Corpus, cleaned: Path, tokenizers: Path, tokens: Path) -> l
 
 
 def _manifest(
-    directory: Path, corpus: Corpus, inputs: list[InputRecord], *, key: str, counts: dict[str, dict[str, int]]
+    directory: Path, corpus: Corpus, inputs: list[InputRecord], *, key: str, written: Mapping[str, Written]
 ) -> Manifest:
     """The manifest of the files that lie in a directory."""
     loaded = [Tokenizer.load(directory / f"{side}.spm") for side in SIDES]
@@ -157,7 +196,10 @@ def _manifest(
         shared_vocabulary=corpus.tokenizer.shared,
         tokenizers=Tokenizers(source=source, target=target),
         dtype=dtype,
-        splits={split: SplitCounts(**numbers) for split, numbers in counts.items()},
+        splits={
+            split: SplitCounts(pairs=one.sentences, **{f"{side}_tokens": one.tokens[side] for side in SIDES})
+            for split, one in written.items()
+        },
         inputs=inputs,
         fingerprint=key,
         corpus=corpus.model_dump(mode="json"),

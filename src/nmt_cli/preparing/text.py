@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import zstandard
+import numpy as np
+from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
-from nmt_cli.files import open_bytes
-from nmt_cli.preparing.chunks import Chunk
-from nmt_cli.preparing.cleaning import Cleaner
-from nmt_cli.preparing.corpora import LocatedCorpus
-from nmt_cli.preparing.heldout import HeldOut, write_heldout
+from nmt_cli.files import write_file
+from nmt_cli.preparing.arrays import write_arrays
+from nmt_cli.preparing.cleaning.directions import warn_if_swapped
+from nmt_cli.preparing.cleaning.duplicates import pair_digests
+from nmt_cli.preparing.cleaning.heldout import HeldOut, Pairs, overlap, write_heldout
+from nmt_cli.preparing.cleaning.rules import Rules, Tally
+from nmt_cli.preparing.cleaning.selection import choose_copies
+from nmt_cli.preparing.corpora import CleaningConfig, Corpus
 from nmt_cli.preparing.progress import Progress
-from nmt_cli.preparing.readers import read_split
-from nmt_cli.preparing.report import WordCounts
+from nmt_cli.preparing.reading.readers import LocalSource, first_pairs
+from nmt_cli.preparing.shards import RawShard, Shard, finished_shards, open_shards, read_shards, write_shard
+from nmt_cli.preparing.sources.kinds import LanguagePair, Split
+from nmt_cli.preparing.workers import workers
 
 logger = logging.getLogger(__name__)
 
 _COUNTS = "counts.json"
-_ZSTD_LEVEL = 1
+_COPIES = "copies.npz"
+_PAIRS_TO_COMPARE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,80 +41,187 @@ class CleanText:
 
     directory: Path
 
-    def lines(self, split: str, side: str, *, language: str) -> Iterator[str]:
-        """The lines of one side of a split, without line ends."""
-        name = f"train.{side}.zst" if split == "train" else f"{split}.{language}"
-        with open_bytes(self.directory / name) as stream:
-            for number, line in enumerate(stream):
-                text = line.decode().removesuffix("\n").removesuffix("\r")
-                yield text.removeprefix("\ufeff") if number == 0 else text
-
     def counts(self) -> dict[str, Any]:
-        """What was read, kept, tidied and dropped; words and overlap by split."""
+        """What was read, kept, tidied and dropped; overlap and warnings; the pairs of each split."""
         counts: dict[str, Any] = json.loads((self.directory / _COUNTS).read_text(encoding="utf-8"))
         return counts
 
     def num_pairs(self) -> dict[str, int]:
-        """How many pairs each split has, as counted when it was written."""
-        counts = self.counts()
-        return {"train": counts["kept"], **{split: facts["lines"] for split, facts in counts["overlap"].items()}}
+        """How many pairs each split has, as counted when it was written; copies count."""
+        pairs: dict[str, int] = self.counts()["pairs"]
+        return pairs
+
+    def shards(self) -> list[Shard]:
+        """The training text before duplicates were dropped."""
+        return open_shards(self.directory)
+
+    def copies(self, number: int) -> NDArray[np.uint16]:
+        """How often each pair of a shard is taken, [n]; 0 where it was dropped."""
+        with np.load(self.directory / _COPIES) as members:
+            copies: NDArray[np.uint16] = members[str(number)]
+        return copies
+
+    def heldout(self, split: str, *, language: str) -> list[str]:
+        """The lines of one side of a split that is not trained on, without line ends."""
+        text = (self.directory / f"{split}.{language}").read_bytes().decode().removeprefix("\ufeff")
+        return [line.removesuffix("\r") for line in text.split("\n")[:-1]]
 
 
-def write_clean_text(located: LocatedCorpus, directory: Path, *, progress: Progress) -> None:
-    """Write the cleaned training text in compressed form, the held-out text as it was given, and the counts.
+def write_clean_text(
+    corpus: Corpus,
+    sources: Mapping[Split, Sequence[LocalSource]],
+    directory: Path,
+    *,
+    num_workers: int,
+    progress: Progress,
+) -> None:
+    """Write the cleaned training text, the held-out text as it was given, and the counts; finished shards stay.
 
     The held-out splits are read first: they are small, and a mistake in them shows at once.
     """
-    corpus = located.corpus
-    heldout = {split: write_heldout(located, split, directory) for split in corpus.splits if split != "train"}
-    cleaner, words = Cleaner(corpus.cleaning), WordCounts()
-    with ExitStack() as stack:
-        files = [stack.enter_context(_zstd_writer(directory / f"train.{side}.zst")) for side in ("source", "target")]
-        for chunk in _limited(read_split(located, "train"), corpus.limit):
-            pairs = cleaner.clean(chunk)
-            for side, file in enumerate(files):
-                file.write("".join(f"{pair[side]}\n" for pair in pairs).encode())
-            words.add(pairs)
-            for split in heldout.values():
-                split.look_in(pairs)
-            progress("cleaning", cleaner.read, corpus.limit)
-    if cleaner.kept == 0:
-        raise _nothing_left(cleaner)
-    logger.info("cleaned: %s of %s training pairs kept", f"{cleaner.kept:,}", f"{cleaner.read:,}")
-    counts = json.dumps(_counts(cleaner, words, heldout), ensure_ascii=False)
-    (directory / _COUNTS).write_text(counts, encoding="utf-8")
-
-
-def _counts(cleaner: Cleaner, words: WordCounts, heldout: dict[Any, HeldOut]) -> dict[str, Any]:
-    return {
-        "read": cleaner.read,
-        "kept": cleaner.kept,
-        "tidied": cleaner.tidied,
-        "dropped": {reason: asdict(dropped) for reason, dropped in cleaner.dropped.items()},
-        "words": {"train": words.report(), **{split: text.words.report() for split, text in heldout.items()}},
-        "overlap": {split: text.overlap() for split, text in heldout.items()},
+    heldout: dict[str, Pairs] = {
+        split: write_heldout(sources[split], directory, split=split, languages=corpus.languages)
+        for split in corpus.splits
+        if split != "train"
     }
+    shards_read = read_shards(sources["train"], limit=corpus.limit)
+    first = next(shards_read)
+    warning = _warning(first, corpus, heldout["valid"])
+    job = CleaningJob(corpus.cleaning, corpus.languages, heldout, directory)
+    _clean(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
+    shards = open_shards(directory)
+    tally = Tally()
+    for shard in shards:
+        tally.add(Tally.from_json(shard.facts["tally"]))
+    copies = choose_copies(shards, corpus.cleaning, tally)
+    num_pairs = sum(int(each.sum()) for each in copies)
+    if num_pairs == 0:
+        for shard in shards:
+            shard.remove()
+        raise _nothing_left(tally)
+    write_arrays(directory / _COPIES, {str(number): each for number, each in enumerate(copies)})
+    logger.info("cleaned: %s of %s training pairs kept", f"{tally.kept:,}", f"{tally.read:,}")
+    counts = {
+        **tally.to_json(),
+        "overlap": overlap(heldout, (shard.facts["found"] for shard in shards)),
+        "warnings": [warning] if warning else [],
+        "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in heldout.items()}},
+    }
+    write_file(directory / _COUNTS, json.dumps(counts, ensure_ascii=False), error=DataError)
 
 
-def _limited(chunks: Iterator[Chunk], limit: int | None) -> Iterator[Chunk]:
-    """The chunks up to `limit` pairs in all."""
-    left = limit
-    for chunk in chunks:
-        if left is not None and len(chunk.src) >= left:
-            yield replace(chunk, src=chunk.src[:left], tgt=chunk.tgt[:left])
-            return
-        left = None if left is None else left - len(chunk.src)
-        yield chunk
+@dataclass(frozen=True, slots=True)
+class CleaningJob:
+    """Cleans a shard and writes its file; the result is the number of pairs that were read."""
+
+    config: CleaningConfig
+    languages: LanguagePair
+    heldout: Mapping[str, Pairs]
+    directory: Path
+
+    def start(self) -> Callable[[RawShard], int]:
+        """The function for one shard."""
+        rules, heldout = Rules(self.config, self.languages), HeldOut(self.heldout)
+        return lambda shard: self._clean(shard, rules, heldout)
+
+    def _clean(self, shard: RawShard, rules: Rules, heldout: HeldOut) -> int:
+        src: list[str] = []
+        tgt: list[str] = []
+        places: list[int] = []
+        tally = Tally()
+        for raw in shard.chunks:
+            cleaned = rules.apply(raw.parse())
+            places += [tally.read + index for index in cleaned.indices]
+            tally.add(cleaned.tally)
+            src += cleaned.src
+            tgt += cleaned.tgt
+        matches, found = heldout.find(src, tgt)
+        write_shard(
+            self.directory,
+            shard.number,
+            src=src,
+            tgt=tgt,
+            arrays={
+                "digests": pair_digests(src, tgt),
+                "places": _narrow(places),
+                "found": matches,
+                "source_words": _narrow(_count_words(src)),
+                "target_words": _narrow(_count_words(tgt)),
+            },
+            facts={
+                "tally": tally.to_json(),
+                "weight": shard.weight,
+                "chunks": [(raw.origin, raw.first_line, raw.num_pairs) for raw in shard.chunks],
+                "found": found,
+            },
+        )
+        return tally.read
 
 
-def _zstd_writer(path: Path) -> Any:
-    return zstandard.open(path, "wb", cctx=zstandard.ZstdCompressor(level=_ZSTD_LEVEL))
+def _clean(
+    job: CleaningJob, shards: Iterable[RawShard], *, total: int | None, num_workers: int, progress: Progress
+) -> None:
+    """Clean the shards whose files are not there yet."""
+    finished = set(finished_shards(job.directory))
+    if finished:
+        logger.info("cleaned: %s pieces finished before, kept", f"{len(finished):,}")
+    skipped = 0
+
+    def unfinished() -> Iterator[RawShard]:
+        nonlocal skipped
+        for shard in shards:
+            if shard.number in finished:
+                skipped += sum(chunk.num_pairs for chunk in shard.chunks)
+                progress("cleaning", skipped, total)
+            else:
+                yield shard
+
+    cleaned = 0
+    progress("cleaning", 0, total)
+    with workers(job, number=num_workers) as run:
+        for read in run(unfinished()):
+            cleaned += read
+            progress("cleaning", skipped + cleaned, total)
 
 
-def _nothing_left(cleaner: Cleaner) -> DataError:
-    reason, dropped = max(cleaner.dropped.items(), key=lambda item: item[1].count)
+def _expected(corpus: Corpus) -> int | None:
+    """The training pairs that are going to be read, where that is known."""
+    expected = corpus.pairs.train if corpus.pairs is not None else None
+    return min((number for number in (corpus.limit, expected) if number is not None), default=None)
+
+
+def _warning(shard: RawShard, corpus: Corpus, valid: Pairs) -> str | None:
+    """The warning that the sides of the training or the validation text seem swapped, also logged, if they do."""
+    # Swapped pairs are what these two rules drop: with them on, none would be left to look at.
+    config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
+    cleaned = Rules(config, corpus.languages).apply(first_pairs(shard.chunks[0], _PAIRS_TO_COMPARE).parse())
+    warning = warn_if_swapped(list(zip(cleaned.src, cleaned.tgt, strict=True)), valid, corpus.languages)
+    if warning is not None:
+        logger.warning("%s", warning)
+    return warning
+
+
+def _count_words(lines: Sequence[str]) -> list[int]:
+    """The words of tidy lines; in printable text, the space is the only white space."""
+    return [line.count(" ") + 1 if line.isprintable() else len(line.split()) for line in lines]
+
+
+def _narrow(numbers: Sequence[int]) -> NDArray[np.integer]:
+    """The numbers, none negative, in the narrowest type that holds them."""
+    array = np.array(numbers, dtype=np.int64)
+    return array.astype(np.min_scalar_type(array.max(initial=0)))
+
+
+def _nothing_left(tally: Tally) -> DataError:
+    reason, dropped = max(tally.dropped.items(), key=lambda item: item[1].count)
+    if dropped.count == 0:
+        return DataError(
+            f"no training pair is left: of {tally.kept:,} none is drawn",
+            where="train",
+            hint="raise the weights of the sources: a weight below 1 takes that share of the pairs",
+        )
     return DataError(
-        f"no training pair is left after cleaning: {dropped.count:,} of {cleaner.read:,} dropped for {reason}",
+        f"no training pair is left after cleaning: {dropped.count:,} of {tally.read:,} dropped for {reason}",
         where=dropped.examples[0].where if dropped.examples else None,
         hint="look at that line; rules are relaxed with --set cleaning.KEY=null",
     )

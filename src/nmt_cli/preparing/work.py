@@ -9,21 +9,30 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from nmt_cli.bundle.kinds import kind_of
 from nmt_cli.dataset.manifest import Manifest, read_manifest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
-from nmt_cli.files import clear_interrupted, locked, new_directory
+from nmt_cli.files import (
+    clear_interrupted,
+    clear_unfinished_files,
+    disk_errors,
+    locked,
+    new_directory,
+    remove_directory,
+    write_file,
+)
 from nmt_cli.preparing.corpora import Corpus
-from nmt_cli.preparing.report import read_report
+from nmt_cli.preparing.reporting.report import read_report
 from nmt_cli.recipe.loading import flatten
 
 logger = logging.getLogger(__name__)
 
 _RECORD = "stage.json"
 # What prepared data may differ in from the corpus that would give it once more; of sources, the contents are compared.
-_WITHOUT_EFFECT = ("name", "description", "licence", "train", "valid", "test")
+_WITHOUT_EFFECT = ("name", "description", "licence", "citation", "pairs", "bytes", "mirror", "train", "valid", "test")
 
 
 class WorkFolder:
@@ -34,11 +43,7 @@ class WorkFolder:
 
     def has(self, stage: str, *, key: str) -> bool:
         """True where the stage is finished, and was made for this key."""
-        try:
-            record = json.loads((self.path / stage / _RECORD).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        return bool(record == {"key": key})
+        return bool(self._record(stage) == {"key": key})
 
     def stage(self, name: str, *, key: str, build: Callable[[Path], None]) -> Path:
         """The directory of a stage: the finished one where it has this key, else what `build` writes."""
@@ -50,6 +55,38 @@ class WorkFolder:
             build(temporary)
             (temporary / _RECORD).write_text(json.dumps({"key": key}), encoding="utf-8")
         return directory
+
+    def stage_in_pieces(
+        self, name: str, *, key: str, build: Callable[[Path], None], has_pieces: Callable[[Path], bool]
+    ) -> Path:
+        """As `stage`, but `build` may find what an interrupted run wrote for this key, and goes on from there.
+
+        It writes pieces that are whole or not there. A failure before the first leaves nothing.
+        """
+        directory = self.path / name
+        if self.has(name, key=key):
+            logger.info("%s: finished before, kept", name)
+            return directory
+        begun = {"key": key, "is_finished": False}
+        if self._record(name) != begun:
+            with new_directory(directory, error=DataError) as temporary:
+                (temporary / _RECORD).write_text(json.dumps(begun), encoding="utf-8")
+        clear_unfinished_files(directory)
+        try:
+            with disk_errors(directory, DataError):
+                build(directory)
+            write_file(directory / _RECORD, json.dumps({"key": key}), error=DataError)
+        finally:
+            if not has_pieces(directory):
+                remove_directory(directory)
+        return directory
+
+    def _record(self, stage: str) -> Any:
+        """What the record of a stage says; None where there is none that can be read."""
+        try:
+            return json.loads((self.path / stage / _RECORD).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
 
     def discard_stages(self) -> None:
         """Remove the finished stages."""

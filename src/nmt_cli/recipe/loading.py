@@ -117,7 +117,10 @@ def _nearest(name: str, names: Sequence[str]) -> list[str]:
     by_stem: dict[str, str] = {}
     for known in sorted(names, key=lambda known: (known.rpartition("/")[0] != folder, "/" in known)):
         by_stem.setdefault(known.rpartition("/")[2], known)
-    return [by_stem[near] for near in difflib.get_close_matches(stem, by_stem, n=2, cutoff=0.5)]
+    near = difflib.get_close_matches(stem, by_stem, n=max(len(by_stem), 1), cutoff=0.5)
+    parts = set(stem.split("-"))  # wmt14-de-en is nearer to wmt14-en-de than to iwslt14-de-en
+    near.sort(key=lambda other: -len(parts.intersection(other.split("-"))))
+    return [by_stem[other] for other in near[:2]]
 
 
 def _named_after(file: Path) -> Document:

@@ -15,6 +15,7 @@ from nmt_cli.devices import PrecisionChoice
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -61,6 +62,9 @@ class ModelConfig(Section):
         default="all",
         description="share source embedding, target embedding and output matrix (3.4); only the last two; none",
     )
+    output_bias: bool = Field(
+        default=False, description="a bias for each piece on the output, as Marian has and the paper has not"
+    )
     embedding_multiple: PositiveInt = Field(default=128, description="embedding rows are padded to a multiple of this")
 
     @model_validator(mode="after")
@@ -92,6 +96,33 @@ class AdamWConfig(Section):
     )
 
 
+class MuonConfig(Section):
+    """Muon (Jordan et al. 2024) on the matrices between embeddings and output, AdamW on all else."""
+
+    name: Literal["muon"] = Field(default="muon", description="which optimizer this section is of")
+    momentum: Probability = Field(default=0.95, description="decay of the mean of the matrices' gradients, an update")
+    weight_decay: NonNegativeFloat = Field(
+        default=0.01, description="times the learning rate, subtracted from the matrices"
+    )
+    beta1: Probability = Field(default=0.9, description="of AdamW on all else: decay of the mean of gradients")
+    beta2: Probability = Field(default=0.98, description="of AdamW on all else: decay of the mean of their squares")
+    epsilon: PositiveFloat = Field(default=1e-9, description="of AdamW on all else: added to the root of that mean")
+
+
+class ScheduleFreeConfig(Section):
+    """Schedule-free AdamW (Defazio et al. 2024, arXiv:2405.15682); it goes with the constant schedule."""
+
+    name: Literal["schedule_free"] = Field(default="schedule_free", description="which optimizer this section is of")
+    beta1: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.9, description="how far the weights that are trained lie towards the mean that is validated and saved"
+    )
+    beta2: Probability = Field(default=0.98, description="decay of the mean of squared gradients, an update")
+    epsilon: PositiveFloat = Field(default=1e-9, description="added to the root of that mean")
+    weight_decay: NonNegativeFloat = Field(
+        default=0.0, description="times the learning rate, subtracted from each matrix"
+    )
+
+
 class NoamConfig(Section):
     """The paper's schedule: factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (equation 3)."""
 
@@ -108,8 +139,25 @@ class CosineConfig(Section):
     warmup_updates: PositiveInt = Field(default=4000, description="updates in which the rate rises")
 
 
-Optimizer = Annotated[AdamConfig | AdamWConfig, Field(discriminator="name")]
-Schedule = Annotated[NoamConfig | CosineConfig, Field(discriminator="name")]
+class WsdConfig(Section):
+    """Linear warm-up, a constant rate, and a linear fall to zero at the end (Hu et al. 2024, arXiv:2404.06395)."""
+
+    name: Literal["wsd"] = Field(default="wsd", description="which schedule this section is of")
+    peak: PositiveFloat = Field(description="highest learning rate")
+    warmup_updates: PositiveInt = Field(default=4000, description="updates in which the rate rises")
+    decay_updates: PositiveInt = Field(description="last updates, in which the rate falls")
+
+
+class ConstantConfig(Section):
+    """Linear warm-up to a rate that stays."""
+
+    name: Literal["constant"] = Field(default="constant", description="which schedule this section is of")
+    peak: PositiveFloat = Field(description="the learning rate")
+    warmup_updates: PositiveInt = Field(default=4000, description="updates in which the rate rises")
+
+
+Optimizer = Annotated[AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig, Field(discriminator="name")]
+Schedule = Annotated[NoamConfig | CosineConfig | WsdConfig | ConstantConfig, Field(discriminator="name")]
 
 
 class TrainingConfig(Section):
@@ -127,11 +175,25 @@ class TrainingConfig(Section):
     label_smoothing: Probability = Field(default=0.1, description="epsilon_ls (5.4)")
     optimizer: Optimizer = AdamConfig()
     schedule: Schedule = NoamConfig()
+    ema: Probability | None = Field(
+        default=None,
+        description="decay of a moving average of the weights, which then is what is validated and saved; null: none",
+    )
     clip_norm: PositiveFloat | None = Field(
         default=None, description="largest gradient norm; null: no clipping, as in the paper"
     )
     max_skipped_updates: NonNegativeInt = Field(
-        default=10, description="updates in a row that may be skipped for gradients that are not finite"
+        default=10, description="updates in a row that may be skipped for gradients that are not finite; more: a return"
+    )
+    spike_nats: PositiveFloat | None = Field(
+        default=2.0,
+        description="rise of the mean loss of about 50 updates above its lowest value that is a spike; null: none is",
+    )
+    max_returns: NonNegativeInt = Field(
+        default=3, description="returns to an earlier checkpoint, for such gradients or spikes, before training fails"
+    )
+    watchdog_seconds: PositiveInt = Field(
+        default=600, description="without progress on any rank of several before training ends with every rank's stack"
     )
     precision: PrecisionChoice = Field(
         default="auto", description="bf16 where the hardware multiplies it natively, else fp32"
@@ -148,11 +210,27 @@ class TrainingConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _cosine_has_room(self) -> TrainingConfig:
-        warmup = self.schedule.warmup_updates
-        if self.schedule.name == "cosine" and warmup >= self.updates:
+    def _schedule_has_room(self) -> TrainingConfig:
+        schedule, warmup = self.schedule, self.schedule.warmup_updates
+        if schedule.name == "cosine" and warmup >= self.updates:
             problem = f"the cosine falls from update {warmup}, but training.updates is {self.updates}"
             raise ValueError(problem, "lower training.schedule.warmup_updates, or raise training.updates")
+        if schedule.name == "wsd" and warmup + schedule.decay_updates > self.updates:
+            problem = (
+                f"the rate rises for {warmup} updates and falls for {schedule.decay_updates}, "
+                f"but training.updates is {self.updates}"
+            )
+            raise ValueError(problem, "lower training.schedule.decay_updates, or raise training.updates")
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_free_does_both(self) -> TrainingConfig:
+        if self.optimizer.name == "schedule_free" and self.schedule.name != "constant":
+            problem = f"the optimizer schedule_free takes the schedule constant, not {self.schedule.name}"
+            raise ValueError(problem, "write schedule: {name: constant, peak: 0.0025, warmup_updates: 4000}")
+        if self.optimizer.name == "schedule_free" and self.ema is not None:
+            problem = f"the optimizer schedule_free averages by itself, and training.ema is {self.ema:g}"
+            raise ValueError(problem, "write ema: null")
         return self
 
 

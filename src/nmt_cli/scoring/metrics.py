@@ -1,70 +1,183 @@
-"""BLEU, chrF and TER of translations, by sacreBLEU, each with its signature.
+"""The metrics of a translation, each with a signature: sacreBLEU's BLEU, chrF and TER, the paper's BLEU, and COMET.
 
-Post 2018, arXiv:1804.08771. Scores are sacreBLEU's own to every digit: corpus level, on untouched text.
+Post 2018, arXiv:1804.08771. BLEU, chrF and TER are sacreBLEU's own to every digit: corpus level, on untouched text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-MetricName = Literal["bleu", "chrf", "ter"]
+from nmt_cli.scoring.comet import Comet, SegmentMean
+from nmt_cli.scoring.paper_bleu import PaperBleu, PaperText
 
+MetricName = Literal["bleu", "paper-bleu", "chrf", "chrf++", "ter", "comet"]
+
+TITLES: dict[MetricName, str] = {
+    "bleu": "BLEU",
+    "paper-bleu": "paper-BLEU",
+    "chrf": "chrF2",
+    "chrf++": "chrF2++",
+    "ter": "TER",
+    "comet": "COMET",
+}
 _RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """One metric over a test set: `metric` is BLEU, chrF2 or TER, `value` runs from 0 to 100 (TER may exceed it).
+    """One metric over a test set: `metric` is its title; `value` is from 0 to 100; TER may exceed it.
 
-    `signature` is sacreBLEU's; `confidence` is half the width of the 95 % interval from bootstrap resampling, or None.
+    COMET's scale is its model's. `signature` is sacreBLEU's or in its manner; `confidence` is half the width of the
+    95 % interval from bootstrap resampling, or None; `details` are BLEU's n-gram precisions and lengths, in the form of
+    multi-bleu.perl.
     """
 
     metric: str
     value: float
     signature: str
     confidence: float | None
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSet:
+    """What translations are measured against: references, each with a line for each segment, and what metrics want.
+
+    paper-bleu wants the code of the target language, such as de; comet its installation and the sources. `test_set` is
+    sacreBLEU's name of the set with the language pair, for the signatures.
+    """
+
+    references: Sequence[Sequence[str]]
+    sources: Sequence[str] | None = None
+    target_language: str | None = None
+    test_set: tuple[str, str] | None = None
+    comet: Comet | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """One metric against one evaluation set, whose references are prepared once.
+
+    `prepare` makes of the hypotheses of each system the text that `metric`, one of sacreBLEU's form, takes.
+    """
+
+    name: MetricName
+    metric: Metric
+    references: Sequence[Sequence[str]]
+    prepare: Callable[[Sequence[Sequence[str]]], list[list[str]]]
+
+    @property
+    def title(self) -> str:
+        """What the metric is called in tables."""
+        return TITLES[self.name]
+
+    def report(self, prepared: Sequence[str], *, confidence: bool) -> ScoreReport:
+        """The score of one system, whose hypotheses are prepared."""
+        result = self.metric.corpus_score(prepared, None, n_bootstrap=_RESAMPLES if confidence else 1)
+        # sacreBLEU prints the half width, but gives it no public name.
+        half_width = float(result._ci) if confidence else None
+        signature = str(self.metric.get_signature())
+        return ScoreReport(self.title, float(result.score), signature, half_width, _details(result))
+
+    def segment_scores(self, prepared: Sequence[str]) -> list[float]:
+        """The score of each segment of one system, on the metric's own scale."""
+        rows = zip(prepared, *self.references, strict=True)
+        return [float(self.metric.sentence_score(hypothesis, rest).score) for hypothesis, *rest in rows]
 
 
 def score(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    metrics: Sequence[MetricName],
-    confidence: bool,
+    hypotheses: Sequence[str], against: EvaluationSet, *, metrics: Sequence[MetricName], confidence: bool
 ) -> list[ScoreReport]:
-    """The reports of the metrics asked for, in that order.
+    """The reports of one system by the metrics asked for, in that order; as `score_systems`."""
+    (reports,) = score_systems([hypotheses], against, metrics=metrics, confidence=confidence)
+    return reports
 
-    Each of `references` holds one line for each hypothesis. Raises ValueError where lengths differ or there is nothing.
+
+def score_systems(
+    systems: Sequence[Sequence[str]], against: EvaluationSet, *, metrics: Sequence[MetricName], confidence: bool
+) -> list[list[ScoreReport]]:
+    """The reports of each system by the metrics asked for, in that order.
+
+    Raises ValueError where lengths differ, or where there is nothing.
     """
-    if not hypotheses or not references or any(len(lines) != len(hypotheses) for lines in references):
-        lengths = [len(lines) for lines in references]
-        raise ValueError(f"{len(hypotheses)} hypotheses cannot be scored against references of {lengths} lines")
-    return [_report(_metric(name), hypotheses, references, confidence=confidence) for name in metrics]
+    reports: list[list[ScoreReport]] = [[] for _ in systems]
+    for name in metrics:
+        scorer = make_scorer(name, against, of_segments=False, lengths=[len(system) for system in systems])
+        for found, prepared in zip(reports, scorer.prepare(systems), strict=True):
+            found.append(scorer.report(prepared, confidence=confidence))
+    return reports
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> ScoreReport:
     """BLEU against one reference for each hypothesis, as in the validation during training."""
-    (report,) = score(hypotheses, [references], metrics=["bleu"], confidence=False)
+    (report,) = score(hypotheses, EvaluationSet([references]), metrics=["bleu"], confidence=False)
     return report
 
 
-def _metric(name: MetricName) -> BLEU | CHRF | TER:
+def make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool, lengths: Sequence[int]) -> Scorer:
+    """The metric against these references, for corpora, or for single segments: BLEU with its effective order.
+
+    Raises ValueError where systems of these lengths cannot be scored against the references, or where `against` lacks
+    what the metric wants.
+    """
+    of_references = [len(lines) for lines in against.references]
+    if not lengths or not of_references or len({*lengths, *of_references}) > 1 or not lengths[0]:
+        raise ValueError(f"{list(lengths)} hypotheses cannot be scored against references of {of_references} lines")
+    scorer = _make_scorer(name, against, of_segments=of_segments)
+    if against.test_set is not None:
+        # sacreBLEU's signatures take both from the metric.
+        vars(scorer.metric).update(test_set=against.test_set[0], langpair=against.test_set[1])
+    return scorer
+
+
+def _make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool) -> Scorer:
+    references = against.references
     match name:
         case "bleu":
             # force: no warning of tokenised text, which would name a parameter of sacreBLEU; segments.py has ours.
-            return BLEU(force=True)
+            metric = BLEU(force=True, effective_order=of_segments, references=references)
+            return Scorer(name, metric, references, _untouched)
+        case "paper-bleu":
+            if of_segments or against.target_language is None:
+                raise ValueError("paper-bleu is a score of a corpus in a known language")
+            text = PaperText(against.target_language)
+            tokens = [[text.reference(line) for line in lines] for lines in references]
+            return Scorer(name, PaperBleu(text.language, references=tokens), tokens, text.hypotheses)
         case "chrf":
-            return _Chrf()
+            return Scorer(name, _Chrf(references=references), references, _untouched)
+        case "chrf++":
+            return Scorer(name, _Chrf(word_order=2, references=references), references, _untouched)
         case "ter":
-            return TER()
+            return Scorer(name, TER(references=references), references, _untouched)
+        case "comet":
+            return _comet_scorer(against)
         case other:
             assert_never(other)
+
+
+def _comet_scorer(against: EvaluationSet) -> Scorer:
+    comet, sources, references = against.comet, against.sources, against.references
+    if comet is None or sources is None or len(references) != 1:
+        raise ValueError("COMET wants its installation, the sources, and one reference")
+    reference = references[0]
+
+    def prepare(systems: Sequence[Sequence[str]]) -> list[list[str]]:
+        scores = comet.segment_scores(systems, sources=sources, reference=reference)
+        return [[repr(value) for value in system] for system in scores]
+
+    metric = SegmentMean(model=comet.model, version=comet.version(), num_segments=len(reference))
+    return Scorer("comet", metric, references, prepare)
+
+
+def _untouched(systems: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [list(lines) for lines in systems]
 
 
 class _Chrf(CHRF):
@@ -74,10 +187,10 @@ class _Chrf(CHRF):
         return float(super()._compute_f_score(statistics))
 
 
-def _report(
-    metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, confidence: bool
-) -> ScoreReport:
-    result = metric.corpus_score(hypotheses, references, n_bootstrap=_RESAMPLES if confidence else 1)
-    # sacreBLEU prints the half width, but gives it no public name.
-    half_width = float(result._ci) if confidence else None
-    return ScoreReport(result.name, float(result.score), str(metric.get_signature()), half_width)
+def _details(result: Any) -> str:
+    """The figures that multi-bleu.perl prints after its score; empty for other metrics."""
+    if not isinstance(result, BLEUScore):
+        return ""
+    precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
+    lengths = f"BP={result.bp:.3f}, ratio={result.ratio:.3f}, hyp_len={result.sys_len}, ref_len={result.ref_len}"
+    return f"{precisions} ({lengths})"

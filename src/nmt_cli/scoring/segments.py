@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 # Blocks of rising height are a legitimate use of U+2581: a bar chart is no leftover.
 _SENTENCEPIECE = re.compile("(?<![\u2580-\u259f])▁(?![\u2580-\u259f])")
 _SUBWORD_NMT = re.compile(r"\S@@(?: |$)")
+# What tokenizer.perl, its -a, subword-nmt and SentencePiece leave behind.
+_TOKENISED = re.compile(rf"&(?:apos|quot|#91|#93|#124);| @-@ |##AT##|{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}")
+# Raw text from the web has an escape here and there, too.
+_TOKENISED_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +63,45 @@ def read_segments(name: str, *, stdin: BinaryIO) -> Segments:
     return Segments(name, lines, hashlib.sha256(content).hexdigest())
 
 
-def check_segments(hypothesis: Segments, references: Sequence[Segments]) -> None:
-    """Raise DataError where the texts do not fit together, or where the hypothesis is in pieces instead of words.
+def check_hypothesis(hypothesis: Segments, *, fits: Sequence[Segments]) -> None:
+    """Raise DataError where a hypothesis has not the lines of the others, or is in pieces instead of words.
 
-    A hypothesis that looks tokenised gets a warning: sacreBLEU tokenises by itself, and its scores compare to none.
+    One that looks tokenised gets a warning: metrics tokenise by themselves, and its scores compare to none.
     """
-    for reference in references:
-        if len(reference.lines) != len(hypothesis.lines):
-            raise DataError(
-                f"{hypothesis.name} has {len(hypothesis.lines):,} lines, {reference.name} has {len(reference.lines):,}",
-                where=hypothesis.name,
-                hint="give a hypothesis of the same test set, with one line for each line of the reference",
-            )
+    for other in fits:
+        check_lengths(hypothesis, other)
     for number, line in enumerate(hypothesis.lines, start=1):
         _refuse_pieces(line, where=f"{hypothesis.name}:{number}")
-    stops = [line for line in hypothesis.lines if line.endswith(".")]
+    if how := _looks_tokenised(hypothesis):
+        logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, how)
+
+
+def check_reference(reference: Segments) -> None:
+    """Warn of a reference that looks tokenised: scores against it compare to none."""
+    if how := _looks_tokenised(reference):
+        logger.warning("%s looks tokenised: %s; score against the untouched reference", reference.name, how)
+
+
+def check_lengths(text: Segments, other: Segments) -> None:
+    """Raise DataError unless both have as many lines."""
+    if len(text.lines) != len(other.lines):
+        raise DataError(
+            f"{text.name} has {len(text.lines):,} lines, {other.name} has {len(other.lines):,}",
+            where=text.name,
+            hint="give texts of the same test set, with one line for each line of the reference",
+        )
+
+
+def _looks_tokenised(text: Segments) -> str:
+    """By what a text looks tokenised; empty where it does not."""
+    stops = [line for line in text.lines if line.endswith(".")]
     apart = sum(line.endswith(" .") for line in stops)
     if apart * 2 > len(stops):
-        logger.warning(
-            "%s looks tokenised: %s of its %s final full stops stand apart; score detokenised text",
-            *(hypothesis.name, f"{apart:,}", f"{len(stops):,}"),
-        )
+        return f"{apart:,} of its {len(stops):,} final full stops stand apart"
+    marks = [found[0].strip() for line in text.lines if (found := _TOKENISED.search(line))]
+    if len(marks) > _TOKENISED_SHARE * len(text.lines):
+        return f"{len(marks):,} of its {len(text.lines):,} lines hold marks such as {marks[0]!r}"
+    return ""
 
 
 def _refuse_pieces(line: str, *, where: str) -> None:

@@ -22,18 +22,17 @@ class Tokenizer:
     Any text without control characters survives `encode` and `decode` where the model has byte pieces.
     """
 
-    def __init__(self, model: bytes, *, num_threads: int = 1) -> None:
+    def __init__(self, model: bytes) -> None:
         self._model = model
-        self._num_threads = num_threads
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._mark_ids = self._byte_ids(_SPACE_MARK)
 
     @classmethod
-    def load(cls, path: Path, *, num_threads: int = 1) -> Tokenizer:
-        """The tokenizer of a `.spm` file; `num_threads` serve large batches of `encode`. DataError if it is not one."""
+    def load(cls, path: Path) -> Tokenizer:
+        """The tokenizer of a `.spm` file. DataError if it is not one."""
         hint = "restore the file, or run nmt prepare again"
         try:
-            return cls(path.read_bytes(), num_threads=num_threads)
+            return cls(path.read_bytes())
         except FileNotFoundError:
             raise DataError(f"{path.name} is missing", where=str(path), hint=hint) from None
         except RuntimeError:
@@ -60,7 +59,7 @@ class Tokenizer:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The ids of each line, without BOS and EOS."""
-        rows: list[list[int]] = self._processor.encode(list(lines), num_threads=self._num_threads)
+        rows: list[list[int]] = self._processor.encode(list(lines), num_threads=1)
         if self._mark_ids:
             for position, line in enumerate(lines):
                 if _SPACE_MARK in line:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import sentencepiece
 
 from nmt_cli.errors import DataError
@@ -19,41 +18,40 @@ TokenizerKind = Literal["bpe", "unigram"]
 
 MAX_LINE_BYTES = 1 << 16
 # SentencePiece's trainer keeps this character for itself and skips every line that holds it.
-_RESERVED = "\u2585"
+_RESERVED = "\u2585".encode()
 # Part of the model's bytes, and unigram's sums depend on it: the same on every machine.
 _TRAINING_THREADS = 16
+_LINES_FOR_CHARACTERS = 10_000
+_FIXED_PIECES = 4 + 256
+_MIN_PIECES = 300
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """What a tokenizer was trained on: of `lines`, `sampled` were drawn, and `skipped` of those were unusable."""
+    """How many lines were given to train a tokenizer on, and how many of those were skipped as unusable."""
 
-    lines: int
-    sampled: int
+    given: int
     skipped: int
 
 
 def train_tokenizer(
-    lines: Iterable[str],
+    lines: Iterable[bytes],
     *,
-    num_lines: int,
     vocab_size: int,
     kind: TokenizerKind,
     character_coverage: float,
-    seed: int,
-    sample_lines: int,
     output: Path,
 ) -> TokenizerReport:
-    """Train a model on at most `sample_lines` of the `num_lines` lines, drawn by `seed`, and write it to `output`.
+    """Train a model on lines in UTF-8, and write it to `output`.
 
     The same lines and settings give the same bytes. Raises DataError where `vocab_size` is more than the text yields,
     or too small for its characters; the message names the bound.
     """
-    sample = _Sample(lines, num_lines=num_lines, size=sample_lines, seed=seed)
+    usable = _Usable(lines)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sample),
+            sentence_iterator=iter(usable),
             model_writer=model,
             model_type=kind,
             vocab_size=vocab_size,
@@ -71,42 +69,39 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as problem:
-        raise _vocabulary_error(str(problem), vocab_size) from problem
+        raise _vocabulary_error(str(problem), vocab_size, num_characters=len(usable.characters)) from problem
     output.write_bytes(model.getvalue())
-    return TokenizerReport(lines=num_lines, sampled=sample.sampled, skipped=sample.skipped)
+    return TokenizerReport(usable.given, usable.skipped)
 
 
-class _Sample:
-    """A seeded sample of lines in their order, without those that SentencePiece would skip, which are counted."""
+class _Usable:
+    """Lines without those that SentencePiece would skip, which are counted; and the characters of the first ones."""
 
-    def __init__(self, lines: Iterable[str], *, num_lines: int, size: int, seed: int) -> None:
+    def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
-        self._chosen = np.ones(num_lines, dtype=bool)
-        if size < num_lines:
-            self._chosen[:] = False
-            self._chosen[np.random.default_rng(seed).choice(num_lines, size=size, replace=False)] = True
-        self.sampled = 0
+        self.given = 0
         self.skipped = 0
+        self.characters: set[str] = set()
 
-    def __iter__(self) -> Iterator[str]:
-        for line, is_chosen in zip(self._lines, self._chosen, strict=True):
-            if not is_chosen:
-                continue
-            self.sampled += 1
-            if not line or _RESERVED in line or len(line.encode()) > MAX_LINE_BYTES:
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._lines:
+            self.given += 1
+            if not line or _RESERVED in line or len(line) > MAX_LINE_BYTES:
                 self.skipped += 1
-            else:
-                yield line
+                continue
+            if self.given <= _LINES_FOR_CHARACTERS:
+                self.characters.update(line.decode())
+            yield line
 
 
-def _vocabulary_error(problem: str, vocab_size: int) -> DataError:
+def _vocabulary_error(problem: str, vocab_size: int, *, num_characters: int) -> DataError:
     where = "tokenizer.vocab_size"
     if found := re.search(r"set it to a value <= (\d+)", problem):
         largest = int(found[1])
         return DataError(
             f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}",
             where=where,
-            hint=f"set tokenizer.vocab_size to {largest} or less, or give more training text",
+            hint=_smaller_vocabulary(largest, num_characters=num_characters),
         )
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", problem):
         smallest = int(found[1])
@@ -120,4 +115,17 @@ def _vocabulary_error(problem: str, vocab_size: int) -> DataError:
         f"SentencePiece cannot train on this text: {problem}",
         where=where,
         hint="check that the training text is what it should be, or try another tokenizer.vocab_size",
+    )
+
+
+def _smaller_vocabulary(largest: int, *, num_characters: int) -> str:
+    """What to type where a text yields no more than `largest` pieces, with which every word of it would be a piece."""
+    if largest < _MIN_PIECES:
+        return "give more training text"
+    smallest = max(_MIN_PIECES, _FIXED_PIECES + num_characters + 1)
+    suited = min(largest, smallest + max(0, largest - smallest) // 4)
+    rounded = suited // 100 * 100
+    return (
+        f"set tokenizer.vocab_size to {rounded if rounded >= smallest else suited}, which suits so little text "
+        f"({largest} at most), or give more training text"
     )

@@ -1,16 +1,20 @@
 """Checkpoints: written whole, kept by age and by score, found again by the next start.
 
-`checkpoints/update-00008000/` holds model.safetensors (float32), optimizer.safetensors (the moments), state.json
-(position in the data and counters) and manifest.json with sizes and hashes.
+`checkpoints/update-00008000/` holds model.safetensors (float32; the average where the recipe asks for one),
+optimizer.safetensors (the optimizer's state, and with an average the weights that are trained), state.json (position in
+the data and counters) and manifest.json with sizes and hashes.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, dataclass, replace
+import shutil
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from torch import Tensor
 
 from nmt_cli import files
 from nmt_cli.bundle.config import WEIGHTS
@@ -19,13 +23,17 @@ from nmt_cli.bundle.run import CHECKPOINTS, Checkpoint, best_first, read_checkpo
 from nmt_cli.bundle.weights import read_tensors, write_tensors
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
+from nmt_cli.training.divergence import Course
 from nmt_cli.training.optimizers import Optimizer
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
 
 _OPTIMIZER = "optimizer.safetensors"
 _STATE = "state.json"
-_HINT = "remove it; training goes on from the checkpoint before: rm -r {path}"
+
+
+# Before the names of the weights that are trained, where others are validated and saved as the model.
+_TRAINED = "trained."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,8 @@ class TrainingState:
     """All of a training that is neither weights nor moments: counters and the position in the data.
 
     `update` counts updates taken, skipped ones included; `epoch` and `index` are where the next update begins;
-    `best` is the best value so far of `metric`; `validated` is the last update that was measured.
+    `best` is the best value so far of `metric`; `validated` is the last update that was measured; `course` is that of
+    the losses, and `returns` counts the times that training went back to an earlier checkpoint.
     """
 
     precision: Precision
@@ -46,6 +55,8 @@ class TrainingState:
     metric: str | None = None
     validations_since_best: int = 0
     validated: int = 0
+    course: Course = field(default_factory=Course)
+    returns: int = 0
 
     def after_validation(self, validation: Validation, *, metric: str) -> TrainingState:
         """The state with the best value so far, and how many validations ago it was."""
@@ -66,25 +77,47 @@ class CheckpointFolder:
     def save(
         self, state: TrainingState, weights: MasterWeights, optimizer: Optimizer, *, validation: Validation | None
     ) -> Path:
-        """Write the checkpoint of this state, with what was measured at its update; ModelError on a full disk."""
-        path = self.directory / f"update-{state.update:08d}"
-        fields: dict[str, Any] = {
-            "kind": "checkpoint",
-            "update": state.update,
-            "recipe_fingerprint": self._fingerprint,
-            "validation": None if validation is None else {"loss": validation.loss, "bleu": validation.bleu},
-        }
-        with files.new_directory(path, error=ModelError) as temporary:
-            write_tensors(temporary / WEIGHTS, weights.named(weights.values))
-            moments = {
-                f"{moment}.{name}": tensor
-                for moment, flat in optimizer.moments.items()
-                for name, tensor in weights.named(flat).items()
-            }
-            write_tensors(temporary / _OPTIMIZER, moments)
-            (temporary / _STATE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
-            write_manifest(temporary, fields)
+        """Write the checkpoint of this state, with what was measured at its update.
+
+        ModelError on a full disk, with the checkpoint that is left.
+        """
+        measured = None if validation is None else {"loss": validation.loss, "bleu": validation.bleu}
+        path = self._path(state)
+        try:
+            with files.new_directory(path, error=ModelError) as temporary:
+                write_tensors(temporary / WEIGHTS, weights.named(weights.values))
+                write_tensors(temporary / _OPTIMIZER, optimizer.state | _trained(weights))
+                self._write_state(temporary, state, measured)
+        except ModelError as problem:
+            newest = self.newest()
+            left = "" if newest is None else f"; the checkpoint of update {newest.update:,} is complete"
+            raise ModelError(f"{problem.message}{left}", where=problem.where, hint=problem.hint) from problem
         return path
+
+    def newest_calm(self, *, spike_nats: float | None) -> Checkpoint | None:
+        """The newest checkpoint that was saved before there was a sign of trouble."""
+        for checkpoint in reversed(self._all()):
+            state = self._state(checkpoint)
+            if state.skipped_in_row == 0 and state.course.is_calm(spike_nats):
+                return checkpoint
+        return None
+
+    def return_to(self, checkpoint: Checkpoint | None, state: TrainingState) -> None:
+        """Remove what is newer than a checkpoint, and let training go on from it with another state; None: remove all.
+
+        A kill in between leaves checkpoints from which the same updates lead to the same return.
+        """
+        for newer in reversed(self._all()):
+            if checkpoint is None or newer.update > checkpoint.update:
+                files.remove_directory(newer.path)
+        if checkpoint is None:
+            return
+        with files.new_directory(checkpoint.path, error=ModelError) as temporary:
+            for name in (WEIGHTS, _OPTIMIZER):
+                shutil.copyfile(checkpoint.path / name, temporary / name)
+            is_measured = checkpoint.loss is not None
+            measured = {"loss": checkpoint.loss, "bleu": checkpoint.bleu} if is_measured else None
+            self._write_state(temporary, state, measured)
 
     def clear_interrupted(self) -> None:
         """Clear up what a killed save left; for the first rank, before any looks for the newest."""
@@ -97,18 +130,16 @@ class CheckpointFolder:
 
     def load(self, checkpoint: Checkpoint, weights: MasterWeights, optimizer: Optimizer) -> TrainingState:
         """Put weights and moments back, after a check of every file's hash, and give the state."""
-        hint = _HINT.format(path=shlex.quote(str(checkpoint.path)))
+        hint = _hint(checkpoint)
         verify(checkpoint.path, error=ModelError, hint=hint)
         if checkpoint.recipe_fingerprint != self._fingerprint:
             raise ModelError("the checkpoint is of another training", where=str(checkpoint.path), hint=hint)
-        content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=hint)
-        state = TrainingState(**content)
-        weights.load(weights.values, read_tensors(checkpoint.path / WEIGHTS, hint=hint))
-        weights.publish()
+        state = self._state(checkpoint)
         tensors = read_tensors(checkpoint.path / _OPTIMIZER, hint=hint)
-        for moment, flat in optimizer.moments.items():
-            weights.load(flat, {name: tensors[f"{moment}.{name}"] for name in weights.shapes})
-        optimizer.continue_after(state.applied)
+        trained = {name.removeprefix(_TRAINED): tensor for name, tensor in tensors.items() if name.startswith(_TRAINED)}
+        weights.load(weights.values, trained or read_tensors(checkpoint.path / WEIGHTS, hint=hint))
+        weights.publish()
+        optimizer.load(tensors, updates=state.applied)
         return state
 
     def prune(self, *, keep_last: int, keep_best: int, metric: Literal["loss", "bleu"]) -> None:
@@ -120,6 +151,34 @@ class CheckpointFolder:
             if checkpoint.path not in kept:
                 files.remove_directory(checkpoint.path)
 
+    def _path(self, state: TrainingState) -> Path:
+        return self.directory / f"update-{state.update:08d}"
+
+    def _write_state(self, directory: Path, state: TrainingState, measured: dict[str, float | None] | None) -> None:
+        """What a checkpoint has besides tensors: the state, and the manifest, which is written last."""
+        (directory / _STATE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
+        fields: dict[str, Any] = {
+            "kind": "checkpoint",
+            "update": state.update,
+            "recipe_fingerprint": self._fingerprint,
+            "validation": measured,
+        }
+        write_manifest(directory, fields)
+
+    def _state(self, checkpoint: Checkpoint) -> TrainingState:
+        content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=_hint(checkpoint))
+        return TrainingState(**{**content, "course": Course(**content.get("course", {}))})
+
     def _all(self) -> list[Checkpoint]:
         paths = sorted(path for path in self.directory.glob("update-*") if (path / MANIFEST).is_file())
         return [read_checkpoint(path) for path in paths]
+
+
+def _hint(checkpoint: Checkpoint) -> str:
+    return f"remove it; training goes on from the checkpoint before: rm -r {shlex.quote(str(checkpoint.path))}"
+
+
+def _trained(weights: MasterWeights) -> dict[str, Tensor]:
+    """The weights that are trained, by name, while an average of them stands in their place."""
+    named = {} if weights.set_aside is None else weights.named(weights.set_aside)
+    return {f"{_TRAINED}{name}": tensor for name, tensor in named.items()}

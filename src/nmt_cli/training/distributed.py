@@ -1,29 +1,52 @@
-"""The ranks of a training under torchrun, or the one of a plain process; sums and decisions that all of them share."""
+"""The ranks of a training, or the one of a plain process; sums and decisions that all of them share."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from nmt_cli.devices import choose_device
-from nmt_cli.errors import DeviceError
+from nmt_cli.errors import DeviceError, TrainingError
+from nmt_cli.training.bulletin import Bulletin, find_bulletin
 
-# The others wait for the first rank while it validates and saves.
-_PATIENCE = timedelta(hours=1)
+# For all to have come, on machines that import torch from a slow disk.
+_START = timedelta(minutes=10)
+# No limit to speak of: the others wait while the first rank validates, and a rank that hangs is the watchdog's affair.
+_PATIENCE = timedelta(days=7)
+
+
+class ConnectionLost(TrainingError):
+    """A collective has failed, as a rule since another rank is no more: that one's own message says why."""
+
+
+class Pulse:
+    """Counts the steps that this rank has made, for the watchdog."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+
+    def beat(self) -> None:
+        """One more."""
+        self.beats += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among `size` of them; rank 0 writes and talks."""
+    """This process among `size` of them; rank 0 writes and talks. `bulletin` is None where a process is alone."""
 
     rank: int
     size: int
     device: torch.device
+    bulletin: Bulletin | None = None
+    pulse: Pulse = field(default_factory=Pulse)
 
     @property
     def is_first(self) -> bool:
@@ -33,29 +56,65 @@ class Ranks:
     def sum(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over the ranks: each divided its losses by the tokens of all of them before."""
         if self.size > 1:
-            dist.all_reduce(tensor)
+            with self._together():
+                dist.all_reduce(tensor)
+
+    def largest(self, value: int) -> int:
+        """The largest of the ranks' values, on every rank."""
+        if self.size == 1:
+            return value
+        with self._together():
+            shared = torch.tensor(value, device=self.device)
+            dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+            return int(shared.item())
 
     def any(self, claim: bool) -> bool:
         """True on every rank where the claim holds on one."""
+        return bool(self.largest(int(claim)))
+
+    def of_first(self, value: float) -> float:
+        """The value of the first rank, on every rank, so that all decide alike by it."""
         if self.size == 1:
-            return claim
-        flag = torch.tensor(int(claim), device=self.device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
+            return value
+        with self._together():
+            shared = torch.tensor(value, dtype=torch.float64, device=self.device)
+            dist.broadcast(shared, src=0)
+            return float(shared.item())
 
     def wait(self) -> None:
         """Return when every rank has come here."""
         if self.size > 1:
-            dist.barrier()
+            with self._together():
+                dist.barrier()
 
     def leave(self) -> None:
         """Give up the connection to the other ranks."""
         if self.size > 1:
             dist.destroy_process_group()
 
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Count what all ranks do as progress; ConnectionLost where it fails, which torch tells by a RuntimeError."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            raise ConnectionLost(
+                f"rank {self.rank} of {self.size} lost the connection to the others",
+                where=str(problem).strip().partition("\n")[0],
+                hint="look for what ended another process; the same command continues from the newest checkpoint",
+            ) from problem
+        self.pulse.beat()
+
+
+def is_under_torchrun() -> bool:
+    """True where torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
 
 def join(device: str) -> Ranks:
-    """The place that torchrun's environment gives this process, with its device; a plain process is alone."""
+    """The place that the launcher's environment, ours or torchrun's, gives this process; a plain process is alone."""
     size, local = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("LOCAL_RANK")
     if size == 1:
         return Ranks(0, 1, choose_device(device))
@@ -69,5 +128,20 @@ def join(device: str) -> Ranks:
     if chosen.type == "cuda":
         chosen = choose_device(f"cuda:{local}")
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_PATIENCE)
-    return Ranks(dist.get_rank(), size, chosen)
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=_START))
+        dist.init_process_group(
+            "nccl" if chosen.type == "cuda" else "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=_PATIENCE,
+            device_id=chosen if chosen.type == "cuda" else None,
+        )
+    except (RuntimeError, ValueError) as problem:
+        raise DeviceError(
+            f"the {size} processes of the training did not find each other",
+            where=str(problem).strip().partition("\n")[0],
+            hint="check that all were started, and that MASTER_ADDR and MASTER_PORT can be reached from each machine",
+        ) from problem
+    return Ranks(rank, size, chosen, find_bulletin())

@@ -27,14 +27,16 @@ def estimate(
 ) -> Estimate:
     """The needs of a recipe with vocabularies of these sizes on `world_size` devices.
 
-    Memory is that of weights, gradients and moments, and of what a device's one full micro-batch keeps for its backward
-    pass; the library's own and the allocator's come on top.
+    Memory is that of weights, gradients and moments, with an average of the weights that average and the weights set
+    aside, and of what a device's one full micro-batch keeps for its backward pass; the library's own and the
+    allocator's come on top.
     """
     with torch.device("meta"):
         model = Transformer(recipe.model, source_vocab=source_vocab, target_vocab=target_vocab)
     num_parameters = model.num_parameters()
-    bytes_each = 4 + 4 + 8 + (2 + 2 if precision == "bf16" else 0)
     training = recipe.training
+    has_average = training.ema is not None or training.optimizer.name == "schedule_free"
+    bytes_each = 4 + 4 + 8 + (2 + 2 if precision == "bf16" else 0) + (8 if has_average else 0)
     tokens = min(training.max_tokens_per_device, -(-training.batch_tokens // world_size))
     element = 2 if precision == "bf16" else 4
     per_pair = _kept_per_token(recipe.model) * element + model.output_weight.size(0) * element

@@ -25,9 +25,17 @@ class Loss:
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, output_weight: Tensor, gold: Tensor, *, vocab: int, smoothing: float
+    hidden: Tensor,
+    output_weight: Tensor,
+    gold: Tensor,
+    *,
+    output_bias: Tensor | None,
+    vocab: int,
+    smoothing: float,
 ) -> Loss:
     """The loss of hidden [N, D] against gold [N] under the output matrix [W, D], whose first `vocab` rows are pieces.
+
+    `output_bias` [W] is added to the logits, where the model has one.
 
     Rows of `hidden` beyond those of `gold` are empty slots and count nothing.
 
@@ -36,7 +44,7 @@ def smoothed_cross_entropy(
     float32.
     """
     smoothed, nll = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
-        hidden, output_weight, gold, vocab, smoothing, torch.is_grad_enabled()
+        hidden, output_weight, output_bias, gold, vocab, smoothing, torch.is_grad_enabled()
     )
     return Loss(smoothed, nll)
 
@@ -49,6 +57,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         ctx: torch.autograd.function.FunctionCtx,
         hidden: Tensor,
         output_weight: Tensor,
+        output_bias: Tensor | None,
         gold: Tensor,
         vocab: int,
         smoothing: float,
@@ -69,7 +78,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         for start in range(0, hidden.size(0), block):
             gold_column = gold[start : start + block, None]
             rows = slice(start, start + len(gold_column))
-            logits = F.linear(hidden[start : start + block], output_weight)[: len(gold_column), :vocab]
+            logits = F.linear(hidden[start : start + block], output_weight, output_bias)[: len(gold_column), :vocab]
             probabilities = logits.softmax(1, dtype=torch.float32)
             # The likeliest piece has a probability of at least 1 / V: its logarithm gives logsumexp without underflow.
             logsumexp = logits.amax(1).float() - probabilities.amax(1).log_()
@@ -85,6 +94,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 gradient[rows, :vocab] = probabilities
         if gradient is not None:
             ctx.save_for_backward(gradient, hidden, output_weight)
+            ctx.has_bias = output_bias is not None  # type: ignore[attr-defined]  # a context takes any attribute
         ctx.mark_non_differentiable(nll)
         return smoothed, nll
 
@@ -92,4 +102,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         logit_gradient, hidden, output_weight = ctx.saved_tensors  # type: ignore[attr-defined]  # not annotated
         scale = gradients[0]  # a float32 scalar, which leaves the products in their precision
-        return (logit_gradient @ output_weight) * scale, (logit_gradient.t() @ hidden) * scale, None, None, None, None
+        weight_gradient = (logit_gradient.t() @ hidden) * scale
+        has_bias: bool = ctx.has_bias  # type: ignore[attr-defined]  # set in forward
+        bias_gradient = (logit_gradient.sum(0, dtype=torch.float32) * scale).to(hidden.dtype) if has_bias else None
+        return (logit_gradient @ output_weight) * scale, weight_gradient, bias_gradient, None, None, None, None

@@ -13,11 +13,13 @@ from typing import Any
 from nmt_cli import files
 from nmt_cli.bundle.kinds import RUN_FILE, kind_of
 from nmt_cli.bundle.manifest import MANIFEST
-from nmt_cli.bundle.run import CHECKPOINTS, Run, RunRecord, open_run
+from nmt_cli.bundle.run import CHECKPOINTS, InitialModel, Run, RunRecord, open_run
+from nmt_cli.dataset.plan_folder import PLANS
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.recipe.loading import dump_recipe, flatten
-from nmt_cli.recipe.schema import CosineConfig, Recipe
+from nmt_cli.recipe.schema import CosineConfig, Recipe, WsdConfig
+from nmt_cli.training.initial import describe_model
 
 # What may change between the starts of one run, since which updates it takes does not depend on it.
 _FREE = (
@@ -28,22 +30,32 @@ _FREE = (
     ("decoding",),
     ("validation",),
     *(("training", key) for key in ("log_every", "checkpoint_every", "keep_last", "keep_best", "patience")),
-    ("training", "max_skipped_updates"),
+    *(("training", key) for key in ("max_skipped_updates", "spike_nats", "max_returns", "watchdog_seconds")),
     ("training", "max_tokens_per_device"),  # as the number of devices: the same updates, other dropout masks
     ("training", "precision"),  # checked against what the checkpoints were trained in
 )
 
 
-def open_or_begin(directory: Path, recipe: Recipe, data: PreparedData, *, command: Sequence[str], restart: bool) -> Run:
+def open_or_begin(
+    directory: Path,
+    recipe: Recipe,
+    data: PreparedData,
+    *,
+    command: Sequence[str],
+    restart: bool,
+    init_from: Path | None,
+) -> Run:
     """The run in `directory`, begun where there is none, or none that has saved anything.
 
-    Raises RecipeError where the run that stands there was made with other settings or data; `restart` removes it first.
+    It begins with the weights of the model directory `init_from`; None: with random ones. Raises RecipeError where the
+    run that stands there was made with other settings, data or initial weights; `restart` removes it first.
     """
     if restart and kind_of(directory) == "run":
         files.remove_directory(directory)
     if (directory / RUN_FILE).is_file():
         run = open_run(directory)
-        if (problem := _difference(run, recipe, data) or _already_further(run, recipe)) is None:
+        problem = _difference(run, recipe, data) or _other_beginning(run, init_from) or _already_further(run, recipe)
+        if problem is None:
             files.write_file(directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
             return open_run(directory)
         if not _has_saved_nothing(directory):
@@ -53,11 +65,12 @@ def open_or_begin(directory: Path, recipe: Recipe, data: PreparedData, *, comman
         raise ModelError(
             f"{directory} exists and is not a run", where=str(directory), hint="choose another folder with -o"
         )
+    initial = None if init_from is None else describe_model(init_from, recipe, data)
     with files.new_directory(directory, error=ModelError) as temporary:
         shutil.copyfile(data.source_tokenizer_file, temporary / "source.spm")
         shutil.copyfile(data.target_tokenizer_file, temporary / "target.spm")
         (temporary / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
-        (temporary / RUN_FILE).write_text(_as_json(_record(data, command)), encoding="utf-8")
+        (temporary / RUN_FILE).write_text(_as_json(_record(data, command, initial)), encoding="utf-8")
     return open_run(directory)
 
 
@@ -77,10 +90,11 @@ def mark_finished(run: Run, *, is_finished: bool) -> Run:
     return open_run(run.directory)
 
 
-def recipe_fingerprint(recipe: Recipe, data: PreparedData) -> str:
+def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
     """A digest of all that the weights follow from: checkpoints with the same one are of one training."""
     values = {".".join(path): value for path, value in _binding(recipe).items()}
-    text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data)], sort_keys=True)
+    beginning = [] if init_from is None else [init_from.weights_sha256]
+    text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -107,6 +121,19 @@ def _difference(run: Run, recipe: Recipe, data: PreparedData) -> RecipeError | N
     return None
 
 
+def _other_beginning(run: Run, init_from: Path | None) -> RecipeError | None:
+    """An error where --init-from names another model than the run was begun from; it may be left out later on."""
+    begun = run.record.init_from
+    if init_from is None or (begun is not None and begun.path == str(init_from.resolve())):
+        return None
+    return RecipeError(
+        f"the run in {run.directory} was begun from {'random weights' if begun is None else begun.path},"
+        f" not from {init_from}",
+        where="--init-from",
+        hint="leave out --init-from to continue it, give another folder with -o, or --restart (removes the run)",
+    )
+
+
 def _already_further(run: Run, recipe: Recipe) -> RecipeError | None:
     """An error where the run has taken more updates than the recipe asks for: the end that is asked for is past."""
     folders = (run.directory / CHECKPOINTS).glob("update-*")
@@ -124,7 +151,7 @@ def _already_further(run: Run, recipe: Recipe) -> RecipeError | None:
 def _has_saved_nothing(directory: Path) -> bool:
     """True where there is only what a start leaves that failed before its first checkpoint."""
     files.clear_interrupted(directory / CHECKPOINTS, name="update-*")
-    begun = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity"}
+    begun = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
     is_bare = all(entry.name in begun for entry in directory.iterdir())
     return is_bare and not any((directory / CHECKPOINTS).glob("*"))
 
@@ -132,12 +159,12 @@ def _has_saved_nothing(directory: Path) -> bool:
 def _binding(recipe: Recipe) -> dict[tuple[str, ...], Any]:
     leaves = flatten(recipe.model_dump(mode="json"))
     free = [*_FREE]
-    if not isinstance(recipe.training.schedule, CosineConfig):
-        free.append(("training", "updates"))  # the length shapes the rate of the cosine only
+    if not isinstance(recipe.training.schedule, CosineConfig | WsdConfig):
+        free.append(("training", "updates"))  # the length shapes the rate of these two only
     return {path: value for path, value in leaves.items() if not any(path[: len(key)] == key for key in free)}
 
 
-def _record(data: PreparedData, command: Sequence[str]) -> RunRecord:
+def _record(data: PreparedData, command: Sequence[str], initial: InitialModel | None) -> RunRecord:
     manifest = data.manifest
     return RunRecord.model_validate(
         {
@@ -149,6 +176,7 @@ def _record(data: PreparedData, command: Sequence[str]) -> RunRecord:
             "tokenizers": _fingerprints(data),
             "command": list(command),
             "started": _now(),
+            "init_from": initial,
             "data_summary": {
                 "fingerprint": manifest.fingerprint,
                 "splits": {name: counts.model_dump() for name, counts in manifest.splits.items()},

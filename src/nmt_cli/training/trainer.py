@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import signal
@@ -9,21 +10,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-import torch
-
 from nmt_cli.bundle.average import choose, make_model
 from nmt_cli.bundle.config import load_config
 from nmt_cli.bundle.kinds import kind_of
 from nmt_cli.bundle.run import Run
+from nmt_cli.bundle.weights import weights_of
 from nmt_cli.dataset.plan import accumulation
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision, keep_freed_memory
-from nmt_cli.errors import ModelError, RecipeError, TrainingError
+from nmt_cli.errors import ModelError, TrainingError
 from nmt_cli.model.attention import choose_kernel
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
-from nmt_cli.training.distributed import Ranks
+from nmt_cli.training.distributed import Ranks, is_under_torchrun
+from nmt_cli.training.divergence import CALMER, RecentUpdates, diverged, divergence, in_words, pairs_of
+from nmt_cli.training.initial import build_model, read_weights
 from nmt_cli.training.order import DataOrder
 from nmt_cli.training.progress import Reporter, Stopwatch, Window
 from nmt_cli.training.runs import mark_finished, recipe_fingerprint
@@ -33,7 +34,11 @@ from nmt_cli.training.validation import Validation, Validator
 
 Ending = Literal["finished", "patience", "preempted", "interrupted"]
 _SANITY_SENTENCES = 2
-_CALMER = "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
+_log = logging.getLogger(__name__)
+
+
+class _StopAsked(Exception):
+    """A signal came during a validation."""
 
 
 class Trainer:
@@ -42,27 +47,29 @@ class Trainer:
     def __init__(
         self, run: Run, data: PreparedData, *, ranks: Ranks, precision: Precision, command: Sequence[str]
     ) -> None:
-        self._run, self._recipe = run, run.recipe
+        self._run, self._recipe, self._data = run, run.recipe, data
         self._ranks, self._precision, self._command = ranks, precision, command
         if ranks.device.type == "cpu":
             keep_freed_memory()
         pairs = data.split("train")
-        self._order = DataOrder(pairs, self._recipe, world_size=ranks.size)
+        self._order = DataOrder(data, self._recipe, world_size=ranks.size, fallback=run.directory)
         model = build_model(self._recipe, data).to(ranks.device)
         self._updater = Updater(self._recipe, pairs, model, precision=precision, ranks=ranks)
         self._searcher = self._build_searcher(data)
         self._validator = Validator(self._recipe, data, device=ranks.device)
-        self._folder = CheckpointFolder(run.directory, recipe_fingerprint=recipe_fingerprint(self._recipe, data))
+        fingerprint = recipe_fingerprint(self._recipe, data, init_from=run.record.init_from)
+        self._folder = CheckpointFolder(run.directory, recipe_fingerprint=fingerprint)
         self._state = TrainingState(precision)
         self._validation: Validation | None = None
-        self._stopwatch, self._window, self._stop = Stopwatch(), Window(), StopSignal()
+        self._recent = RecentUpdates()
+        self._stopwatch, self._window, self._stop = Stopwatch(), Window(), StopSignal(comes_twice=is_under_torchrun())
 
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends it; saved either way."""
         file = self._run.directory / "metrics.jsonl" if self._ranks.is_first else None
         with Reporter(file, updates=self._recipe.training.updates) as reporter, self._stop.listening():
             self._resume(reporter)
-            ending = self._end() or self._train_on(reporter)
+            ending = self._asked_to_stop() or self._end() or self._train_on(reporter)
             if ending in ("finished", "patience"):
                 self._finish(reporter, ending)
             else:
@@ -74,6 +81,7 @@ class Trainer:
     def _train_on(self, reporter: Reporter) -> Ending:
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
+        self._order.open()
         reporter.say(self._plan_in_words())
         if self._state.update == 0:
             self._sanity_pass(reporter)
@@ -83,17 +91,26 @@ class Trainer:
     def _loop(self, reporter: Reporter) -> Ending:
         while (ending := self._end()) is None:
             self._update(reporter)
-            is_stopped = self._ranks.any(self._stop.received is not None)
-            is_measured = self._is_validation_due() and not is_stopped
+            if (problem := self._divergence()) is not None:
+                self._return(problem, reporter)
+                continue
+            stop = self._asked_to_stop()
+            is_measured = stop is None and self._is_validation_due()
             if is_measured:
                 if self._is_checkpoint_due(is_measured=False):
                     self._save(reporter)  # a validation may outlast the time that a preempted machine has
                 self._validate(reporter)
-            if is_stopped or self._is_checkpoint_due(is_measured=is_measured) or self._end() is not None:
+                stop = self._asked_to_stop()
+            if stop or self._is_checkpoint_due(is_measured=is_measured) or self._end() is not None:
                 self._save(reporter)
-            if is_stopped:
-                return "preempted" if self._stop.received == signal.SIGTERM else "interrupted"
+            if stop is not None:
+                return stop
         return ending
+
+    def _asked_to_stop(self) -> Ending | None:
+        """The ending that a signal to any of the ranks asks for: the same on all; SIGTERM counts before Ctrl-C."""
+        number = self._ranks.largest(self._stop.received or 0)
+        return "preempted" if number == signal.SIGTERM else "interrupted" if number == signal.SIGINT else None
 
     def _end(self) -> Ending | None:
         """How the training has ended by its recipe; None where it goes on."""
@@ -109,6 +126,8 @@ class Trainer:
         micro = self._order.next()
         tokens, number = self._order.target_tokens(micro), self._state.update + 1
         result = self._updater.update(micro, number=number, target_tokens=tokens)
+        course, loss = self._state.course, result.smoothed / tokens if result.is_applied else math.inf
+        self._recent.add(number, loss=loss, micro=micro)
         self._state = replace(
             self._state,
             update=number,
@@ -116,12 +135,13 @@ class Trainer:
             skipped_in_row=0 if result.is_applied else self._state.skipped_in_row + 1,
             epoch=self._order.epoch,
             index=self._order.index,
+            course=course.after(loss) if result.is_applied else course,
         )
         self._validation = None
         if result.is_applied:
             self._window.add(result.smoothed, result.nll, self._order.source_tokens(micro), tokens)
         else:
-            self._note_skip(reporter)
+            self._note_skip(pairs_of(micro, result.suspects), reporter)
         reporter.advance(
             number,
             epoch=self._order.epoch,
@@ -145,16 +165,50 @@ class Trainer:
         )
         self._window = Window(started=seconds)
 
-    def _note_skip(self, reporter: Reporter) -> None:
+    def _note_skip(self, pairs: list[int], reporter: Reporter) -> None:
         update, in_row = self._state.update, self._state.skipped_in_row
-        reporter.event("skipped", update=update, reason="gradients are not finite", in_row=in_row)
-        reporter.say(f"update {update:,} skipped: its gradients are not finite")
-        if in_row > self._recipe.training.max_skipped_updates:
-            raise TrainingError(
-                f"{in_row} updates in a row had gradients that are not finite, the last at update {update:,}",
-                where=str(self._run.directory / "metrics.jsonl"),
-                hint=_CALMER,
-            )
+        reporter.event("skipped", update=update, reason="gradients are not finite", in_row=in_row, pairs=pairs)
+        if self._ranks.is_first:
+            _log.warning("update %d is skipped: its gradients are not finite (%s)", update, in_words(pairs))
+
+    def _divergence(self) -> str | None:
+        training, state = self._recipe.training, self._state
+        return divergence(
+            state.course,
+            skipped_in_row=state.skipped_in_row,
+            update=state.update,
+            spike_nats=training.spike_nats,
+            max_skipped=training.max_skipped_updates,
+        )
+
+    def _return(self, problem: str, reporter: Reporter) -> None:
+        """Go back to the newest checkpoint before the trouble, and on from there with the pairs that come next."""
+        training, failed = self._recipe.training, self._state
+        metrics = self._run.directory / "metrics.jsonl"
+        if failed.returns >= training.max_returns:
+            raise diverged(problem, returns=failed.returns, metrics=metrics)
+        self._stopwatch.stop()
+        checkpoint = self._folder.newest_calm(spike_nats=training.spike_nats)
+        if checkpoint is None:
+            state = self._begin()
+        else:
+            state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
+        self._state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
+        self._validation, self._window = None, Window(started=self._stopwatch.seconds)
+        self._ranks.wait()  # until all have read it: the first is to write it anew
+        if self._ranks.is_first:
+            self._folder.return_to(checkpoint, self._state)
+            _log.warning("%s: back to update %d, and on with other pairs (%s)", problem, state.update, metrics)
+        worst = self._recent.worst()
+        reporter.event("returned", update=failed.update, to=state.update, reason=problem, worst=worst)
+        self._recent.clear()
+
+    def _begin(self) -> TrainingState:
+        """Take the weights that the run begins with, random ones or those of a model."""
+        model = build_model(self._recipe, self._data)
+        initial = self._run.record.init_from
+        self._updater.begin_with(weights_of(model) if initial is None else read_weights(initial, model))
+        return TrainingState(self._precision)
 
     def _is_validation_due(self) -> bool:
         update = self._state.update
@@ -166,31 +220,47 @@ class Trainer:
         return self._state.update % training.checkpoint_every == 0 or (is_measured and training.keep_best > 0)
 
     def _validate(self, reporter: Reporter) -> None:
-        """Measure on the first rank; its record of the best decides, and the others hear of it through patience."""
+        """Measure on the first rank; its record of the best decides, and the others hear of it through patience.
+
+        A signal ends it before its time: the next start begins with it.
+        """
         self._stopwatch.stop()
         if not self._ranks.is_first:
             return
         reporter.note(f"validating after update {self._state.update:,}")
-        measured = self._validator.measure(self._updater.model, self._searcher, max_sentences=None)
+        try:
+            with self._updater.evaluated():
+                measured = self._validator.measure(
+                    self._updater.model, self._searcher, max_sentences=None, beat=self._go_on_unless_stopped
+                )
+        except _StopAsked:
+            return
         if not math.isfinite(measured.loss):
             raise TrainingError(
                 f"the validation loss after update {self._state.update:,} is not finite",
                 where=str(self._run.directory / "metrics.jsonl"),
-                hint=_CALMER,
+                hint=CALMER,
             )
         self._validation = measured
         self._state = self._state.after_validation(measured, metric=self._recipe.validation.metric)
         reporter.validation(self._state.update, measured, is_best=self._state.validations_since_best == 0)
+
+    def _go_on_unless_stopped(self) -> None:
+        self._ranks.pulse.beat()
+        if self._stop.received is not None:
+            raise _StopAsked
 
     def _save(self, reporter: Reporter) -> None:
         self._stopwatch.stop()
         if not self._ranks.is_first:
             return
         updater, training = self._updater, self._recipe.training
-        path = self._folder.save(self._state, updater.weights, updater.optimizer, validation=self._validation)
+        with updater.evaluated():
+            path = self._folder.save(self._state, updater.weights, updater.optimizer, validation=self._validation)
         self._folder.prune(
             keep_last=training.keep_last, keep_best=training.keep_best, metric=self._recipe.validation.metric
         )
+        self._ranks.pulse.beat()
         reporter.event("checkpoint", update=self._state.update, path=str(path))
 
     def _resume(self, reporter: Reporter) -> None:
@@ -199,6 +269,8 @@ class Trainer:
         self._ranks.wait()
         checkpoint = self._folder.newest()
         if checkpoint is None:
+            if self._run.record.init_from is not None:
+                self._state = self._begin()
             return
         state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
         if state.precision != self._precision:
@@ -223,9 +295,12 @@ class Trainer:
         self._updater.accumulate(self._order.longest, key=(0, 0), target_tokens=1)
         self._updater.weights.gradients.zero_()
         if self._ranks.is_first:
-            self._validator.measure(model, self._searcher, max_sentences=_SANITY_SENTENCES)
             trial = CheckpointFolder(self._run.directory / ".sanity", recipe_fingerprint="")
-            trial.save(self._state, self._updater.weights, self._updater.optimizer, validation=None)
+            with self._updater.evaluated():
+                self._validator.measure(
+                    model, self._searcher, max_sentences=_SANITY_SENTENCES, beat=self._ranks.pulse.beat
+                )
+                trial.save(self._state, self._updater.weights, self._updater.optimizer, validation=None)
             shutil.rmtree(self._run.directory / ".sanity")
         reporter.say("sanity pass done: train, validate, decode, score, save")
 
@@ -276,18 +351,3 @@ class Trainer:
         for name, parameter in searcher.named_parameters():
             parameter.data = masters[name]
         return searcher.eval()
-
-
-def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
-    """A new model for the data's vocabularies, initialised by the recipe's seed; RecipeError where they do not fit."""
-    tokenizers = data.manifest.tokenizers
-    if recipe.model.tying == "all" and tokenizers.source.fingerprint != tokenizers.target.fingerprint:
-        raise RecipeError(
-            "model.tying is all, but the prepared data has a vocabulary for each language",
-            where=str(data.directory),
-            hint="--set model.tying=target, or prepare the data with one shared vocabulary",
-        )
-    torch.manual_seed(recipe.training.seed)
-    return Transformer(
-        recipe.model, source_vocab=tokenizers.source.vocab_size, target_vocab=tokenizers.target.vocab_size
-    )

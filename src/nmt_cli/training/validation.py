@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from nmt_cli.dataset.batch import make_batch
-from nmt_cli.dataset.plan import Array
+from nmt_cli.dataset.rows import Array
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.decoding.batches import search_batches
+from nmt_cli.decoding.batches import plan_batches, search_batches
 from nmt_cli.errors import DataError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
@@ -65,41 +66,55 @@ class Validator:
         self._sources = Tokenizer.load(data.source_tokenizer_file).encode(data.texts("valid")[0])
         self._references = data.texts("valid")[1]
 
-    def measure(self, model: Transformer, searcher: Transformer, *, max_sentences: int | None) -> Validation:
-        """The figures of `model`, whose weights `searcher` shares, over the first `max_sentences`, or all."""
+    def measure(
+        self, model: Transformer, searcher: Transformer, *, max_sentences: int | None, beat: Callable[[], None]
+    ) -> Validation:
+        """The figures of `model`, whose weights `searcher` shares, over the first `max_sentences`, or all.
+
+        `beat` is called after each batch; what it raises ends the measurement.
+        """
         start = time.perf_counter()
         model.eval()
-        smoothed, nll, tokens = self._losses(model, self._usable[:max_sentences])
+        smoothed, nll, tokens = self._losses(model, self._usable[:max_sentences], beat)
         limit = max_sentences or self._recipe.validation.max_sentences
-        score = self._bleu(searcher, limit=limit) if self._recipe.validation.bleu else None
+        score = self._bleu(searcher, beat, limit=limit) if self._recipe.validation.bleu else None
         value, signature = (None, None) if score is None else score
         perplexity = math.exp(min(nll / tokens, 700.0))
         return Validation(smoothed / tokens, nll / tokens, perplexity, value, signature, time.perf_counter() - start)
 
     @torch.no_grad()
-    def _losses(self, model: Transformer, pairs: Array) -> tuple[float, float, int]:
+    def _losses(self, model: Transformer, pairs: Array, beat: Callable[[], None]) -> tuple[float, float, int]:
         totals, tokens = torch.zeros(2, device=self._device), 0
         for part in _parts(pairs, self._pairs.tgt.lengths, max_tokens=self._recipe.training.max_tokens_per_device):
-            batch = make_batch(part, self._pairs, device=self._device)
+            batch = make_batch(self._pairs.rows(part), self._pairs, device=self._device)
             hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
             loss = smoothed_cross_entropy(
                 hidden,
                 model.output_weight,
                 batch.gold,
+                output_bias=model.output_bias,
                 vocab=model.target_vocab,
                 smoothing=self._recipe.training.label_smoothing,
             )
             totals += torch.stack([loss.smoothed, loss.nll])
             tokens += batch.gold.numel()
+            beat()
         smoothed, nll = totals.tolist()
         return smoothed, nll, tokens
 
-    def _bleu(self, searcher: Transformer, *, limit: int | None) -> tuple[float, str]:
-        longest = self._recipe.model.max_positions - 1
+    def _bleu(self, searcher: Transformer, beat: Callable[[], None], *, limit: int | None) -> tuple[float, str]:
+        config, longest = self._recipe.decoding, self._recipe.model.max_positions - 1
         rows = [row[:longest] for row in self._sources[:limit]]
-        with torch.inference_mode():
-            found = search_batches(searcher, rows, config=self._recipe.decoding, nbest=1, device=self._device)
-        report = bleu(self._tokenizer.decode([best[0].ids for best in found]), self._references[:limit])
+        found: list[list[int]] = [[] for _ in rows]
+        for batch in plan_batches([len(row) for row in rows], max_tokens=config.batch_tokens // config.beam):
+            with torch.inference_mode():
+                best = search_batches(
+                    searcher, [rows[index] for index in batch], config=config, nbest=1, device=self._device
+                )
+            for index, hypotheses in zip(batch, best, strict=True):
+                found[index] = hypotheses[0].ids
+            beat()
+        report = bleu(self._tokenizer.decode(found), self._references[:limit])
         return report.value, report.signature
 
 

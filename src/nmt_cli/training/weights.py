@@ -5,6 +5,9 @@ P is the number of parameters, shared ones counted once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +18,8 @@ class MasterWeights:
     """The parameters of a model as one float32 vector [P], matrices first, and their gradients as another.
 
     In fp32 the model's parameters are views of that vector. In bf16 the model computes with a bf16 copy: `collect` adds
-    its gradients to the float32 ones after each backward pass, `publish` renews the copy after an update.
+    its gradients to the float32 ones after each backward pass, `publish` renews the copy after an update. `set_aside`
+    is the vector that is trained, while another stands in its place.
     """
 
     def __init__(self, model: nn.Module, *, precision: Precision) -> None:
@@ -25,6 +29,7 @@ class MasterWeights:
         self.num_in_matrices = sum(parameter.numel() for _, parameter in parameters if parameter.ndim >= 2)
         self.values = torch.cat([parameter.detach().float().reshape(-1) for _, parameter in parameters])
         self.gradients = torch.zeros_like(self.values)
+        self.set_aside: Tensor | None = None
         self._copy: Tensor | None = None
         if precision == "bf16":
             model.to(torch.bfloat16)
@@ -58,6 +63,22 @@ class MasterWeights:
         """Let the model see the present values."""
         if self._copy is not None:
             self._copy.copy_(self.values)
+
+    @contextmanager
+    def replaced_by(self, values: Tensor | None) -> Iterator[None]:
+        """Let other values [P] stand in the place of those that are trained, for as long as the context lasts."""
+        if values is None:
+            yield
+            return
+        self.set_aside = self.values.clone()
+        self.values.copy_(values)
+        self.publish()
+        try:
+            yield
+        finally:
+            self.values.copy_(self.set_aside)
+            self.set_aside = None
+            self.publish()
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         sizes = [shape.numel() for shape in self.shapes.values()]

@@ -1,0 +1,300 @@
+"""Training data at the size of WMT14 EN-FR: building the plan of an epoch, the first batch, batches a second, memory.
+
+python benchmarks/data_at_scale.py --folder /tmp/scale                     # 36 million pairs: 5 GB on disk, 2 minutes
+python benchmarks/data_at_scale.py --folder /tmp/scale --pairs 1000000 --json
+
+Prepared data of random pieces is written once to FOLDER/PAIRS; lengths are log-normal, about 30 tokens a side. Each
+step is a process of its own, on one core: one builds the plan, one takes the first batch and goes on for some seconds,
+with the files dropped from the page cache before, and then again with them in it. Private memory is Private_Clean +
+Private_Dirty of smaps_rollup above what the same process had when it had only imported torch; the largest seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_LOG_MEAN, _LOG_DEVIATION, _RATIO_DEVIATION, _LONGEST = 3.2, 0.62, 0.15, 256
+_VOCABULARY = 37_000
+_WRITE_PAIRS = 1 << 20
+_WINDOW_SECONDS = 0.25
+
+
+def main() -> None:
+    """Run the steps one after another and print what they found."""
+    arguments = _arguments()
+    if arguments.step:
+        steps = {"plan": _plan, "batches": _batches}
+        print(json.dumps(steps[arguments.step](arguments)))
+        return
+    directory = arguments.folder / str(arguments.pairs)
+    if not (directory / "manifest.json").exists():
+        _write_data(directory, arguments.pairs)
+    result = {
+        "benchmark": "training data at scale, one core",
+        "commit": _commit(),
+        "hardware": _processor(),
+        "python": platform.python_version(),
+        "pairs": arguments.pairs,
+        "batch_tokens": arguments.batch_tokens,
+        **_step("plan"),
+        **_step("batches"),
+    }
+    print(json.dumps(result, indent=2) if arguments.json else _table(result))
+
+
+def _plan(arguments: argparse.Namespace) -> dict[str, Any]:
+    with _watched(arguments.core) as peak:
+        order = _order(arguments, fresh=True)
+        start = time.perf_counter()
+        updates = order.updates_in_epoch
+        seconds = time.perf_counter() - start
+    plan = next(path for path in (arguments.folder / str(arguments.pairs) / "plans").iterdir() if path.is_dir())
+    size = sum(path.stat().st_size for path in plan.iterdir())
+    return {
+        "plan_seconds": round(seconds, 2),
+        "plan_private_mb": round(peak["mb"]),
+        "plan_mb": round(size / 1e6, 1),
+        "updates": updates,
+    }
+
+
+def _batches(arguments: argparse.Namespace) -> dict[str, Any]:
+    import numpy
+    import torch
+
+    torch.set_num_threads(1)
+    directory = arguments.folder / str(arguments.pairs)
+    _drop_from_cache(directory)
+    with _watched(arguments.core) as peak:
+        start = time.perf_counter()
+        order, rates = _order(arguments, fresh=False), _Rates(arguments)
+        rates.take(order)
+        first = time.perf_counter() - start
+        cold = rates.measure(order)
+        _read_all(directory)
+        warm = rates.measure(order)
+    return {
+        "first_batch_seconds": round(first, 2),
+        "pairs_per_second_from_disk": cold,
+        "pairs_per_second": warm,
+        "private_mb": round(peak["mb"]),
+        "numpy": numpy.__version__,
+        "torch": torch.__version__,
+    }
+
+
+class _Rates:
+    """Takes updates, both sides of every pair of theirs made into batches."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        import torch
+
+        from nmt_cli.dataset.store import open_prepared
+
+        self._pairs = open_prepared(arguments.folder / str(arguments.pairs)).split("train")
+        self._device = torch.device("cpu")
+        self._seconds = arguments.seconds
+
+    def take(self, order: Any) -> int:
+        """Take one update; its pairs."""
+        from nmt_cli.dataset.batch import make_batch
+
+        micro = order.next()
+        order.target_tokens(micro)
+        for rows in micro:
+            make_batch(rows, self._pairs, device=self._device)
+        return sum(map(len, micro))
+
+    def measure(self, order: Any) -> dict[str, float]:
+        """Median and quartiles of the rates in windows of a quarter of a second."""
+        rates, end = [], time.perf_counter() + self._seconds
+        while time.perf_counter() < end or len(rates) < 2:
+            start, taken = time.perf_counter(), 0
+            while time.perf_counter() < start + min(_WINDOW_SECONDS, self._seconds / 2):
+                taken += self.take(order)
+            rates.append(taken / (time.perf_counter() - start))
+        low, median, high = statistics.quantiles(rates, n=4)
+        return {"median": round(median), "quartiles": [round(low), round(high)]}
+
+
+def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
+    import shutil
+
+    from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.recipe.loading import load_recipe
+    from nmt_cli.training.order import DataOrder
+
+    directory = arguments.folder / str(arguments.pairs)
+    if fresh:
+        shutil.rmtree(directory / "plans", ignore_errors=True)
+    recipe = load_recipe("base", overrides=[f"training.batch_tokens={arguments.batch_tokens}"])
+    return DataOrder(open_prepared(directory), recipe, world_size=1, fallback=directory)
+
+
+@contextmanager
+def _watched(core: int) -> Iterator[dict[str, float]]:
+    """Hold this process to one core, and keep the largest private memory, in MB above a process with torch alone."""
+    import torch  # noqa: F401  # what is measured from
+
+    before, peak, done = _private_mb(), {"mb": 0.0}, threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.02):
+            peak["mb"] = max(peak["mb"], _private_mb() - before)
+
+    os.sched_setaffinity(0, {core})
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+        peak["mb"] = max(peak["mb"], _private_mb() - before)
+
+
+def _private_mb() -> float:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {name: int(size.split()[0]) for name, _, size in (line.partition(":") for line in lines)}
+    return (sizes["Private_Clean"] + sizes["Private_Dirty"]) * 1024 / 1e6
+
+
+def _drop_from_cache(directory: Path) -> None:
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _read_all(directory: Path) -> None:
+    buffer = bytearray(1 << 22)
+    for path in sorted(directory.glob("*.ids")):
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def _write_data(directory: Path, num_pairs: int) -> None:
+    """Prepared data as training reads it: token files of one split, and tokenizers that nobody will load."""
+    from hashlib import sha256
+
+    import numpy as np
+
+    directory.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(1)
+    totals = {"source": 0, "target": 0}
+    files = {
+        (side, part): (directory / f"train.{side}.{part}").open("wb") for side in totals for part in ("ids", "offsets")
+    }
+    for side in totals:
+        files[side, "offsets"].write(bytes(8))
+    for start in range(0, num_pairs, _WRITE_PAIRS):
+        size = min(_WRITE_PAIRS, num_pairs - start)
+        source = generator.lognormal(_LOG_MEAN, _LOG_DEVIATION, size)
+        target = source * generator.lognormal(0, _RATIO_DEVIATION, size)
+        for side, lengths in (("source", source), ("target", target)):
+            ends = np.cumsum(np.clip(np.rint(lengths), 2, _LONGEST).astype("<i8"))
+            ids = generator.integers(4, _VOCABULARY, ends[-1], dtype=np.uint16)
+            ids[ends - 1] = 3
+            files[side, "ids"].write(ids.astype("<u2").tobytes())
+            files[side, "offsets"].write((ends + totals[side]).tobytes())
+            totals[side] += int(ends[-1])
+    for file in files.values():
+        file.close()
+    tokenizer = b"no model: random pieces"
+    for side in totals:
+        (directory / f"{side}.spm").write_bytes(tokenizer)
+    _write_manifest(directory, num_pairs, totals, sha256(tokenizer).hexdigest())
+
+
+def _write_manifest(directory: Path, num_pairs: int, totals: dict[str, int], fingerprint: str) -> None:
+    record = {"vocab_size": _VOCABULARY, "fingerprint": fingerprint}
+    manifest = {
+        "kind": "prepared data",
+        "format": 1,
+        "nmt_version": "0",
+        "name": f"synthetic-{num_pairs}",
+        "languages": {"source": "en", "target": "fr"},
+        "shared_vocabulary": True,
+        "tokenizers": {"source": record, "target": record},
+        "dtype": "uint16",
+        "splits": {
+            "train": {
+                "pairs": num_pairs,
+                "source_tokens": totals["source"],
+                "target_tokens": totals["target"],
+            }
+        },
+        "inputs": [],
+        "fingerprint": f"synthetic-{num_pairs}",
+        "corpus": {},
+        "files": {path.name: path.stat().st_size for path in sorted(directory.glob("train.*"))},
+    }
+    (directory / "manifest.json").write_text(json.dumps(manifest, indent=2))
+
+
+def _step(name: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, *sys.argv[1:], "--step", name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _table(result: dict[str, Any]) -> str:
+    cold, warm = result["pairs_per_second_from_disk"], result["pairs_per_second"]
+    lines = [
+        ("pairs", f"{result['pairs']:,}"),
+        ("updates of an epoch", f"{result['updates']:,}"),
+        ("plan built, seconds", f"{result['plan_seconds']}"),
+        ("plan built, private MB", f"{result['plan_private_mb']}"),
+        ("plan on disk, MB", f"{result['plan_mb']}"),
+        ("first batch, seconds", f"{result['first_batch_seconds']}"),
+        ("pairs/s, files dropped from the page cache", f"{cold['median']:,}"),
+        ("pairs/s, files in the page cache", f"{warm['median']:,}"),
+        ("private MB", f"{result['private_mb']}"),
+    ]
+    return "\n".join(f"{label:<44}{value:>14}" for label, value in lines)
+
+
+def _commit() -> str:
+    root = Path(__file__).resolve().parent
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.strip()
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="scratch folder for the data; 5 GB for 36M pairs")
+    parser.add_argument("--pairs", type=int, default=36_000_000)
+    parser.add_argument("--batch-tokens", type=int, default=25_000)
+    parser.add_argument("--seconds", type=float, default=10, help="length of each of the two measurements of batches")
+    parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="the core that the steps run on")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    parser.add_argument("--step", choices=("plan", "batches"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

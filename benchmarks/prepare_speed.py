@@ -1,0 +1,240 @@
+"""Speed, memory and disk of `nmt prepare` beside SentencePiece alone, alternating; prints one JSON object.
+
+python benchmarks/prepare_speed.py --train mix/train --valid newstest2013 --languages en-fr --workers 2
+
+SentencePiece alone encodes the lines of both files, from memory to lists of ids, with as many threads, with the model
+that the preparation before it has trained. Private memory is the sum of Private_Clean and Private_Dirty of all
+processes, sampled; while the tokenizer is trained it is told apart. With --kills N, one more preparation is killed N
+times, all its processes at once, at random moments, and continued; its files must be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import json
+import os
+import platform
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+_SAMPLES_A_SECOND = 5
+_LINES_A_CALL = 100_000
+
+
+@dataclass
+class Preparation:
+    """What one run of `nmt prepare` took: seconds by stage, and the peaks of memory and disk in bytes."""
+
+    pairs: int = 0
+    wall: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+    private: dict[str, int] = field(default_factory=lambda: {"without tokenizer": 0, "tokenizer": 0})
+    work_bytes: int = 0
+    output_bytes: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Training pairs a second over everything but training the tokenizer."""
+        return self.pairs / (self.wall - self.stages["tokenizer"])
+
+
+def main() -> None:
+    """Alternate both sides and print the figures."""
+    arguments = _arguments()
+    if arguments.encode:
+        print(_encode_alone(arguments))
+        return
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
+        output = Path(temporary) / "data"
+        ours, alone = [], []
+        for _ in range(arguments.rounds):
+            shutil.rmtree(output, ignore_errors=True)
+            ours.append(_prepare(arguments, output))
+            encoding = [sys.executable, __file__, "--encode", str(output), *sys.argv[1:]]
+            seconds = subprocess.run(encoding, check=True, capture_output=True, text=True).stdout
+            alone.append(ours[-1].pairs / float(seconds))
+        result = _result(arguments, ours, alone)
+        if arguments.kills:
+            result["kills"] = _killed(arguments, output, Path(temporary) / "killed" / "data", seconds=ours[-1].wall)
+    print(json.dumps(result, indent=2))
+
+
+def _result(arguments: argparse.Namespace, ours: list[Preparation], alone: list[float]) -> dict[str, object]:
+    rate, encoded = statistics.median(one.rate for one in ours), statistics.median(alone)
+    stages = {stage: statistics.median(one.stages[stage] for one in ours) for stage in ours[0].stages}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    return {
+        "benchmark": "preparation, training pairs a second",
+        "commit": commit,
+        "hardware": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} CPUs",
+        "load": os.getloadavg(),
+        "pairs": ours[0].pairs,
+        "workers": arguments.workers,
+        "rounds": arguments.rounds,
+        "prepare_without_tokenizer": {"median": round(rate), "all": [round(one.rate) for one in ours]},
+        "sentencepiece_alone": {"median": round(encoded), "all": [round(one) for one in alone]},
+        "ratio": round(rate / encoded, 2),
+        "seconds": stages,
+        "pairs_a_second": {stage: round(ours[0].pairs / max(seconds, 0.1)) for stage, seconds in stages.items()},
+        "peak_private_megabytes": {
+            when: round(max(one.private[when] for one in ours) / 1e6) for when in ours[0].private
+        },
+        "peak_work_megabytes": round(max(one.work_bytes for one in ours) / 1e6),
+        "output_megabytes": round(ours[0].output_bytes / 1e6),
+    }
+
+
+def _command(arguments: argparse.Namespace, output: Path) -> list[str]:
+    prefixes = ["--train", arguments.train, "--valid", arguments.valid, "--languages", arguments.languages]
+    settings = ["--set", f"tokenizer.vocab_size={arguments.vocab_size}", "--workers", str(arguments.workers)]
+    return [sys.executable, "-m", "nmt_cli", "prepare", *prefixes, *settings, "-o", str(output)]
+
+
+def _prepare(arguments: argparse.Namespace, output: Path) -> Preparation:
+    """Run a preparation to its end and watch it."""
+    taken = Preparation()
+    begin = time.perf_counter()
+    with subprocess.Popen(_command(arguments, output), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        reader = Thread(target=_read, args=(process.stderr, lines))
+        reader.start()
+        while process.poll() is None:
+            _sample(process.pid, lines, output, taken)
+            time.sleep(1 / _SAMPLES_A_SECOND)
+        taken.wall = time.perf_counter() - begin
+        reader.join()
+    log = "".join(lines)
+    if process.returncode:
+        sys.exit(log)
+    found = re.search(r"^cleaned: [\d,]+ of ([\d,]+) training pairs kept$", log, re.MULTILINE)
+    seconds = re.search(r"^seconds: (.+)$", log, re.MULTILINE)
+    assert found is not None
+    assert seconds is not None
+    taken.pairs = int(found[1].replace(",", ""))
+    taken.stages = {stage: float(number) for stage, number in re.findall(r"(\w+) ([\d.]+)", seconds[1])}
+    taken.output_bytes = _bytes_in(output)
+    return taken
+
+
+def _read(stream: IO[str], lines: list[str]) -> None:
+    lines.extend(stream)
+
+
+def _sample(root: int, lines: list[str], output: Path, taken: Preparation) -> None:
+    private = sum(_private_bytes(process) for process in _tree(root))
+    begun = sum(line.startswith("tokenizer: training on ") for line in list(lines))
+    ended = sum(line.startswith("tokenizer: ") and line.endswith(" pieces\n") for line in list(lines))
+    when = "tokenizer" if begun > ended else "without tokenizer"
+    taken.private[when] = max(taken.private[when], private)
+    taken.work_bytes = max(taken.work_bytes, _bytes_in(output.with_name(f"{output.name}.partial")))
+
+
+def _tree(root: int) -> Iterator[int]:
+    """A process and its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(int(entry.name))
+    waiting = [root]
+    while waiting:
+        process = waiting.pop()
+        yield process
+        waiting += children.get(process, [])
+
+
+def _private_bytes(process: int) -> int:
+    try:
+        text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return 1024 * sum(
+        int(kilobytes) for kilobytes in re.findall(r"^Private_(?:Clean|Dirty): +(\d+)", text, re.MULTILINE)
+    )
+
+
+def _bytes_in(folder: Path) -> int:
+    """Bytes of the files of a folder; files with several names count once."""
+    sizes = {}
+    for path in folder.rglob("*"):
+        try:
+            facts = path.lstat()
+        except OSError:
+            continue
+        sizes[facts.st_ino] = facts.st_size if path.is_file() else 0
+    return sum(sizes.values())
+
+
+def _killed(arguments: argparse.Namespace, expected: Path, output: Path, *, seconds: float) -> dict[str, object]:
+    """Prepare with kills at random moments, and compare the files."""
+    draw = random.Random(arguments.seed)
+    moments: list[float] = []
+    code = None
+    while code is None:
+        is_last = len(moments) == arguments.kills
+        process = subprocess.Popen(_command(arguments, output), stderr=subprocess.DEVNULL, start_new_session=True)
+        moment = draw.uniform(0.5, 1.5 * seconds / (arguments.kills + 1))
+        try:
+            code = process.wait(timeout=None if is_last else moment)
+        except subprocess.TimeoutExpired:
+            moments.append(round(moment, 1))
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    names = sorted(path.name for path in expected.iterdir())
+    same, other, missing = filecmp.cmpfiles(expected, output, names, shallow=False)
+    is_same = code == 0 and same == names and sorted(path.name for path in output.iterdir()) == names
+    return {"seconds_until_each": moments, "exit_code": code, "same_files": is_same, "differ": other + missing}
+
+
+def _encode_alone(arguments: argparse.Namespace) -> float:
+    """Seconds that SentencePiece takes for the lines of both files, which are in memory."""
+    import gzip
+
+    import sentencepiece
+
+    total = 0.0
+    for side, language in zip(("source", "target"), arguments.languages.split("-"), strict=True):
+        file = next(path for ending in ("", ".gz") if (path := Path(f"{arguments.train}.{language}{ending}")).exists())
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        lines = data.decode().split("\n")[:-1]
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(Path(arguments.encode) / f"{side}.spm"))
+        begin = time.perf_counter()
+        for start in range(0, len(lines), _LINES_A_CALL):
+            processor.encode(lines[start : start + _LINES_A_CALL], num_threads=arguments.workers)
+        total += time.perf_counter() - begin
+    return total
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", required=True, metavar="PREFIX", help="training text, plain or .gz")
+    parser.add_argument("--valid", required=True, metavar="PREFIX")
+    parser.add_argument("--languages", required=True, metavar="SOURCE-TARGET")
+    parser.add_argument("--vocab-size", type=int, default=32_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=0, help="kill one more preparation so many times")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
+    parser.add_argument("--folder", help="where the data is written for a while; else the system's temporary folder")
+    parser.add_argument("--encode", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""`nmt reproduce`: an experiment of the paper from its corpus to its BLEU, each stage beside what is expected of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmt_cli.errors import ScoreError, UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.reproducing.chain import Outcome
+    from nmt_cli.reproducing.machine import Machine
+    from nmt_cli.reproducing.plan import Plan
+    from nmt_cli.reproducing.stage import Stage
+
+logger = logging.getLogger(__name__)
+
+_SMALLEST_LIMIT = 100
+
+
+def reproduce(
+    experiment: Annotated[
+        str, typer.Argument(metavar="EXPERIMENT", help="base-en-de, big-en-de, base-en-fr or big-en-fr.")
+    ],
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", help="Rehearse it on the first N training pairs, in a few updates."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Folder of the prepared data; else data/CORPUS.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run; else runs/RECIPE.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the stages, what they need, and what is expected; run nothing.")
+    ] = False,
+) -> None:
+    """Reproduce an experiment of the paper: prepare, train, average, decode, score.
+
+    Example: nmt reproduce base-en-de --dry-run
+    """
+    from nmt_cli.reproducing.chain import run_chain
+    from nmt_cli.reproducing.experiments import find_experiment
+    from nmt_cli.reproducing.machine import look_at_machine
+    from nmt_cli.reproducing.plan import make_plan
+    from nmt_cli.reproducing.report import write_report
+    from nmt_cli.reproducing.stages import stages_of
+
+    chosen = find_experiment(experiment)
+    if limit is not None and limit < _SMALLEST_LIMIT:
+        hint = f"nmt reproduce {experiment} --limit 10000 takes minutes"
+        raise UsageError(f"--limit {limit} is too little text for a vocabulary", where="--limit", hint=hint)
+    plan = make_plan(chosen, settings=settings or [], limit=limit, data=data, run=output)
+    stages, machine = stages_of(plan), look_at_machine(plan.recipe)
+    if dry_run:
+        typer.echo("\n".join(_described(plan, stages, machine)))
+        return
+    outcome = run_chain(plan, stages, machine)
+    write_report(plan, stages, outcome, machine)
+    _show(plan, outcome)
+    _end(plan, outcome)
+
+
+def _described(plan: Plan, stages: list[Stage], machine: Machine) -> list[str]:
+    """What would be done, stage by stage."""
+    from nmt_cli.reproducing.chain import describe
+    from nmt_cli.reproducing.verdicts import expectation
+
+    rehearsed = f": a rehearsal on {plan.rehearsal.limit:,} pairs" if plan.rehearsal else ""
+    lines = [f"{plan.experiment.title}{rehearsed}", f"on {machine}"]
+    for number, stage in enumerate(stages, 1):
+        lines += ["", f"[{number}/{len(stages)}] {stage.name}{': finished before' if stage.is_finished() else ''}"]
+        lines += [f"      {line}" for line in describe(stage, machine)]
+        for name, expected in stage.expected.items():
+            lines.append(f"      expect: {name} {expectation(name, expected)} ({expected.source})")
+    return lines
+
+
+def _show(plan: Plan, outcome: Outcome) -> None:
+    """The table on stdout: drawn on a terminal, between tabs elsewhere; the conclusion on stderr."""
+    from nmt_cli.reproducing.report import HEADER, REPORT_PAGE, conclusion, rows
+
+    if not outcome.figures:
+        return
+    logger.info("")
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in HEADER:
+            table.add_column(name, justify="right" if name in ("expected", "measured") else "left")
+        for row, colour in zip(rows(outcome), _colours(outcome), strict=True):
+            table.add_row(*row, style=colour)
+        Console(highlight=False).print(table)
+    else:
+        typer.echo("\n".join("\t".join(row) for row in (HEADER, *rows(outcome))))
+    if plan.run.is_dir():
+        logger.info("report: %s", plan.run / REPORT_PAGE)
+    if outcome.stopped_at is None:
+        logger.info("%s", conclusion(plan, outcome))
+
+
+def _colours(outcome: Outcome) -> list[str]:
+    colours = {"as expected": "green", "below": "red", "above": "yellow", "not comparable": "dim", "context": "dim"}
+    return [colours[figure.standing] for _, figures in outcome.figures for figure in figures]
+
+
+def _end(plan: Plan, outcome: Outcome) -> None:
+    """Leave with the code of the stage that did not end well, or with that of a score that is too low."""
+    command = shlex.join(["nmt", *sys.argv[1:]])
+    if outcome.ended is not None and outcome.stopped_at is not None:
+        if outcome.ended.was_stopped:
+            logger.info("stopped in %s; to go on: %s", outcome.stopped_at.name, command)
+        else:
+            logger.warning("%s %s", outcome.stopped_at.name, _how(outcome.ended.code))
+            logger.warning("once that is mended, the same command goes on there: %s", command)
+        raise typer.Exit(outcome.ended.exit_code)
+    for stage, figure in outcome.failures:
+        raise ScoreError(
+            f"{stage.name}: {figure.name} is {figure.measured_text}, {figure.verdict} where {figure.expected_text}"
+            " was expected",
+            where=str(plan.run),
+            hint="look in the table for the first figure that is not as expected: the cause is there or before",
+        )
+
+
+def _how(code: int) -> str:
+    """How a stage ended, where its own message may have been the last thing that it said."""
+    if code == -signal.SIGKILL:
+        return "was killed (SIGKILL), as the system does when memory runs out"
+    if code < 0:
+        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"failed with exit code {code}: its own message is above"

@@ -1,0 +1,271 @@
+"""A Marian directory of Hugging Face's as a model directory of ours, with everything that a model directory can do."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from nmt_cli import __version__
+from nmt_cli.bundle import directory as model_directory
+from nmt_cli.bundle.config import BundleConfig, Languages, Vocabulary
+from nmt_cli.bundle.directory import LoadedModel
+from nmt_cli.bundle.weights import bare_model, load_weights
+from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.interchange import marian
+from nmt_cli.interchange.huggingface import marian_order, reordered
+from nmt_cli.interchange.huggingface_engine import HuggingFaceEngine
+from nmt_cli.interchange.marian import MarianModel
+from nmt_cli.interchange.marian_vocabulary import Row, lost_pieces, rewritten, rows_by_our_ids
+from nmt_cli.interchange.verification import Agreement, made_up_lines, verify
+from nmt_cli.recipe.schema import DecodingConfig, ModelConfig, Recipe
+from nmt_cli.tokenization.tokenizer import Tokenizer
+
+# A logit that is never the largest and adds nothing to a softmax, for our padding where Marian has no such row.
+_SILENT = -100.0
+_NORM_EPSILON = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What was made of a directory: its languages, how it compares (None: transformers is not installed)."""
+
+    languages: Languages
+    num_parameters: int
+    lost_pieces: int
+    agreement: Agreement | None
+
+
+def import_marian(directory: Path, output: Path, *, languages: Languages | None, overwrite: bool) -> Imported:
+    """Write the Marian model in `directory` as the model directory `output`.
+
+    It is compared with what transformers computes, where that is installed, and not written where they differ.
+    `languages` are read from the directory where they are not given. Raises ModelError for a directory that is no
+    Marian model, lacks a file, is damaged or not supported, and where `output` may not be replaced; UsageError where
+    the languages are not known.
+    """
+    model_directory.check_replaceable(output, overwrite=overwrite)
+    found = marian.read(directory)
+    languages = languages or _languages(found)
+    source = _rows(found, found.source_vocabulary, num_rows=found.settings.vocab_size)
+    target = _rows(found, found.target_vocabulary, num_rows=found.settings.target_rows)
+    source_spm = rewritten(found.source_spm, source, where=str(directory / "source.spm"))
+    target_spm = rewritten(found.target_spm, target, where=str(directory / "target.spm"))
+    config = BundleConfig(
+        nmt_version=__version__,
+        languages=languages,
+        vocabulary=Vocabulary(source=len(source), target=len(target), shared=source_spm == target_spm),
+        updates=[],
+        recipe=_recipe(found),
+    )
+    weights = our_weights(found, config.recipe.model, source=source, target=target)
+    loaded = _loaded(config, weights, source_spm, target_spm, where=str(directory))
+    agreement = _compared(loaded, directory)
+    num_parameters = loaded.model.num_parameters()
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: Path(folder) / name for name in ("source.spm", "target.spm")}
+        files["source.spm"].write_bytes(source_spm)
+        files["target.spm"].write_bytes(target_spm)
+        model_directory.save(
+            output,
+            config=config,
+            weights=weights,
+            source_spm=files["source.spm"],
+            target_spm=files["target.spm"],
+            card=_card(found, config, num_parameters=num_parameters, agreement=agreement),
+            overwrite=overwrite,
+        )
+    lost = lost_pieces(found.source_spm, source)
+    return Imported(languages, num_parameters, lost, agreement)
+
+
+def our_weights(
+    found: MarianModel, config: ModelConfig, *, source: Sequence[Row], target: Sequence[Row]
+) -> dict[str, Tensor]:
+    """The weights by our names: rows by our ids, d_model in our order, projections of the same input as one."""
+    theirs: Mapping[str, Tensor] = found.weights
+    if config.positions == "sinusoidal":
+        theirs = reordered(theirs, marian_order(config.d_model).argsort())
+    shared = theirs.get("model.shared.weight")
+    rows = {
+        "source_embedding.weight": (theirs.get("model.encoder.embed_tokens.weight", shared), source),
+        "target_embedding.weight": (theirs.get("model.decoder.embed_tokens.weight", shared), target),
+    }
+    rows["output_weight"] = (theirs.get("lm_head.weight", rows["target_embedding.weight"][0]), target)
+    kept = {"all": ["output_weight"], "target": ["output_weight", "source_embedding.weight"], "none": list(rows)}
+    weights: dict[str, Tensor] = {}
+    for name in kept[config.tying]:
+        matrix, wanted = rows[name]
+        assert matrix is not None
+        weights[name] = _by_our_ids(matrix, wanted, multiple=config.embedding_multiple, missing=0.0)
+    if config.output_bias:
+        bias = theirs["final_logits_bias"][0]
+        weights["output_bias"] = _by_our_ids(bias, target, multiple=config.embedding_multiple, missing=_SILENT)
+    if config.positions == "learned":
+        for side, name in (("source", "encoder"), ("target", "decoder")):
+            weights[f"{side}_embedding.positions.table"] = theirs[f"model.{name}.embed_positions.weight"]
+    for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        for number in range(count):
+            weights |= _layer(theirs, f"model.{side}.layers.{number}", ours=f"{side}.{number}")
+    return weights
+
+
+def _layer(theirs: Mapping[str, Tensor], prefix: str, *, ours: str) -> dict[str, Tensor]:
+    """One layer's weights by our names."""
+    names = {
+        "self_attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+        "self_attention.output": ["self_attn.out_proj"],
+        "self_attention_residual.norm": ["self_attn_layer_norm"],
+        "feed_forward.inner": ["fc1"],
+        "feed_forward.outer": ["fc2"],
+        "feed_forward_residual.norm": ["final_layer_norm"],
+    }
+    if f"{prefix}.encoder_attn.q_proj.weight" in theirs:
+        names |= {
+            "cross_attention.q": ["encoder_attn.q_proj"],
+            "cross_attention.kv": ["encoder_attn.k_proj", "encoder_attn.v_proj"],
+            "cross_attention.output": ["encoder_attn.out_proj"],
+            "cross_attention_residual.norm": ["encoder_attn_layer_norm"],
+        }
+    return {
+        f"{ours}.{name}.{kind}": torch.cat([theirs[f"{prefix}.{part}.{kind}"] for part in parts])
+        for name, parts in names.items()
+        for kind in ("weight", "bias")
+    }
+
+
+def _by_our_ids(theirs: Tensor, rows: Sequence[Row], *, multiple: int, missing: float) -> Tensor:
+    """The rows (or elements) of `theirs` in our order, zeros after them up to a multiple."""
+    ours = theirs.new_zeros(-(-len(rows) // multiple) * multiple, *theirs.shape[1:])
+    ours[: len(rows)] = theirs[[row.row or 0 for row in rows]]
+    for number, row in enumerate(rows):
+        if row.row is None:
+            ours[number] = missing
+    return ours
+
+
+def _rows(found: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[Row]:
+    settings = found.settings
+    unknown = str(found.tokenizer.get("unk_token") or "<unk>")
+    if unknown not in vocabulary:
+        raise ModelError(
+            f"the vocabulary has no {unknown}", where=str(found.directory / "vocab.json"), hint=marian.FETCH_AGAIN
+        )
+    return rows_by_our_ids(
+        vocabulary,
+        num_rows=num_rows,
+        pad=settings.pad_token_id,
+        unknown=vocabulary[unknown],
+        start=settings.decoder_start_token_id,
+        end=settings.eos_token_id,
+    )
+
+
+def _recipe(found: MarianModel) -> Recipe:
+    settings = found.settings
+    decoding = DecodingConfig()
+    values: dict[str, Any] = {
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", found.directory.resolve().name).lstrip("._-") or "imported",
+        "description": "Imported from a Hugging Face Marian model.",
+        "corpus": "imported",
+        "model": _model(found),
+        "decoding": {
+            "beam": settings.num_beams or decoding.beam,
+            "length_penalty": 1.0 if settings.length_penalty is None else settings.length_penalty,
+            "length_penalty_form": "length",
+        },
+    }
+    return Recipe.model_validate(values)
+
+
+def _model(found: MarianModel) -> dict[str, Any]:
+    settings = found.settings
+    width = settings.d_model // settings.encoder_attention_heads
+    if not settings.tie_word_embeddings:
+        tying = "none"
+    else:
+        tying = "all" if settings.share_encoder_decoder_embeddings else "target"
+    has_bias = bool(found.weights["final_logits_bias"].any())
+    return {
+        "encoder_layers": settings.encoder_layers,
+        "decoder_layers": settings.decoder_layers,
+        "d_model": settings.d_model,
+        "d_ff": settings.encoder_ffn_dim,
+        "heads": settings.encoder_attention_heads,
+        "d_k": width,
+        "d_v": width,
+        "dropout": settings.dropout,
+        "norm": "post",
+        "norm_epsilon": _NORM_EPSILON,
+        "activation": marian.ACTIVATIONS[settings.activation_function],
+        "attention_bias": True,
+        "positions": "learned" if found.has_own_positions else "sinusoidal",
+        "max_positions": settings.max_position_embeddings,
+        "tying": tying,
+        "output_bias": has_bias or settings.pad_token_id == settings.decoder_start_token_id,
+    }
+
+
+def _languages(found: MarianModel) -> Languages:
+    source, target = found.tokenizer.get("source_lang"), found.tokenizer.get("target_lang")
+    if not (isinstance(source, str) and isinstance(target, str) and source and target):
+        named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", found.directory.resolve().name)
+        if named is None:
+            raise UsageError(
+                f"the languages of {found.directory} are not known: its tokenizer_config.json does not say them",
+                where=str(found.directory),
+                hint="add --languages en-de, the source's first",
+            )
+        source, target = named.groups()
+    return Languages(source=source, target=target)
+
+
+def _loaded(
+    config: BundleConfig, weights: Mapping[str, Tensor], source_spm: bytes, target_spm: bytes, *, where: str
+) -> LoadedModel:
+    model = bare_model(config)
+    load_weights(model, weights, where=where, hint=marian.FETCH_AGAIN)
+    return LoadedModel(model.eval(), Tokenizer(source_spm), Tokenizer(target_spm), config)
+
+
+def _compared(loaded: LoadedModel, directory: Path) -> Agreement | None:
+    """How our model agrees with transformers' on made-up lines that Marian has pieces for; None where it is missing."""
+    try:
+        engine = HuggingFaceEngine(directory)
+    except UsageError:
+        return None
+    lines = made_up_lines(loaded)
+    lines = [line for line, pieces in zip(lines, engine.encode(lines), strict=True) if "<unk>" not in pieces]
+    return verify(loaded, engine, lines, is_reduced=False)
+
+
+def _card(found: MarianModel, config: BundleConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
+    original = found.directory / "README.md"
+    text = original.read_text(encoding="utf-8", errors="replace") if original.is_file() else ""
+    parts = text.split("---\n", 2)
+    has_front_matter = len(parts) == 3 and not parts[0]
+    front: dict[str, Any] = {
+        "language": [config.languages.source, config.languages.target],
+        "library_name": "nmt-cli",
+        "pipeline_tag": "translation",
+    }
+    licence = re.search(r"^license: *(\S+)$", parts[1], re.MULTILINE) if has_front_matter else None
+    if licence is not None:
+        front["license"] = licence[1]
+    compared = f"Compared with transformers on {agreement}.\n\n" if agreement else ""
+    body = parts[2] if has_front_matter else text
+    return (
+        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---\n\n"
+        f"# {config.recipe.name}: {config.languages.source} to {config.languages.target}\n\n"
+        f"A Marian model with {num_parameters / 1e6:,.1f} million parameters, imported from Hugging Face's form by `nmt"
+        f" import` {__version__}. Its licence is that of the model it was made of.\n\n{compared}"
+        "```console\n$ nmt decode -m MODEL < input.txt > output.txt\n```\n\n"
+        f"What follows is the card of the imported model.\n\n{body.lstrip()}"
+    )

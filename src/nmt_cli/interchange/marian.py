@@ -1,0 +1,270 @@
+"""A Hugging Face directory of a Marian model, such as the OPUS-MT ones: settings, vocabularies and weights, checked.
+
+Nothing of transformers is needed to read one, and no code in it is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from torch import Tensor
+
+from nmt_cli import files
+from nmt_cli.bundle.weights import read_tensors
+from nmt_cli.errors import ModelError
+from nmt_cli.interchange.huggingface import marian_order
+from nmt_cli.model.positions import sinusoids
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+FETCH_AGAIN = "fetch the directory again, all its files"
+_OLD_WEIGHTS, _WEIGHTS = "pytorch_model.bin", "model.safetensors"
+_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+
+
+class Settings(BaseModel):
+    """What we need of config.json; what it leaves out is what transformers takes then."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model_type: str = ""
+    vocab_size: PositiveInt
+    decoder_vocab_size: PositiveInt | None = None
+    d_model: PositiveInt
+    encoder_layers: PositiveInt
+    decoder_layers: PositiveInt
+    encoder_attention_heads: PositiveInt
+    decoder_attention_heads: PositiveInt
+    encoder_ffn_dim: PositiveInt
+    decoder_ffn_dim: PositiveInt
+    max_position_embeddings: PositiveInt = 1024
+    activation_function: str = "gelu"
+    scale_embedding: bool = False
+    dropout: float = 0.1
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    pad_token_id: int
+    eos_token_id: int
+    decoder_start_token_id: int
+    num_beams: PositiveInt | None = None
+    length_penalty: float | None = None
+
+    @property
+    def target_rows(self) -> int:
+        """The rows of the target's embedding."""
+        return self.decoder_vocab_size or self.vocab_size
+
+
+@dataclass(frozen=True, slots=True)
+class MarianModel:
+    """A directory as read: weights by transformers' names, the vocabularies of both sides, the SentencePiece models."""
+
+    directory: Path
+    settings: Settings
+    tokenizer: dict[str, Any]
+    weights: dict[str, Tensor]
+    source_vocabulary: dict[str, int]
+    target_vocabulary: dict[str, int]
+    source_spm: bytes
+    target_spm: bytes
+    has_own_positions: bool
+
+
+def read(directory: Path) -> MarianModel:
+    """The Marian model in `directory`; ModelError where it is none, lacks a file, is damaged or not supported."""
+    if not directory.is_dir():
+        what = "is a file, not a directory" if directory.exists() else "does not exist"
+        raise ModelError(f"{directory} {what}", where=str(directory), hint="name a folder with a Hugging Face model")
+    settings = _settings(directory)
+    _check(settings, directory)
+    tokenizer = _optional_json(directory / "tokenizer_config.json")
+    source = _vocabulary(directory / "vocab.json", num_rows=settings.vocab_size)
+    is_separate = bool(tokenizer.get("separate_vocabs"))
+    target_file = directory / ("target_vocab.json" if is_separate else "vocab.json")
+    target = _vocabulary(target_file, num_rows=settings.target_rows) if is_separate else source
+    spm = {name: _bytes(directory / name) for name in ("source.spm", "target.spm")}
+    weights = _weights(directory)
+    has_own_positions = _take_tables(weights, settings)
+    _check_weights(weights, settings, where=str(directory), has_own_positions=has_own_positions)
+    return MarianModel(
+        directory, settings, tokenizer, weights, source, target, spm["source.spm"], spm["target.spm"], has_own_positions
+    )
+
+
+def _settings(directory: Path) -> Settings:
+    file = directory / "config.json"
+    content = files.read_json(file, error=ModelError, hint="name a folder with a Hugging Face Marian model, whole")
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    if kind != "marian":
+        what = f"a Hugging Face model of type {kind!r}" if kind else "no Hugging Face model"
+        raise ModelError(
+            f"{directory} is {what}, and nmt import reads Marian models, such as OPUS-MT's",
+            where=str(file),
+            hint="give a folder whose config.json says model_type: marian",
+        )
+    generation = _optional_json(directory / "generation_config.json")
+    given = {key: value for key, value in {**content, **generation}.items() if value is not None}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise ModelError(f"config.json: {name}: {first['msg']}", where=str(file), hint=FETCH_AGAIN) from None
+
+
+def _check(settings: Settings, directory: Path) -> None:
+    """Refuse what transformers' Marian models may have and ours have not."""
+    problems = {
+        f"activation_function {settings.activation_function!r}": settings.activation_function not in ACTIVATIONS,
+        "embeddings that are not scaled (scale_embedding: false)": not settings.scale_embedding,
+        "different heads in encoder and decoder": settings.encoder_attention_heads != settings.decoder_attention_heads,
+        "different feed-forward widths in encoder and decoder": settings.encoder_ffn_dim != settings.decoder_ffn_dim,
+        "an odd d_model": settings.d_model % 2 != 0,
+        "heads that do not divide d_model": settings.d_model % settings.encoder_attention_heads != 0,
+    }
+    for problem, is_so in problems.items():
+        if is_so:
+            raise ModelError(
+                f"{directory} has {problem}, which nmt's model has not",
+                where=str(directory / "config.json"),
+                hint="use it with transformers; OPUS-MT's own models are read",
+            )
+    ids = (settings.pad_token_id, settings.eos_token_id, settings.decoder_start_token_id)
+    if not all(0 <= number < settings.target_rows for number in ids):
+        raise ModelError(
+            f"config.json has special ids {ids} in a vocabulary of {settings.target_rows:,}",
+            where=str(directory / "config.json"),
+            hint=FETCH_AGAIN,
+        )
+
+
+def _vocabulary(file: Path, *, num_rows: int) -> dict[str, int]:
+    content = files.read_json(file, error=ModelError, hint=FETCH_AGAIN)
+    is_vocabulary = isinstance(content, dict) and all(isinstance(number, int) for number in content.values())
+    if not is_vocabulary or len(set(content.values())) < len(content) or not content:
+        raise ModelError(f"{file.name} is damaged: it is not one id for each piece", where=str(file), hint=FETCH_AGAIN)
+    if min(content.values()) < 0 or max(content.values()) >= num_rows:
+        raise ModelError(
+            f"{file.name} has ids up to {max(content.values()):,}, and the model {num_rows:,} rows",
+            where=str(file),
+            hint=FETCH_AGAIN,
+        )
+    vocabulary: dict[str, int] = content
+    return vocabulary
+
+
+def _weights(directory: Path) -> dict[str, Tensor]:
+    """The tensors in float32, of model.safetensors or, in older directories, of pytorch_model.bin."""
+    if (directory / _WEIGHTS).is_file():
+        tensors = read_tensors(directory / _WEIGHTS, hint=FETCH_AGAIN)
+    elif (directory / _OLD_WEIGHTS).is_file():
+        tensors = _read_old(directory / _OLD_WEIGHTS)
+    else:
+        raise ModelError(
+            f"{directory} has no weights: neither {_WEIGHTS} nor {_OLD_WEIGHTS}", where=str(directory), hint=FETCH_AGAIN
+        )
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise ModelError(
+                f"the tensor {name} has values that are not finite", where=str(directory), hint=FETCH_AGAIN
+            )
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _read_old(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file that torch pickled; code in it is refused, not run."""
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as problem:
+        reason = str(problem).partition("\n")[0].partition(". ")[0]
+        raise ModelError(f"{file.name} cannot be read: {reason}", where=str(file), hint=FETCH_AGAIN) from None
+    if not isinstance(content, Mapping) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
+        raise ModelError(f"{file.name} holds something else than tensors", where=str(file), hint=FETCH_AGAIN)
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+def _take_tables(weights: dict[str, Tensor], settings: Settings) -> bool:
+    """Whether the positions are others than Marian's sinusoids; those are taken out of the weights, being no news."""
+    if not all(name in weights for name in _TABLES):
+        for name in _TABLES:
+            weights.pop(name, None)
+        return False
+    usual = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
+    if any(weights[name].shape != usual.shape for name in _TABLES):
+        return True  # for the comparison of shapes
+    if any(float((weights[name] - usual).abs().max()) > 1e-4 for name in _TABLES):
+        return True
+    for name in _TABLES:
+        del weights[name]
+    return False
+
+
+def _check_weights(weights: dict[str, Tensor], settings: Settings, *, where: str, has_own_positions: bool) -> None:
+    """Fill in what directories leave out, take out what they hold twice, and refuse what is missing or has no place."""
+    is_shared, is_tied = settings.share_encoder_decoder_embeddings, settings.tie_word_embeddings
+    shared, encoder, decoder = (
+        f"model.{name}.weight" for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
+    )
+    copies = {shared: [encoder, decoder, *(["lm_head.weight"] if is_tied else [])]} if is_shared else {}
+    copies |= {decoder: ["lm_head.weight"]} if is_tied and not is_shared else {}
+    for original, others in copies.items():
+        found = [weights.pop(name) for name in others if name in weights]
+        if original not in weights and found:
+            weights[original] = found[0]
+    if not is_shared:
+        weights.pop(shared, None)
+    weights.setdefault("final_logits_bias", torch.zeros(1, settings.target_rows))
+    expected = _shapes(settings, has_own_positions=has_own_positions)
+    for name, shape in expected.items():
+        if name not in weights:
+            raise ModelError(f"the tensor {name} is missing", where=where, hint=FETCH_AGAIN)
+        if tuple(weights[name].shape) != shape:
+            what = f"has shape {list(weights[name].shape)}, but config.json makes it {list(shape)}"
+            raise ModelError(f"the tensor {name} {what}", where=where, hint=FETCH_AGAIN)
+    if unexpected := [name for name in weights if name not in expected]:
+        raise ModelError(
+            f"the tensor {unexpected[0]} has no place in a Marian model", where=where, hint="use it with transformers"
+        )
+
+
+def _shapes(settings: Settings, *, has_own_positions: bool) -> dict[str, tuple[int, ...]]:
+    """Each tensor that the model must have, with its shape."""
+    width, inner = settings.d_model, settings.encoder_ffn_dim
+    shapes: dict[str, tuple[int, ...]] = {"final_logits_bias": (1, settings.target_rows)}
+    if settings.share_encoder_decoder_embeddings:
+        shapes["model.shared.weight"] = (settings.vocab_size, width)
+    else:
+        shapes["model.encoder.embed_tokens.weight"] = (settings.vocab_size, width)
+        shapes["model.decoder.embed_tokens.weight"] = (settings.target_rows, width)
+    if not settings.tie_word_embeddings:
+        shapes["lm_head.weight"] = (settings.target_rows, width)
+    if has_own_positions:
+        shapes |= dict.fromkeys(_TABLES, (settings.max_position_embeddings, width))
+    for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
+        attentions = ["self_attn", "encoder_attn"] if side == "decoder" else ["self_attn"]
+        linears = {f"{name}.{part}_proj": (width, width) for name in attentions for part in ("q", "k", "v", "out")}
+        linears |= {"fc1": (inner, width), "fc2": (width, inner)}
+        norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
+        for number in range(count):
+            prefix = f"model.{side}.layers.{number}"
+            for name, shape in linears.items():
+                shapes |= {f"{prefix}.{name}.weight": shape, f"{prefix}.{name}.bias": shape[:1]}
+            for name in norms:
+                shapes |= {f"{prefix}.{name}.weight": (width,), f"{prefix}.{name}.bias": (width,)}
+    return shapes
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"{file.name} is missing", where=str(file), hint=FETCH_AGAIN) from None
+
+
+def _optional_json(file: Path) -> dict[str, Any]:
+    content = files.read_json(file, error=ModelError, hint=FETCH_AGAIN) if file.is_file() else {}
+    return content if isinstance(content, dict) else {}

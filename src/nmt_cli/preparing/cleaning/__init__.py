@@ -1,0 +1,1 @@
+"""Which pairs are kept: rules, duplicates, overlap, swapped sides."""

@@ -1,0 +1,272 @@
+"""Cleaning of training pairs: which are dropped, by rules that see one pair at a time, counted with the first examples.
+
+The rules hold no state: a pair is judged alike wherever it stands, so that text can be cleaned in any number of pieces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from math import inf
+from typing import Any, TypeAlias, TypeVar
+
+from nmt_cli.preparing.cleaning.characters import only_addresses, with_long_runs, without_letters_or_digits
+from nmt_cli.preparing.cleaning.languages import LanguageRule, ScriptRule
+from nmt_cli.preparing.corpora import CleaningConfig
+from nmt_cli.preparing.reading.chunks import Chunk
+from nmt_cli.preparing.sources.kinds import LanguagePair
+
+EXAMPLES_PER_REASON = 3
+DUPLICATE = "duplicate"
+HELD_OUT = "in validation or test text"
+# A pair counts for the first of these that applies to it.
+REASONS = (
+    "malformed record",
+    "invalid UTF-8",
+    "line break",
+    "control characters",
+    "empty",
+    "too short",
+    "too long",
+    "length ratio",
+    "identical sides",
+    "punctuation only",
+    "URL only",
+    "repeated characters",
+    "other script",
+    "other language",
+    DUPLICATE,
+    HELD_OUT,
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_SPACES = re.compile(r" {2,}")
+_EXAMPLE_CHARACTERS = 160
+
+T = TypeVar("T")
+SideRule: TypeAlias = Callable[[Sequence[str]], list[int]]
+"""The places of the texts that break a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A dropped pair: file and line, and the beginnings of its sides."""
+
+    where: str
+    source: str
+    target: str
+
+
+@dataclass(slots=True)
+class Dropped:
+    """The pairs dropped for one reason."""
+
+    count: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many pairs were read, how many of the kept ones lost spaces, and what was dropped for which reason."""
+
+    read: int = 0
+    tidied: int = 0
+    dropped: dict[str, Dropped] = field(default_factory=lambda: {reason: Dropped() for reason in REASONS})
+
+    @property
+    def kept(self) -> int:
+        """The pairs that were read and not dropped."""
+        return self.read - sum(dropped.count for dropped in self.dropped.values())
+
+    def drop(self, reason: str, chunk: Chunk, index: int) -> None:
+        """Count the pair at an index of a chunk as dropped."""
+        src = chunk.malformed.get(index, chunk.src[index])
+        self.drop_text(reason, chunk.where(index), src, chunk.tgt[index])
+
+    def drop_text(self, reason: str, where: str, src: str, tgt: str) -> None:
+        """Count a pair as dropped; the first few of a reason are kept as its examples."""
+        dropped = self.dropped[reason]
+        dropped.count += 1
+        if len(dropped.examples) < EXAMPLES_PER_REASON:
+            dropped.examples.append(Example(where, _printable(src), _printable(tgt)))
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of the text that comes next, whose examples come after one's own."""
+        self.read += other.read
+        self.tidied += other.tidied
+        for reason, dropped in other.dropped.items():
+            own = self.dropped[reason]
+            own.count += dropped.count
+            own.examples = [*own.examples, *dropped.examples][:EXAMPLES_PER_REASON]
+
+    def to_json(self) -> dict[str, Any]:
+        """The tally as JSON has it, for files and for the report."""
+        dropped = {reason: asdict(dropped) for reason, dropped in self.dropped.items()}
+        return {"read": self.read, "kept": self.kept, "tidied": self.tidied, "dropped": dropped}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Tally:
+        """The tally that `to_json` gave."""
+        tally = cls(read=values["read"], tidied=values["tidied"])
+        for reason, dropped in values["dropped"].items():
+            examples = [Example(**example) for example in dropped["examples"]]
+            tally.dropped[reason] = Dropped(dropped["count"], examples)
+        return tally
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What the rules leave of a chunk, in its order: the sides without outer and repeated spaces, and the counts.
+
+    `indices` are the places of the pairs in the chunk.
+    """
+
+    src: list[str]
+    tgt: list[str]
+    indices: list[int]
+    tally: Tally
+
+    @property
+    def tidied(self) -> int:
+        """How many of the pairs lost spaces."""
+        return self.tally.tidied
+
+
+class Rules:
+    """The rules of a corpus for single pairs; duplicates and overlap, which take all of the text, are found elsewhere.
+
+    Raises DataError where languages are to be identified and that is not possible: see `LanguageRule`.
+    """
+
+    def __init__(self, config: CleaningConfig, languages: LanguagePair) -> None:
+        self._config = config
+        self._is_plain = _plainness(config)
+        self._side_rules = list(_side_rules(config, languages))
+
+    def apply(self, chunk: Chunk) -> Cleaned:
+        """What the rules leave of a chunk."""
+        tally = Tally(read=len(chunk.src))
+        src: list[str] = []
+        tgt: list[str] = []
+        indices: list[int] = []
+        for index, (source, target) in enumerate(zip(map(tidy, chunk.src), map(tidy, chunk.tgt), strict=True)):
+            if index in chunk.malformed:
+                tally.drop("malformed record", chunk, index)
+            elif self._is_plain(source, target) or (reason := self._reason(source, target)) is None:
+                src.append(source)
+                tgt.append(target)
+                indices.append(index)
+            else:
+                tally.drop(reason, chunk, index)
+        for reason, source_rule, target_rule in self._side_rules:
+            broken = {*source_rule(src), *target_rule(tgt)}
+            for place in sorted(broken):
+                tally.drop(reason, chunk, indices[place])
+            if broken:
+                src, tgt, indices = _without(src, broken), _without(tgt, broken), _without(indices, broken)
+        tally.tidied = sum(
+            source != chunk.src[index] or target != chunk.tgt[index]
+            for index, source, target in zip(indices, src, tgt, strict=True)
+        )
+        return Cleaned(src, tgt, indices, tally)
+
+    def _reason(self, src: str, tgt: str) -> str | None:
+        """Why a tidy pair is dropped, by the rules that compare or measure its sides."""
+        config = self._config
+        if not (is_unicode(src) and is_unicode(tgt)):
+            return "invalid UTF-8"
+        if "\n" in src or "\n" in tgt:
+            return "line break"  # whatever the rules: in the files of clean text it would part the two sides
+        if config.control_characters and (_CONTROL.search(src) or _CONTROL.search(tgt)):
+            return "control characters"
+        if not src or not tgt:
+            return "empty"
+        shorter, longer = sorted((len(src), len(tgt)))
+        fewer, more = sorted((len(src.split()), len(tgt.split())))
+        if shorter < (config.min_characters or 0) or fewer < (config.min_words or 0):
+            return "too short"
+        if longer > (config.max_characters or inf) or more > (config.max_words or inf):
+            return "too long"
+        if longer > (config.max_length_ratio or inf) * shorter or more > (config.max_word_ratio or inf) * fewer:
+            return "length ratio"
+        if config.identical_sides and src == tgt:
+            return "identical sides"
+        return None
+
+
+def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
+    """A quick test of tidy pairs: where it is True, `Rules._reason` finds nothing; most pairs pass it.
+
+    In printable text the space is the only white space, so that words are counted by their spaces, and there are no
+    more words than half the characters.
+    """
+    least = config.min_characters or 1
+    most = min(config.max_characters or inf, 2 * (config.max_words or inf))
+    ratio = config.max_length_ratio or inf
+    least_spaces = (config.min_words or 1) - 1
+    word_ratio = config.max_word_ratio
+
+    def is_plain(src: str, tgt: str) -> bool:
+        num_src, num_tgt = len(src), len(tgt)
+        if num_src > num_tgt:
+            num_src, num_tgt = num_tgt, num_src
+        if num_src < least or num_tgt > most or num_tgt > ratio * num_src or src == tgt:
+            return False
+        if not (src.isprintable() and tgt.isprintable()):
+            return False
+        if least_spaces or word_ratio is not None:
+            fewer, more = sorted((src.count(" "), tgt.count(" ")))
+            return fewer >= least_spaces and more + 1 <= (word_ratio or inf) * (fewer + 1)
+        return True
+
+    return is_plain
+
+
+def _side_rules(config: CleaningConfig, languages: LanguagePair) -> Iterator[tuple[str, SideRule, SideRule]]:
+    """The rules that look at one side at a time, and cost more, in the order of REASONS: for the source, the target."""
+    if config.punctuation_only:
+        yield "punctuation only", without_letters_or_digits, without_letters_or_digits
+    if config.url_only:
+        yield "URL only", only_addresses, only_addresses
+    if config.max_repeated_characters is not None:
+        repeated = partial(with_long_runs, longest=config.max_repeated_characters)
+        yield "repeated characters", repeated, repeated
+    if config.other_script:
+        yield "other script", ScriptRule(languages.source), ScriptRule(languages.target)
+    if config.other_language:
+        yield "other language", LanguageRule(languages.source), LanguageRule(languages.target)
+
+
+def _without(values: list[T], places: set[int]) -> list[T]:
+    return [value for place, value in enumerate(values) if place not in places]
+
+
+def tidy(text: str) -> str:
+    """The text without white space at its ends and with single spaces."""
+    text = text.strip()
+    return _SPACES.sub(" ", text) if "  " in text else text
+
+
+def is_unicode(text: str) -> bool:
+    """False where a text holds surrogates: bytes that were not UTF-8, or half a character from JSON."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _printable(text: str) -> str:
+    """The beginning of a text for a report, with escapes for what cannot be shown."""
+    short = text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + " …"
+    return _UNPRINTABLE.sub(_escape, short)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    # 0xDC80 to 0xDCFF stand for the bytes from 0x80 on that were not UTF-8.
+    return f"\\u{code:04x}" if 0xD800 <= code < 0xDC80 or code > 0xDCFF else f"\\x{code & 0xFF:02x}"

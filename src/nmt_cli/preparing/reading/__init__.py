@@ -1,0 +1,1 @@
+"""Local files, read in chunks of pairs."""

@@ -1,0 +1,155 @@
+"""What travels from the readers to the cleaning rules, some thousand pairs at a time: first as bytes, then as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+CHUNK_PAIRS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Pairs in order; bytes that are not UTF-8 are surrogate escapes, `malformed` holds broken records by index."""
+
+    src: list[str]
+    tgt: list[str]
+    first_line: int
+    origin: str
+    malformed: dict[int, str] = field(default_factory=dict)
+
+    def where(self, index: int) -> str:
+        """File and line of a pair."""
+        return f"{self.origin}:{self.first_line + index}"
+
+
+@dataclass(frozen=True, slots=True)
+class RawText:
+    """Lines of two aligned files, each with its line end but maybe the last."""
+
+    src: bytes
+    tgt: bytes
+    num_pairs: int
+    first_line: int
+    origin: str
+
+    def parse(self) -> Chunk:
+        """The pairs as text."""
+        src, tgt = (_lines(side, is_start=self.first_line == 1)[: self.num_pairs] for side in (self.src, self.tgt))
+        return Chunk(src, tgt, self.first_line, self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class RawColumns:
+    """Lines of tab-separated columns; `source` and `target` count from 1."""
+
+    lines: bytes
+    source: int
+    target: int
+    num_pairs: int
+    first_line: int
+    origin: str
+
+    def parse(self) -> Chunk:
+        """The pairs as text; a line without these columns is malformed."""
+        needed = max(self.source, self.target)
+        rows = [line.split("\t") for line in _lines(self.lines, is_start=self.first_line == 1)[: self.num_pairs]]
+        malformed = {index: "\t".join(row) for index, row in enumerate(rows) if len(row) < needed}
+        rows = [row if len(row) >= needed else [""] * needed for row in rows]
+        src, tgt = ([row[column - 1] for row in rows] for column in (self.source, self.target))
+        return Chunk(src, tgt, self.first_line, self.origin, malformed)
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecords:
+    """Lines of JSON objects; `source` and `target` are dotted keys."""
+
+    lines: bytes
+    source: str
+    target: str
+    num_pairs: int
+    first_line: int
+    origin: str
+
+    def parse(self) -> Chunk:
+        """The pairs as text; a line that is not JSON, or holds no text under a key, is malformed."""
+        keys = [self.source.split("."), self.target.split(".")]
+        sides: tuple[list[str], list[str]] = ([], [])
+        malformed = {}
+        for index, line in enumerate(_lines(self.lines, is_start=self.first_line == 1)[: self.num_pairs]):
+            texts = _texts_at(line, keys)
+            if texts is None:
+                malformed[index] = line
+            for side, text in zip(sides, texts or ("", ""), strict=True):
+                side.append(text)
+        return Chunk(*sides, self.first_line, self.origin, malformed)
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """Two columns of text, as an Arrow IPC stream; a null is an empty text."""
+
+    table: bytes
+    num_pairs: int
+    first_line: int
+    origin: str
+
+    def parse(self) -> Chunk:
+        """The pairs as text."""
+        import pyarrow
+
+        with pyarrow.ipc.open_stream(self.table) as stream:
+            columns = stream.read_all().slice(0, self.num_pairs).columns
+        src, tgt = ([text or "" for text in column.to_pylist()] for column in columns)
+        return Chunk(src, tgt, self.first_line, self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class RawPairs:
+    """Pairs that are text already: those of a generator."""
+
+    src: tuple[str, ...]
+    tgt: tuple[str, ...]
+    num_pairs: int
+    first_line: int
+    origin: str
+
+    def parse(self) -> Chunk:
+        """The pairs as text."""
+        src, tgt = (list(side[: self.num_pairs]) for side in (self.src, self.tgt))
+        return Chunk(src, tgt, self.first_line, self.origin)
+
+
+RawChunk: TypeAlias = RawText | RawColumns | RawRecords | RawTable | RawPairs
+"""Pairs as they were read, cheap to make and to send to another process; `replace(raw, num_pairs=n)` is the first n.
+
+`first_line` is the line, or row, of the first of them, counted from 1.
+"""
+
+
+def _lines(data: bytes, *, is_start: bool) -> list[str]:
+    """Lines without their end (LF or CR LF), and at the start of a file without a byte-order mark; only LF ends one."""
+    text = data.decode("utf-8", "surrogateescape")
+    if is_start:
+        text = text.removeprefix("\ufeff")
+    lines = text.removesuffix("\n").split("\n") if text else [""]
+    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+
+def _texts_at(line: str, keys: Sequence[Sequence[str]]) -> list[str] | None:
+    """The texts at the keys of a JSON object; none where it is not JSON or holds no text there."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):  # the first for numbers of thousands of digits as well
+        return None
+    texts = []
+    for key in keys:
+        value: Any = record
+        for part in key:
+            value = value.get(part) if isinstance(value, dict) else None
+        if not isinstance(value, str):
+            return None
+        texts.append(value)
+    return texts

@@ -1,0 +1,1 @@
+"""What prepared data is like: statistics and the page about it."""

@@ -1,0 +1,158 @@
+"""Shards: the training text in pieces that are cleaned one by one, and the files that keep what is left of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from shlex import quote
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from nmt_cli.dataset.store import SIDES
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.arrays import write_arrays
+from nmt_cli.preparing.reading.chunks import RawChunk
+from nmt_cli.preparing.reading.readers import LocalSource, first_pairs, read_raw
+
+SHARD_CHUNKS = 5
+_ENDING = ".npz"
+_ZSTD_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RawShard:
+    """Chunks of one source that follow each other, and how often each pair of the source is to be taken."""
+
+    number: int
+    weight: float
+    chunks: list[RawChunk]
+
+
+def read_shards(sources: Sequence[LocalSource], *, limit: int | None) -> Iterator[RawShard]:
+    """The first `limit` pairs of sources in shards; what is in a shard depends on the sources alone."""
+    number, left = 0, limit
+    for source in sources:
+        chunks: list[RawChunk] = []
+        for chunk in read_raw(source):
+            chunks.append(chunk if left is None else first_pairs(chunk, left))
+            left = None if left is None else left - chunks[-1].num_pairs
+            if len(chunks) == SHARD_CHUNKS or left == 0:
+                yield RawShard(number, source.weight, chunks)
+                number, chunks = number + 1, []
+            if left == 0:
+                return
+        if chunks:
+            yield RawShard(number, source.weight, chunks)
+            number += 1
+
+
+class Shard:
+    """The file of a cleaned shard, n pairs: compressed text, an array for whatever else each has, facts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __len__(self) -> int:
+        return int(self.facts["pairs"])
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What was written as facts, and `pairs`, how many there are."""
+        facts: dict[str, Any] = json.loads(self._read("facts").tobytes())
+        return facts
+
+    @property
+    def number(self) -> int:
+        """Its place among the shards."""
+        return int(self._path.stem)
+
+    @property
+    def weight(self) -> float:
+        """How often each pair of its source is to be taken."""
+        return float(self.facts["weight"])
+
+    def where(self, index: int) -> str:
+        """File and line of a pair."""
+        place = int(self.array("places")[index])
+        for origin, first_line, num_pairs in self.facts["chunks"]:
+            if place < num_pairs:
+                return f"{origin}:{first_line + place}"
+            place -= num_pairs
+        raise self._damaged()
+
+    def array(self, name: str) -> NDArray[Any]:
+        """One of the arrays, [n]."""
+        array = self._read(name)
+        if len(array) != len(self):
+            raise self._damaged()
+        return array
+
+    def text(self, side: str) -> bytes:
+        """The lines of a side in UTF-8, a line feed after each."""
+        try:
+            text = zstandard.ZstdDecompressor().decompress(self._read(side).tobytes())
+        except zstandard.ZstdError:
+            raise self._damaged() from None
+        if text.count(b"\n") != len(self):
+            raise self._damaged()
+        return text
+
+    def pair(self, index: int) -> tuple[str, str]:
+        """The text of a pair, for a few of them."""
+        src, tgt = (self.text(side).split(b"\n")[index].decode() for side in SIDES)
+        return src, tgt
+
+    def remove(self) -> None:
+        """Remove the file."""
+        self._path.unlink()
+
+    def _read(self, name: str) -> NDArray[Any]:
+        try:
+            with self._path.open("rb") as file, np.load(file) as members:
+                array: NDArray[Any] = members[name]
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            raise self._damaged() from None
+        return array
+
+    def _damaged(self) -> DataError:
+        work = self._path.parent.parent
+        return DataError(
+            f"{self._path.name} is damaged",
+            where=str(self._path),
+            hint=f"it was changed after it was written: rm -r {quote(str(work))}, then run nmt prepare again",
+        )
+
+
+def write_shard(
+    directory: Path,
+    number: int,
+    *,
+    src: Sequence[str],
+    tgt: Sequence[str],
+    arrays: Mapping[str, NDArray[Any]],
+    facts: Mapping[str, Any],
+) -> None:
+    """Write the file of a shard, which appears whole or not at all. DataError where the disk does not take it."""
+    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+    texts = {side: "\n".join([*lines, ""]).encode() for side, lines in zip(SIDES, (src, tgt), strict=True)}
+    whole = json.dumps({**facts, "pairs": len(src)}, ensure_ascii=False).encode()
+    compressed = {side: np.frombuffer(compressor.compress(text), dtype=np.uint8) for side, text in texts.items()}
+    members = {**compressed, **arrays, "facts": np.frombuffer(whole, dtype=np.uint8)}
+    write_arrays(directory / f"{number:06d}{_ENDING}", members)
+
+
+def finished_shards(directory: Path) -> list[int]:
+    """The numbers of the shards whose files are in a directory, ascending."""
+    return sorted(int(path.stem) for path in directory.glob(f"[0-9]*{_ENDING}"))
+
+
+def open_shards(directory: Path) -> list[Shard]:
+    """The shards of a directory in their order."""
+    return [Shard(directory / f"{number:06d}{_ENDING}") for number in finished_shards(directory)]

@@ -1,0 +1,1 @@
+"""Where a corpus comes from: kinds of sources, and what makes local files of them."""

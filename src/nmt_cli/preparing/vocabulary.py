@@ -1,0 +1,95 @@
+"""The second stage of a preparation: tokenizers, trained on a sample of the clean training text."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+import numpy as np
+
+from nmt_cli.dataset.store import SIDES
+from nmt_cli.preparing.corpora import Corpus, TokenizerConfig
+from nmt_cli.preparing.progress import Progress
+from nmt_cli.preparing.text import CleanText
+from nmt_cli.preparing.workers import workers
+from nmt_cli.tokenization.training import TokenizerReport, train_tokenizer
+
+logger = logging.getLogger(__name__)
+
+_REPORT = "report.json"
+
+
+def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
+    """Train `source.spm` and `target.spm` on the clean training text; they are equal where the vocabulary is shared."""
+    is_shared = corpus.tokenizer.shared
+    tasks = (
+        [(SIDES, directory / "source.spm")] if is_shared else [((side,), directory / f"{side}.spm") for side in SIDES]
+    )
+    num_lines = text.num_pairs()["train"] * len(tasks[0][0])
+    num_drawn = min(num_lines, corpus.tokenizer.sample_lines)
+    logger.info("tokenizer: training on %s of %s lines", f"{num_drawn:,}", f"{num_lines:,}")
+    progress("tokenizer", 0, None)
+    # In other processes, if there are any: SentencePiece does not answer Ctrl-C, and its memory goes with them.
+    with workers(TokenizerJob(text, corpus.tokenizer), number=num_workers) as run:
+        reports = [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in run(tasks)]
+    if is_shared:
+        copyfile(directory / "source.spm", directory / "target.spm")
+        reports *= 2
+    (directory / _REPORT).write_text(json.dumps(dict(zip(SIDES, reports, strict=True))), encoding="utf-8")
+    kind = "shared" if is_shared else "separate"
+    logger.info("tokenizer: %s %s pieces", f"{corpus.tokenizer.vocab_size:,}", kind)
+
+
+def tokenizer_counts(directory: Path) -> dict[str, Any]:
+    """What the tokenizers in a directory were trained on, by side: of `lines`, `sampled`, `skipped` of those."""
+    counts: dict[str, Any] = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
+    return counts
+
+
+def sample(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> Iterator[bytes]:
+    """At most `size` lines of sides of the clean training text, drawn by `seed`, in their order.
+
+    A line that is taken several times can be drawn as often.
+    """
+    shards = text.shards()
+    parts = [(side, number) for side in sides for number in range(len(shards))]
+    totals = [int(text.copies(number).sum()) for number in range(len(shards))] * len(sides)
+    sizes = totals
+    if size < sum(totals):
+        draw = np.random.default_rng(seed)
+        sizes = draw.multivariate_hypergeometric(totals, size, method="marginals").tolist()
+    for place, ((side, number), total, part) in enumerate(zip(parts, totals, sizes, strict=True)):
+        if part == 0:
+            continue
+        copies = text.copies(number)
+        chosen = np.repeat(np.arange(len(copies)), copies)
+        if part < total:
+            chosen = np.sort(np.random.default_rng([seed, place]).choice(chosen, size=part, replace=False))
+        lines = shards[number].text(side).split(b"\n")
+        yield from map(lines.__getitem__, chosen.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerJob:
+    """Trains a tokenizer, given the sides that it is for and its file."""
+
+    text: CleanText
+    config: TokenizerConfig
+
+    def start(self) -> Callable[[tuple[Sequence[str], Path]], TokenizerReport]:
+        """The function for one tokenizer."""
+        return lambda task: self._train(*task)
+
+    def _train(self, sides: Sequence[str], output: Path) -> TokenizerReport:
+        return train_tokenizer(
+            sample(self.text, sides, size=self.config.sample_lines, seed=self.config.seed),
+            vocab_size=self.config.vocab_size,
+            kind=self.config.kind,
+            character_coverage=self.config.character_coverage,
+            output=output,
+        )

@@ -1,0 +1,211 @@
+"""What the stages need before they start: disk, memory, hours; and the refusal where the disk is too small."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt_cli.bundle.run import Run
+from nmt_cli.errors import DataError
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.reproducing.machine import Machine, bytes_below
+from nmt_cli.training.estimate import Estimate, estimate
+
+# Bytes that a training pair takes on disk while it is prepared, in the work folder and in the prepared data together;
+# pairs a second that a core cleans and encodes; lines a second of the vocabulary's sample (docs/how-to/reproduce.md).
+_WORK_BYTES_A_PAIR = 600
+_PAIRS_A_SECOND_AND_CORE = 20_000
+_SAMPLED_LINES_A_SECOND = 100_000
+_SLOWER = 3  # other processors, longer sentences, a larger vocabulary
+_PREPARING_MEMORY = 1_500_000_000
+# Of the rate of plain matrix products, what training and search come to. For GPUs from published systems, for CPUs
+# measured (docs/how-to/reproduce.md).
+_SHARES = {("training", True): (0.2, 0.5), ("training", False): (0.25, 0.5)}
+_SEARCH_SHARES = {True: (0.01, 0.05), False: (0.1, 0.35)}
+_USABLE_MEMORY = 0.9
+_TOKENS_A_LINE = 30
+_CHECKPOINT_BYTES_A_PARAMETER = 12  # weights and two moments in float32
+_MODEL_BYTES_A_PARAMETER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a stage still needs: bytes of disk by folder, bytes of memory and of what, hours from least to most."""
+
+    disk: tuple[tuple[Path, int], ...] = ()
+    memory: str = ""
+    hours: tuple[float, float] | None = None
+    rate: str = ""
+
+    def lines(self) -> list[str]:
+        """The needs in words."""
+        found = [
+            f"disk:   {gigabytes(amount)} in {folder} ({gigabytes(free_bytes(folder))} free)"
+            for folder, amount in self.disk
+        ]
+        found += [f"memory: {self.memory}"] if self.memory else []
+        found += [f"time:   {_span(*self.hours)}{self.rate and f' ({self.rate})'}"] if self.hours else []
+        return found
+
+
+def of_preparation(
+    *, pairs: int, sample_lines: int, download_bytes: int | None, data: Path, cache: Path, machine: Machine
+) -> Needs:
+    """The needs of `nmt prepare` for so many pairs; what is downloaded lies in `cache`."""
+    work = pairs * _WORK_BYTES_A_PAIR - bytes_below(data.with_name(f"{data.name}.partial"))
+    download = (download_bytes or 0) - bytes_below(cache)
+    sampled = min(2 * pairs, sample_lines)
+    seconds = pairs / (_PAIRS_A_SECOND_AND_CORE * machine.num_cpus) + sampled / _SAMPLED_LINES_A_SECOND
+    return Needs(
+        disk=tuple((folder, amount) for folder, amount in ((cache, download), (data, work)) if amount > 0),
+        memory=f"about {gigabytes(_PREPARING_MEMORY)}, and more while the vocabulary is trained",
+        hours=(seconds / 3600, _SLOWER * seconds / 3600),
+        rate=f"up to {_PAIRS_A_SECOND_AND_CORE:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted",
+    )
+
+
+def of_training(recipe: Recipe, *, vocab_size: int, directory: Path, run: Run | None, machine: Machine) -> Needs:
+    """The needs of `nmt train`, or of what is left of it."""
+    training = recipe.training
+    needed = estimate(
+        recipe,
+        source_vocab=vocab_size,
+        target_vocab=vocab_size,
+        precision=machine.precision,
+        world_size=machine.num_devices,
+    )
+    checkpoints = training.keep_last + training.keep_best + 1  # one more while it is written
+    size = checkpoints * _CHECKPOINT_BYTES_A_PARAMETER + _MODEL_BYTES_A_PARAMETER
+    disk = max(needed.num_parameters * size - bytes_below(directory), 0)
+    measured = None if run is None else _seconds_an_update(run)
+    done = 0 if run is None else max((found.update for found in run.checkpoints()), default=0)
+    left = max(training.updates - done, 0)
+    if measured is not None:
+        hours, rate = (measured * left / 3600,) * 2, f"the run's own speed, {measured:.3g} s an update"
+    else:
+        work = 6 * needed.num_parameters * training.batch_tokens * left
+        hours, rate = _hours(work, machine.products * machine.num_devices, _SHARES["training", machine.is_gpu])
+        rate = f"{machine}: {rate}; validations not counted"
+    return Needs(disk=((directory, disk),), memory=_memory(needed, recipe, machine), hours=hours, rate=rate)
+
+
+def of_average(*, num_parameters: int, directory: Path) -> Needs:
+    """The needs of `nmt average`: the model that it writes, and what it reads."""
+    size = num_parameters * _MODEL_BYTES_A_PARAMETER
+    return Needs(disk=((directory, size),), memory=f"about {gigabytes(3 * size)}")
+
+
+def of_decoding(recipe: Recipe, *, num_parameters: int, lines: int, machine: Machine) -> Needs:
+    """The needs of `nmt decode`."""
+    work = 2 * num_parameters * recipe.decoding.beam * lines * _TOKENS_A_LINE
+    hours, rate = _hours(work, machine.decoding_products, _SEARCH_SHARES[machine.is_gpu])
+    return Needs(memory=f"about {gigabytes(num_parameters * 8 + 1_000_000_000)}", hours=hours, rate=rate)
+
+
+def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
+    """Raise DataError where a disk has not room for all that the stages still need of it."""
+    by_disk: dict[int, tuple[Path, int]] = {}
+    for folder, amount in (one for needs in all_needs for one in needs.disk):
+        disk = _existing(folder).stat().st_dev
+        first, sofar = by_disk.get(disk, (folder, 0))
+        by_disk[disk] = first, sofar + amount
+    for folder, amount in by_disk.values():
+        free = free_bytes(folder)
+        if amount > free:
+            smaller = "a smaller --limit" if is_rehearsal else "rehearse it first: --limit 10000"
+            raise DataError(
+                f"the disk of {folder} has {gigabytes(free)} free, and what is left to do needs {gigabytes(amount)}",
+                where=str(folder),
+                hint=f"free some space, name folders on another disk with --data and -o, or {smaller}",
+            )
+
+
+def free_bytes(folder: Path) -> int:
+    """Free bytes on the disk that a folder, which need not exist yet, lies or would lie on."""
+    return shutil.disk_usage(_existing(folder)).free
+
+
+def gigabytes(amount: float) -> str:
+    """A size as people read it."""
+    return f"{amount / 1e9:,.1f} GB" if amount >= 1e8 else f"{amount / 1e6:,.1f} MB"
+
+
+def _memory(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
+    """What training takes of a device, and, where that is more than it has, how many tokens at once it has room for."""
+    total = needed.weight_bytes + needed.activation_bytes
+    device = "each GPU's" if machine.is_gpu else "the machine's"
+    told = f"about {gigabytes(total)} of {device} {gigabytes(machine.memory_bytes)}"
+    if total <= machine.memory_bytes:
+        return told
+    training = recipe.training
+    tokens = min(training.max_tokens_per_device, -(-training.batch_tokens // machine.num_devices))
+    room = _USABLE_MEMORY * machine.memory_bytes - needed.weight_bytes
+    fewer = int(tokens * room / needed.activation_bytes) // 256 * 256
+    if fewer < recipe.model.max_positions:
+        return f"{told}: too much for such a device"
+    return f"{told}: too much; less with --set training.max_tokens_per_device={fewer}"
+
+
+def _existing(folder: Path) -> Path:
+    resolved = folder.resolve()
+    return next(path for path in (resolved, *resolved.parents) if path.exists())
+
+
+def _hours(work: float, products: float, shares: tuple[float, float]) -> tuple[tuple[float, float], str]:
+    """Hours for so many floating-point operations, and on what rate they rest."""
+    least, most = (work / (products * share) / 3600 for share in reversed(shares))
+    low, high = (f"{100 * share:.0f}" for share in shares)
+    return (least, most), f"{low} to {high} % of the {_rate(products)} of matrix products measured here"
+
+
+def _rate(products: float) -> str:
+    return f"{products / 1e12:,.0f} TFLOP/s" if products >= 1e13 else f"{products / 1e12:,.2f} TFLOP/s"
+
+
+def _span(least: float, most: float) -> str:
+    if most < 1 / 60:
+        return "less than a minute"
+    if most < 2:
+        low, high, unit = f"{60 * least:.0f}", f"{60 * most:.0f}", "minutes"
+    elif most < 72:
+        low, high, unit = f"{least:.1f}", f"{most:.1f}", "hours"
+    else:
+        low, high, unit = f"{least / 24:,.1f}", f"{most / 24:,.1f}", "days"
+    if low == "0":
+        return f"up to {high} {unit}"
+    return f"about {low} {unit}" if low == high else f"{low} to {high} {unit}"
+
+
+def training_seconds(run: Run) -> float:
+    """The seconds of training that the log of a run has, over all its starts, validations not counted."""
+    total = last = 0.0
+    for event in run.events():
+        if event.get("event") == "train":
+            total += last if event["seconds"] < last else 0.0
+            last = event["seconds"]
+    return total + last
+
+
+def _seconds_an_update(run: Run) -> float | None:
+    """Seconds an update took between the last two lines of the log that are of one start; None without such lines."""
+    earlier: tuple[int, float] | None = None
+    found: float | None = None
+    for event in run.events():
+        if event.get("event") == "resume":
+            earlier = None
+        if event.get("event") != "train":
+            continue
+        update, seconds = event["update"], event["seconds"]
+        if earlier is not None and update > earlier[0] and seconds > earlier[1]:
+            found = (seconds - earlier[1]) / (update - earlier[0])
+        earlier = update, seconds
+    return found
+
+
+def hub_cache(repository: str) -> Path:
+    """The folder in which a repository of the hub is kept once it is downloaded."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"

@@ -1,0 +1,75 @@
+"""A reproduction as it is asked for: the experiment, its recipe and corpus with every setting, and its folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt_cli.preparing.corpora import Corpus, load_corpus
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.reproducing.experiments import Experiment
+from nmt_cli.reproducing.rehearsal import Rehearsal, rehearse
+from nmt_cli.training.estimate import estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be reproduced, from what and where; `settings` are the user's own, of the recipe."""
+
+    experiment: Experiment
+    recipe: Recipe
+    corpus: Corpus
+    data: Path
+    run: Path
+    settings: tuple[str, ...]
+    rehearsal: Rehearsal | None
+
+    @property
+    def folder(self) -> Path:
+        """The translations, their scores, and the records of what they were made from."""
+        return self.run / "reproduction"
+
+    @property
+    def num_parameters(self) -> int:
+        """The parameters of the model."""
+        pieces = self.corpus.tokenizer.vocab_size
+        found = estimate(self.recipe, source_vocab=pieces, target_vocab=pieces, precision="fp32", world_size=1)
+        return found.num_parameters
+
+    @property
+    def languages(self) -> str:
+        """The pair of languages as `nmt score` takes it."""
+        return f"{self.corpus.languages.source}-{self.corpus.languages.target}"
+
+    @property
+    def recipe_settings(self) -> tuple[str, ...]:
+        """The settings that `nmt train` is given: a rehearsal's, then the user's."""
+        return (*(self.rehearsal.recipe_settings if self.rehearsal else ()), *self.settings)
+
+
+def make_plan(
+    experiment: Experiment, *, settings: Sequence[str], limit: int | None, data: Path | None, run: Path | None
+) -> Plan:
+    """The plan of an experiment, or, with a limit of pairs, of its rehearsal; RecipeError for wrong settings."""
+    recipe = load_recipe(experiment.recipe, overrides=settings)
+    corpus = load_corpus(experiment.corpus, overrides=()).corpus
+    rehearsal = None
+    if limit is not None:
+        rehearsal = rehearse(recipe, limit=limit, vocab_size=corpus.tokenizer.vocab_size, settings=settings)
+        recipe = load_recipe(experiment.recipe, overrides=[*rehearsal.recipe_settings, *settings])
+        corpus = load_corpus(experiment.corpus, overrides=[*rehearsal.corpus_settings, f"limit={limit}"]).corpus
+
+    def place(parent: str, name: str) -> Path:
+        return Path(parent) / (name if rehearsal is None else rehearsal.folder(name))
+
+    return Plan(
+        experiment=experiment,
+        recipe=recipe,
+        corpus=corpus,
+        data=data or place("data", corpus.name),
+        run=run or place("runs", experiment.recipe),
+        settings=tuple(settings),
+        rehearsal=rehearsal,
+    )

@@ -1,0 +1,146 @@
+"""Is one system better than another, or is it chance? Paired tests, and the spread over runs of one system.
+
+sacreBLEU's paired bootstrap (Koehn 2004) and approximate randomisation (Riezler and Maxwell 2005).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sacrebleu.significance import PairedTest, Result
+
+from nmt_cli.scoring.metrics import EvaluationSet, MetricName, Scorer, ScoreReport, make_scorer
+
+TestName = Literal["bs", "ar"]
+
+TEST_TITLES: dict[TestName, str] = {"bs": "paired bootstrap resampling", "ar": "approximate randomisation"}
+LEVEL = 0.05
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PairedScore:
+    """One system by one metric beside a baseline: `mean` is that of the resamples around which `confidence` lies.
+
+    `difference` is the system's score less the baseline's, and `p_value` the chance of one at least as large, in either
+    direction, between systems that are equally good. Both are None for the baseline itself.
+    """
+
+    report: ScoreReport
+    mean: float
+    difference: float | None
+    p_value: float | None
+
+    @property
+    def is_significant(self) -> bool:
+        """True where chance would make such a difference less than once in twenty."""
+        return self.p_value is not None and self.p_value < LEVEL
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One metric over several runs of a system: their mean and sample standard deviation (n - 1)."""
+
+    metric: str
+    mean: float
+    deviation: float
+    signature: str
+
+
+def paired_scores(
+    baseline: Sequence[str],
+    systems: Sequence[Sequence[str]],
+    against: EvaluationSet,
+    *,
+    metrics: Sequence[MetricName],
+    test: TestName,
+) -> list[list[PairedScore]]:
+    """By metric, the baseline's score and then that of each system, tested against the baseline.
+
+    A difference of exactly zero has a p-value of 1.
+    """
+    lengths = [len(baseline), *map(len, systems)]
+    scorers = [make_scorer(name, against, of_segments=False, lengths=lengths) for name in metrics]
+    return [_paired_scores(scorer, [baseline, *systems], test=test) for scorer in scorers]
+
+
+def spread(runs: Sequence[Sequence[ScoreReport]]) -> list[Spread]:
+    """By metric, the mean and deviation over at least two runs, whose reports are in the same order."""
+    return [
+        Spread(
+            of_metric[0].metric,
+            statistics.fmean(report.value for report in of_metric),
+            statistics.stdev(report.value for report in of_metric),
+            of_metric[0].signature,
+        )
+        for of_metric in zip(*runs, strict=True)
+    ]
+
+
+def verdict(scores: Sequence[PairedScore], *, baseline: str, systems: Sequence[str], test: TestName) -> str:
+    """What the test of one metric says of the systems beside the baseline, in a sentence."""
+    first = scores[0].report.metric
+    if len(systems) == 1:
+        return f"{first}: {_sentence(scores[1], system=systems[0], baseline=baseline)} by {TEST_TITLES[test]}"
+    better = sum(score.is_significant and _is_better(score) for score in scores[1:])
+    worse = sum(score.is_significant and not _is_better(score) for score in scores[1:])
+    return (
+        f"{first}: of {len(systems)} runs, {better} significantly better and {worse} significantly worse than "
+        f"{baseline} (p < {LEVEL:g}) by {TEST_TITLES[test]}"
+    )
+
+
+def _paired_scores(scorer: Scorer, texts: Sequence[Sequence[str]], *, test: TestName) -> list[PairedScore]:
+    named: list[tuple[str, Sequence[str]]] = [
+        (str(number), prepared) for number, prepared in enumerate(scorer.prepare(texts))
+    ]
+    paired = PairedTest(
+        named,
+        {scorer.title: scorer.metric},
+        references=None,
+        test_type=test,
+        n_ar_confidence=_RESAMPLES if test == "ar" else -1,
+    )
+    signatures, found = paired()
+    ((_, signature),) = signatures.items()
+    results: list[Result] = next(list(column) for title, column in found.items() if title != "System")  # type: ignore[arg-type]  # this column holds results
+    baseline = float(results[0].score)
+    scores = []
+    for number, result in enumerate(results):
+        assert result.mean is not None
+        assert result.ci is not None
+        report = ScoreReport(scorer.title, float(result.score), str(signature), float(result.ci))
+        difference = report.value - baseline
+        # Where all resamples agree, sacreBLEU would take the smallest p-value that there is.
+        p_value = 1.0 if difference == 0 or result.p_value is None else float(result.p_value)
+        is_baseline = number == 0
+        scores.append(
+            PairedScore(
+                report,
+                float(result.mean),
+                None if is_baseline else difference,
+                None if is_baseline else p_value,
+            )
+        )
+    return scores
+
+
+def _sentence(score: PairedScore, *, system: str, baseline: str) -> str:
+    assert score.difference is not None
+    assert score.p_value is not None
+    difference = abs(score.difference)
+    digits = 4 if score.report.metric == "COMET" else 2
+    if difference == 0:
+        return f"{system} and {baseline} are equal, p = 1"
+    comparison = "better" if _is_better(score) else "worse"
+    by = f"{system} is {comparison} than {baseline} by {difference:.{digits}f}, p = {score.p_value:.4f}"
+    return f"{by}: {'significant' if score.is_significant else 'not significant'} at {LEVEL:g}"
+
+
+def _is_better(score: PairedScore) -> bool:
+    """True where the score is better than the baseline's: higher, or with TER lower."""
+    assert score.difference is not None
+    return (score.difference < 0) == (score.report.metric == "TER")

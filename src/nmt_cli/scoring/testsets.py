@@ -1,0 +1,98 @@
+"""Test sets by name: sacreBLEU's, which it downloads once and checks."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from sacrebleu.dataset import DATASETS
+from sacrebleu.dataset.base import Dataset
+from sacrebleu.utils import SACREBLEU_DIR
+
+from nmt_cli.errors import DataError, UsageError
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_PAIRS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TestSetFiles:
+    """A test set's files for one language pair, such as en-de: a line is a segment."""
+
+    name: str
+    languages: str
+    source: Path
+    references: list[Path]
+
+    @property
+    def target_language(self) -> str:
+        """The code of the language that is translated into."""
+        return self.languages.partition("-")[2]
+
+
+def find_test_set(name: str, languages: str | None) -> TestSetFiles:
+    """The files of a test set such as wmt14/full, downloaded into sacreBLEU's folder where they are not there yet.
+
+    Raises UsageError for a name or a language pair that sacreBLEU does not know, and DataError, which names the folder,
+    where the files can be neither found nor fetched.
+    """
+    dataset = _dataset(name)
+    _check_languages(dataset, languages)
+    assert languages is not None
+    folder = Path(SACREBLEU_DIR) / name
+    if not folder.is_dir():
+        logger.info("fetching %s through sacreBLEU into %s", name, folder)
+    try:
+        files: list[str] = dataset.get_files(languages)  # type: ignore[no-untyped-call]  # not annotated
+        fields = dataset.fieldnames(languages)
+    except (Exception, SystemExit) as problem:
+        raise _failure(name, languages, folder, problem) from None
+    paths = [(field, Path(file)) for field, file in zip(fields, files, strict=True)]
+    references = [path for field, path in paths if field.startswith("ref")]
+    return TestSetFiles(name, languages, dict(paths)["src"], references)
+
+
+def _dataset(name: str) -> Dataset:
+    if name not in DATASETS:
+        message = f"sacreBLEU knows no test set {name!r}"
+        edition = re.fullmatch(r"newstest20(\d\d)", name)
+        name = f"wmt{edition[1]}" if edition else name
+        near = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.5)
+        near += [other for other in DATASETS if other.startswith(name) and other not in near][: 3 - len(near)]
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UsageError(message, where="-t", hint=f"{hint}sacrebleu --list names them all")
+    return DATASETS[name]
+
+
+def _check_languages(dataset: Dataset, languages: str | None) -> None:
+    pairs = sorted(dataset.langpairs)
+    if languages in pairs:
+        return
+    shown = ", ".join(pairs[:_SHOWN_PAIRS]) + (", ..." if len(pairs) > _SHOWN_PAIRS else "")
+    has = f"{dataset.name} has {shown}"
+    if languages is None:
+        like = "en-de" if "en-de" in pairs else pairs[0]
+        raise UsageError("-t needs the languages of the test set", where="-t", hint=f"add -l {like}, say; {has}")
+    raise UsageError(f"the test set {dataset.name} has no languages {languages!r}", where="-l", hint=has)
+
+
+def _failure(name: str, languages: str, folder: Path, problem: BaseException) -> DataError:
+    """What to do where sacreBLEU could not give the files: it raises anything, or exits where a checksum is wrong."""
+    if isinstance(problem, SystemExit):
+        message = f"sacreBLEU refuses what it downloaded of the test set {name}, for the reason above"
+        again = f"rm -r {shlex.quote(str(folder))} and try again"
+    elif isinstance(problem, OSError) and not isinstance(problem, FileNotFoundError):
+        reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(problem))
+        message = f"the test set {name} is not in {folder} and cannot be fetched: {reason}"
+        again = "check the network and $https_proxy"
+    else:
+        message = f"what is in {folder} of the test set {name} cannot be used: {problem or type(problem).__name__}"
+        again = f"rm -r {shlex.quote(str(folder))} and try again"
+    elsewhere = f"sacrebleu -t {name} -l {languages} --echo ref"
+    hint = f"{again}; or copy the ~/.sacrebleu that {elsewhere} fills elsewhere to {SACREBLEU_DIR} ($SACREBLEU)"
+    return DataError(message, where=str(folder), hint=hint)

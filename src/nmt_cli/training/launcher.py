@@ -1,0 +1,167 @@
+"""One training as several processes of this machine, a rank for each GPU: started, told of signals, ended together."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented there, and not declared
+
+from nmt_cli import console
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, TrainingError
+from nmt_cli.training.bulletin import Bulletin, Failure
+
+LAUNCHER = "NMT_LAUNCHER"
+_POLL_SECONDS = 0.05
+# After a failure, or a second Ctrl-C: for the other ranks to end by themselves.
+_GRACE_SECONDS, _HASTE_SECONDS = 15.0, 3.0
+_EXPECTED = (None, 0, EXIT_PREEMPTED, EXIT_INTERRUPTED)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
+    """Run `nmt ARGUMENTS` as so many ranks, and return the exit code that they end with.
+
+    SIGTERM and Ctrl-C are passed on, and waited for as long as it takes. A rank that fails ends the others; its message
+    is on stderr and its code returned. TrainingError for one that could not tell, as when the kernel killed it.
+    """
+    # The store is here, and not in a rank: it outlives each of them, and no other process can take its port before.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = _RankProcesses(arguments, num_ranks=num_ranks, port=store.port, bulletin=Bulletin(store))
+    try:
+        with ranks.passing_signals_on():
+            return ranks.wait()
+    finally:
+        ranks.kill()
+
+
+def end_with_launcher() -> None:
+    """In a rank: let the kernel end this process with its launcher, by whatever means that one ends."""
+    launcher = os.environ.get(LAUNCHER)
+    if launcher is None:
+        return
+    with suppress(AttributeError, OSError):  # where the system is not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != int(launcher):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _RankProcesses:
+    """The processes of the ranks, in groups of their own, so that a Ctrl-C reaches them once, through the launcher."""
+
+    def __init__(self, arguments: Sequence[str], *, num_ranks: int, port: int, bulletin: Bulletin) -> None:
+        self._bulletin = bulletin
+        self._signals: list[int] = []
+        self._deadline: float | None = None
+        self._lost: TrainingError | None = None
+        self._noticed: set[int] = set()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for rank in range(num_ranks):
+            environment = _environment(rank, num_ranks=num_ranks, port=port)
+            command = [sys.executable, "-m", "nmt_cli", *arguments]
+            self._processes.append(subprocess.Popen(command, env=environment, process_group=0))
+
+    @contextmanager
+    def passing_signals_on(self) -> Iterator[None]:
+        """Give SIGTERM and Ctrl-C to the ranks while the block runs."""
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        earlier = {number: signal.signal(number, self._receive) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+
+    def wait(self) -> int:
+        """The exit code of the training, once no rank is left; kills those that outlive a failure."""
+        while self._running():
+            self._notice_failures()
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                self.kill()
+            time.sleep(_POLL_SECONDS)
+        self._notice_failures()
+        if self._lost is not None:
+            raise self._lost
+        failure = self._bulletin.failure()
+        return self._agreed_code() if failure is None else failure.exit_code
+
+    def kill(self) -> None:
+        """End what still runs, at once."""
+        running = self._running()
+        for rank in running:
+            self._noticed.add(rank)
+            self._processes[rank].kill()
+            self._processes[rank].wait()
+        if running and console.is_interactive():
+            console.stderr_console().show_cursor(True)  # which the live view of the first rank had hidden
+
+    def _running(self) -> list[int]:
+        return [rank for rank, process in enumerate(self._processes) if process.poll() is None]
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
+        if self._signals.count(signal.SIGINT) > 1:
+            self._hurry(_HASTE_SECONDS)
+        for process in self._processes:
+            process.send_signal(number)
+
+    def _hurry(self, seconds: float) -> None:
+        """Let no rank live longer than so, or than was said before."""
+        self._deadline = min(self._deadline or math.inf, time.monotonic() + seconds)
+
+    def _notice_failures(self) -> None:
+        """Give the others a deadline where a rank has failed, and put up the failure where it could not itself."""
+        for rank, process in enumerate(self._processes):
+            code = process.returncode
+            if code in _EXPECTED or rank in self._noticed:
+                continue
+            self._noticed.add(rank)
+            self._hurry(_GRACE_SECONDS)
+            if -code in self._signals:  # it came before the rank listened: the others need not say that it is gone
+                self._bulletin.claim(Failure(self._code_of_signals(), is_stall=False))
+                continue
+            error = _lost(rank, process, num_ranks=len(self._processes))
+            if self._bulletin.claim(Failure(error.exit_code, is_stall=False)):
+                self._lost = error
+
+    def _agreed_code(self) -> int:
+        """The code of an end without a failure; negative are those of ranks that a signal, or we, ended."""
+        codes = [process.returncode for process in self._processes if process.returncode >= 0]
+        return max(codes) if codes else self._code_of_signals()
+
+    def _code_of_signals(self) -> int:
+        return EXIT_PREEMPTED if signal.SIGTERM in self._signals else EXIT_INTERRUPTED
+
+
+def _lost(rank: int, process: subprocess.Popen[bytes], *, num_ranks: int) -> TrainingError:
+    code, hint = process.returncode, "the same command continues from the newest checkpoint"
+    if code == -signal.SIGKILL:
+        hint = f"look for a lack of memory with dmesg, or for who killed it; {hint}"
+    end = f"ended with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+    return TrainingError(f"rank {rank} of {num_ranks} {end}", where=f"process {process.pid}", hint=hint)
+
+
+def _environment(rank: int, *, num_ranks: int, port: int) -> dict[str, str]:
+    """What torchrun would set for a rank of one machine, and the launcher's process."""
+    threads = max(1, (os.cpu_count() or 1) // num_ranks)
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # else torch tells in its own words as well that another rank is gone
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is the launcher's: no rank is to open one
+        LAUNCHER: str(os.getpid()),
+    }

@@ -1,0 +1,37 @@
+"""The benchmark of training data at scale, run small: that it works, and that memory does not grow with the data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def run(repository: Path, folder: Path, *options: str) -> str:
+    command = [sys.executable, str(repository / "benchmarks/data_at_scale.py"), "--folder", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+    process = subprocess.run(
+        [*command, "--pairs", "20000", "--seconds", "0.1", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+def test_the_benchmark_runs_small_and_within_its_bounds(repository: Path, tmp_path: Path) -> None:
+    result: dict[str, Any] = json.loads(run(repository, tmp_path, "--json"))
+    assert result["pairs"] == 20_000
+    # About 30 tokens a side, so 800 pairs an update.
+    assert 20 < result["updates"] < 30
+    assert result["plan_mb"] < 0.4
+    assert result["first_batch_seconds"] < 10
+    assert result["pairs_per_second"]["median"] > 35_000
+    # Modules and buffers; the bound of 500 MB is for 36 million pairs, of which nothing is kept.
+    assert result["private_mb"] < 150
+    assert len(list((tmp_path / "20000").glob("train.*"))) == 4

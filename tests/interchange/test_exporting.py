@@ -1,0 +1,228 @@
+"""Exports of random models: every architecture that a target takes agrees with ours, and what differs is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt_cli.errors import DataError, ModelError, UsageError
+from nmt_cli.interchange import ctranslate2 as our_ctranslate2
+from nmt_cli.interchange import layout
+from nmt_cli.interchange.ctranslate2 import CTranslate2Engine, Quantization
+from nmt_cli.interchange.exporting import Target, export
+from nmt_cli.interchange.huggingface import marian_weights
+from nmt_cli.interchange.verification import TOLERANCE, Agreement
+from nmt_cli.tokenization.tokenizer import EOS
+from tests.interchange.models import load, recipe_with, save_sharp
+
+BOTH: tuple[Target, ...] = ("ctranslate2", "huggingface")
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "the paper's": {},
+    "biases, silu, learned positions": {"attention_bias": True, "activation": "silu", "positions": "learned"},
+    "narrow heads, gelu": {"d_k": 4, "d_v": 6, "activation": "gelu"},
+    "output bias, tensor2tensor's positions": {"output_bias": True, "positions": "sinusoidal-halves"},
+    "target tied": {"tying": "target"},
+    "nothing tied": {"tying": "none"},
+}
+# What MarianMTModel has no place for.
+FOR_CTRANSLATE2: dict[str, dict[str, Any]] = {
+    "pre-norm": {"norm": "pre", "norm_epsilon": 1e-3},
+    "wide heads": {"d_k": 12, "d_v": 4},
+    "wide values": {"d_k": 8, "d_v": 20},
+    "wide heads alike": {"d_k": 16, "d_v": 16},
+    "heads that do not divide": {"heads": 3, "d_k": 8, "d_v": 8},
+}
+
+
+def exported(
+    model: Path,
+    to: Target,
+    *,
+    quantization: Quantization = "float32",
+    lines: list[str] | None = None,
+    overwrite: bool = False,
+) -> tuple[Path, Agreement]:
+    pytest.importorskip("ctranslate2" if to == "ctranslate2" else "transformers")
+    output = model.with_name(to)
+    return output, export(model, output, to=to, quantization=quantization, lines=lines, overwrite=overwrite)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("to", BOTH)
+def test_every_architecture_agrees(to: Target, name: str, tmp_path: Path) -> None:
+    _, agreement = exported(save_sharp(tmp_path / "m", recipe_with(ARCHITECTURES[name])), to)
+    # Marian's norm_epsilon is 1e-5 and this model's 1e-6: of a piece with ln P of -10 that is 1e-4.
+    assert agreement.largest_difference < 2e-4
+    assert (agreement.num_lines, agreement.same_greedy) == (20, 20)
+
+
+@pytest.mark.parametrize("name", FOR_CTRANSLATE2)
+def test_ctranslate2_takes_more(name: str, tmp_path: Path) -> None:
+    model = save_sharp(tmp_path / "m", recipe_with(FOR_CTRANSLATE2[name]))
+    _, agreement = exported(model, "ctranslate2")
+    assert agreement.largest_difference < 5e-5
+    with pytest.raises(ModelError, match="MarianMTModel has no place for a model with") as caught:
+        exported(model, "huggingface")
+    assert caught.value.hint == "nmt export --to ctranslate2 may take it; nmt decode does"
+    assert not (tmp_path / "huggingface").exists()
+
+
+@pytest.mark.parametrize("to", BOTH)
+def test_a_window_is_refused(to: Target, tmp_path: Path) -> None:
+    model = save_sharp(tmp_path / "m", recipe_with({"encoder_window": 4}))
+    with pytest.raises(ModelError, match="encoder_window: 4") as caught:
+        exported(model, to)
+    assert caught.value.where == "model.encoder_window"
+    assert "nmt decode" in caught.value.hint
+
+
+@pytest.mark.parametrize("to", BOTH)
+def test_weights_that_came_over_wrongly_are_refused(
+    to: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = layout.attention
+
+    def wrong(module: Any, *, width: int) -> layout.Attention:
+        parts = right(module, width=width)
+        return layout.Attention(layout.Affine(parts.q.weight * 1.01, parts.q.bias), parts.k, parts.v, parts.output)
+
+    monkeypatch.setattr(f"nmt_cli.interchange.{to}.attention", wrong)
+    with pytest.raises(ModelError, match="is not the same model as ours: it gives other scores") as caught:
+        exported(save_sharp(tmp_path / "m"), to)
+    assert "nothing was written" in caught.value.hint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "spm"]
+
+
+def test_reduced_precisions_are_smaller_and_leave_the_model_as_it_was(tmp_path: Path) -> None:
+    model = save_sharp(tmp_path / "m")
+    sizes: dict[str, int] = {}
+    precisions: list[Quantization] = ["float32", "float16", "int16", "int8"]
+    for quantization in precisions:
+        output, agreement = exported(model, "ctranslate2", quantization=quantization, overwrite=True)
+        sizes[quantization] = (output / "model.bin").stat().st_size
+        assert agreement.mean_difference < (TOLERANCE if quantization == "float32" else 0.1)
+    assert max(sizes["int8"], sizes["float16"]) < sizes["float32"]
+    loaded = load(model)
+    before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
+    (tmp_path / "again").mkdir()
+    our_ctranslate2.write(loaded, tmp_path / "again", quantization="int8")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in loaded.model.state_dict().items())
+
+
+def test_a_reduced_precision_that_destroys_the_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = CTranslate2Engine.log_probs
+
+    def wrong(self: CTranslate2Engine, *arguments: Any) -> list[list[float]]:
+        scale = 1.0 if self.name.endswith("(float32)") else 3.0
+        return [[value * scale for value in row] for row in right(self, *arguments)]
+
+    monkeypatch.setattr(CTranslate2Engine, "log_probs", wrong)
+    with pytest.raises(ModelError, match=r"gives other scores: ln P of a piece differs by .* in the mean"):
+        exported(save_sharp(tmp_path / "m"), "ctranslate2", quantization="int8")
+
+
+@pytest.mark.parametrize("to", BOTH)
+def test_the_code_in_the_card_runs_and_the_models_own_card_follows(to: Target, tmp_path: Path) -> None:
+    output, _ = exported(save_sharp(tmp_path / "m"), to)
+    card = (output / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlanguage:\n- en\n- de\n---\n\n# For ")
+    assert card.endswith("\n# The model's own card\n")
+    (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], cwd=output, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_huggingface_files_say_how_to_decode(tmp_path: Path) -> None:
+    output, _ = exported(save_sharp(tmp_path / "m", recipe_with(beam=5, length_penalty=0.8)), "huggingface")
+    generation = json.loads((output / "generation_config.json").read_text(encoding="utf-8"))
+    assert (generation["num_beams"], generation["length_penalty"]) == (5, 0.8)
+    assert (generation["decoder_start_token_id"], generation["forced_eos_token_id"]) == (2, None)
+    weights = marian_weights(load(tmp_path / "m").model)
+    assert weights["model.shared.weight"].shape == (300, 16)  # without the rows that pad ours
+
+
+@pytest.mark.parametrize("to", BOTH)
+def test_lines_of_ones_own_are_compared(to: Target, tmp_path: Path) -> None:
+    model = save_sharp(tmp_path / "m")
+    words = ["a", "small", "house", "stands", "by", "the", "old", "sea"]
+    lines = [" ".join(words[place % 8] for place in range(number, number + number % 7 + 1)) for number in range(12)]
+    _, agreement = exported(model, to, lines=[*lines, "", *lines])
+    assert agreement.num_lines == len(set(lines))
+    with pytest.raises(DataError, match="1 of its 3 lines can be compared, and 10 are needed") as caught:
+        exported(model, to, lines=["a small house", "", "old " * 200], overwrite=True)
+    assert "leave -i out" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("to", "package", "extra"), [(BOTH[0], "ctranslate2", "export"), (BOTH[1], "transformers", "huggingface")]
+)
+def test_a_missing_package_is_named_with_what_to_install(
+    to: Target, package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_sharp(tmp_path / "m")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=f"the package {package}.* is not installed") as caught:
+        export(model, tmp_path / "x", to=to, quantization="float32", lines=None, overwrite=False)
+    assert caught.value.hint == f'pip install "nmt-cli[{extra}]", or pip install {package}'
+    assert not (tmp_path / "x").exists()
+
+
+def test_only_an_export_of_the_same_kind_is_replaced(tmp_path: Path) -> None:
+    model = save_sharp(tmp_path / "m")
+    exported(model, "ctranslate2")
+    with pytest.raises(ModelError, match=r"a CTranslate2 model stands at .* already") as caught:
+        exported(model, "ctranslate2")
+    assert caught.value.hint == "add --overwrite to replace it, or choose another folder with -o"
+    exported(model, "ctranslate2", overwrite=True)
+    for other in (model, tmp_path / "spm"):
+        with pytest.raises(ModelError, match="exists and is not a CTranslate2 model, so it is not replaced"):
+            export(model, other, to="ctranslate2", quantization="float32", lines=None, overwrite=True)
+    (tmp_path / "empty").mkdir()
+    export(model, tmp_path / "empty", to="ctranslate2", quantization="float32", lines=None, overwrite=False)
+
+
+def test_a_model_of_a_newer_nmt_is_named_as_such(tmp_path: Path) -> None:
+    from nmt_cli.bundle.manifest import write_manifest
+
+    model = save_sharp(tmp_path / "m")
+    config = (model / "config.yaml").read_text(encoding="utf-8")
+    changes = {"format: 1": "format: 2", "    norm: post": "    norm: post\n    rotary: true"}
+    for old, new in changes.items():
+        newer = config.replace(old, new, 1).replace("nmt_version: 0.1.0", "nmt_version: 9.0.0")
+        (model / "config.yaml").write_text(newer, encoding="utf-8")
+        write_manifest(model, {"kind": "model", "updates": [7]})
+        with pytest.raises(ModelError, match=r"config.yaml was written by nmt 9.0.0, and this is ") as caught:
+            exported(model, "ctranslate2")
+        assert caught.value.hint == "pip install -U nmt-cli"
+
+
+def test_a_translation_may_be_empty(tmp_path: Path) -> None:
+    from nmt_cli.bundle import directory
+    from nmt_cli.bundle.weights import weights_of
+
+    model = save_sharp(tmp_path / "m", recipe_with({"output_bias": True}))
+    loaded = load(model)
+    assert loaded.model.output_bias is not None
+    with torch.no_grad():
+        loaded.model.output_bias[EOS] = 20
+    directory.save(
+        tmp_path / "ends",
+        config=loaded.config,
+        weights=weights_of(loaded.model),
+        source_spm=model / "source.spm",
+        target_spm=model / "target.spm",
+        card="",
+        overwrite=False,
+    )
+    _, agreement = exported(tmp_path / "ends", "ctranslate2")
+    assert agreement.same_greedy == agreement.num_lines

@@ -1,0 +1,301 @@
+"""Random Marian models of OPUS-MT's shape: what becomes of them here is what transformers computes, there and back."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+from torch import Tensor
+
+from nmt_cli.bundle.config import Languages
+from nmt_cli.bundle.directory import LoadedModel
+from nmt_cli.bundle.weights import read_tensors, write_tensors
+from nmt_cli.decoding.translator import Translator
+from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.interchange.exporting import export
+from nmt_cli.interchange.importing import Imported, import_marian
+from nmt_cli.model.packing import pack
+from nmt_cli.tokenization.tokenizer import BOS, EOS
+from tests.interchange.marian import edit_json, english, spm, write_marian
+from tests.interchange.models import CPU, load
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "OPUS-MT's": {},
+    "relu, fewer decoder layers": {"activation_function": "relu", "decoder_layers": 1},
+    "a vocabulary for each side": {"share_encoder_decoder_embeddings": False},
+    "nothing tied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+    "another first piece": {"decoder_start_token_id": 3},
+}
+
+
+def imported(folder: Path, **options: Any) -> Imported:
+    values: dict[str, Any] = {"languages": None, "overwrite": False, **options}
+    return import_marian(folder / "opus", folder / "model", **values)
+
+
+def their_logits(model: Any, source: list[int], target: list[int]) -> Tensor:
+    """Of a MarianMTModel for the pieces after each of `target`, whose first is what the decoder starts with."""
+    with torch.inference_mode():
+        logits: Tensor = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([target])).logits[0]
+    return logits
+
+
+def our_logits(loaded: LoadedModel, source: list[int], target: list[int]) -> Tensor:
+    with torch.inference_mode():
+        packed = pack([source], device=CPU)
+        model = loaded.model
+        return model.logits(model.decode(pack([target], device=CPU), model.encode(packed), packed))
+
+
+def vocabulary(folder: Path) -> dict[str, int]:
+    content: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    return content
+
+
+def our_id(loaded: LoadedModel, piece: str) -> int:
+    pieces = loaded.target.pieces(range(loaded.target.vocab_size))
+    return pieces.index(f"▁{piece}" if piece.startswith(">>") else piece)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_are_the_same_here_and_after_a_round_trip(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = write_marian(tmp_path / "opus", **SHAPES[name])
+    agreement = imported(tmp_path).agreement
+    assert agreement is not None
+    assert agreement.largest_difference < 1e-5
+    export(tmp_path / "model", tmp_path / "back", to="huggingface", quantization="float32", lines=None, overwrite=False)
+    back = transformers.MarianMTModel.from_pretrained(tmp_path / "back").eval()
+    loaded, there, here = load(tmp_path / "model"), vocabulary(tmp_path / "opus"), vocabulary(tmp_path / "back")
+    start = theirs.config.decoder_start_token_id
+    pieces = [piece for piece, number in there.items() if number != start and piece not in ("</s>", "<pad>")]
+    source, target = pieces[5:20], pieces[40:50]
+    expected = their_logits(theirs, [*(there[p] for p in source), 0], [start, *(there[p] for p in target)])
+    ours = our_logits(loaded, [*(our_id(loaded, p) for p in source), EOS], [BOS, *(our_id(loaded, p) for p in target)])
+    again = their_logits(back, [*(here[p] for p in source), EOS], [BOS, *(here[p] for p in target)])
+    columns = expected[:, [there[piece] for piece in pieces]]
+    torch.testing.assert_close(ours[:, [our_id(loaded, p) for p in pieces]], columns, rtol=0, atol=1e-5)
+    torch.testing.assert_close(again[:, [here[p] for p in pieces]], columns, rtol=0, atol=1e-5)
+    # So is the probability of the end, whatever else our vocabulary has.
+    torch.testing.assert_close(ours.log_softmax(1)[:, EOS], expected.log_softmax(1)[:, 0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("model_type", "byte_fallback"), [("unigram", False), ("unigram", True), ("bpe", False)])
+def test_text_is_cut_into_the_same_pieces(model_type: str, byte_fallback: bool, tmp_path: Path) -> None:
+    source, target = (spm(side, model_type=model_type, byte_fallback=byte_fallback) for side in (0, 1))
+    write_marian(tmp_path / "opus", source=source, target=target)
+    imported(tmp_path)
+    loaded, there = load(tmp_path / "model"), vocabulary(tmp_path / "opus")
+    lines = [*english(50), "  two  spaces ", "Ünknown ☃ characters, mühelos", "<s> </s> <unk>"]
+    tokenizer = pytest.importorskip("transformers").MarianTokenizer.from_pretrained(tmp_path / "opus")
+    names = {number: piece for piece, number in there.items()}
+    for line in [*lines[:-1], ">>nld<< An old man finds two flowers today."]:
+        theirs = [names[number] for number in tokenizer(line)["input_ids"][:-1]]
+        ours = loaded.source.pieces(loaded.source.encode([line])[0])
+        assert [piece.removeprefix("▁") if ">>" in piece else piece for piece in ours] == theirs
+    processor = sentencepiece.SentencePieceProcessor(model_proto=target)
+    for line in (pair for pair in lines if processor.unk_id() not in processor.encode(pair)):
+        assert loaded.target.decode(loaded.target.encode([line])) == [processor.decode(processor.encode(line))]
+    # A piece of the other language, which the joint vocabulary lets the decoder write, is text as well.
+    row = [our_id(loaded, piece) for piece in ("▁house", "▁moon")]
+    assert loaded.target.decode([row]) == ["house moon"]
+
+
+def test_an_imported_model_translates_as_transformers_does(tmp_path: Path) -> None:
+    theirs = write_marian(tmp_path / "opus")
+    edit_json(tmp_path / "opus" / "generation_config.json", num_beams=2, length_penalty=0.7)
+    imported(tmp_path)
+    config = load(tmp_path / "model").config
+    decoding = config.recipe.decoding
+    assert (decoding.beam, decoding.length_penalty, decoding.length_penalty_form) == (2, 0.7, "length")
+    assert (config.languages.source, config.languages.target, config.updates) == ("en", "de", [])
+    tokenizer = pytest.importorskip("transformers").MarianTokenizer.from_pretrained(tmp_path / "opus")
+    lines = list(english(10))
+    found = Translator.from_pretrained(tmp_path / "model", device="cpu").translate(lines, beam=1, max_extra_tokens=0)
+    batch = tokenizer(lines, return_tensors="pt", padding=True)
+    never = [[theirs.config.pad_token_id], [1]]
+    output = theirs.generate(
+        **batch, num_beams=1, do_sample=False, max_new_tokens=60, forced_eos_token_id=None, bad_words_ids=never
+    )
+    for ours, row, source in zip(found, output[:, 1:].tolist(), batch["attention_mask"].sum(1).tolist(), strict=True):
+        cut = row[: row.index(0)] if 0 in row else row
+        theirs_text = tokenizer.decode(cut[: source - 1], skip_special_tokens=True)
+        assert ours.text == theirs_text
+
+
+def test_old_directories_have_pickled_tensors_and_half_precision(tmp_path: Path) -> None:
+    theirs = write_marian(tmp_path / "opus")
+    (tmp_path / "opus" / "model.safetensors").unlink()
+    torch.save(theirs.half().state_dict(), tmp_path / "opus" / "pytorch_model.bin")
+    made = imported(tmp_path)
+    assert made.agreement is not None
+    assert load(tmp_path / "model").model.output_weight.dtype == torch.float32
+
+
+def test_pieces_that_the_vocabulary_lacks_are_spelt_in_smaller_ones(tmp_path: Path) -> None:
+    write_marian(tmp_path / "opus", without="▁flowers")
+    assert imported(tmp_path).lost_pieces == 1
+    pieces = load(tmp_path / "model").source.pieces(load(tmp_path / "model").source.encode(["two flowers"])[0])
+    assert "".join(pieces) == "▁two▁flowers"
+    assert "▁flowers" not in pieces
+
+
+def test_learned_positions_and_separate_vocabularies_come_back(tmp_path: Path) -> None:
+    from tests.interchange.models import recipe_with, save_sharp
+
+    model = save_sharp(tmp_path / "ours", recipe_with({"positions": "learned", "tying": "target"}))
+    export(model, tmp_path / "opus", to="huggingface", quantization="float32", lines=None, overwrite=False)
+    imported(tmp_path)
+    before, after = load(model), load(tmp_path / "model")
+    assert after.config.recipe.model.positions == "learned"
+    assert after.config.vocabulary == before.config.vocabulary.model_copy(update={"shared": True})
+    rows = ([4, 9, 17, EOS], [BOS, 30, 21])
+    torch.testing.assert_close(
+        our_logits(after, *rows), our_logits(before, *rows), rtol=0, atol=2e-4
+    )  # Marian's epsilon
+
+
+@pytest.mark.parametrize("given", [None, Languages(source="xx", target="yy")])
+def test_languages_are_given_or_read_or_asked_for(given: Languages | None, tmp_path: Path) -> None:
+    write_marian(tmp_path / "opus")
+    edit_json(tmp_path / "opus" / "tokenizer_config.json", source_lang=None)
+    if given is not None:
+        assert imported(tmp_path, languages=given).languages == given
+        return
+    with pytest.raises(UsageError, match=r"the languages of .*opus are not known") as caught:
+        imported(tmp_path)
+    assert caught.value.hint == "add --languages en-de, the source's first"
+    (tmp_path / "opus").rename(tmp_path / "opus-mt-en-fi")
+    made = import_marian(tmp_path / "opus-mt-en-fi", tmp_path / "model", languages=None, overwrite=False)
+    assert made.languages == Languages(source="en", target="fi")
+
+
+def test_without_transformers_a_model_is_imported_and_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    write_marian(tmp_path / "opus")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert imported(tmp_path).agreement is None
+
+
+def test_a_model_that_computes_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_marian(tmp_path / "opus")
+    monkeypatch.setattr("nmt_cli.interchange.importing._NORM_EPSILON", 0.1)
+    with pytest.raises(ModelError, match="transformers is not the same model as ours: it gives other scores"):
+        imported(tmp_path)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.fixture(scope="module")
+def opus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("marian") / "opus"
+    write_marian(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "bart"}, "is a Hugging Face model of type 'bart', and nmt import reads Marian models"),
+        ({"model_type": None}, "is no Hugging Face model, and nmt import reads Marian models"),
+        ({"d_model": None}, "config.json: d_model: Field required"),
+        ({"d_model": "wide"}, "config.json: d_model: Input should be a valid integer"),
+        ({"activation_function": "tanh"}, "has activation_function 'tanh', which nmt's model has not"),
+        ({"scale_embedding": False}, "has embeddings that are not scaled"),
+        ({"decoder_ffn_dim": 96}, "has different feed-forward widths in encoder and decoder"),
+        ({"decoder_attention_heads": 2}, "has different heads in encoder and decoder"),
+        ({"encoder_attention_heads": 5, "decoder_attention_heads": 5}, "has heads that do not divide d_model"),
+        ({"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}, r"has shape \[48, 32\], but config.json makes it \[64, 32\]"),
+        ({"encoder_layers": 3}, "the tensor model.encoder.layers.2.self_attn.q_proj.weight is missing"),
+        ({"decoder_layers": 1}, "the tensor model.decoder.layers.1.* has no place in a Marian model"),
+        ({"vocab_size": 50}, r"vocab.json has ids up to \d+, and the model 50 rows"),
+    ],
+)
+def test_a_directory_that_is_no_marian_model_of_ours_is_refused(
+    opus: Path, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    shutil.copytree(opus, tmp_path / "opus")
+    edit_json(tmp_path / "opus" / "config.json", **changes)
+    if "vocab_size" in changes:
+        edit_json(tmp_path / "opus" / "config.json", decoder_vocab_size=50, pad_token_id=3, decoder_start_token_id=3)
+        edit_json(tmp_path / "opus" / "generation_config.json", pad_token_id=3, decoder_start_token_id=3)
+    with pytest.raises(ModelError, match=message) as caught:
+        imported(tmp_path)
+    assert caught.value.where is not None
+    assert caught.value.where.startswith(str(tmp_path / "opus"))
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "vocab.json", "source.spm", "target.spm", "model.safetensors"])
+def test_missing_and_damaged_files_are_named(opus: Path, name: str, tmp_path: Path) -> None:
+    shutil.copytree(opus, tmp_path / "opus")
+    file = tmp_path / "opus" / name
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ModelError) as caught:
+        imported(tmp_path)
+    assert caught.value.where == str(file)
+    assert re.search("damaged|no SentencePiece model", caught.value.message)
+    file.unlink()
+    is_weights = name == "model.safetensors"
+    with pytest.raises(ModelError, match="has no weights" if is_weights else f"{name} is missing") as caught:
+        imported(tmp_path)
+    assert str(tmp_path / "opus") in str(caught.value.where)
+    if is_weights:
+        (tmp_path / "opus" / "pytorch_model.bin").write_bytes(content[:1000])
+        with pytest.raises(ModelError, match=r"pytorch_model.bin cannot be read: .+"):
+            imported(tmp_path)
+
+
+class Malicious:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("this code is run",)
+
+
+def test_code_in_old_weights_is_refused_and_not_run(
+    opus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(opus, tmp_path / "opus")
+    (tmp_path / "opus" / "model.safetensors").unlink()
+    torch.save({"final_logits_bias": Malicious()}, tmp_path / "opus" / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"pytorch_model.bin cannot be read: Weights only load failed"):
+        imported(tmp_path)
+    assert "this code is run" not in capsys.readouterr().out
+    torch.save([1, 2], tmp_path / "opus" / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="holds something else than tensors"):
+        imported(tmp_path)
+
+
+def test_weights_that_are_not_finite_are_refused(opus: Path, tmp_path: Path) -> None:
+    shutil.copytree(opus, tmp_path / "opus")
+    file = tmp_path / "opus" / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in read_tensors(file, hint="").items()}
+    tensors["model.encoder.layers.0.fc1.bias"][3] = torch.nan
+    write_tensors(file, tensors)
+    with pytest.raises(ModelError, match=r"the tensor model.encoder.layers.0.fc1.bias has values that are not finite"):
+        imported(tmp_path)
+
+
+def test_the_output_is_replaced_only_with_overwrite(opus: Path, tmp_path: Path) -> None:
+    shutil.copytree(opus, tmp_path / "opus")
+    imported(tmp_path)
+    with pytest.raises(ModelError, match="exists already"):
+        imported(tmp_path)
+    imported(tmp_path, overwrite=True)
+    with pytest.raises(ModelError, match="is not a model directory, so it is not replaced"):
+        import_marian(tmp_path / "opus", tmp_path / "opus", languages=None, overwrite=True)
+
+
+def test_paths_that_are_no_directory_are_named(tmp_path: Path) -> None:
+    for path, message in ((tmp_path / "nowhere", "does not exist"), (Path(__file__), "is a file, not a directory")):
+        with pytest.raises(ModelError, match=message) as caught:
+            import_marian(path, tmp_path / "model", languages=None, overwrite=False)
+        assert caught.value.hint == "name a folder with a Hugging Face model"

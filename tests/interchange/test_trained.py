@@ -1,0 +1,101 @@
+"""A model trained in the test: its exports agree, in translations and in BLEU, and int8 costs next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from nmt_cli.decoding.translator import Translator
+from nmt_cli.interchange.ctranslate2 import Quantization
+from nmt_cli.interchange.exporting import export
+from nmt_cli.scoring.metrics import bleu
+from tests.training.tiny import parallel_text, prepare_tiny, train
+
+PAIRS = parallel_text(1400, seed=3)
+TEST, TRAIN = PAIRS[:400], PAIRS[400:]
+SETTINGS = {
+    "training.updates": 200,
+    "training.batch_tokens": 1500,
+    "training.max_tokens_per_device": 1600,
+    "training.schedule.factor": 1.0,
+    "training.schedule.warmup_updates": 50,
+    "training.checkpoint_every": 200,
+    "training.log_every": 100,
+    "validation.every": 200,
+    "model.d_model": 64,
+    "model.d_ff": 128,
+    "model.heads": 4,
+    "model.dropout": 0.0,
+    "averaging.last": 1,
+    "decoding.beam": 4,
+    "decoding.max_extra_tokens": 20,
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that translates such sentences well, though not perfectly."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = prepare_tiny(folder, train=TRAIN, valid=TEST[:20])
+    assert train(data, folder / "run", *(f"{key}={value}" for key, value in SETTINGS.items())) == 0
+    return folder / "run" / "model"
+
+
+def score(texts: Sequence[str]) -> float:
+    return bleu(texts, [target for _, target in TEST]).value
+
+
+def by_ctranslate2(model: Path) -> list[str]:
+    """The test sentences' translations as in docs/how-to/export.md: GNMT's penalty over CTranslate2's n-best lists."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    source, target = (
+        sentencepiece.SentencePieceProcessor(model_file=str(model / f"{side}.spm")) for side in ("source", "target")
+    )
+    pieces = source.encode([src for src, _ in TEST], out_type=str)
+    translator = ctranslate2.Translator(str(model), device="cpu", intra_threads=1)
+    found = translator.translate_batch(
+        pieces, beam_size=4, patience=2, num_hypotheses=4, length_penalty=1, return_scores=True, disable_unk=True
+    )
+    texts = []
+    for result in found:
+        lengths = [len(hypothesis) + 1 for hypothesis in result.hypotheses]  # with EOS
+        log_probs = [mean * length for mean, length in zip(result.scores, lengths, strict=True)]
+        scores = [value / ((5 + length) / 6) ** 0.6 for value, length in zip(log_probs, lengths, strict=True)]
+        texts.append(str(target.decode(result.hypotheses[scores.index(max(scores))])))
+    return texts
+
+
+@pytest.mark.parametrize("quantization", ["float32", "int8"])
+def test_ctranslate2_has_the_models_bleu(
+    trained: Path, quantization: Quantization, tmp_path: Path, a_hundred_lines: int
+) -> None:
+    pytest.importorskip("ctranslate2")
+    ours = score([found.text for found in Translator.from_pretrained(trained).translate([src for src, _ in TEST])])
+    assert ours > 60
+    lines = [src for src, _ in TEST]
+    agreement = export(
+        trained, tmp_path / "x", to="ctranslate2", quantization=quantization, lines=lines, overwrite=False
+    )
+    assert agreement.num_lines == a_hundred_lines
+    assert agreement.num_compared_beam > 90
+    assert abs(score(by_ctranslate2(tmp_path / "x")) - ours) <= 0.5
+    if quantization == "float32":
+        assert agreement.same_greedy == a_hundred_lines
+        assert agreement.same_beam == agreement.num_compared_beam
+        assert agreement.largest_difference < 1e-4
+    else:
+        assert agreement.mean_difference < 0.1
+
+
+def test_transformers_translates_as_we_do(trained: Path, tmp_path: Path, a_hundred_lines: int) -> None:
+    pytest.importorskip("transformers")
+    agreement = export(trained, tmp_path / "x", to="huggingface", quantization="float32", lines=None, overwrite=False)
+    assert (agreement.num_lines, agreement.same_greedy) == (a_hundred_lines, a_hundred_lines)
+    assert agreement.largest_difference < 2e-4  # Marian's epsilon of 1e-5 and ours of 1e-6
+    lines = [src for src, _ in TEST]
+    again = export(trained, tmp_path / "x", to="huggingface", quantization="float32", lines=lines, overwrite=True)
+    assert again.same_greedy == a_hundred_lines
+    assert again.same_beam == again.num_compared_beam > 90

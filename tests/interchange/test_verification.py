@@ -1,0 +1,148 @@
+"""What the comparison of two programs lets pass, and what it refuses, with an engine that is ours in disguise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli.bundle.directory import LoadedModel
+from nmt_cli.decoding.batches import search_batches
+from nmt_cli.errors import ModelError
+from nmt_cli.interchange.verification import force, made_up_lines, usable_lines, verify
+from nmt_cli.model.packing import pack
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import BOS, EOS
+from tests.interchange.models import CPU, load, recipe_with, save_sharp
+
+Pieces = list[list[str]]
+
+
+class Mirror:
+    """An engine that computes with our own model, but for what a test changes."""
+
+    name = "the mirror"
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        pieces: Callable[[Pieces], Pieces] = lambda rows: rows,
+        scores: Callable[[list[float]], list[float]] = lambda row: row,
+        translations: Callable[[Pieces], Pieces] = lambda rows: rows,
+    ) -> None:
+        self._loaded, self._pieces, self._scores, self._translations = loaded, pieces, scores, translations
+
+    def encode(self, lines: Sequence[str]) -> Pieces:
+        source = self._loaded.source
+        return self._pieces([source.pieces(row) for row in source.encode(lines)])
+
+    def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
+        rows, wanted = self._ids(sources), self._ids(targets)
+        return [self._scores(row) for row in force(self._loaded, rows, wanted)]
+
+    def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> Pieces:
+        found = search_batches(self._loaded.model, self._ids(sources), config=config, nbest=1, device=CPU)
+        return self._translations([self._loaded.target.pieces(best[0].ids)[:longest] for best in found])
+
+    def _ids(self, rows: Sequence[list[str]]) -> list[list[int]]:
+        pieces = self._loaded.source.pieces(range(self._loaded.source.vocab_size))
+        ids = {piece: number for number, piece in enumerate(pieces)}
+        return [[ids[piece] for piece in row] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load(save_sharp(tmp_path_factory.mktemp("models") / "m"))
+
+
+def test_a_model_agrees_with_itself(loaded: LoadedModel) -> None:
+    lines = made_up_lines(loaded)
+    agreement = verify(loaded, Mirror(loaded), lines, is_reduced=False)
+    assert (agreement.largest_difference, agreement.same_greedy) == (0, len(lines))
+    assert agreement.same_beam == agreement.num_compared_beam
+
+
+def test_scores_that_are_off_are_refused_unless_the_precision_is_reduced(loaded: LoadedModel) -> None:
+    lines = made_up_lines(loaded)
+
+    def off(by: float) -> Mirror:
+        return Mirror(loaded, scores=lambda row: [row[0] + by, *row[1:]])
+
+    assert verify(loaded, off(5e-4), lines, is_reduced=False).largest_difference == pytest.approx(5e-4, rel=0.01)
+    with pytest.raises(ModelError, match="the mirror is not the same model as ours: it gives other scores") as caught:
+        verify(loaded, off(2e-3), lines, is_reduced=False)
+    assert "please report it" in caught.value.hint
+    verify(loaded, off(0.05), lines, is_reduced=True)
+    with pytest.raises(ModelError, match="gives other scores"):
+        verify(loaded, Mirror(loaded, scores=lambda row: [value + 0.3 for value in row]), lines, is_reduced=True)
+    with pytest.raises(ModelError, match="gives other scores"):
+        verify(loaded, Mirror(loaded, scores=lambda row: [torch.nan] * len(row)), lines, is_reduced=True)
+    with pytest.raises(ModelError, match="pieces where there are"):
+        verify(loaded, Mirror(loaded, scores=lambda row: row[:-1]), lines, is_reduced=False)
+
+
+def test_other_pieces_and_other_translations_are_refused(loaded: LoadedModel) -> None:
+    lines = made_up_lines(loaded)
+    with pytest.raises(ModelError, match="it makes other pieces of the line"):
+        verify(loaded, Mirror(loaded, pieces=lambda rows: [row[:-1] for row in rows]), lines, is_reduced=False)
+
+    def with_another_piece(rows: Pieces) -> Pieces:
+        return [[*rows[0][:1], "a" if rows[0][1] != "a" else "b", *rows[0][2:]], *rows[1:]]
+
+    wrong = Mirror(loaded, translations=with_another_piece)
+    with pytest.raises(ModelError, match=r"it translates the line .* otherwise: "):
+        verify(loaded, wrong, lines, is_reduced=False)
+    agreement = verify(loaded, wrong, lines, is_reduced=True)
+    assert agreement.same_greedy == len(lines) - 1
+
+
+def test_a_tie_may_be_broken_either_way(tmp_path: Path) -> None:
+    model = load(save_sharp(tmp_path / "m", recipe_with({"tying": "target"})))
+    lines = made_up_lines(model)
+    (best,) = search_batches(
+        model.model,
+        model.source.encode(lines[:1]),
+        config=DecodingConfig(beam=1, max_extra_tokens=6),
+        nbest=1,
+        device=CPU,
+    )
+    first = best[0].ids[0]
+    twin = 299 if first != 299 else 298
+    with torch.no_grad():
+        model.model.output_weight[twin] = model.model.output_weight[first]
+
+    def twins_exchanged(rows: Pieces) -> Pieces:
+        names = dict(zip(model.target.pieces([first, twin]), model.target.pieces([twin, first]), strict=True))
+        return [[names.get(piece, piece) for piece in row] for row in rows]
+
+    agreement = verify(model, Mirror(model, translations=twins_exchanged), lines, is_reduced=False)
+    assert agreement.same_greedy < len(lines)
+
+
+def test_forced_scores_are_those_of_one_sentence_after_the_other(loaded: LoadedModel) -> None:
+    rows = loaded.source.encode(["a small house", "sea", "the old sea by the house"])
+    targets = loaded.target.encode(["Haus", "am Meer am alten Meer", ""])
+    for row, target, found in zip(rows, targets, force(loaded, rows, targets), strict=True):
+        source, prefix = pack([[*row, EOS]], device=CPU), pack([[BOS, *target]], device=CPU)
+        with torch.inference_mode():
+            logits = loaded.model.logits(loaded.model.decode(prefix, loaded.model.encode(source), source))
+        gold = [*target, EOS]
+        expected = logits.log_softmax(-1)[torch.arange(len(gold)), gold]
+        torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=1e-5)
+
+
+def test_made_up_lines_are_spelt_in_the_models_pieces(loaded: LoadedModel, a_hundred_lines: int) -> None:
+    lines = made_up_lines(loaded)
+    assert lines == made_up_lines(loaded)
+    assert len(set(lines)) == len(lines) == a_hundred_lines
+    used = {piece for row in loaded.source.encode(lines) for piece in row}
+    assert len(used) > 30
+
+
+def test_usable_lines_are_spread_over_the_text(loaded: LoadedModel, a_hundred_lines: int) -> None:
+    good = [f"house {number}" for number in range(250)]
+    bad = ["", "  ", "a ▁ mark", "a </s> mark", "old " * 80]
+    assert usable_lines([*bad, *good, *bad, *good], loaded) == good[::2][:a_hundred_lines]

@@ -1,0 +1,288 @@
+"""`nmt prepare wmt14-en-de` as it is typed: from a hub with the real schema, and from the archives."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.recipe.loading import packaged_folder
+from tests.hub import COMMIT, Hub, serve_wmt14
+from tests.preparing.corpus_files import contents, write_prefix
+from tests.preparing.file_server import serve_files
+from tests.preparing.test_archives import pack
+
+SMALL = ["--workers", "1", "--set", "tokenizer.vocab_size=700"]
+# What follows from where the text was read, or from how long it took.
+DIFFERS = ("manifest.json", "report.json", "report.html")
+
+Pairs = list[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def texts(shared_data: Path) -> dict[str, Pairs]:
+    """Some of the real corpus, and of its validation set, without spaces that markup would lose."""
+    found = {}
+    for split, name, part in (
+        ("train", "wmt14-sample/train", slice(0, 1200)),
+        ("valid", "newstest/newstest2013", slice(0, 200)),
+        ("test", "newstest/newstest2013", slice(200, 500)),
+    ):
+        sides = [
+            [" ".join(line.split()) for line in (shared_data / f"{name}.{code}").read_text("utf-8").split("\n")[part]]
+            for code in ("en", "de")
+        ]
+        found[split] = list(zip(*sides, strict=True))
+    return found
+
+
+@pytest.fixture(scope="module")
+def members(texts: dict[str, Pairs]) -> dict[str, dict[str, bytes]]:
+    """The archives by name, with their members."""
+    train = texts["train"]
+    parts = {
+        "training-parallel-europarl-v7.tgz": ("training/europarl-v7.de-en", train[:500]),
+        "training-parallel-commoncrawl.tgz": ("commoncrawl.de-en", train[500:900]),
+        "training-parallel-nc-v9.tgz": ("training/news-commentary-v9.de-en", train[900:]),
+        "dev.tgz": ("dev/newstest2013", texts["valid"]),
+    }
+    found: dict[str, dict[str, bytes]] = {}
+    for archive, (prefix, pairs) in parts.items():
+        found[archive] = {
+            f"{prefix}.{code}": "".join(f"{pair[side]}\n" for pair in pairs).encode()
+            for side, code in enumerate(("en", "de"))
+        }
+    for side, name in enumerate(("newstest2014-deen-ref.en.sgm", "newstest2014-deen-src.de.sgm")):
+        lines = "".join(f'<seg id="{n}">{pair[side]}</seg>\n' for n, pair in enumerate(texts["test"], start=1))
+        found["dev.tgz"][f"dev/{name}"] = f'<doc docid="1">\n<p>\n{lines}</p>\n</doc>\n'.encode()
+    return found
+
+
+@pytest.fixture
+def hub(tmp_path: Path, texts: dict[str, Pairs]) -> Iterator[Hub]:
+    with serve_wmt14(
+        tmp_path / "hub", train_pairs=texts["train"], valid_pairs=texts["valid"], test_pairs=texts["test"]
+    ) as hub:
+        yield hub
+
+
+def nmt(folder: Path, repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "NO_COLOR": "1", **variables}
+    command = [sys.executable, "-m", "nmt_cli", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def without_network(folder: Path) -> dict[str, str]:
+    """The environment of a machine that reaches nothing: a hub that refuses, and a proxy that is not there."""
+    caches = {name: str(folder / "home" / name) for name in ("HF_HOME", "NMT_CACHE", "SACREBLEU")}
+    return {"HF_ENDPOINT": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "no_proxy": "", **caches}
+
+
+def write_archives(folder: Path, members: Mapping[str, Mapping[str, bytes]]) -> Path:
+    folder.mkdir()
+    for name, files in members.items():
+        pack(folder / name, files)
+    return folder
+
+
+def corpus_with_checksums(file: Path, archives: Path, *, address: str | None = None) -> Path:
+    """wmt14-en-de with the sizes and checksums of these archives, and another address of them."""
+    text = (packaged_folder() / "corpora" / "wmt14-en-de.yaml").read_text(encoding="utf-8")
+    for archive in sorted(archives.iterdir()):
+        content = archive.read_bytes()
+        facts = f"bytes: {len(content)}\n        sha256: {hashlib.sha256(content).hexdigest()}"
+        url = f"{address or 'http://archives.invalid'}/{archive.name}"
+        pattern = rf"url: \S+/{re.escape(archive.name)}\n\s+bytes: \d+\n\s+sha256: [0-9a-f]+"
+        text, number = re.subn(pattern, f"url: {url}\n        {facts}", text)
+        assert number >= 1
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def essence(directory: Path) -> dict[str, bytes]:
+    return {name: content for name, content in contents(directory).items() if name not in DIFFERS}
+
+
+def test_the_hub_and_the_archives_give_the_same_data(
+    tmp_path: Path, repository: Path, hub: Hub, texts: dict[str, Pairs], members: dict[str, dict[str, bytes]]
+) -> None:
+    online = hub.environment(tmp_path / "home")
+    done = nmt(tmp_path, repository, "prepare", "wmt14-en-de", *SMALL, **online)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    data = tmp_path / "data" / "wmt14-en-de"
+    manifest = json.loads((data / "manifest.json").read_text())
+    files = [f"train-{number:05}-of-00003" for number in range(3)] + [
+        "validation-00000-of-00001",
+        "test-00000-of-00001",
+    ]
+    assert [record["name"] for record in manifest["inputs"]] == [
+        f"hf://datasets/wmt/wmt14@{COMMIT}/de-en/{name}.parquet" for name in files
+    ]
+    first = hub.folder / "wmt" / "wmt14" / "de-en" / "train-00000-of-00003.parquet"
+    assert manifest["inputs"][0]["sha256"] == hashlib.sha256(first.read_bytes()).hexdigest()
+    assert (data / "test.de").read_text("utf-8").splitlines() == [tgt for _, tgt in texts["test"]]
+    expected = essence(data)
+
+    hub.requests.clear()
+    again = nmt(tmp_path, repository, "prepare", "wmt14-en-de", *SMALL, **online)
+    assert "data/wmt14-en-de is already prepared from these inputs and settings" in again.stderr
+    assert hub.requests == []
+
+    archives = write_archives(tmp_path / "archives", members)
+    corpus = corpus_with_checksums(tmp_path / "packed.yaml", archives)
+    packed = nmt(
+        tmp_path, repository, "prepare", str(corpus), *SMALL, "--set", "mirror=archives", "-o", "data/packed",
+        **without_network(tmp_path),
+    )  # fmt: skip
+    assert packed.returncode == 0, packed.stderr
+    assert "wmt/wmt14, train: read from the mirror archives" in packed.stderr
+    assert essence(tmp_path / "data" / "packed") == expected
+
+    for name, content in (item for files in members.values() for item in files.items()):
+        (tmp_path / "unpacked" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "unpacked" / name).write_bytes(content)
+    mirror = f"mirror={tmp_path / 'unpacked'}"
+    unpacked = nmt(
+        tmp_path, repository, "prepare", "wmt14-en-de", *SMALL, "--set", mirror, "-o", "data/unpacked",
+        **without_network(tmp_path),
+    )  # fmt: skip
+    assert unpacked.returncode == 0, unpacked.stderr
+    assert essence(tmp_path / "data" / "unpacked") == expected
+
+
+def test_the_hub_is_down_and_the_archives_are_up(
+    tmp_path: Path, repository: Path, hub: Hub, members: dict[str, dict[str, bytes]]
+) -> None:
+    archives = write_archives(tmp_path / "archives", members)
+    hub.is_down = True
+    with serve_files(archives) as server:
+        corpus = corpus_with_checksums(tmp_path / "c.yaml", archives, address=server.address)
+        server.cuts = [20_000]
+        command = ["prepare", str(corpus), *SMALL, "--limit", "400", "-o", "data/x"]
+        done = nmt(tmp_path, repository, *command, **hub.environment(tmp_path / "home"))
+        assert done.returncode == 0, done.stderr
+        assert "warning: cannot reach wmt/wmt14 on the hub: Server error '503 Service Unavailable'" in done.stderr
+        assert done.stderr.count("reading what the corpus file names in its place") == 1
+        # Of the training text only the first archive is needed; its download broke off once.
+        asked = [path for _, path, _ in server.requests]
+        assert asked == ["/training-parallel-europarl-v7.tgz", "/training-parallel-europarl-v7.tgz", "/dev.tgz"]
+
+
+def fetch_only(folder: Path, repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`nmt prepare` of wmt14-en-de, as far as it is fetched."""
+    return nmt(folder, repository, "prepare", "wmt14-en-de", *SMALL, *arguments, **variables)
+
+
+def test_a_limit_downloads_the_files_that_it_needs(tmp_path: Path, repository: Path, hub: Hub) -> None:
+    online = hub.environment(tmp_path / "home")
+    done = fetch_only(tmp_path, repository, "--limit", "500", **online)
+    assert done.returncode == 0, done.stderr
+    fetched = [name for name in hub.requests if name.startswith("GET") and name.endswith(".parquet")]
+    assert [name.rsplit("/", 1)[-1] for name in fetched] == [
+        "train-00000-of-00003.parquet",
+        "train-00001-of-00003.parquet",
+        "validation-00000-of-00001.parquet",
+        "test-00000-of-00001.parquet",
+    ]
+    hub.requests.clear()
+    offline = fetch_only(tmp_path, repository, "--limit", "450", "--overwrite", **{**online, "HF_HUB_OFFLINE": "1"})
+    assert offline.returncode == 0, offline.stderr
+    assert hub.requests == []
+    expected = f"HF_HUB_OFFLINE is set; using its files of commit {COMMIT}, cached before"
+    assert offline.stderr.count(expected) == 1
+
+
+def test_a_download_that_is_killed_or_breaks_off_is_finished_by_the_next_command(
+    tmp_path: Path, repository: Path, hub: Hub
+) -> None:
+    online = hub.environment(tmp_path / "home")
+    command = [sys.executable, "-m", "nmt_cli", "prepare", "wmt14-en-de", *SMALL, "--limit", "300"]
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), **online}
+    hub.seconds_per_block = 5.0
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    while not any(path.startswith("GET") and path.endswith(".parquet") for path in hub.requests):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    hub.seconds_per_block = 0.0
+    hub.cut = {"de-en/train-00000-of-00003.parquet": 20_000}
+    done = fetch_only(tmp_path, repository, "--limit", "300", **online)
+    assert done.returncode == 0, done.stderr
+    assert hub.cut == {}
+
+
+def test_a_wrong_file_from_the_hub_is_kept_aside_and_never_used(tmp_path: Path, repository: Path, hub: Hub) -> None:
+    online = hub.environment(tmp_path / "home")
+    name = "de-en/train-00001-of-00003.parquet"
+    right = (hub.folder / "wmt" / "wmt14" / name).read_bytes()
+    hub.wrong = {name: right[:-1] + b"x"}
+    for _ in range(2):
+        failed = fetch_only(tmp_path, repository, **online)
+        assert failed.returncode == 4
+        assert f"error: {name} is not the file that it should be: its SHA-256 is " in failed.stderr
+        assert f"at:    hf://datasets/wmt/wmt14@{COMMIT}/{name}\n" in failed.stderr
+        kept = re.search(
+            r"fix:   it is kept as (\S+), and not used; the same command downloads it again", failed.stderr
+        )
+        assert kept is not None
+        assert Path(kept[1]).read_bytes() == hub.wrong[name]
+    hub.wrong = {}
+    done = fetch_only(tmp_path, repository, "--limit", "500", **online)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error", "fix"),
+    [
+        (403, "GatedRepo", "wmt/wmt14 is gated: the hub wants to know who takes it", "then export HF_TOKEN=hf_..."),
+        (
+            401,
+            "RepoNotFound",
+            "there is no data set wmt/wmt14 on the hub, or it is private",
+            "for a private one export HF_TOKEN=hf_...",
+        ),
+        (404, "RevisionNotFound", "wmt/wmt14 has no such revision on the hub", "correct revision, or leave it out"),
+    ],
+)
+def test_a_hub_that_refuses_says_what_is_missing(
+    tmp_path: Path, repository: Path, hub: Hub, status: int, code: str, error: str, fix: str
+) -> None:
+    hub.status = {"wmt/wmt14": (status, code)}
+    failed = fetch_only(tmp_path, repository, **hub.environment(tmp_path / "home"))
+    assert failed.returncode == 4
+    assert failed.stderr.splitlines()[0] == f"error: {error}"
+    assert fix in failed.stderr
+
+
+def test_without_any_network_it_is_said_what_to_do(tmp_path: Path, repository: Path) -> None:
+    failed = fetch_only(tmp_path, repository, **without_network(tmp_path))
+    assert failed.returncode == 4
+    assert (
+        "error: neither wmt/wmt14 on the hub nor what replaces it can be had: cannot download http://www.statmt.org"
+        in (failed.stderr)
+    )
+    for help in ("HTTPS_PROXY=http://HOST:PORT", "HF_ENDPOINT=https://HOST", "HF_HUB_OFFLINE=1", "--set mirror=FOLDER"):
+        assert help in failed.stderr.splitlines()[-1]
+
+
+def test_a_hub_with_another_schema_lists_its_columns(tmp_path: Path, repository: Path, hub: Hub) -> None:
+    write_prefix(tmp_path / "valid", [("one", "eins")])
+    (tmp_path / "c.yaml").write_text(
+        "languages: {source: en, target: fr}\n"
+        "train: [{kind: hub, repository: wmt/wmt14, subset: de-en, split: train}]\n"
+        "valid: [{kind: text, source: valid.en, target: valid.de}]\n"
+    )
+    failed = nmt(tmp_path, repository, "prepare", "c.yaml", *SMALL, **hub.environment(tmp_path / "home"))
+    assert failed.returncode == 4
+    assert "error: train-00000-of-00003.parquet has no column of text translation.fr\n" in failed.stderr
+    assert failed.stderr.endswith("two of its columns: translation.de (string), translation.en (string)\n")

@@ -1,0 +1,285 @@
+"""The process `nmt reproduce`: a rehearsal of the chain on a hub of this machine, stopped, killed, and finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import typer
+
+from nmt_cli.cli.reproduce import reproduce
+from nmt_cli.errors import RecipeError, ScoreError, UsageError
+from nmt_cli.reproducing import chain, machine
+from nmt_cli.reproducing.chain import Outcome
+from nmt_cli.reproducing.experiments import EXPERIMENTS
+from nmt_cli.reproducing.plan import make_plan
+from nmt_cli.reproducing.processes import Ended
+from nmt_cli.reproducing.stages import stages_of
+from tests.hub import Hub, serve_wmt14
+from tests.preparing.corpus_files import invented_pairs
+from tests.reproducing.test_needs import GPUS
+
+SECONDS = 120
+LIMIT = 1200
+UPDATES = 240
+# A model of which an update takes some milliseconds.
+SETTINGS = {
+    "model": "{encoder_layers: 1, decoder_layers: 1, d_model: 16, d_ff: 32, heads: 2, d_k: 8, d_v: 8}",
+    "model.embedding_multiple": 8,
+    "training.updates": UPDATES,
+    "training.batch_tokens": 300,
+    "training.max_tokens_per_device": 512,
+    "training.precision": "fp32",
+    "decoding": "{beam: 2, max_extra_tokens: 3}",
+}
+ARGUMENTS = ["reproduce", "base-en-de", "--limit", str(LIMIT)]
+ARGUMENTS += [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+RUN = Path("runs") / f"base-limit-{LIMIT}"
+
+JUDGED = {
+    "pairs read": f"{LIMIT:,}",
+    "newstest2013 pairs": "3,000",
+    "newstest2014 pairs": "3,003",
+    "vocabulary": f"{LIMIT:,}",
+    "updates": str(UPDATES),
+    "checkpoints": "5",
+    "lines": "100",
+}
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """A hub with wmt/wmt14 in its real schema, and as many held-out pairs as the real one."""
+    pairs = invented_pairs(LIMIT + 300 + 6_003, seed=14)
+    valid, test, train = pairs[:3_000], pairs[3_000:6_003], pairs[6_003:]
+    folder = tmp_path_factory.mktemp("hub")
+    with serve_wmt14(folder, train_pairs=train, valid_pairs=valid, test_pairs=test) as running:
+        yield running
+
+
+def test_a_rehearsal_is_stopped_and_killed_and_goes_on_to_its_end(hub: Hub, tmp_path: Path) -> None:
+    with started(hub, tmp_path) as process:
+        wait_for_updates(tmp_path, 20, process)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 75
+    assert "saved: the same command continues" in told
+    assert "stopped in train; to go on: nmt reproduce base-en-de --limit 1200 --set" in told
+
+    with started(hub, tmp_path) as process:
+        wait_for_updates(tmp_path, 60, process)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    wait_until_free(tmp_path)
+
+    done = run(hub, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "[1/7] prepare: finished before" in done.stderr
+    assert re.search(rf"resuming {RUN} after update [1-9]", done.stderr)
+    assert "A rehearsal on 1,200 pairs: every stage has run, and its scores mean nothing.\n" in done.stderr
+    check_table(done.stdout)
+    check_report(tmp_path)
+
+    before = len(hub.requests)
+    again = run(hub, tmp_path)
+    assert (again.returncode, again.stdout) == (0, done.stdout)
+    assert again.stderr.count(": finished before") == 7
+    assert len(hub.requests) == before
+
+    (tmp_path / RUN / "reproduction" / "newstest2014.de").write_text("something else\n")
+    mended = run(hub, tmp_path)
+    assert (mended.returncode, mended.stdout) == (0, done.stdout)
+    assert mended.stderr.count(": finished before") == 6
+    assert "\n[6/7] decode newstest2014\n" in mended.stderr
+
+
+def check_table(table: str) -> None:
+    header, *rows = (line.split("\t") for line in table.splitlines())
+    assert header == ["stage", "figure", "expected", "measured", "verdict"]
+    named = [row[0] for row in rows if row[0]]
+    texts = ("newstest2013", "newstest2014")
+    translated = [[f"{what} {text}" for what in ("decode", "score")] for text in texts]
+    assert named == ["prepare", "train", *translated[0], "average", *translated[1]]
+    for _, name, expected, measured, verdict in rows:
+        if name in JUDGED:
+            assert (expected, measured, verdict) == (JUDGED[name], JUDGED[name], "as expected"), name
+        else:
+            assert verdict == "not comparable: rehearsal", name
+    bleu = [(row[2], float(row[3])) for row in rows if row[1] == "paper BLEU"]
+    assert [expected for expected, _ in bleu] == ["25.8 ± 0.5", "27.3 ± 0.5"]
+    assert all(0 <= measured < 30 for _, measured in bleu)
+
+
+def check_report(folder: Path) -> None:
+    report = json.loads((folder / RUN / "reproduction.json").read_text())
+    assert (report["experiment"], report["limit"]) == ("base-en-de", LIMIT)
+    assert (report["is_complete"], report["is_reproduced"]) == (True, None)
+    figures = {one["figure"]: one for stage in report["stages"] for one in stage["figures"]}
+    assert figures["paper BLEU"]["expected"]["source"] == "Table 2"
+    scores = json.loads((folder / RUN / "reproduction" / "newstest2014.scores.json").read_text())["scores"]
+    assert figures["paper BLEU"]["measured"] == scores["paper-BLEU"]["score"]
+    assert figures["sacreBLEU"]["measured"] == scores["BLEU"]["score"]
+    commands = [stage["command"] for stage in report["stages"]]
+    page = (folder / RUN / "reproduction.md").read_text()
+    assert all(one in page for one in commands)
+    assert commands[0].startswith("nmt prepare wmt14-en-de --limit 1200 --set tokenizer.vocab_size=1200")
+
+
+@contextmanager
+def started(hub: Hub, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, **hub.environment(folder / "home"), "NO_COLOR": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "nmt_cli", *ARGUMENTS],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run(hub: Hub, folder: Path) -> subprocess.CompletedProcess[str]:
+    with started(hub, folder) as process:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    return subprocess.CompletedProcess(ARGUMENTS, process.returncode, stdout, stderr)
+
+
+def wait_for_updates(folder: Path, update: int, process: subprocess.Popen[str]) -> None:
+    """Until the training's log has come so far; the pipes hold what is said until then."""
+    file, deadline = folder / RUN / "metrics.jsonl", time.monotonic() + SECONDS
+    while not (file.is_file() and any(event["update"] >= update for event in logged(file))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def logged(file: Path) -> list[dict[str, int]]:
+    whole, _, _ = file.read_text().rpartition("\n")
+    return [event for event in map(json.loads, whole.splitlines()) if event["event"] == "train"]
+
+
+def wait_until_free(folder: Path) -> None:
+    """Until the training, which the kernel has sent SIGTERM when its parent died, has saved and ended."""
+    lock, deadline = folder / "runs" / f".{RUN.name}.lock", time.monotonic() + SECONDS
+    while lock.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def small_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "look_at_machine", lambda recipe: GPUS)
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_a_dry_run_tells_commands_needs_and_expectations_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reproduce("big-en-de", dry_run=True)
+    told = capsys.readouterr().out
+    assert told.startswith("Transformer big, WMT 2014 English to German\non 8 x GPU in bf16\n\n[1/7] prepare\n")
+    commands = re.findall(r"^ +(nmt .*)$", told, flags=re.MULTILINE)
+    scores = "-l en-de -m paper-bleu,bleu,chrf --json >"
+    folder = "runs/big/reproduction"
+    assert commands == [
+        "nmt prepare wmt14-en-de",
+        "nmt train big",
+        f"nmt decode -m runs/big/model -i data/wmt14-en-de/valid.en -o {folder}/newstest2013.de --overwrite",
+        f"nmt score data/wmt14-en-de/valid.de -i {folder}/newstest2013.de {scores} {folder}/newstest2013.scores.json",
+        "nmt average runs/big",
+        f"nmt decode -m runs/big/averaged -i data/wmt14-en-de/test.en -o {folder}/newstest2014.de --overwrite",
+        f"nmt score data/wmt14-en-de/test.de -i {folder}/newstest2014.de {scores} {folder}/newstest2014.scores.json",
+    ]
+    assert "expect: paper BLEU 28.4 ± 0.5 (Table 2)" in told
+    assert "expect: perplexity 4.33 ± 0.40 (Table 3)" in told
+    assert "expect: pairs read 4,508,785 ± 15,000 (wmt/wmt14 on the hub, de-en)" in told
+    assert re.search(r"disk: +[\d.]+ GB in runs/big \(.* free\)", told)
+    assert re.search(r"time: +[\d.]+ to [\d.]+ hours \(8 x GPU in bf16: 20 to 50 % of", told)
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_without_figures_in_the_paper_newstest2013_is_not_translated(capsys: pytest.CaptureFixture[str]) -> None:
+    reproduce("base-en-fr", dry_run=True)
+    told = capsys.readouterr().out
+    assert "[5/5] score newstest2014" in told
+    assert "-l en-fr" in told
+    assert "expect: paper BLEU 38.1 ± 0.5 (Table 2)" in told
+
+
+def test_mistakes_in_the_arguments_are_answered() -> None:
+    with pytest.raises(UsageError) as caught:
+        reproduce("base-en-de", limit=10)
+    assert caught.value.message == "--limit 10 is too little text for a vocabulary"
+    assert caught.value.hint == "nmt reproduce base-en-de --limit 10000 takes minutes"
+    with pytest.raises(RecipeError, match=r"unknown key .model\.dropuot."):
+        reproduce("base-en-de", settings=["model.dropuot=0.2"])
+
+
+def finish(outcome: Outcome, monkeypatch: pytest.MonkeyPatch, *, limit: int | None = None) -> None:
+    plan = make_plan(EXPERIMENTS["base-en-de"], settings=(), limit=limit, data=None, run=None)
+
+    def ready(*arguments: object) -> Outcome:
+        return outcome
+
+    monkeypatch.setattr(chain, "run_chain", ready)
+    monkeypatch.setattr(sys, "argv", ["nmt", "reproduce", plan.experiment.name])
+    reproduce("base-en-de", limit=limit)
+
+
+def scored(value: float) -> Outcome:
+    plan = make_plan(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=None, run=None)
+    stage = stages_of(plan)[-1]
+    return Outcome([(stage, [stage.figure("paper BLEU", value), stage.figure("sacreBLEU", value - 0.7)])])
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_a_bleu_that_is_too_low_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ScoreError) as caught:
+        finish(scored(25.1), monkeypatch)
+    assert caught.value.message == (
+        "score newstest2014: paper BLEU is 25.10, below by 2.20 where 27.3 ± 0.5 was expected"
+    )
+    assert caught.value.hint.startswith("look in the table for the first figure that is not as expected")
+    assert caught.value.exit_code == 8
+    assert "score newstest2014\tpaper BLEU\t27.3 ± 0.5\t25.10\tbelow by 2.20\n" in capsys.readouterr().out
+    finish(scored(27.0), monkeypatch)  # raises nothing
+
+
+@pytest.mark.usefixtures("small_machine")
+@pytest.mark.parametrize(
+    ("ended", "code", "words"),
+    [
+        (Ended(6, None), 6, "average failed with exit code 6: its own message is above"),
+        (Ended(-9, None), 137, "average was killed (SIGKILL), as the system does when memory runs out"),
+        (Ended(-11, None), 139, "average was killed by signal 11 (SIGSEGV)"),
+        (Ended(1, signal.SIGTERM), 75, "stopped in average; to go on: nmt reproduce base-en-de"),
+        (Ended(-2, signal.SIGINT), 130, "stopped in average; to go on: nmt reproduce base-en-de"),
+    ],
+)
+def test_a_stage_that_does_not_end_well_gives_its_code_and_how_to_go_on(
+    ended: Ended, code: int, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stages = stages_of(make_plan(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=None, run=None))
+    with caplog.at_level("INFO", logger="nmt_cli"), pytest.raises(typer.Exit) as ending:
+        finish(Outcome([], stopped_at=stages[4], ended=ended), monkeypatch)
+    assert ending.value.exit_code == code
+    assert words in caplog.messages
+    assert caplog.messages[-1].endswith("nmt reproduce base-en-de")

@@ -1,0 +1,155 @@
+"""Disk, memory and hours, against the same sums done by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.bundle.run import Run
+from nmt_cli.errors import DataError
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.reproducing import needs
+from nmt_cli.reproducing.machine import Machine, look_at_machine
+from nmt_cli.reproducing.needs import Needs, check_disk
+
+GPUS = Machine(
+    name="GPU",
+    is_gpu=True,
+    num_devices=8,
+    memory_bytes=80_000_000_000,
+    precision="bf16",
+    products=100e12,
+    decoding_products=100e12,
+    num_cpus=16,
+)
+BASE = load_recipe("base")
+
+
+class LoggedRun:
+    """A run of which only the log and the checkpoints are asked for."""
+
+    def __init__(self, *events: dict[str, object]) -> None:
+        self._events = events
+
+    def events(self) -> object:
+        return iter(self._events)
+
+    def checkpoints(self) -> list[object]:
+        return []
+
+
+def logged(*events: dict[str, object]) -> Run:
+    return LoggedRun(*events)  # type: ignore[return-value]  # as much of one as is asked for
+
+
+def line(update: int, seconds: float) -> dict[str, object]:
+    return {"event": "train", "update": update, "seconds": seconds}
+
+
+def training(tmp_path: Path, *, run: Run | None = None, machine: Machine = GPUS) -> Needs:
+    return needs.of_training(BASE, vocab_size=37_000, directory=tmp_path / "run", run=run, machine=machine)
+
+
+def test_hours_follow_from_the_parameters_and_the_rate_measured_here(tmp_path: Path) -> None:
+    found = training(tmp_path)
+    # Forward and backward, 6 operations a parameter and token, at half and at a fifth of 8 times 100 TFLOP/s.
+    work = 6 * 65_073_152 * 25_000 * 100_000
+    assert found.hours == pytest.approx((work / (800e12 * 0.5) / 3600, work / (800e12 * 0.2) / 3600))
+    assert "20 to 50 % of the 800 TFLOP/s of matrix products measured here" in found.rate
+    assert found.rate.startswith("8 x GPU in bf16")
+
+
+def test_a_training_that_has_begun_is_estimated_by_its_own_speed(tmp_path: Path) -> None:
+    run = logged(line(100, 9.0), {"event": "resume", "update": 100}, line(200, 40.0), line(300, 90.0))
+    found = training(tmp_path, run=run)
+    assert found.hours == pytest.approx((100_000 * 0.5 / 3600,) * 2)
+    assert found.rate == "the run's own speed, 0.5 s an update"
+
+
+def test_hours_of_training_are_summed_over_the_starts() -> None:
+    run = logged(line(100, 9.0), line(200, 18.0), {"event": "resume"}, line(300, 7.0), line(400, 15.0))
+    assert needs.training_seconds(run) == 33.0
+    assert needs.training_seconds(logged()) == 0.0
+
+
+def test_disk_is_that_of_the_checkpoints_less_what_is_there(tmp_path: Path) -> None:
+    ((folder, amount),) = training(tmp_path).disk
+    # Five checkpoints and the one being written, with two moments each, and the model, in float32.
+    assert (folder, amount) == (tmp_path / "run", 65_073_152 * (6 * 12 + 4))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "weights").write_bytes(b"x" * 1000)
+    ((_, less),) = training(tmp_path).disk
+    assert less == amount - 1000
+
+
+def test_memory_that_a_device_has_not_got_is_answered_with_a_setting(tmp_path: Path) -> None:
+    assert "too much" not in training(tmp_path).memory
+    one = replace(GPUS, num_devices=1, memory_bytes=5_000_000_000)
+    told = training(tmp_path, machine=one).memory
+    tokens = int(told.rpartition("training.max_tokens_per_device=")[2].split()[0])
+    fewer = load_recipe("base", overrides=[f"training.max_tokens_per_device={tokens}"])
+    again = needs.of_training(fewer, vocab_size=37_000, directory=tmp_path / "run", run=None, machine=one)
+    assert "too much" not in again.memory
+    tiny = replace(one, memory_bytes=1_000_000_000)
+    assert training(tmp_path, machine=tiny).memory.endswith("1.0 GB: too much for such a device")
+
+
+def test_a_preparation_needs_what_is_not_downloaded_and_not_worked_off_yet(tmp_path: Path) -> None:
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    cache.mkdir()
+    (cache / "train.parquet").write_bytes(b"x" * 300_000)
+
+    def found() -> dict[Path, int]:
+        return dict(
+            needs.of_preparation(
+                pairs=10_000, sample_lines=10_000, download_bytes=800_000, data=data, cache=cache, machine=GPUS
+            ).disk
+        )
+
+    whole = found()
+    assert whole[cache] == 500_000
+    (tmp_path / "data.partial").mkdir()
+    (tmp_path / "data.partial" / "shard").write_bytes(b"x" * 100_000)
+    assert found()[data] == whole[data] - 100_000
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs, "free_bytes", lambda folder: 5_000_000_000)
+    one = Needs(disk=((tmp_path / "data", 3_000_000_000),))
+    check_disk([one], is_rehearsal=False)
+    with pytest.raises(DataError) as caught:  # both lie on one disk
+        check_disk([one, Needs(disk=((tmp_path / "run", 2_500_000_000),))], is_rehearsal=False)
+    where = tmp_path / "data"
+    assert caught.value.message == f"the disk of {where} has 5.0 GB free, and what is left to do needs 5.5 GB"
+    assert caught.value.hint == (
+        "free some space, name folders on another disk with --data and -o, or rehearse it first: --limit 10000"
+    )
+    with pytest.raises(DataError) as caught:
+        check_disk([one, one], is_rehearsal=True)
+    assert caught.value.hint.endswith("or a smaller --limit")
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [
+        ((0.0, 0.01), "time:   less than a minute"),
+        ((0.001, 0.05), "time:   up to 3 minutes"),
+        ((0.5, 1.2), "time:   30 to 72 minutes"),
+        ((3.0, 3.0), "time:   about 3.0 hours"),
+        ((40.0, 96.0), "time:   1.7 to 4.0 days"),
+    ],
+)
+def test_a_time_is_told_in_one_unit(hours: tuple[float, float], words: str) -> None:
+    assert Needs(hours=hours).lines() == [words]
+
+
+def test_the_machine_at_hand_is_measured() -> None:
+    machine = look_at_machine(BASE)
+    assert machine.products > 1e9
+    assert machine.memory_bytes > 1e9
+    assert json.dumps(str(machine)).isascii()

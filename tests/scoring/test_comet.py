@@ -1,0 +1,145 @@
+"""COMET: installations that are missing or broken, with programs that really fail; and the mean of segments' scores.
+
+No score is asserted here: the program and its models are too large for this suite.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.scoring.comet import Comet, SegmentMean
+from tests.scoring.shell import nmt, refuse
+
+ARGUMENTS = ["ref", "-i", "hyp", "-s", "src", "-m", "comet", "--device", "cpu"]
+
+# What unbabel-comet 2.2.7 ends with where it can reach no hub.
+UNREACHABLE = """\
+print("Traceback (most recent call last):", file=sys.stderr)
+sys.exit('''KeyError: "Model 'Unbabel/wmt22-comet-da' not supported by COMET."''')
+"""
+# What it ends with beside a new setuptools.
+NO_PKG_RESOURCES = "sys.exit(\"ModuleNotFoundError: No module named 'pkg_resources'\")\n"
+# What it was asked for, and an answer for one segment only.
+SHORT_ANSWER = """\
+import json, pathlib
+files = [pathlib.Path(name).read_text("utf-8") for name in ("src", "ref", "0.hyp")]
+pathlib.Path(os.environ["ASKED"]).write_text(json.dumps([sys.argv[1:], *files]))
+pathlib.Path("scores.json").write_text(json.dumps({"0.hyp": [{"COMET": 0.5}]}))
+"""
+
+
+@pytest.fixture
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as the whole PATH, and a Python that has no program beside it."""
+    programs = folder / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setattr(sys, "executable", str(folder / "elsewhere" / "python"))
+    return programs
+
+
+def write_program(programs: Path, body: str, *, interpreter: str = sys.executable) -> Path:
+    program = programs / "comet-score"
+    program.write_text(f"#!{interpreter}\nimport os, sys\n{body}", encoding="utf-8")
+    program.chmod(0o755)
+    return program
+
+
+def failure(*arguments: str) -> NmtError:
+    return refuse(ModelError, *ARGUMENTS, *arguments)
+
+
+def test_a_missing_installation_is_told_with_what_to_type(programs: Path) -> None:
+    error = refuse(UsageError, *ARGUMENTS)
+    assert error.message == "-m comet needs COMET, and there is no comet-score here"
+    assert error.where == "-m comet"
+    assert error.hint == (
+        "python3 -m venv ~/comet && ~/comet/bin/pip install unbabel-comet 'setuptools<81', then PATH=$PATH:~/comet/bin"
+    )
+
+
+def test_a_model_that_cannot_be_fetched_is_named(programs: Path) -> None:
+    program = write_program(programs, UNREACHABLE)
+    error = failure()
+    assert error.message == "COMET has no model 'Unbabel/wmt22-comet-da' here and cannot fetch it"
+    assert error.where == str(program)
+    assert error.hint == (
+        "fetch it where there is a network, or give a checkpoint: --comet-model .../checkpoints/model.ckpt"
+    )
+
+
+def test_an_installation_beside_a_new_setuptools_is_mended(programs: Path) -> None:
+    write_program(programs, NO_PKG_RESOURCES)
+    error = failure()
+    assert error.message == "COMET needs a setuptools that still has pkg_resources"
+    assert error.hint == f"{programs}/pip install 'setuptools<81'"
+
+
+def test_any_other_failure_gives_the_program_s_last_words(programs: Path) -> None:
+    write_program(programs, "sys.exit('RuntimeError: CUDA out of memory\\n\\n')\n")
+    error = failure("--comet-model", "Unbabel/XCOMET-XL")
+    assert error.message == "comet-score failed: RuntimeError: CUDA out of memory"
+    assert error.hint == "try it alone: comet-score -s SRC -t HYP -r REF --model Unbabel/XCOMET-XL"
+
+
+def test_a_program_whose_python_has_gone_is_named(programs: Path) -> None:
+    program = write_program(programs, "", interpreter="/nowhere/python")
+    error = failure()
+    assert error.message == f"{program} does not start: No such file or directory"
+    assert error.hint.startswith("make it again: python3 -m venv ~/comet ")
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_before_anything_runs(programs: Path) -> None:
+    write_program(programs, "sys.exit('it ran')\n")
+    error = refuse(UsageError, *ARGUMENTS, "--comet-model", "nowhere/model.ckpt")
+    assert (error.message, error.where) == ("there is no COMET checkpoint nowhere/model.ckpt", "--comet-model")
+
+
+def test_an_answer_that_is_not_a_score_for_each_segment_is_refused(
+    programs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASKED", str(folder / "asked"))
+    (folder / "model.ckpt").write_bytes(b"weights")
+    (folder / "hyp").write_bytes((folder / "hyp").read_bytes().replace(b"Hund", b"Hu\rnd"))
+    write_program(programs, SHORT_ANSWER)
+    error = failure("--comet-model", "model.ckpt")
+    assert error.message == "what comet-score wrote is not a score for each segment"
+    arguments, source, reference, hypothesis = json.loads((folder / "asked").read_text())
+    expected = "-s src -r ref --to_json scores.json -t 0.hyp --only_system --quiet --model"
+    assert arguments == [*expected.split(), f"{folder}/model.ckpt", "--gpus", "0"]
+    assert (source, reference) == ((folder / "src").read_text("utf-8"), (folder / "ref").read_text("utf-8"))
+    # A carriage return would end a line for COMET.
+    assert hypothesis.splitlines()[0] == "Der Hu nd schläft."
+
+
+def test_the_error_reaches_the_terminal_with_its_exit_code(folder: Path) -> None:
+    write_program(folder, UNREACHABLE)
+    process = nmt(*ARGUMENTS, PATH=f"{folder}:{os.environ['PATH']}")
+    assert (process.returncode, process.stdout) == (5, "")
+    assert process.stderr.splitlines()[:2] == [
+        f"COMET: {folder}/comet-score with Unbabel/wmt22-comet-da",
+        "error: COMET has no model 'Unbabel/wmt22-comet-da' here and cannot fetch it",
+    ]
+
+
+def test_an_installation_that_cannot_tell_its_version_has_none(folder: Path) -> None:
+    assert Comet(write_program(folder, ""), "x", None).version() is None
+    assert Comet(write_program(folder, "", interpreter="/nowhere/python"), "x", None).version() is None
+    (folder / "comet-score").write_bytes(b"\x7fELF")
+    assert Comet(folder / "comet-score", "x", None).version() is None
+
+
+def test_the_mean_of_segments_is_resampled_as_other_metrics_are() -> None:
+    values = [0.1, 0.5, 0.9, 0.7]
+    metric = SegmentMean(model="some/model", version="2.2.7", num_segments=4)
+    assert metric.corpus_score([repr(value) for value in values], None).score == pytest.approx(statistics.fmean(values))
+    result = metric.corpus_score([repr(value) for value in values], None, n_bootstrap=1000)
+    assert 0 < result._ci < 0.4
+    assert str(metric.get_signature()) == "nrefs:1|bs:1000|seed:12345|model:some/model|version:comet-2.2.7"

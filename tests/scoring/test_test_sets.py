@@ -1,0 +1,148 @@
+"""Test sets by name: fetched by sacreBLEU from a server of the test's own, and what is said where that fails."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sacrebleu.dataset.base
+from sacrebleu.dataset import DATASETS
+from sacrebleu.dataset.plain_text import PlainTextDataset
+
+from nmt_cli.errors import DataError, UsageError
+from nmt_cli.scoring import testsets
+from tests.scoring.shell import REF, SRC, columns, nmt, refuse, run
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def archive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The archive of the test set `toy`, which a server gives; sacreBLEU's folder is `cache`."""
+    file = folder / "served" / "toy.tgz"
+    file.parent.mkdir()
+    with tarfile.open(file, "w:gz") as archive:
+        for name, text in (("toy/test.en", SRC), ("toy/test.de", REF)):
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    handler = functools.partial(_Quiet, directory=str(file.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        cache = str(folder / "cache")
+        monkeypatch.setattr(sacrebleu.dataset.base, "SACREBLEU_DIR", cache)
+        monkeypatch.setattr(testsets, "SACREBLEU_DIR", cache)
+        toy = PlainTextDataset(
+            "toy",
+            data=[f"http://127.0.0.1:{server.server_port}/toy.tgz"],
+            md5=[hashlib.md5(file.read_bytes()).hexdigest()],
+            langpairs={"en-de": ["toy/test.en", "toy/test.de"]},
+        )
+        monkeypatch.setitem(DATASETS, "toy", toy)
+        yield file
+        server.shutdown()
+
+
+def test_a_test_set_is_fetched_once_and_named_in_the_signature(archive: Path) -> None:
+    arguments = ["-t", "toy", "-l", "en-de", "-i", "hyp", "-m", "bleu,paper-bleu"]
+    first = run(*arguments)
+    archive.unlink()
+    assert run(*arguments) == first
+    rows = columns(first)
+    plain = columns(run("ref", "-i", "hyp", "-m", "bleu,paper-bleu", "-l", "en-de"))
+    assert [row[:2] for row in rows] == [row[:2] for row in plain]
+    assert all("|test:toy|lang:en-de|" in row[2] for row in rows)
+
+
+def test_json_names_the_test_set_and_the_hash_of_its_reference(archive: Path, folder: Path) -> None:
+    result = json.loads(run("-t", "toy", "-l", "en-de", "-i", "hyp", "-m", "bleu", "--json"))
+    assert result["test_set"] == {"name": "toy", "languages": "en-de"}
+    (reference,) = result["references"]
+    assert reference["sha256"] == hashlib.sha256(REF.encode()).hexdigest()
+    assert Path(reference["file"]) == folder / "cache" / "toy" / "toy.en-de.ref"
+    assert result["source"]["sha256"] == hashlib.sha256(SRC.encode()).hexdigest()
+
+
+def test_its_source_serves_what_needs_one(archive: Path) -> None:
+    output = run("-t", "toy", "-l", "en-de", "-i", "hyp", "--baseline", "base", "--differences", "1", "-m", "chrf")
+    assert "source    A man reads the book.\n" in output
+
+
+def test_a_download_that_is_not_what_it_should_be_is_refused(archive: Path, folder: Path) -> None:
+    archive.write_bytes(b"captive portal")
+    error = refuse(DataError, "-t", "toy", "-l", "en-de", "-i", "hyp")
+    assert error.message == "sacreBLEU refuses what it downloaded of the test set toy, for the reason above"
+    assert error.hint.startswith(f"rm -r {folder}/cache/toy and try again; or copy the ~/.sacrebleu that ")
+    # What lies there now is not used the next time either.
+    error = refuse(DataError, "-t", "toy", "-l", "en-de", "-i", "hyp")
+    assert error.message.startswith(f"what is in {folder}/cache/toy of the test set toy cannot be used: ")
+    assert error.hint.startswith(f"rm -r {folder}/cache/toy and try again; ")
+
+
+def test_a_server_without_it_is_told_with_the_folder(archive: Path, folder: Path) -> None:
+    archive.unlink()
+    error = refuse(DataError, "-t", "toy", "-l", "en-de", "-i", "hyp")
+    where = f"{folder}/cache/toy"
+    assert error.message.startswith(f"the test set toy is not in {where} and cannot be fetched: HTTP Error 404")
+    assert error.where == where
+    assert error.hint == (
+        "check the network and $https_proxy; or copy the ~/.sacrebleu that sacrebleu -t toy -l en-de --echo ref "
+        f"fills elsewhere to {folder}/cache ($SACREBLEU)"
+    )
+
+
+def test_without_a_network_the_command_says_what_to_do(folder: Path) -> None:
+    # Nothing listens at that port.
+    proxies = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    process = nmt("-t", "wmt14/full", "-l", "en-de", "-i", "hyp", SACREBLEU=str(folder / "mine"), **proxies)
+    assert process.returncode == 4
+    fetching, error, _, fix = process.stderr.splitlines()
+    assert fetching == f"fetching wmt14/full through sacreBLEU into {folder}/mine/wmt14/full"
+    assert error.startswith(
+        f"error: the test set wmt14/full is not in {folder}/mine/wmt14/full and cannot be fetched: "
+    )
+    assert fix.startswith("fix:   check the network and $https_proxy; or ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "where", "hint"),
+    [
+        (
+            "-t wmt14/ful -l en-de",
+            "sacreBLEU knows no test set 'wmt14/ful'",
+            "-t",
+            "did you mean wmt14/full or wmt14",
+        ),
+        ("-t newstest2014 -l en-de", "sacreBLEU knows no test set 'newstest2014'", "-t", "did you mean wmt14 or"),
+        ("-t qqq -l en-de", "sacreBLEU knows no test set 'qqq'", "-t", "sacrebleu --list names them all"),
+        (
+            "-t wmt14/full",
+            "-t needs the languages of the test set",
+            "-t",
+            "add -l en-de, say; wmt14/full has cs-en, de-en, ",
+        ),
+        (
+            "-t wmt14/full -l en-xx",
+            "the test set wmt14/full has no languages 'en-xx'",
+            "-l",
+            "wmt14/full has cs-en, de-en, ",
+        ),
+    ],
+)
+def test_what_sacrebleu_does_not_know_is_refused(arguments: str, message: str, where: str, hint: str) -> None:
+    error = refuse(UsageError, *arguments.split(), "-i", "hyp")
+    assert (error.message, error.where) == (message, where)
+    assert error.hint.startswith(hint)

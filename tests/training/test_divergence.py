@@ -1,0 +1,198 @@
+"""A training that diverges says which sentences it was at, and returns to where all was well, a few times."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import TrainingError
+from nmt_cli.training.divergence import Course, in_words
+from nmt_cli.training.loss import Loss
+from nmt_cli.training.update import Updater, UpdateResult
+from tests.training.test_trainer import pairs_of_update
+from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
+
+SETTINGS = (
+    "training.updates=12",
+    "training.checkpoint_every=2",
+    "training.log_every=1",
+    "training.max_skipped_updates=1",
+)
+Taken = list[tuple[int, int]]
+
+
+@pytest.fixture
+def trouble(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Taken]:
+    """Trouble with the data at some places of the first epoch: gradients that are not finite, or losses far too high.
+
+    Returns the updates that are taken, with their places.
+    """
+    update = Updater.update
+
+    def install(*places: int, loss: float = math.nan) -> Taken:
+        taken: Taken = []
+        firsts: dict[tuple[int, ...], int] = {}
+
+        def troubled(self: Updater, micro: Any, *, number: int, target_tokens: int) -> UpdateResult:
+            place = firsts.setdefault(tuple(int(rows["pair"][0]) for rows in micro if len(rows)), len(firsts))
+            taken.append((number, place))
+            if place in places and math.isnan(loss):
+                self.weights.gradients[3] = math.nan
+            result = update(self, micro, number=number, target_tokens=target_tokens)
+            return replace(result, smoothed=loss * target_tokens) if place in places and loss > 0 else result
+
+        monkeypatch.setattr(Updater, "update", troubled)
+        return taken
+
+    return install
+
+
+def test_gradients_that_stay_not_finite_lead_back_to_the_checkpoint_before_and_on_with_other_pairs(
+    prepared: PreparedData, tmp_path: Path, trouble: Callable[..., Taken], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    taken = trouble(5, 6)
+    assert train(prepared, run, *SETTINGS) == 0
+    # Updates 6 and 7 have no good gradients; update 6 was saved, but after the first of them.
+    assert taken[:10] == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6), (5, 7), (6, 8), (7, 9)]
+    problem = "2 updates in a row had gradients that are not finite, the last at update 7"
+    (returned,) = events(run, "returned")
+    worst = returned.pop("worst")
+    assert returned == {"event": "returned", "update": 7, "to": 4, "reason": problem}
+    assert {entry["update"] for entry in worst[:2]} == {6, 7}
+    pairs = sorted(chain(*pairs_of_update(prepared, tmp_path, 6)))
+    assert {"update": 6, "loss": None, "pairs": pairs} in worst
+    assert events(run, "skipped")[0]["pairs"] == pairs
+    assert f"update 6 is skipped: its gradients are not finite ({in_words(pairs)})" in caplog.messages
+    assert f"{problem}: back to update 4, and on with other pairs ({run / 'metrics.jsonl'})" in caplog.messages
+    state = json.loads(checkpoint(run, 12)["state.json"])
+    assert (state["update"], state["applied"], state["returns"], state["epoch"], state["index"]) == (12, 12, 1, 0, 15)
+
+
+@pytest.mark.parametrize("update", [6, 7, 8])
+def test_a_training_that_is_stopped_around_a_return_ends_in_the_same_bits(
+    prepared: PreparedData, tmp_path: Path, trouble: Callable[..., Taken], update: int
+) -> None:
+    trouble(5, 6)
+    assert train(prepared, tmp_path / "whole", *SETTINGS) == 0
+    with stopped_after(update, signal.SIGTERM):
+        assert train(prepared, tmp_path / "run", *SETTINGS) == 75
+    assert train(prepared, tmp_path / "run", *SETTINGS) == 0
+    assert checkpoint(tmp_path / "run", 12) == checkpoint(tmp_path / "whole", 12)
+
+
+def test_a_kill_between_the_parts_of_a_return_changes_nothing(
+    prepared: PreparedData, tmp_path: Path, trouble: Callable[..., Taken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nmt_cli.training.checkpoints import CheckpointFolder
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    trouble(5, 6)
+    assert train(prepared, tmp_path / "whole", *SETTINGS) == 0
+    original = CheckpointFolder._write_state
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFolder, "_write_state", _replaced_where(original, killed, returns=1))
+        with pytest.raises(KeyboardInterrupt):
+            train(prepared, tmp_path / "run", *SETTINGS)
+    assert checkpoints(tmp_path / "run") == [2, 4]
+    assert train(prepared, tmp_path / "run", *SETTINGS) == 0
+    assert checkpoint(tmp_path / "run", 12) == checkpoint(tmp_path / "whole", 12)
+
+
+def _replaced_where(original: Callable[..., None], other: Callable[..., None], *, returns: int) -> Callable[..., None]:
+    def write(self: Any, directory: Path, state: Any, measured: Any) -> None:
+        (other if state.returns == returns else original)(self, directory, state, measured)
+
+    return write
+
+
+def test_a_rise_of_the_loss_leads_back_too(
+    prepared: PreparedData, tmp_path: Path, trouble: Callable[..., Taken], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    taken = trouble(6, 7, loss=50.0)
+    assert train(prepared, run, *SETTINGS, "training.spike_nats=1") == 0
+    # Two losses of 50 raise the mean by 2 * (50 - 6) / 50 nats; the checkpoint between them shows a rise of the last 5.
+    assert taken[6:11] == [(7, 6), (8, 7), (7, 8), (8, 9), (9, 10)]
+    (returned,) = events(run, "returned")
+    assert (returned["update"], returned["to"]) == (8, 6)
+    assert returned["reason"].startswith("the mean loss has risen from ")
+    assert {entry["update"] for entry in returned["worst"][:2]} == {7, 8}
+    assert returned["worst"][0]["loss"] == pytest.approx(50)
+    assert json.loads(checkpoint(run, 12)["state.json"])["returns"] == 1
+
+
+def test_without_a_checkpoint_it_begins_anew_with_other_pairs(
+    prepared: PreparedData, tmp_path: Path, trouble: Callable[..., Taken]
+) -> None:
+    taken = trouble(0, 1)
+    assert train(prepared, tmp_path / "run", *SETTINGS) == 0
+    assert taken[:4] == [(1, 0), (2, 1), (1, 2), (2, 3)]
+    (returned,) = events(tmp_path / "run", "returned")
+    assert (returned["update"], returned["to"]) == (2, 0)
+
+
+def test_after_a_number_of_returns_training_fails_and_says_what_to_try(
+    prepared: PreparedData, tmp_path: Path, trouble: Callable[..., Taken]
+) -> None:
+    trouble(*range(4, 100))
+    run = tmp_path / "run"
+    for _ in range(2):  # the same command fails in the same way
+        with pytest.raises(TrainingError) as caught:
+            train(prepared, run, *SETTINGS, "training.max_returns=2")
+        error = caught.value
+        assert error.message == (
+            "2 updates in a row had gradients that are not finite, the last at update 6,"
+            " after 2 return(s) to an earlier checkpoint"
+        )
+        assert error.where == str(run / "metrics.jsonl")
+        assert "lower the learning rate" in error.hint
+    assert [event["to"] for event in events(run, "returned")] == [4, 4]
+
+
+def test_losses_that_are_not_finite_name_the_micro_batch(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accumulate = Updater.accumulate
+
+    def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Loss:
+        loss = accumulate(self, *arguments, key=key, **options)
+        if key != (5, 1):
+            return loss
+        self.weights.gradients[7] = math.nan
+        return replace(loss, smoothed=loss.smoothed * math.nan)
+
+    monkeypatch.setattr(Updater, "accumulate", spoilt)
+    assert train(prepared, tmp_path / "run", *SETTINGS) == 0
+    (skipped,) = events(tmp_path / "run", "skipped")
+    assert skipped["pairs"] == sorted(pairs_of_update(prepared, tmp_path, 5)[1])
+
+
+def test_the_course_is_that_of_the_running_means() -> None:
+    course = Course()
+    assert not course.has_spike(1.0)
+    assert course.is_calm(1.0)
+    recent = mean = 4.0
+    lowest = 4.0
+    for loss in [4.0, 3.0, 2.0, 2.0, 9.0, math.inf, math.nan]:
+        course = course.after(loss)
+        counted = loss if math.isfinite(loss) else 100.0
+        recent, mean = 0.8 * recent + 0.2 * counted, 0.98 * mean + 0.02 * counted
+        lowest = min(lowest, mean)
+        assert (course.recent, course.mean, course.lowest) == pytest.approx((recent, mean, lowest))
+    assert course.has_spike(mean - lowest - 0.01)
+    assert not course.has_spike(mean - lowest + 0.01)
+    assert not course.has_spike(None)
+    assert course.is_calm(None)
+    assert not course.is_calm(2.0)

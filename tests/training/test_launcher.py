@@ -1,0 +1,152 @@
+"""The launcher of several ranks: their codes, the signals to them, and what is said of one that is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.errors import TrainingError
+from nmt_cli.training import launcher
+from nmt_cli.training.launcher import LAUNCHER, end_with_launcher, launch
+
+Ranks = Callable[[str], int]
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    """Launches three ranks that run the given Python in place of `nmt`."""
+    monkeypatch.chdir(tmp_path)  # python -m looks here first
+    monkeypatch.setattr(launcher, "_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(launcher, "_HASTE_SECONDS", 0.5)
+    (tmp_path / "nmt_cli").mkdir()
+    (tmp_path / "nmt_cli/__init__.py").touch()
+
+    def run(program: str) -> int:
+        opening = "import os, signal, sys, time\nfrom pathlib import Path\nrank = int(os.environ['RANK'])\n"
+        (tmp_path / "nmt_cli/__main__.py").write_text(opening + program, encoding="utf-8")
+        return launch(["train", "base"], num_ranks=3)
+
+    return run
+
+
+READY = "Path(f'ready{rank}').touch()\n"
+WAIT = READY + "while True: time.sleep(0.01)\n"
+NOTE = "signal.signal(signal.{0}, lambda number, frame: sys.exit({1}))\n"
+
+
+def when_ready(folder: Path, *numbers: int, pause: float = 0.0) -> threading.Thread:
+    """Send this process signals, one after the other, once all three ranks are ready."""
+
+    def send() -> None:
+        while len(list(folder.glob("ready*"))) < 3:
+            time.sleep(0.01)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(pause)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def passing(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Sends signals once the ranks are ready, and sees to it that the thread that does has ended."""
+    threads: list[threading.Thread] = []
+    yield lambda *numbers, pause=0.0: threads.append(when_ready(tmp_path, *numbers, pause=pause))
+    for thread in threads:
+        thread.join()
+
+
+def test_ranks_find_their_place_and_their_arguments(tmp_path: Path, ranks: Ranks) -> None:
+    program = (
+        "keys = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR')\n"
+        "Path(f'rank{rank}').write_text(' '.join([os.environ[key] for key in keys] + sys.argv[1:]))\n"
+    )
+    assert ranks(program) == 0
+    for rank in range(3):
+        assert (tmp_path / f"rank{rank}").read_text() == f"{rank} {rank} 3 3 127.0.0.1 train base"
+
+
+@pytest.mark.parametrize(("number", "name", "code"), [(signal.SIGTERM, "SIGTERM", 75), (signal.SIGINT, "SIGINT", 130)])
+def test_a_signal_reaches_the_ranks_and_their_code_comes_back(
+    ranks: Ranks, passing: Callable[..., None], number: int, name: str, code: int
+) -> None:
+    passing(number)
+    assert ranks(NOTE.format(name, code) + WAIT) == code
+
+
+def test_ranks_that_a_signal_reached_too_early_to_save_are_preempted_all_the_same(
+    ranks: Ranks, passing: Callable[..., None]
+) -> None:
+    passing(signal.SIGTERM)
+    assert ranks(WAIT) == 75
+
+
+def test_what_a_rank_does_between_the_signal_and_its_end_is_waited_for(
+    tmp_path: Path, ranks: Ranks, passing: Callable[..., None]
+) -> None:
+    passing(signal.SIGTERM)
+    saving = "def save(number, frame):\n    time.sleep(1.5)\n    Path(f'saved{rank}').touch()\n    sys.exit(75)\n"
+    assert ranks(saving + "signal.signal(signal.SIGTERM, save)\n" + WAIT) == 75
+    assert len(list(tmp_path.glob("saved*"))) == 3
+
+
+def test_a_second_ctrl_c_does_not_wait_for_ranks_that_hang(ranks: Ranks, passing: Callable[..., None]) -> None:
+    passing(signal.SIGINT, signal.SIGINT, pause=0.1)
+    start = time.monotonic()
+    assert ranks("signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT) == 130
+    assert time.monotonic() - start < 10
+
+
+def test_a_rank_that_is_killed_ends_the_others_with_a_message(ranks: Ranks) -> None:
+    with pytest.raises(TrainingError) as caught:
+        ranks("if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n" + WAIT)
+    error = caught.value
+    assert error.exit_code == 7
+    assert error.message == "rank 1 of 3 was ended by SIGKILL"
+    assert error.where is not None
+    assert error.where.startswith("process ")
+    assert error.hint == (
+        "look for a lack of memory with dmesg, or for who killed it; "
+        "the same command continues from the newest checkpoint"
+    )
+
+
+def test_a_rank_that_ends_without_a_word_is_named(ranks: Ranks) -> None:
+    with pytest.raises(TrainingError, match=r"^rank 2 of 3 ended with code 9$"):
+        ranks("if rank == 2: os._exit(9)\n" + WAIT)
+
+
+def test_the_failure_that_a_rank_has_told_of_is_not_told_again(ranks: Ranks, repository: Path) -> None:
+    claim = (
+        f"sys.path[:0] = ['{repository / 'src'}']\n"
+        "del sys.modules['nmt_cli']\nsys.path.remove(os.getcwd())\n"
+        "from nmt_cli.training.bulletin import failure_before\n"
+        "first = failure_before(6, is_consequence=False)\n"
+        "sys.exit(6 if first is None else first.exit_code)\n"
+    )
+    assert ranks(f"if rank == 0:\n    time.sleep(60)\n{claim}") == 6
+
+
+def test_a_rank_ends_with_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+
+    program = "from nmt_cli.training.launcher import end_with_launcher as end; end(); print('alive', flush=True); "
+    rank = [sys.executable, "-c", f"{program}import time; time.sleep(60)"]
+    launching = f"import subprocess, os; subprocess.run({rank!r}, env=os.environ | {{'{LAUNCHER}': str(os.getpid())}})"
+    process = subprocess.Popen([sys.executable, "-c", launching], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "alive\n"
+    process.kill()
+    process.wait()
+    assert process.stdout.read() == ""  # at its end, which comes once the rank is gone as well
+    monkeypatch.delenv(LAUNCHER, raising=False)
+    end_with_launcher()

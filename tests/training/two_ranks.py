@@ -1,0 +1,78 @@
+"""Two ranks on a CPU: `nmt` as it starts them where it sees two GPUs, and faults put into them.
+
+`python -m tests.training.two_ranks train ...` is `nmt train ...` on a machine with two GPUs, but trained on its CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmt_cli.dataset.store import PreparedData
+from tests.training.tiny import RECIPE
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHED = ("-m", "tests.training.two_ranks")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "nmt_cli")
+
+
+def start(
+    launcher: Sequence[str], data: PreparedData, folder: Path, *settings: str, fault: str = ""
+) -> subprocess.Popen[str]:
+    """Start the training of FOLDER/run on two ranks; `fault` is Python that each runs first, with RANK in its hands."""
+    (folder / "run.yaml").write_text(RECIPE, encoding="utf-8")
+    (folder / "sitecustomize.py").write_text(f"import os\nRANK = os.environ.get('RANK')\n{fault}\n", encoding="utf-8")
+    arguments = ["train", "run.yaml", "--data", str(data.directory), "-o", "run", "--device", "cpu"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    return subprocess.Popen(
+        [sys.executable, *launcher, *arguments, "--precision", "fp32", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": f"{folder}:{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def in_update(number: int, statement: str, *, rank: int) -> str:
+    """A fault: a statement that a rank executes before it takes an update."""
+    return f"""
+import time
+def install():
+    from nmt_cli.training.update import Updater
+    original = Updater.update
+    def update(self, *arguments, number, **options):
+        if RANK == "{rank}" and number == {number}:
+            {statement}
+        return original(self, *arguments, number=number, **options)
+    Updater.update = update
+if RANK is not None:
+    install()
+"""
+
+
+def rank_processes(launcher: int) -> dict[str, int]:
+    """The processes of the ranks that a launcher has started so far, by name."""
+    found: dict[str, int] = {}
+    for process in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        try:
+            environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found |= {f"rank {entry[5:].decode()}": int(process) for entry in environment if entry.startswith(b"RANK=")}
+    return found
+
+
+def main() -> None:
+    """Run `nmt` where there seem to be two GPUs."""
+    from nmt_cli.cli import app, train
+
+    train._num_gpus = lambda device: 2
+    app.main()
+
+
+if __name__ == "__main__":
+    main()
