@@ -33,6 +33,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 # What MarianMTModel has no place for.
 FOR_CTRANSLATE2: dict[str, dict[str, Any]] = {
+    "RMSNorm": {"norm_type": "rms"},
+    "SwiGLU": {"activation": "swiglu"},
+    "rotary": {"positions": "rotary"},
+    "all that is newer": {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary"},
+    "rotary, wide keys": {"positions": "rotary", "d_k": 12, "d_v": 6},
     "pre-norm": {"norm": "pre", "norm_epsilon": 1e-3},
     "wide heads": {"d_k": 12, "d_v": 4},
     "wide values": {"d_k": 8, "d_v": 20},

@@ -18,6 +18,7 @@ SOURCES = [[5, 6, 7, 8, EOS], [9, EOS], [10, 11, 12, EOS]]
 CONFIGS: dict[str, dict[str, object]] = {
     "post-norm": {},
     "pre-norm": {"norm": "pre", "attention_bias": True},
+    "all that is newer": {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary"},
     "learned positions, target tying": {"positions": "learned", "tying": "target"},
     "untied, depths apart": {"tying": "none", "encoder_layers": 1, "decoder_layers": 3},
     "keys narrower than values": {"d_k": 3, "d_v": 10},

@@ -22,6 +22,9 @@ CONFIGS: dict[str, dict[str, object]] = {
     "learned positions, silu": {"positions": "learned", "activation": "silu"},
     "sinusoids in halves, gelu": {"positions": "sinusoidal-halves", "activation": "gelu"},
     "target tying": {"tying": "target"},
+    "rotary positions": {"positions": "rotary", "d_k": 6, "d_v": 5},
+    "RMSNorm, SwiGLU": {"norm_type": "rms", "activation": "swiglu"},
+    "all that is newer": {"norm": "pre", "norm_type": "rms", "activation": "swiglu", "positions": "rotary"},
     "no tying, depths apart": {"tying": "none", "encoder_layers": 1, "decoder_layers": 2},
 }
 

@@ -65,6 +65,8 @@ class LoopTransformer:
 
     def _position(self, place: int, name: str) -> Vector:
         """A row of the table; the model keeps sinusoids in float32."""
+        if self.config.positions == "rotary":
+            return np.zeros(self.config.d_model)
         if self.config.positions == "learned":
             learned: Vector = self.weights[f"{name}.positions.table"][place]
             return learned
@@ -78,7 +80,21 @@ class LoopTransformer:
         width = self.config.heads * self.config.d_k
         projected = [self._linear(x, f"{name}.qkv") for x in inputs]
         q, k, v = ([x[part] for x in projected] for part in _thirds(width))
+        if self.config.positions == "rotary":
+            q, k = ([self._turned(x, place) for place, x in enumerate(side)] for side in (q, k))
         return self._after(tokens, self._attend(q, k, v, sees=sees, name=name), name)
+
+    def _turned(self, x: Vector, place: int) -> Vector:
+        """Each head as K/2 complex numbers, component i + K/2 the imaginary part, times e^(place * angle * i)."""
+        turned, half = x.copy(), self.config.d_k // 2
+        for head in self._heads():
+            for i in range(half):
+                real, imaginary = head * self.config.d_k + i, head * self.config.d_k + half + i
+                angle = place / math.pow(10000, 2 * i / self.config.d_k)
+                cos, sin = float(np.float32(math.cos(angle))), float(np.float32(math.sin(angle)))
+                number = complex(x[real], x[imaginary]) * complex(cos, sin)
+                turned[real], turned[imaginary] = number.real, number.imag
+        return turned
 
     def _cross_attention_sub_layer(self, tokens: Sentence, memory: Sentence, layer: str) -> Sentence:
         name = f"{layer}.cross_attention"
@@ -93,7 +109,12 @@ class LoopTransformer:
         outputs = []
         for x in self._before(tokens, name):
             inner = self._linear(x, f"{name}.inner")
-            outputs.append(self._linear(np.array([self._activation(value) for value in inner]), f"{name}.outer"))
+            if self.config.activation == "swiglu":
+                gates, values = inner[: self.config.d_ff], inner[self.config.d_ff :]
+                hidden = np.array([_silu(gate) * value for gate, value in zip(gates, values, strict=True)])
+            else:
+                hidden = np.array([self._activation(value) for value in inner])
+            outputs.append(self._linear(hidden, f"{name}.outer"))
         return self._after(tokens, outputs, name)
 
     def _attend(self, q: Sentence, k: Sentence, v: Sentence, *, sees: Sees, name: str) -> Sentence:
@@ -128,6 +149,10 @@ class LoopTransformer:
         return [self._norm(x, name) for x in tokens] if self.config.norm == "pre" else tokens
 
     def _norm(self, x: Vector, name: str) -> Vector:
+        if self.config.norm_type == "rms":
+            root = math.sqrt(sum(value**2 for value in x) / len(x) + self.config.norm_epsilon)
+            divided: Vector = x / root * self.weights[f"{name}.weight"]
+            return divided
         mean = sum(x) / len(x)
         variance = sum((value - mean) ** 2 for value in x) / len(x)
         scaled = (x - mean) / math.sqrt(variance + self.config.norm_epsilon)
@@ -145,7 +170,13 @@ class LoopTransformer:
             case "gelu":
                 return x * 0.5 * (1 + math.erf(x / math.sqrt(2)))
             case "silu":
-                return x / (1 + math.exp(-x))
+                return _silu(x)
+            case "swiglu":
+                raise ValueError("a gate is no function of one number")
+
+
+def _silu(x: float) -> float:
+    return x / (1 + math.exp(-x))
 
 
 def _thirds(width: int) -> list[slice]:

@@ -104,7 +104,7 @@ def _architecture(recipe: Recipe) -> str:
         ("layers, encoder and decoder", f"{model.encoder_layers} and {model.decoder_layers}"),
         ("d_model, d_ff", f"{model.d_model:,} and {model.d_ff:,}"),
         ("heads, d_k, d_v", f"{model.heads}, {model.d_k}, {model.d_v}"),
-        ("layer norm, activation, positions", f"{model.norm}, {model.activation}, {model.positions}"),
+        ("norm, activation, positions", f"{model.norm} {model.norm_type}, {model.activation}, {model.positions}"),
         ("dropout, label smoothing", f"{model.dropout}, {training.label_smoothing}"),
         ("tokens an update", f"{training.batch_tokens:,}"),
         ("updates in the recipe", f"{training.updates:,}"),

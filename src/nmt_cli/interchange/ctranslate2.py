@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nmt_cli.bundle.directory import LoadedModel
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.interchange.layout import Affine, affine, attention, positions_table, stacked
+from nmt_cli.interchange.layout import Affine, affine, attention, halves, positions_table, stacked
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -44,6 +44,13 @@ def write(loaded: LoadedModel, directory: Path, *, quantization: Quantization) -
             f" encoder_window: {config.encoder_window}",
             where="model.encoder_window",
             hint="translate with nmt decode, which has it",
+        )
+    if config.positions == "rotary" and config.d_k < config.d_v:
+        raise ModelError(
+            f"CTranslate2 has one width for all of a head, and rotary queries and keys of {config.d_k} cannot be padded"
+            f" to the values' {config.d_v}",
+            where="model.d_k",
+            hint="translate with nmt decode, which takes both",
         )
     spec = _empty_spec(specs, model)
     _fill(spec, model)
@@ -126,6 +133,10 @@ def _empty_spec(specs: Any, model: Transformer) -> Any:
         "pre_norm": config.norm == "pre",
         "activation": _activation(specs, model),
         "head_dim": None if config.heads * width == config.d_model else width,
+        "rms_norm": config.norm_type == "rms",
+        "ffn_glu": config.activation == "swiglu",
+        "rotary_dim": 0 if config.positions == "rotary" else None,
+        "rotary_interleave": False,
     }
     encoder = specs.transformer_spec.TransformerEncoderSpec(num_layers=config.encoder_layers, **options)
     decoder = specs.transformer_spec.TransformerDecoderSpec(num_layers=config.decoder_layers, **options)
@@ -139,7 +150,7 @@ def _activation(specs: Any, model: Transformer) -> Any:
             return known.RELU
         case "gelu":
             return known.GELU
-        case "silu":
+        case "silu" | "swiglu":
             return known.SWISH
         case other:
             assert_never(other)
@@ -155,7 +166,8 @@ def _fill(spec: Any, model: Transformer) -> None:
         decoder.projection.bias = _array(model.output_bias[: model.target_vocab])
     for side, name in ((encoder, "source"), (decoder, "target")):
         side.scale_embeddings = True
-        side.position_encodings.encodings = _array(positions_table(model, side=name, at_least=_POSITIONS))
+        if hasattr(side, "position_encodings"):  # a rotary decoder has none, a rotary encoder takes zeros
+            side.position_encodings.encodings = _array(positions_table(model, side=name, at_least=_POSITIONS))
     if model.config.norm == "pre":
         _fill_norm(encoder.layer_norm, model.encoder_norm)
         _fill_norm(decoder.layer_norm, model.decoder_norm)
@@ -186,7 +198,13 @@ def _fill_cross_attention(spec: Any, module: CrossAttention, residual: Residual)
 
 
 def _fill_feed_forward(spec: Any, module: FeedForward, residual: Residual) -> None:
-    _fill_linear(spec.linear_0, affine(module.inner))
+    inner = affine(module.inner)
+    if module.activation == "swiglu":
+        gate, values = halves(inner)
+        _fill_linear(spec.linear_0, gate)
+        _fill_linear(spec.linear_0_noact, values)
+    else:
+        _fill_linear(spec.linear_0, inner)
     _fill_linear(spec.linear_1, affine(module.outer))
     _fill_norm(spec.layer_norm, residual.norm)
 
@@ -198,8 +216,10 @@ def _fill_linear(spec: Any, projection: Affine) -> None:
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:
-    assert isinstance(norm, nn.LayerNorm)
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    spec.gamma = _array(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _array(norm.bias)
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:

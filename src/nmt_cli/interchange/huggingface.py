@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt_cli.bundle.config import WEIGHTS
 from nmt_cli.bundle.directory import LoadedModel
@@ -107,6 +107,9 @@ def _check(config: ModelConfig) -> None:
     width, rest = divmod(config.d_model, config.heads)
     problems = {
         f"norm: {config.norm}": config.norm != "post",
+        f"norm_type: {config.norm_type}": config.norm_type != "layer",
+        f"positions: {config.positions}": config.positions == "rotary",
+        f"activation: {config.activation}": config.activation == "swiglu",
         f"encoder_window: {config.encoder_window}": config.encoder_window is not None,
         f"heads: {config.heads}, which do not divide d_model: {config.d_model}": rest != 0,
         f"d_k: {config.d_k} and d_v: {config.d_v} beyond d_model / heads = {width}": max(config.d_k, config.d_v)
@@ -135,6 +138,7 @@ def _layer(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tenso
             weights |= _linear(f"{name}.{kind}_proj", projection)
     weights |= _linear("fc1", affine(layer.feed_forward.inner)) | _linear("fc2", affine(layer.feed_forward.outer))
     for name, norm in norms.items():
+        assert isinstance(norm, nn.LayerNorm)
         weights |= {f"{name}.weight": norm.weight.detach(), f"{name}.bias": norm.bias.detach()}
     return weights
 

@@ -61,7 +61,7 @@ def attention(module: SelfAttention | CrossAttention, *, width: int) -> Attentio
 
 
 def positions_table(model: Transformer, *, side: str, at_least: int) -> Tensor:
-    """The position encodings [positions, D] of the `source` or the `target` side.
+    """The position encodings [positions, D] of the `source` or the `target` side; zeros where attention has its own.
 
     The paper's sinusoids go on for ever: of them there are `at_least` so many rows. Other tables are as they are.
     """
@@ -69,7 +69,14 @@ def positions_table(model: Transformer, *, side: str, at_least: int) -> Tensor:
     if config.positions == "sinusoidal" and config.max_positions < at_least:
         return sinusoids(at_least, config.d_model)
     embedding = model.source_embedding if side == "source" else model.target_embedding
-    return embedding.positions.table.detach()
+    table = embedding.positions.table.detach()
+    return table if config.positions != "rotary" else table.new_zeros(at_least, config.d_model)
+
+
+def halves(projection: Affine) -> tuple[Affine, Affine]:
+    """The upper and the lower half of a projection's rows."""
+    upper, lower = _split(projection, [len(projection.weight) // 2] * 2)
+    return upper, lower
 
 
 def stacked(*parts: Affine) -> Affine:

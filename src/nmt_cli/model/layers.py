@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,6 +16,7 @@ from nmt_cli.model.attention import attend
 from nmt_cli.model.cache import LayerCache
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.packing import Packed, to_rectangle
+from nmt_cli.model.positions import Rotation
 from nmt_cli.recipe.schema import ModelConfig
 
 
@@ -25,32 +27,33 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.d_k, self.d_v = config.heads, config.d_k, config.d_v
         self.is_causal, self.window = is_causal, window
+        is_rotary = config.positions == "rotary"
+        self.rotation = Rotation(num_positions=config.max_positions, width=config.d_k) if is_rotary else None
         self.qkv = nn.Linear(config.d_model, config.heads * (2 * config.d_k + config.d_v), bias=config.attention_bias)
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
 
     def forward(self, x: Tensor, layout: Packed) -> Tensor:
         """x [N, D] to [N, D], each sentence by itself."""
-        q, k, v = self._project(x)
+        q, k, v = self._project(x, layout.positions)
         mixed = attend(q, k, v, queries=layout, keys=layout, is_causal=self.is_causal, window=self.window)
         out: Tensor = self.output(mixed.flatten(1))
         return out
 
     def step(self, x: Tensor, cache: LayerCache, step: int) -> Tensor:
         """One new token x [R, D] a row, attending to all tokens of the row so far."""
-        q, k, v = self._project(x)
+        q, k, v = self._project(x, torch.full((len(x),), step, device=x.device))
         keys, values = cache.append(k[:, :, None], v[:, :, None], step=step)
         mixed = F.scaled_dot_product_attention(q[:, :, None], keys, values)
         out: Tensor = self.output(mixed.flatten(1))
         return out
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         widths = [self.heads * self.d_k, self.heads * self.d_k, self.heads * self.d_v]
         q, k, v = self.qkv(x).split(widths, dim=-1)
-        return (
-            q.unflatten(-1, (self.heads, self.d_k)),
-            k.unflatten(-1, (self.heads, self.d_k)),
-            v.unflatten(-1, (self.heads, self.d_v)),
-        )
+        q, k = q.unflatten(-1, (self.heads, self.d_k)), k.unflatten(-1, (self.heads, self.d_k))
+        if self.rotation is not None:
+            q, k = self.rotation(q, positions), self.rotation(k, positions)
+        return q, k, v.unflatten(-1, (self.heads, self.d_v))
 
 
 class CrossAttention(nn.Module):
@@ -92,11 +95,12 @@ class CrossAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """activation(x W1 + b1) W2 + b2 (equation 2)."""
+    """activation(x W1 + b1) W2 + b2 (equation 2); gated, the first half of x W1 + b1 goes through the activation."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.d_model, config.d_ff)
+        is_gated = config.activation == "swiglu"
+        self.inner = nn.Linear(config.d_model, config.d_ff * (2 if is_gated else 1))
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.activation = config.activation
 
@@ -110,6 +114,9 @@ class FeedForward(nn.Module):
                 hidden = F.gelu(hidden)
             case "silu":
                 hidden = F.silu(hidden)
+            case "swiglu":
+                gate, value = hidden.chunk(2, dim=-1)
+                hidden = F.silu(gate) * value
             case other:
                 assert_never(other)
         out: Tensor = self.outer(hidden)
@@ -121,7 +128,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon)
+        self.norm = norm_of(config)
         self.dropout = Dropout(config.dropout)
         self.is_pre_norm = config.norm == "pre"
 
@@ -133,6 +140,17 @@ class Residual(nn.Module):
         """The new x [N, D] from the old one and the sub-layer's output."""
         x = x + self.dropout(out)
         return x if self.is_pre_norm else self.norm(x)
+
+
+def norm_of(config: ModelConfig) -> nn.Module:
+    """A normalisation of d_model components, with a factor for each, and in layer normalisation a bias."""
+    match config.norm_type:
+        case "layer":
+            return nn.LayerNorm(config.d_model, eps=config.norm_epsilon)
+        case "rms":
+            return nn.RMSNorm(config.d_model, eps=config.norm_epsilon)
+        case other:
+            assert_never(other)
 
 
 class EncoderLayer(nn.Module):

@@ -1,4 +1,4 @@
-"""Position encodings: the paper's sinusoids (section 3.5), tensor2tensor's layout of them, or a learned table."""
+"""Positions: the paper's sinusoids (section 3.5), tensor2tensor's layout of them, a learned table, or rotation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from nmt_cli.recipe.schema import ModelConfig
 
 
 class Positions(nn.Module):
-    """Adds a row of a position table [max_positions, D] to each token; learned rows are parameters."""
+    """Adds a row of a position table [max_positions, D] to each token; learned rows are parameters.
+
+    The table has no rows where attention turns queries and keys instead.
+    """
 
     table: Tensor
 
@@ -28,12 +31,37 @@ class Positions(nn.Module):
             case "learned":
                 self.table = nn.Parameter(torch.empty(config.max_positions, config.d_model))
                 nn.init.normal_(self.table, std=config.d_model**-0.5)
+            case "rotary":
+                self.register_buffer("table", torch.zeros(0, config.d_model), persistent=False)
             case other:
                 assert_never(other)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [N, D] plus the rows of `positions` [N]."""
-        return x + self.table[positions]
+        return x + self.table[positions] if len(self.table) else x
+
+
+class Rotation(nn.Module):
+    """Turns components i and i + K/2 of each head by an angle of position * 10000^(-2i / K).
+
+    Su et al. 2021, arXiv:2104.09864, equation 15: the product of a query and a key depends on their distance alone.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, *, num_positions: int, width: int) -> None:
+        super().__init__()
+        position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+        angles = position * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        self.register_buffer("cos", angles.cos().float(), persistent=False)
+        self.register_buffer("sin", angles.sin().float(), persistent=False)
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x [N, H, K] of tokens at `positions` [N], turned."""
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
+        left, right = x.chunk(2, dim=-1)
+        return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1).to(x.dtype)
 
 
 def sinusoids(num_positions: int, d_model: int) -> Tensor:

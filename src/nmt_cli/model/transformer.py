@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.dropout import Dropout
-from nmt_cli.model.layers import DecoderLayer, EncoderLayer
+from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
 from nmt_cli.model.positions import Positions
 from nmt_cli.recipe.schema import ModelConfig
@@ -57,8 +57,8 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         is_pre_norm = config.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if is_pre_norm else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if is_pre_norm else nn.Identity()
+        self.encoder_norm = norm_of(config) if is_pre_norm else nn.Identity()
+        self.decoder_norm = norm_of(config) if is_pre_norm else nn.Identity()
         self.output_weight = _rows(target_vocab, config) if config.tying == "none" else target
         self.output_bias = nn.Parameter(torch.zeros(len(target))) if config.output_bias else None
         self._initialise()

@@ -43,16 +43,22 @@ class ModelConfig(Section):
     norm: Literal["post", "pre"] = Field(
         default="post", description="layer normalisation after the residual sum (3.1), or before each sub-layer"
     )
-    norm_epsilon: PositiveFloat = Field(default=1e-6, description="added to the variance in layer normalisation")
-    activation: Literal["relu", "gelu", "silu"] = Field(
-        default="relu", description="between the two feed-forward matrices (3.3)"
+    norm_type: Literal["layer", "rms"] = Field(
+        default="layer",
+        description="layer normalisation, or division by the root mean square alone (Zhang and Sennrich 2019)",
+    )
+    norm_epsilon: PositiveFloat = Field(default=1e-6, description="added to the variance, or to the mean square")
+    activation: Literal["relu", "gelu", "silu", "swiglu"] = Field(
+        default="relu",
+        description="between the feed-forward matrices (3.3); swiglu (Shazeer 2020) has d_ff gates and d_ff values",
     )
     attention_bias: bool = Field(
         default=False, description="biases in the attention projections; the paper writes none (3.2.2)"
     )
-    positions: Literal["sinusoidal", "sinusoidal-halves", "learned"] = Field(
+    positions: Literal["sinusoidal", "sinusoidal-halves", "learned", "rotary"] = Field(
         default="sinusoidal",
-        description="sinusoids as in section 3.5, tensor2tensor's layout (sine half, cosine half), or a learned table",
+        description="sinusoids as in section 3.5, tensor2tensor's layout (sine half, cosine half), a learned table, or "
+        "queries and keys of self-attention turned by their position (Su et al. 2021)",
     )
     max_positions: PositiveInt = Field(default=1024, description="longest side in pieces with EOS that the model takes")
     encoder_window: PositiveInt | None = Field(
@@ -69,7 +75,10 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def _widths_fit(self) -> ModelConfig:
-        if self.positions != "learned" and self.d_model % 2:
+        if self.positions == "rotary" and self.d_k % 2:
+            hint = f"write d_k: {self.d_k + 1}, or positions: sinusoidal"
+            raise ValueError(f"rotary positions need an even model.d_k, not {self.d_k}", hint)
+        if self.positions in ("sinusoidal", "sinusoidal-halves") and self.d_model % 2:
             hint = f"write d_model: {self.d_model + 1}, or positions: learned"
             raise ValueError(f"sinusoidal positions need an even model.d_model, not {self.d_model}", hint)
         return self

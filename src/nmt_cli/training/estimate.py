@@ -54,10 +54,11 @@ def _kept_per_token(model: ModelConfig) -> int:
     """Elements kept for backward for one source and one target token, without attention weights and logits.
 
     Attention: projections, mixed values, output; each sub-layer: dropout mask, residual sum, norm; feed-forward: twice
-    d_ff.
+    d_ff, and four times with gates.
     """
     heads_width = model.heads * (2 * model.d_k + 2 * model.d_v)
     around = 4 * model.d_model
-    encoder = heads_width + 2 * around + 2 * model.d_ff
-    decoder = 2 * heads_width + 3 * around + 2 * model.d_ff
+    feed_forward = (4 if model.activation == "swiglu" else 2) * model.d_ff
+    encoder = heads_width + 2 * around + feed_forward
+    decoder = 2 * heads_width + 3 * around + feed_forward
     return model.encoder_layers * encoder + model.decoder_layers * decoder + 2 * around

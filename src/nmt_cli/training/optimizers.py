@@ -257,6 +257,8 @@ def _rows(name: str, matrix: Tensor, model: ModelConfig) -> list[int]:
             return [keys, keys, values]
         case "kv":
             return [keys, values]
+        case "inner" if model.activation == "swiglu":
+            return [model.d_ff, model.d_ff]
         case _:
             return [len(matrix)]
 
