@@ -55,6 +55,7 @@ class Hub:
         self.cut: dict[str, int] = {}
         """The next download of this path of a repository breaks off after so many bytes."""
         self.seconds_per_block = 0.0
+        """How long each 64 KB of a file take."""
 
     def environment(self, home: Path) -> dict[str, str]:
         """The variables for a process that is to use this hub, with all caches below `home`."""
@@ -194,7 +195,13 @@ class _Handler(BaseHTTPRequestHandler):
         headers |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{tag}"'}
         if "Range" in self.headers:
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
-        self._send(206 if "Range" in self.headers else 200, content[start:end], headers, cut=self._cut(name))
+        self._send(
+            206 if "Range" in self.headers else 200,
+            content[start:end],
+            headers,
+            cut=self._cut(name),
+            seconds_per_block=self.hub.seconds_per_block,
+        )
 
     def _cut(self, name: str) -> int | None:
         return self.hub.cut.pop(name, None) if self.command == "GET" else None
@@ -205,7 +212,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, status: int, code: str) -> None:
         self._send(status, b"{}", {"X-Error-Code": code, "Content-Type": "application/json"})
 
-    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, *, cut: int | None = None) -> None:
+    def _send(
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str] | None = None,
+        *,
+        cut: int | None = None,
+        seconds_per_block: float = 0.0,
+    ) -> None:
         self.send_response(status)
         for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -214,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         for start in range(0, len(body[:cut]), 1 << 16):
             self.wfile.write(body[:cut][start : start + (1 << 16)])
-            time.sleep(self.hub.seconds_per_block)
+            time.sleep(seconds_per_block)
         if cut is not None:
             self.wfile.flush()
             self.close_connection = True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from nmt_cli.errors import DeviceError
+from nmt_cli.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +47,17 @@ def choose_device(name: str) -> torch.device:
             hint=f"take cuda:0 to cuda:{torch.cuda.device_count() - 1}",
         )
     return torch.device(name)
+
+
+def parse_precision(precision: str) -> PrecisionChoice:
+    """The choice of that name; UsageError where there is none."""
+    choices: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
+    for choice in choices:
+        if precision == choice:
+            return choice
+    raise UsageError(
+        f"there is no precision called {precision!r}", where="--precision", hint=f"take one of: {', '.join(choices)}"
+    )
 
 
 def choose_precision(choice: PrecisionChoice, *, device: torch.device, training: bool) -> Precision:

@@ -44,9 +44,12 @@ def write_prepared(directory: Path, *, num_pairs: int = 500) -> PreparedData:
 
 def key_of(data: PreparedData, *, epoch: int = 0, seed: int = 1, batch_tokens: int = 500) -> PlanKey:
     """The key of a plan of such data."""
+    counts = data.manifest.splits["train"]
     return PlanKey(
         data=data.manifest.fingerprint,
-        num_pairs=len(data.split("train")),
+        num_pairs=counts.pairs,
+        src_tokens=counts.source_tokens,
+        tgt_tokens=counts.target_tokens,
         batch_tokens=batch_tokens,
         max_positions=64,
         seed=seed,

@@ -33,6 +33,8 @@ class Corpus:
         key = PlanKey(
             data="x",
             num_pairs=len(self.src),
+            src_tokens=int(self.src.sum()),
+            tgt_tokens=int(self.tgt.sum()),
             batch_tokens=batch_tokens,
             max_positions=max_positions,
             seed=seed,

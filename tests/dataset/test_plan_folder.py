@@ -228,7 +228,7 @@ def test_a_plan_that_can_be_written_nowhere_is_an_error_with_a_hint(data: Prepar
         opened(data)
     message = f"the plan of the epoch can be written neither to {beside} nor to {run}: File exists"
     assert caught.value.message == message
-    assert caught.value.hint == "choose another folder with -o"
+    assert caught.value.hint == "free some space there, or choose another folder with -o"
 
 
 def test_a_disk_that_is_full_is_an_error_with_a_hint(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +240,59 @@ def test_a_disk_that_is_full_is_an_error_with_a_hint(data: PreparedData, monkeyp
         opened(data)
     assert "free some space" in caught.value.hint
     assert plans_in(data.directory / "plans") == []
+
+
+def test_where_the_disk_of_the_data_is_full_the_plan_goes_to_the_run(
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    write = plan_folder.write_plan
+
+    def full_beside_the_data(directory: Path, *arguments: object, **options: object) -> None:
+        if data.directory in directory.parents:
+            raise OSError(28, "No space left on device")
+        write(directory, *arguments, **options)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(plan_folder, "write_plan", full_beside_the_data)
+    plan = opened(data)
+    assert plan.directory.parent == data.directory.with_name("run") / "plans"
+    assert len(pairs_of(plan)) > 10
+    assert caplog.messages[0].endswith("the disk is full")
+    assert plans_in(data.directory / "plans") == []
+
+
+def test_plans_that_somebody_keeps_to_himself_are_none(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(data).close()
+    stat, beside = Path.stat, data.directory / "plans"
+
+    def refused(self: Path, **options: bool) -> os.stat_result:  # tests may run as root, to whom nothing is refused
+        if beside in self.parents:
+            raise PermissionError(13, "Permission denied")
+        return stat(self, **options)
+
+    def refused_too(path: object, *arguments: int) -> int:
+        if beside in Path(str(path)).parents:
+            raise PermissionError(13, "Permission denied")
+        return open_file(path, *arguments)  # type: ignore[arg-type]  # passed through
+
+    open_file = os.open
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setattr(os, "open", refused_too)
+    assert opened(data).directory.parent == data.directory.with_name("run") / "plans"
+
+
+def test_data_that_came_out_otherwise_have_another_plan(data: PreparedData) -> None:
+    key = key_of(data)
+    assert len({key.name, *(key.model_copy(update={f"{side}_tokens": 1}).name for side in ("src", "tgt"))}) == 3
+
+
+def test_a_system_without_advice_and_huge_pages_plans_and_reads_all_the_same(
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = pairs_of(opened(data))
+    monkeypatch.delattr("os.posix_fadvise")
+    monkeypatch.delattr("mmap.MADV_HUGEPAGE")
+    assert pairs_of(opened(data, anew=True)) == expected
 
 
 def test_earlier_epochs_go_when_the_next_one_is_there_but_not_under_a_reader(data: PreparedData) -> None:

@@ -60,6 +60,11 @@ def test_members_are_found_by_path_and_by_the_last_part_of_it(tmp_path: Path, en
     assert contents(archive, "corpus.de", "other/folder/corpus.en") == [LINES.upper(), LINES]
 
 
+def test_a_zip_is_known_by_its_content(tmp_path: Path) -> None:
+    archive = pack(tmp_path / "parts.zip", FILES).rename(tmp_path / "download.php")
+    assert contents(archive, "corpus.en") == [LINES]
+
+
 def test_members_are_unpacked_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = pack(tmp_path / "parts.tgz", FILES)
     files = unpack(archive, ["training/corpus.en", "training/corpus.de"], sha256="1" * 64)
@@ -102,14 +107,19 @@ def test_an_archive_that_is_cut_short_is_named(tmp_path: Path, cache: Path, endi
     error = refusal(lambda: contents(archive, "training/corpus.en", "training/corpus.de"))
     assert error.message.startswith((f"parts{ending} is damaged or cut short: ", f"{archive} is not a whole zstd file"))
     assert error.where == str(archive)
-    assert error.hint in (f"fetch it again: rm {archive}, then give the same command again", "fetch it again")
+    assert error.hint in ("check that it is a .tar or .zip archive, or fetch it again", "fetch it again")
     assert not list(cache.rglob("corpus.*"))
 
 
-def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
+def test_what_is_no_archive_is_named(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "page.tgz").write_text("<html>not found</html>" * 100)
     error = refusal(lambda: contents(tmp_path / "page.tgz", "a", "b"))
     assert error.message.startswith("page.tgz is damaged or cut short: ")
+    assert error.hint == "check that it is a .tar or .zip archive, or fetch it again"
+    (cache / "downloads").mkdir(parents=True)
+    cached = (tmp_path / "page.tgz").rename(cache / "downloads" / "page.tgz")
+    error = refusal(lambda: contents(cached, "a", "b"))
+    assert error.hint == f"fetch it again: rm {cached}, then give the same command again"
 
 
 def test_names_that_lead_out_of_the_folder_do_not(tmp_path: Path, cache: Path) -> None:

@@ -97,6 +97,20 @@ def test_a_dry_run_of_wmt14_names_what_would_be_read(
     assert "output: data/wmt14-en-de" in caplog.messages
 
 
+def test_control_characters_of_the_text_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    small_corpus(tmp_path)
+    text = (tmp_path / "train.en").read_text().splitlines()
+    (tmp_path / "train.en").write_text("".join(f"\x1b[31m{line}\n" for line in text))
+    caplog.set_level("INFO")
+    settings = ["tokenizer.vocab_size=400", "cleaning.control_characters=false"]
+    train, valid = (str(tmp_path / split) for split in ("train", "valid"))
+    prepare(train=train, valid=valid, languages="en-de", output=tmp_path / "data", overrides=settings, workers=1)
+    assert "\x1b" not in caplog.text + capsys.readouterr().err
+    assert "en: ▁\\x1b" in caplog.text.replace(" ", "").replace("en:", "en: ")
+
+
 def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         prepare()

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from nmt_cli.errors import NmtError, RecipeError, UsageError
 from nmt_cli.preparing.corpora import Corpus, corpus_of_prefixes, load_corpus
-from nmt_cli.preparing.sources.kinds import ArchiveSource, HubSource, TextSource
+from nmt_cli.preparing.sources.kinds import ArchiveSource, HubSource, Split, TextSource
 from nmt_cli.recipe.loading import packaged_names
 
 TSV = "{kind: tsv, file: b.tsv.gz, source: 2, target: 1}"
@@ -155,6 +156,23 @@ def test_a_wrong_value_is_named_with_its_flag(tmp_path: Path) -> None:
             "write what sha256sum prints for the file, or null",
         ),
         (
+            CORPUS.replace(TSV, "{kind: archive, file: https://host/a.tgz, source: a, target: b}"),
+            "the file of an archive is an address",
+            "write url: https://host/a.tgz",
+        ),
+        *(
+            (
+                CORPUS.replace(TSV, f"{{kind: text, {files}}}"),
+                "a text source is two files, or two whole addresses",
+                "write source: https://HOST/FILE and target: https://HOST/FILE, or fetch the other file as well",
+            )
+            for files in (
+                "source: https://host/a.en, target: a.de",
+                "source: a.en, target: https://host/a.de",
+                "prefix: https://host/a",
+            )
+        ),
+        (
             CORPUS.replace("target: no}", "target: en}"),
             "source and target are both 'en'",
             "give each language a code of its own",
@@ -209,6 +227,13 @@ def test_languages_must_be_two_codes(languages: str, message: str, hint: str) ->
     assert caught.value.message == f"--languages {languages!r} {message}"
     assert caught.value.hint == hint
     assert caught.value.exit_code == 2
+
+
+def test_names_of_files_that_are_not_utf8_are_refused() -> None:
+    prefixes: dict[Split, str] = {"train": os.fsdecode(b"tr\xe4in"), "valid": "valid"}
+    with pytest.raises(RecipeError, match="a text or the name of a file in it is not valid Unicode") as caught:
+        corpus_of_prefixes(prefixes, languages="en-de", name="x", overrides=[])
+    assert caught.value.hint == "give files names in UTF-8"
 
 
 def test_a_code_with_a_hyphen_stands_in_a_corpus_file(tmp_path: Path) -> None:

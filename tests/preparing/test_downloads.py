@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
-import json
+import http.client
 import os
 import shutil
 import subprocess
@@ -49,18 +50,21 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_a_file_is_downloaded_once_and_its_facts_are_recorded(server: FileServer, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_once_and_its_facts_are_told(
+    server: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="nmt_cli")
     seen: list[tuple[str, int, int | None]] = []
     url = f"{server.address}/a.tgz"
     file = download(url, size=None, sha256=None, progress=lambda *event: seen.append(event))
     assert file == cached_file(url)
     assert file.is_relative_to(tmp_path / "cache" / "downloads")
     assert file.read_bytes() == CONTENT
-    assert json.loads(file.with_name("a.tgz.json").read_text()) == {"bytes": len(CONTENT), "sha256": DIGEST}
+    assert f"downloaded a.tgz: 3,000,000 bytes, SHA-256 {DIGEST}" in caplog.messages
     assert seen[-1] == ("downloading a.tgz", len(CONTENT), len(CONTENT))
     assert fetch(server, size=len(CONTENT), sha256=DIGEST) == file
     assert len(server.requests) == 1
-    assert names(file.parent) == ["a.tgz", "a.tgz.json"]
+    assert names(file.parent) == ["a.tgz"]
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_was(server: FileServer) -> None:
@@ -87,10 +91,11 @@ def test_what_has_come_stays_for_the_next_command(server: FileServer) -> None:
     assert server.requests[-1][2] == "bytes=1000000-"
 
 
-@pytest.mark.parametrize("change", ["content", "tags"])
-def test_a_part_of_another_version_is_not_continued(server: FileServer, change: str) -> None:
+@pytest.mark.parametrize("kind", ["as it should be", "without tags", "without If-Range"])
+def test_a_part_of_another_version_is_not_continued(server: FileServer, kind: str) -> None:
     server.cuts = [1_000_000]
-    server.has_tags = change == "content"
+    server.has_tags = kind != "without tags"
+    server.heeds_if_range = kind != "without If-Range"
 
     def stop(stage: str, done: int, total: int | None) -> None:
         server.statuses = [503] * 9
@@ -100,6 +105,49 @@ def test_a_part_of_another_version_is_not_continued(server: FileServer, change: 
     server.statuses = []
     (server.folder / "a.tgz").write_bytes(CONTENT[::-1])
     assert fetch(server).read_bytes() == CONTENT[::-1]
+
+
+def test_a_network_that_fails_while_it_is_read_is_not_taken_for_the_disk(
+    server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, problems = http.client.HTTPResponse.read, [OSError(errno.EHOSTUNREACH, "No route to host")]
+
+    def read(answer: http.client.HTTPResponse, amount: int | None = None) -> bytes:
+        if problems and amount == downloads._BLOCK:
+            raise problems.pop()
+        return real(answer, amount)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", read)
+    assert fetch(server, sha256=DIGEST).read_bytes() == CONTENT
+    assert len(server.requests) == 2
+
+
+def test_an_address_is_quoted_where_it_has_to_be(server: FileServer) -> None:
+    assert not exists(f"{server.address}/größe a%20b.tgz")
+    assert server.requests[-1][1] == "/gr%C3%B6%C3%9Fe%20a%20b.tgz"
+
+
+def test_addresses_that_differ_in_the_query_are_two_files(server: FileServer) -> None:
+    ours, theirs = (cached_file(f"https://host/download.php?file={name}.zip") for name in ("a", "b"))
+    assert ours != theirs
+    assert ours.name == theirs.name == "download.php"
+
+
+def test_a_cached_file_whose_content_has_changed_is_not_used(server: FileServer) -> None:
+    file = fetch(server, sha256=DIGEST)
+    file.write_bytes(CONTENT[::-1])  # as long as before
+    assert fetch(server, sha256=DIGEST).read_bytes() == CONTENT
+    assert file.with_name("a.tgz.mismatch-1").read_bytes() == CONTENT[::-1]
+
+
+def test_a_disk_without_locks_is_named(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(stream: object, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    error = refusal(lambda: fetch(server))
+    assert error.message == "cannot write a.tgz: the disk knows no locks"
+    assert error.hint == "mount it with flock, or name a folder on another disk: export NMT_CACHE=FOLDER"
 
 
 def test_a_part_that_was_whole_already_is_no_obstacle(server: FileServer) -> None:
@@ -224,7 +272,12 @@ def test_a_file_of_the_users_is_checked_in_the_same_way(tmp_path: Path) -> None:
 def test_whether_there_is_something_at_an_address(server: FileServer) -> None:
     assert exists(f"{server.address}/a.tgz")
     assert not exists(f"{server.address}/b.tgz")
-    assert not exists("http://127.0.0.1:9/a.tgz")
+    server.statuses = [503]
+    error = refusal(lambda: exists(f"{server.address}/a.tgz"))
+    assert isinstance(error, Unreachable)
+    assert error.message == f"cannot ask for {server.address}/a.tgz: the server answers 503 Service Unavailable"
+    error = refusal(lambda: exists("http://127.0.0.1:9/a.tgz"))
+    assert error.message == "cannot ask for http://127.0.0.1:9/a.tgz: [Errno 111] Connection refused"
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +288,7 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     assert cache.cache_folder() == Path("/xdg/nmt")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache.cache_folder() == Path.home() / ".cache" / "nmt"
-    assert cached_file("https://user:secret@host:80/a/../b%20c/d.tgz?x=1").parts[-4:] == (
+    assert cached_file("https://user:secret@host:80/a/../b%20c/d.tgz").parts[-4:] == (
         "host_80",
         "a",
         "b c",

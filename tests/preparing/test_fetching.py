@@ -13,7 +13,7 @@ import pytest
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpora import LocatedCorpus, load_corpus
 from nmt_cli.preparing.reading.readers import read_chunks
-from nmt_cli.preparing.sources import downloads, hub, testsets
+from nmt_cli.preparing.sources import hub, testsets
 from nmt_cli.preparing.sources import kinds as sources
 from nmt_cli.preparing.sources.downloads import Unreachable
 from nmt_cli.preparing.sources.fetching import Fetched, fetch
@@ -98,7 +98,8 @@ def test_every_kind_of_source_is_fetched_in_order_with_its_weight(tmp_path: Path
     assert [source.weight for source in found.sources["train"]] == [2, 0.5, 1, 1, 1, 1]
     train = [record for record in found.inputs if record.split == "train"]
     names = ["one.en", "one.de", "two.tgz:training/a.en.gz", "two.tgz:a.de.gz", "three.parquet"]
-    assert [record.name for record in train][:5] == names
+    names += ["four.zip:a.en", "four.zip:a.de", *(f"{server.address}/{name}" for name in ("five.en.gz", "five.de.gz"))]
+    assert [record.name for record in train] == [*names, f"{server.address}/six.tsv"]
     for record in train[:2]:
         content = (tmp_path / record.name).read_bytes()
         assert (record.bytes, record.sha256) == (len(content), hashlib.sha256(content).hexdigest())
@@ -152,6 +153,24 @@ def test_a_mirror_stands_in_for_the_network(tmp_path: Path, server: FileServer, 
     assert [record.name for record in found.inputs][:2] == ["parts.tgz:training/a.en", "parts.tgz:training/a.de"]
 
 
+def test_a_mirror_on_the_command_line_starts_at_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "mirror").mkdir(parents=True)
+    _, digest = archive_of(tmp_path / "here" / "mirror" / "parts.tgz")
+    monkeypatch.chdir(tmp_path / "here")
+    train = f"  - {{kind: archive, url: {NO_NETWORK}/parts.tgz, sha256: {digest}, source: a.en, target: a.de}}"
+    assert pairs_of(fetched(tmp_path, train, "mirror=mirror")) == PAIRS
+
+
+def test_a_mirror_that_does_not_answer_is_said_and_not_passed_over(tmp_path: Path, server: FileServer) -> None:
+    _, digest = archive_of(server.folder / "parts.tgz")
+    train = f"  - {{kind: archive, url: {server.address}/parts.tgz, sha256: {digest}, source: a.en, target: a.de}}"
+    error = refusal(lambda: fetched(tmp_path, train, f"mirror={NO_NETWORK}"))
+    assert error.message == f"cannot ask for {NO_NETWORK}/parts.tgz: [Errno 111] Connection refused"
+    assert server.requests == []
+
+
 def test_an_archive_in_a_mirror_is_checked_as_always(tmp_path: Path) -> None:
     (tmp_path / "mirror").mkdir()
     archive_of(tmp_path / "mirror" / "parts.tgz")
@@ -164,7 +183,8 @@ def test_an_archive_in_a_mirror_is_checked_as_always(tmp_path: Path) -> None:
 def test_a_mirror_that_is_no_folder_or_has_a_file_twice_is_named(tmp_path: Path) -> None:
     train = f"  - {{kind: archive, url: {NO_NETWORK}/parts.tgz, source: a.en, target: a.de}}"
     error = refusal(lambda: fetched(tmp_path, train, "mirror=nowhere"))
-    assert (error.message, error.where) == ("the mirror nowhere is not a folder", str(tmp_path / "nowhere"))
+    assert error.message == "the mirror nowhere is not a folder"
+    assert error.where == f"{tmp_path / 'nowhere'}, {Path.cwd() / 'nowhere'}"
     assert error.hint == "name the folder that has the archives, or their unpacked files: --set mirror=FOLDER"
     for folder in ("m/1", "m/2"):
         (tmp_path / folder).mkdir(parents=True)
@@ -370,6 +390,14 @@ def test_keys_follow_from_contents_and_not_from_places(tmp_path: Path, server: F
         assert changed[1] != first[1]
 
 
+def test_what_stands_in_for_the_hub_need_not_be_there(tmp_path: Path) -> None:
+    train = "  - {kind: hub, repository: a/b, split: train, otherwise: [{kind: text, prefix: copy}]}"
+    located = corpus(tmp_path, train)
+    without = declared_key(located, find_inputs(located))
+    write_prefix(tmp_path / "copy", PAIRS)
+    assert declared_key(located, find_inputs(located)) == without
+
+
 def test_a_weight_belongs_to_the_keys(tmp_path: Path) -> None:
     write_prefix(tmp_path / "a", PAIRS)
     keys = set()
@@ -405,11 +433,10 @@ def test_what_would_be_downloaded_is_told_in_words(tmp_path: Path) -> None:
 def test_downloads_of_a_whole_corpus_are_found_again_without_the_network(tmp_path: Path) -> None:
     (tmp_path / "web").mkdir()
     with serve_files(tmp_path / "web") as server:
-        _, digest = archive_of(server.folder / "parts.tgz")
+        archive_of(server.folder / "parts.tgz")
         train = f"  - {{kind: archive, url: {server.address}/parts.tgz, source: a.en, target: a.de}}"
         first = fetched(tmp_path, train)
     assert fetched(tmp_path, train) == first
-    assert digest in (downloads.cached_file(f"{server.address}/parts.tgz").with_name("parts.tgz.json")).read_text()
 
 
 def test_a_disk_that_fills_up_under_the_hubs_cache_says_which_one(

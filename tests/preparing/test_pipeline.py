@@ -10,8 +10,10 @@ import pytest
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
+from nmt_cli.preparing import shards
 from nmt_cli.preparing.corpora import LocatedCorpus, corpus_of_prefixes, load_corpus
 from nmt_cli.preparing.encoding import write_tokens
+from nmt_cli.preparing.reading import readers
 from nmt_cli.preparing.sources.fetching import fetch
 from nmt_cli.preparing.text import CleanText, write_clean_text
 from nmt_cli.preparing.vocabulary import write_tokenizers
@@ -27,11 +29,15 @@ def refusal(call: Callable[[], object]) -> DataError:
     return caught.value
 
 
-def test_the_same_input_gives_the_same_bytes_whatever_the_workers(tmp_path: Path) -> None:
-    located = small_corpus(tmp_path)
-    first, second = (run(located, tmp_path / name, num_workers=number) for name, number in (("a", 1), ("b", 3)))
-    assert contents(first.directory) == contents(second.directory)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "b"]
+def test_the_same_input_gives_the_same_bytes_whatever_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "CHUNK_PAIRS", 40)
+    monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)  # 8 pieces of text
+    located = small_corpus(tmp_path, "tokenizer.sample_lines=700", "tokenizer.shared=false")
+    made = [run(located, tmp_path / str(number), num_workers=number) for number in (1, 2, 3)]
+    assert contents(made[0].directory) == contents(made[1].directory) == contents(made[2].directory)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["1", "2", "3"]
 
 
 def test_training_text_is_the_cleaned_pairs_in_their_order(tmp_path: Path) -> None:
@@ -193,7 +199,8 @@ def test_finished_data_is_found_again_until_something_changes(tmp_path: Path) ->
 
     (tmp_path / "train.en").write_text((tmp_path / "train.en").read_text().replace(".", "?", 1))
     error = refusal(lambda: run(other, tmp_path / "data"))
-    assert error.message == f"{tmp_path / 'data'} holds other data: its input files had other contents"
+    difference = "its sources had other contents, or were read in another way"
+    assert error.message == f"{tmp_path / 'data'} holds other data: {difference}"
 
 
 def test_the_same_files_elsewhere_are_the_same_input(tmp_path: Path) -> None:
@@ -274,6 +281,17 @@ def test_finished_data_leaves_the_work_of_others_alone(tmp_path: Path) -> None:
     (work_path(tmp_path / "data") / "notes").write_text("mine")
     assert run(located, tmp_path / "data").was_finished
     assert contents(work_path(tmp_path / "data")) == {"notes": b"mine"}
+
+
+def test_an_output_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").symlink_to("disk", target_is_directory=True)
+    run(located, tmp_path / "data")
+    assert (tmp_path / "data").is_symlink()
+    assert open_prepared(tmp_path / "disk").manifest.name == "small"
+    assert run(located, tmp_path / "data").was_finished
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["data", "disk"]
 
 
 def test_the_demo_needs_no_files(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -232,6 +233,20 @@ def test_patterns_are_matched_in_order_and_pair_by_pair(tmp_path: Path) -> None:
     assert error.hint == "both sides need files whose names agree in what the patterns leave open"
 
 
+@pytest.mark.parametrize("pattern", ["part-*", "./part-[!c]", "**/part-?"])
+def test_a_folder_whose_name_looks_like_a_pattern_is_a_folder(tmp_path: Path, pattern: str) -> None:
+    folder = tmp_path / "[old] *"
+    folder.mkdir()
+    for name in ("part-a.en", "part-b.de"):
+        (folder / name).write_text("x\n")
+    error = refusal(TextSource(kind="text", source=f"{pattern}.en", target=f"{pattern}.de"), folder)
+    assert error.message == "part-a.en and part-b.de do not belong together"
+    (folder / "part-a.de").write_text("y\n")
+    (folder / "part-b.de").unlink()
+    (chunk,) = read(TextSource(kind="text", source=f"{pattern}.en", target=f"{pattern}.de"), folder)
+    assert (chunk.src, chunk.tgt) == (["x"], ["y"])
+
+
 def test_a_pattern_without_a_match_says_how_patterns_work(tmp_path: Path) -> None:
     error = refusal(TsvSource(kind="tsv", file="none/*.tsv"), tmp_path)
     assert error.message == "no file matches none/*.tsv"
@@ -295,6 +310,24 @@ def test_a_parquet_file_with_another_schema_lists_the_columns_that_it_has(tmp_pa
         assert error.message == f"a.parquet has no column of text {column}"
     (chunk,) = read(ParquetSource(kind="parquet", file="a.parquet", source="text.en", target="a.b"), tmp_path)
     assert (chunk.src, chunk.tgt) == (["one"], ["x"])
+
+
+def test_columns_of_a_parquet_file_that_are_not_asked_for_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pyarrow.table({"image": [b"x"], "text": [{"en": "one", "de": "eins"}], "de": ["EINS"]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    real, seen = pyarrow.parquet.ParquetFile.iter_batches, []
+
+    def iter_batches(file: pyarrow.parquet.ParquetFile, **options: Any) -> Iterator[pyarrow.RecordBatch]:
+        for batch in real(file, **options):
+            seen.append(batch.schema.names)
+            yield batch
+
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", iter_batches)
+    (chunk,) = read(ParquetSource(kind="parquet", file="a.parquet", source="text.en", target="de"), tmp_path)
+    assert (chunk.src, chunk.tgt) == (["one"], ["EINS"])
+    assert seen == [["text", "de"]]
 
 
 def test_a_parquet_file_that_is_cut_short_is_named(tmp_path: Path) -> None:

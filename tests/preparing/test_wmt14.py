@@ -207,7 +207,7 @@ def test_a_download_that_is_killed_or_breaks_off_is_finished_by_the_next_command
     online = hub.environment(tmp_path / "home")
     command = [sys.executable, "-m", "nmt_cli", "prepare", "wmt14-en-de", *SMALL, "--limit", "300"]
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), **online}
-    hub.seconds_per_block = 5.0
+    hub.seconds_per_block = 1.0
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
     while not any(path.startswith("GET") and path.endswith(".parquet") for path in hub.requests):
         assert process.poll() is None

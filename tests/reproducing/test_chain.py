@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from nmt_cli.reproducing.processes import Ended
 from nmt_cli.reproducing.records import Identities
 from nmt_cli.reproducing.report import conclusion, rows
 from nmt_cli.reproducing.stage import Stage
+from nmt_cli.reproducing.stages import stages_of
 from nmt_cli.reproducing.verdicts import Figure
 from tests.reproducing.test_needs import GPUS
 
@@ -121,3 +124,40 @@ def test_a_stage_that_fails_ends_the_chain_and_the_next_start_goes_on_there(plan
     runner.endings.clear()
     run(plan)
     assert runner.started == ["1", "2", "2", "3"]
+
+
+def test_after_a_signal_no_further_stage_begins(plan: Plan, runner: Runner) -> None:
+    runner.endings["1"] = Ended(0, signal.SIGTERM)  # it had come to its end nevertheless
+    outcome = run(plan)
+    assert runner.started == ["1"]
+    assert outcome.stopped_at is not None
+    assert outcome.stopped_at.name == "copy 2"
+    assert outcome.ended is not None
+    assert outcome.ended.exit_code == 75
+    assert [stage.name for stage, _ in outcome.figures] == ["copy 1"]
+    runner.endings["3"] = Ended(0, signal.SIGTERM)
+    assert run(plan).stopped_at is None
+    assert runner.started == ["1", "2", "3"]
+
+
+def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: Plan) -> None:
+    def concluded(plan: Plan, bleu: float, checkpoints: int) -> str:
+        average, *_, score = stages_of(plan)[-3:]
+        return conclusion(
+            plan,
+            Outcome(
+                [
+                    (average, [average.figure("checkpoints", checkpoints)]),
+                    (score, [score.figure("paper BLEU", bleu)]),
+                ]
+            ),
+        )
+
+    system = "the paper BLEU of the Transformer base, WMT 2014 English to German"
+    assert concluded(plan, 27.4, 5) == f"Reproduced: {system}; all is as expected."
+    assert concluded(plan, 28.4, 3) == (
+        f"Reproduced: {system}; not as expected: average: checkpoints, score newstest2014: paper BLEU."
+    )
+    other = replace(plan, settings=("averaging.last=5",))
+    assert concluded(other, 27.4, 5) == f"Reproduced: {system}, with averaging.last=5; all is as expected."
+    assert concluded(plan, 26.0, 5) == "Not reproduced: paper BLEU is below by 1.30"

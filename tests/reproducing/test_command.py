@@ -30,7 +30,7 @@ from tests.reproducing.test_needs import GPUS
 
 SECONDS = 120
 LIMIT = 1200
-UPDATES = 240
+UPDATES = 120
 # A model of which an update takes some milliseconds.
 SETTINGS = {
     "model": "{encoder_layers: 1, decoder_layers: 1, d_model: 16, d_ff: 32, heads: 2, d_k: 8, d_v: 8}",
@@ -76,7 +76,7 @@ def test_a_rehearsal_is_stopped_and_killed_and_goes_on_to_its_end(hub: Hub, tmp_
     assert "stopped in train; to go on: nmt reproduce base-en-de --limit 1200 --set" in told
 
     with started(hub, tmp_path) as process:
-        wait_for_updates(tmp_path, 60, process)
+        wait_for_updates(tmp_path, 40, process)
         process.kill()
     assert process.returncode == -signal.SIGKILL
     wait_until_free(tmp_path)
@@ -90,16 +90,12 @@ def test_a_rehearsal_is_stopped_and_killed_and_goes_on_to_its_end(hub: Hub, tmp_
     check_report(tmp_path)
 
     before = len(hub.requests)
-    again = run(hub, tmp_path)
-    assert (again.returncode, again.stdout) == (0, done.stdout)
-    assert again.stderr.count(": finished before") == 7
-    assert len(hub.requests) == before
-
     (tmp_path / RUN / "reproduction" / "newstest2014.de").write_text("something else\n")
     mended = run(hub, tmp_path)
     assert (mended.returncode, mended.stdout) == (0, done.stdout)
     assert mended.stderr.count(": finished before") == 6
     assert "\n[6/7] decode newstest2014\n" in mended.stderr
+    assert len(hub.requests) == before
 
 
 def check_table(table: str) -> None:
@@ -194,14 +190,15 @@ def test_a_dry_run_tells_commands_needs_and_expectations_and_writes_nothing(
     assert told.startswith("Transformer big, WMT 2014 English to German\non 8 x GPU in bf16\n\n[1/7] prepare\n")
     commands = re.findall(r"^ +(nmt .*)$", told, flags=re.MULTILINE)
     scores = "-l en-de -m paper-bleu,bleu,chrf --json >"
+    search = "--overwrite --beam 4 --length-penalty 0.6 --length-penalty-form gnmt --max-extra-tokens 50"
     folder = "runs/big/reproduction"
     assert commands == [
         "nmt prepare wmt14-en-de",
         "nmt train big",
-        f"nmt decode -m runs/big/model -i data/wmt14-en-de/valid.en -o {folder}/newstest2013.de --overwrite",
+        f"nmt decode -m runs/big/model -i data/wmt14-en-de/valid.en -o {folder}/newstest2013.de {search}",
         f"nmt score data/wmt14-en-de/valid.de -i {folder}/newstest2013.de {scores} {folder}/newstest2013.scores.json",
         "nmt average runs/big",
-        f"nmt decode -m runs/big/averaged -i data/wmt14-en-de/test.en -o {folder}/newstest2014.de --overwrite",
+        f"nmt decode -m runs/big/averaged -i data/wmt14-en-de/test.en -o {folder}/newstest2014.de {search}",
         f"nmt score data/wmt14-en-de/test.de -i {folder}/newstest2014.de {scores} {folder}/newstest2014.scores.json",
     ]
     assert "expect: paper BLEU 28.4 ± 0.5 (Table 2)" in told

@@ -79,9 +79,10 @@ def test_a_signal_is_passed_on_and_waited_for(tmp_path: Path, number: int, code:
     assert signal.getsignal(number) is before
 
 
-def test_a_stage_that_ends_well_after_a_signal_was_not_stopped() -> None:
-    assert not Ended(0, signal.SIGTERM).was_stopped
-    assert Ended(0, signal.SIGTERM).exit_code == 0
+def test_a_signal_counts_though_the_stage_has_ended_well() -> None:
+    assert Ended(0, signal.SIGTERM).exit_code == EXIT_PREEMPTED
+    assert Ended(0, signal.SIGINT).exit_code == EXIT_INTERRUPTED
+    assert Ended(0, None).exit_code == 0
 
 
 def test_no_stage_outlives_a_reproduction_that_is_killed(tmp_path: Path) -> None:

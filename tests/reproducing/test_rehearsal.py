@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from nmt_cli.errors import UsageError
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.plan import make_plan
 from nmt_cli.reproducing.rehearsal import rehearse
+from nmt_cli.reproducing.stages import stages_of
+from tests.reproducing.test_needs import GPUS
 
 
 def settings(recipe: str, limit: int, *users: str) -> dict[str, str]:
@@ -64,6 +67,30 @@ def test_only_the_length_differs_from_the_experiment(name: str) -> None:
         assert getattr(rehearsed.recipe.training, key) == getattr(full.recipe.training, key)
     assert rehearsed.corpus.cleaning == full.corpus.cleaning
     assert rehearsed.corpus.limit == 10_000
+
+
+def test_another_corpus_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        make_plan(EXPERIMENTS["base-en-de"], settings=("corpus=mine",), limit=None, data=None, run=None)
+    assert caught.value.message == "base-en-de is reproduced on wmt14-en-de, not on mine"
+    assert caught.value.hint.startswith("leave it out; another corpus takes nmt prepare, nmt train")
+
+
+def test_a_rehearsal_is_not_refused_for_the_size_of_the_whole_corpus() -> None:
+    needed = {}
+    for limit in (None, 1_000):
+        plan = make_plan(EXPERIMENTS["base-en-fr"], settings=(), limit=limit, data=Path("nowhere"), run=None)
+        needed[limit] = sum(amount for _, amount in stages_of(plan)[0].needs(GPUS).disk)
+    assert needed[None] > 7_500_000_000
+    assert needed[1_000] == 600_000
+
+
+def test_other_search_is_another_command() -> None:
+    for settings, words in ((), "--beam 4 --length-penalty 0.6"), (("decoding.beam=8",), "--beam 8 --length-penalty"):
+        plan = make_plan(EXPERIMENTS["base-en-de"], settings=settings, limit=None, data=None, run=None)
+        commands = [" ".join(stage.arguments) for stage in stages_of(plan) if stage.name.startswith("decode")]
+        assert len(commands) == 2
+        assert all(words in command for command in commands)
 
 
 def test_a_rehearsal_has_folders_of_its_own() -> None:

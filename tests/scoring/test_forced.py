@@ -28,9 +28,9 @@ WHY = "it gives the probability of REF, which is no score of a translation"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model after some updates: far from uniform, far from certain."""
+    """A small model, with a bias of its output, after some updates: far from uniform, far from certain."""
     folder = tmp_path_factory.mktemp("forced")
-    assert train(prepare_tiny(folder), folder / "runs/tiny", "training.updates=60") == 0
+    assert train(prepare_tiny(folder), folder / "runs/tiny", "training.updates=60", "model.output_bias=true") == 0
     return folder / "runs" / "tiny" / "model"
 
 
@@ -242,9 +242,15 @@ def test_options_that_do_not_go_with_a_model_are_refused(
     assert (error.message, error.hint) == (message, hint)
 
 
+def test_a_run_stands_for_its_model(model: Path, texts: Path) -> None:
+    process = nmt("--model", str(model.parent), "-s", "src", "ref", "--device", "cpu")
+    assert process.stdout == nmt("--model", str(model), "-s", "src", "ref", "--device", "cpu").stdout
+    assert process.stderr.startswith(f"model: {model}\n")
+
+
 def test_what_is_no_model_or_does_not_fit_is_refused(model: Path, texts: Path) -> None:
-    error = refuse(ModelError, "--model", str(model.parent), "-s", "src", "ref")
-    assert error.hint == f"take its model, {model}"
+    error = refuse(ModelError, "--model", str(texts), "-s", "src", "ref")
+    assert error.message == f"{texts} is not a model directory: it has no config.yaml"
     assert refuse(DeviceError, "--model", str(model), "-s", "src", "ref", "--device", "tpu").where == "--device"
     (texts / "short").write_text("Ein Haus.\n", encoding="utf-8")
     error = refuse(DataError, "--model", str(model), "-s", "src", "short")

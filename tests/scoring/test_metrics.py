@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import nmt_cli
+from nmt_cli.errors import UsageError
 from nmt_cli.scoring import metrics
 from nmt_cli.scoring.metrics import EvaluationSet, ScoreReport, bleu
 
@@ -70,6 +71,28 @@ def test_carriage_returns_change_no_score() -> None:
     )
     assert len(plain) == 3
     assert plain == with_returns
+
+
+def test_chinese_has_the_tokens_of_sacrebleu_s_command(tmp_path: Path) -> None:
+    hypotheses, references = ["我喜欢吃红苹果。", "他在家里看书。"], ["我喜欢吃苹果。", "他在家看一本书。"]
+    for name, lines in (("hyp", hypotheses), ("ref", references)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-l", "en-zh", "-m", "bleu", "-w", "4", "-b"]
+    output = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    against = EvaluationSet([references], target_language="zh")
+    (report,) = metrics.score(hypotheses, against, metrics=["bleu"], confidence=False)
+    assert f"{report.value:.4f}" == output.strip()
+    assert report.value > 20
+    assert "|tok:zh|" in report.signature
+
+
+def test_a_tokenizer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    against = EvaluationSet([["本を読む。"]], target_language="ja")
+    with pytest.raises(UsageError) as caught:
+        metrics.score(["本を読む。"], against, metrics=["bleu"], confidence=False)
+    assert caught.value.message == "BLEU needs a tokenizer for the language 'ja' that is not installed"
+    assert caught.value.hint == "pip install 'sacrebleu[ja]', or leave bleu out of -m"
 
 
 def test_validation_may_score_blank_and_odd_output() -> None:

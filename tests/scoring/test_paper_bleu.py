@@ -6,12 +6,14 @@ import pytest
 
 from nmt_cli.scoring.metrics import EvaluationSet, score
 from nmt_cli.scoring.paper_bleu import PaperText, comparable
+from tests.scoring.shell import run
 
 
 def test_compounds_are_split_for_german_alone_and_as_the_script_does() -> None:
     assert PaperText("de").reference("Chat-Fenster") == "Chat ##AT##-##AT## Fenster"
-    # The substitution takes both neighbours with it, so that the second hyphen of a-b-c stays.
+    # The substitution takes both neighbours with it, so that the second hyphen of a-b-c stays; but it works on bytes.
     assert PaperText("de").reference("a-b-c") == "a ##AT##-##AT## b-c"
+    assert PaperText("de").reference("A-Ö-B") == "A ##AT##-##AT## Ö ##AT##-##AT## B"
     assert PaperText("fr").reference("grand-père") == "grand-père"
 
 
@@ -47,8 +49,17 @@ def test_a_language_without_abbreviations_is_named(caplog: pytest.LogCaptureFixt
 
 
 def test_only_the_paper_s_own_languages_are_compared_with_the_paper() -> None:
-    assert "the paper's 38.1 (base) and 41.8 (big)" in comparable("fr")
-    assert "the paper's" not in comparable("cs")
+    assert "the paper's 27.3 (base) and 28.4 (big)" in comparable("en-de")
+    assert "the paper's 38.1 (base) and 41.8 (big)" in comparable("en-fr")
+    assert "the paper's" not in comparable("fr-de")
+    assert "the paper's" not in comparable("en-cs")
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("languages", ["en-DE", "en-de_AT"])
+def test_the_language_counts_and_not_how_its_code_is_written(languages: str) -> None:
+    arguments = ["ref", "-i", "hyp", "-m", "paper-bleu", "-l"]
+    assert run(*arguments, languages) == run(*arguments, "en-de")
 
 
 def test_without_a_language_it_is_a_programmer_s_mistake() -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pty
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ def test_the_hypothesis_comes_from_stdin() -> None:
 def test_metrics_come_in_the_order_asked_for_and_once() -> None:
     output = run("ref", "-i", "hyp", "-m", "ChrF2, bleu,chrf")
     assert [row[0] for row in columns(output)] == ["chrF2", "BLEU"]
+
+
+def test_metrics_may_be_asked_for_one_by_one() -> None:
+    assert run("ref", "-i", "hyp", "-m", "bleu", "-m", "chrf") == run("ref", "-i", "hyp", "-m", "bleu,chrf")
 
 
 def test_confidence_is_the_last_column() -> None:
@@ -114,11 +119,13 @@ def test_a_terminal_as_stdin_is_refused() -> None:
 
 
 def test_a_terminal_as_stdout_gets_a_table() -> None:
-    output = on_a_terminal(["ref", "-i", "hyp", "--confidence"], COLUMNS="120")
-    assert "\x1b[" in output
-    assert "metric" in output
-    assert "41.11" in output
-    assert "±" in output
+    output = on_a_terminal(["ref", "-i", "hyp", "--confidence"], COLUMNS="60")
+    assert "\x1b[1m" in output
+    header, bleu, _, _, signature, *_ = re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines()
+    assert header.split() == ["metric", "score", "95", "%"]
+    assert bleu.startswith("BLEU    41.11  ±")
+    # Longer than the terminal is wide, and yet in one piece.
+    assert signature.startswith("BLEU  nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
 def test_a_terminal_without_colours_gets_none() -> None:

@@ -16,10 +16,11 @@ import pytest
 import sacrebleu.dataset.base
 from sacrebleu.dataset import DATASETS
 from sacrebleu.dataset.plain_text import PlainTextDataset
+from sacrebleu.dataset.wmt_xml import WMTXMLDataset
 
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import testsets
-from tests.scoring.shell import REF, SRC, columns, nmt, refuse, run
+from tests.scoring.shell import HYP, REF, SRC, columns, nmt, refuse, run
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -67,6 +68,28 @@ def test_a_test_set_is_fetched_once_and_named_in_the_signature(archive: Path) ->
     assert all("|test:toy|lang:en-de|" in row[2] for row in rows)
 
 
+def test_of_several_translators_sacrebleu_s_own_choice_is_the_reference(
+    archive: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides = {"src": ("en", "", SRC), "ref A": ("de", ' translator="A"', REF), "ref B": ("de", ' translator="B"', HYP)}
+    xml = ""
+    for side, (language, translator, text) in sides.items():
+        segments = "".join(f'<seg id="{number}">{line}</seg>' for number, line in enumerate(text.splitlines(), 1))
+        xml += f'<{side[:3]} lang="{language}"{translator}><p>{segments}</p></{side[:3]}>'
+    content = f'<dataset><doc id="1" origlang="en">{xml}</doc></dataset>'.encode()
+    with tarfile.open(archive, "w:gz") as packed:
+        member = tarfile.TarInfo("toy/test.xml")
+        member.size = len(content)
+        packed.addfile(member, io.BytesIO(content))
+    md5 = [hashlib.md5(archive.read_bytes()).hexdigest()]
+    toy = WMTXMLDataset("toy", data=DATASETS["toy"].data, md5=md5, langpairs={"en-de": ["toy/test.xml"]}, refs=["A"])
+    monkeypatch.setitem(DATASETS, "toy", toy)
+    result = json.loads(run("-t", "toy", "-l", "en-de", "-i", "hyp", "-m", "bleu", "--json"))
+    assert [Path(reference["file"]).name for reference in result["references"]] == ["toy.en-de.ref-A"]
+    assert result["scores"]["BLEU"]["signature"].startswith("nrefs:1|")
+    assert result["source"]["sha256"] == hashlib.sha256(SRC.encode()).hexdigest()
+
+
 def test_json_names_the_test_set_and_the_hash_of_its_reference(archive: Path, folder: Path) -> None:
     result = json.loads(run("-t", "toy", "-l", "en-de", "-i", "hyp", "-m", "bleu", "--json"))
     assert result["test_set"] == {"name": "toy", "languages": "en-de"}
@@ -90,6 +113,12 @@ def test_a_download_that_is_not_what_it_should_be_is_refused(archive: Path, fold
     error = refuse(DataError, "-t", "toy", "-l", "en-de", "-i", "hyp")
     assert error.message.startswith(f"what is in {folder}/cache/toy of the test set toy cannot be used: ")
     assert error.hint.startswith(f"rm -r {folder}/cache/toy and try again; ")
+
+
+def test_arguments_that_cannot_be_are_refused_before_anything_is_fetched(archive: Path, folder: Path) -> None:
+    assert refuse(UsageError, "-t", "toy", "-l", "en-de", "-i", "-", "-s", "-").where == "-"
+    assert refuse(UsageError, "-t", "toy", "-l", "en-de", "-i", "hyp", "--baseline", "hyp").where == "--baseline"
+    assert not (folder / "cache").exists()
 
 
 def test_a_server_without_it_is_told_with_the_folder(archive: Path, folder: Path) -> None:

@@ -64,13 +64,8 @@ def test_characters_outside_the_vocabulary_are_spelt_in_bytes(tokenizer: Tokeniz
     assert len(tokenizer.byte_ids) == 256
 
 
-def test_the_fingerprint_is_that_of_the_file(
-    files: dict[TokenizerKind, Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    expected = hashlib.sha256(files["bpe"].read_bytes()).hexdigest()
-    assert tokenizer.fingerprint == expected
-    tokenizer.save(tmp_path / "copy.spm")
-    assert (tmp_path / "copy.spm").read_bytes() == files["bpe"].read_bytes()
+def test_the_fingerprint_is_that_of_the_file(files: dict[TokenizerKind, Path], tokenizer: Tokenizer) -> None:
+    assert tokenizer.fingerprint == hashlib.sha256(files["bpe"].read_bytes()).hexdigest()
     assert tokenizer.vocab_size == 400
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -94,4 +94,16 @@ def test_text_without_a_usable_line_is_refused(tmp_path: Path) -> None:
         train(tmp_path / "spm", lines=["", "▅"])
     assert caught.value.where == "tokenizer.vocab_size"
     assert caught.value.hint == "check that the training text is what it should be, or try another tokenizer.vocab_size"
+    assert not (tmp_path / "spm").exists()
+
+
+@pytest.mark.parametrize("problem", [DataError("000003.npz is damaged", hint="remove it"), KeyboardInterrupt()])
+def test_what_goes_wrong_while_lines_are_read_arrives_as_it_is(tmp_path: Path, problem: BaseException) -> None:
+    def lines() -> Iterator[bytes]:
+        yield from (line.encode() for line in LINES)
+        raise problem
+
+    with pytest.raises(type(problem)) as caught:
+        train_tokenizer(lines(), vocab_size=350, kind="bpe", character_coverage=1.0, output=tmp_path / "spm")
+    assert caught.value is problem
     assert not (tmp_path / "spm").exists()

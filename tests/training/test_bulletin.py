@@ -54,7 +54,7 @@ def test_without_a_board_each_tells(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_attempt_of_torchrun_begins_without_the_failures_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     store = HashStore()
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    assert Bulletin(store).claim(Failure(4, is_stall=False))
+    assert Bulletin(store).claim(Failure(4, is_stall=False)) is None
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert Bulletin(store).failure() is None
 

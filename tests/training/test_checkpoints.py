@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import resource
 import shutil
 import subprocess
@@ -14,16 +15,17 @@ import pytest
 import torch
 
 from nmt_cli import files
+from nmt_cli.bundle.manifest import write_manifest
 from nmt_cli.bundle.run import open_run
 from nmt_cli.bundle.weights import write_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import AdamConfig, ModelConfig
+from nmt_cli.recipe.schema import AdamConfig, ModelConfig, Recipe
 from nmt_cli.training import checkpoints as module
 from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
-from nmt_cli.training.optimizers import Adam, Optimizer
+from nmt_cli.training.optimizers import Adam, Optimizer, build_optimizer
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
 from tests.training.tiny import checkpoint, checkpoints, stopped_after, train
@@ -107,6 +109,28 @@ def test_damage_is_told_by_what_it_is(prepared: PreparedData, stopped: Path) -> 
     weights.unlink()
     with pytest.raises(ModelError, match="is missing"):
         resume(prepared, stopped)
+
+
+def test_a_checkpoint_of_another_version_is_refused_and_not_to_be_removed(tmp_path: Path) -> None:
+    weights, optimizer = small_training()
+    folder = CheckpointFolder(tmp_path, recipe_fingerprint="f")
+    path = folder.save(TrainingState("fp32", update=4), weights, optimizer, validation=None)
+    refused = []
+    with pytest.raises(ModelError, match="is of another training") as caught:
+        CheckpointFolder(tmp_path, recipe_fingerprint="g").load(folder.find(4), weights, optimizer)
+    refused.append(caught.value)
+    recipe = Recipe.model_validate({"name": "x", "training": {"ema": 0.9}})
+    with pytest.raises(ModelError, match=r"^optimizer\.safetensors has no average\.") as caught:
+        folder.load(folder.find(4), weights, build_optimizer(weights, recipe))
+    refused.append(caught.value)
+    for fields in ({"update": 4}, {"precision": "fp32", "course": {}, "later": 1}):
+        (path / "state.json").write_text(json.dumps(fields))
+        write_manifest(path, {"kind": "checkpoint", "update": 4, "recipe_fingerprint": "f"})
+        with pytest.raises(ModelError, match=r"^state\.json has other fields: ") as caught:
+            folder.load(folder.find(4), weights, optimizer)
+        refused.append(caught.value)
+    hint = "continue with the version of nmt that wrote it, or begin in another folder with -o"
+    assert [error.hint for error in refused] == [hint] * 4
 
 
 def test_without_its_manifest_it_is_no_checkpoint(prepared: PreparedData, finished: Path, stopped: Path) -> None:
@@ -269,7 +293,7 @@ def test_a_killed_save_or_removal_in_the_checkpoints_is_cleared_and_the_newest_w
     shutil.copytree(folder / "update-00000007", folder / ".update-00000007.partial")
     (folder / "update-00000007").rename(folder / ".update-00000007.retired")
     assert resume(prepared, stopped) == 0
-    assert sorted(path.name for path in folder.iterdir()) == [f"update-0000000{update}" for update in (6, 7, 9)]
+    assert sorted(path.name for path in folder.iterdir()) == [f"update-0000000{update}" for update in (6, 9)]
     assert checkpoint(stopped, 9) == checkpoint(finished, 9)
 
 

@@ -10,10 +10,11 @@ import torch
 
 from nmt_cli.bundle.weights import read_tensors
 from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import DeviceError, UsageError
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training.distributed import Ranks
 from nmt_cli.training.order import DataOrder
-from tests.training.tiny import RECIPE, checkpoint, checkpoints, events, train
+from tests.training.tiny import RECIPE, checkpoint, checkpoints, events, stopped_after, train
 from tests.training.two_ranks import LAUNCHED, TORCHRUN, in_update, start
 
 SETTINGS = (
@@ -95,17 +96,23 @@ def test_a_run_of_two_goes_on_as_a_run_of_one(
     assert last[1]["loss"] == pytest.approx(last[0]["loss"], rel=1e-5)
 
 
-def test_two_processes_that_failed_and_were_stopped_end_with_the_bits_of_two_that_were_not(
+def test_two_processes_that_hung_failed_and_were_stopped_go_on_with_the_bits_of_two_that_did_not(
     prepared: PreparedData, run_of_two: Path, tmp_path: Path
 ) -> None:
     def train_on(fault: str) -> tuple[int, list[str]]:
-        stdout, stderr = (process := start(LAUNCHED, prepared, tmp_path, *SETTINGS, fault=fault)).communicate()
+        settings = (*SETTINGS, "training.watchdog_seconds=4")
+        stdout, stderr = (process := start(LAUNCHED, prepared, tmp_path, *settings, fault=fault)).communicate()
         assert stdout == ""
+        assert "Traceback" not in stderr
         return process.returncode, stderr.splitlines()
 
+    code, lines = train_on(in_update(9, "time.sleep(600)", rank=1))
+    assert code == 7
+    check_stacks(lines)
+    assert checkpoints(tmp_path / "run") == [6]
     raising = "raise DeviceError('the memory is full', where='cuda:1', hint='take less')"
-    fault = "from nmt_cli.errors import DeviceError\n" + in_update(15, raising, rank=1)
-    code, lines = train_on(fault)
+    code, lines = train_on("from nmt_cli.errors import DeviceError\n" + in_update(15, raising, rank=1))
+    assert lines[0] == "resuming run after update 6"
     assert (code, lines[-3:]) == (6, ["error: the memory is full", "at:    cuda:1", "fix:   take less"])
     assert lines[-4].startswith("update 14/50 ")
     assert checkpoints(tmp_path / "run") == [6, 12]
@@ -113,31 +120,22 @@ def test_two_processes_that_failed_and_were_stopped_end_with_the_bits_of_two_tha
     code, lines = train_on(in_update(27, "os.kill(os.getpid(), 2)", rank=1))
     assert (code, lines[-1]) == (130, "stopped after update 27, saved: the same command continues")
     assert lines[0] == "resuming run after update 12"
-    code, lines = train_on("")
-    assert code == 0, lines
-    assert lines[0] == "resuming run after update 27"
-    both = {*checkpoints(tmp_path / "run")} & {*checkpoints(run_of_two)}
-    assert both >= {12, 18, 24, 30, 36, 42, 48, 50}
-    for update in both:
+    assert checkpoints(tmp_path / "run") == [6, 12, 18, 24, 27]
+    for update in (6, 12, 18, 24):
         assert checkpoint(tmp_path / "run", update) == checkpoint(run_of_two, update), update
 
 
-def test_a_rank_that_hangs_ends_all_with_the_stack_of_each(prepared: PreparedData, tmp_path: Path) -> None:
-    fault = in_update(9, "time.sleep(600)", rank=1)
-    process = start(LAUNCHED, prepared, tmp_path, *SETTINGS, "training.watchdog_seconds=6", fault=fault)
-    _, stderr = process.communicate()
-    assert process.returncode == 7
-    assert "Traceback" not in stderr
-    first, *lines = stderr.partition("error: ")[2].splitlines()
-    assert first == "none of the ranks has made progress for 6 seconds: the training hangs"
-    assert lines[0] == "at:    training.watchdog_seconds"
-    assert lines[1].startswith("fix:   see in the stacks below what each rank waits for")
-    stacks = "\n".join(lines[2:]).split("rank ")
-    one, other = (next(part for part in stacks if part.startswith(f"{rank} of 2, process ")) for rank in (0, 1))
-    assert "in all_reduce" in one
-    assert "sitecustomize.py" in other
-    assert "all_reduce" not in other
-    assert checkpoints(tmp_path / "run") == [6]
+def check_stacks(lines: list[str]) -> None:
+    """What is said of a hang: three lines of an error, and the stack of each rank, which one waits for in vain."""
+    error = lines.index("error: none of the ranks has made progress for 4 seconds: the training hangs")
+    where, fix, *stacks = lines[error + 1 :]
+    assert where == "at:    training.watchdog_seconds"
+    assert fix.startswith("fix:   see in the stacks below what each rank waits for")
+    parts = "\n".join(stacks).split("rank ")
+    waits, hangs = (next(part for part in parts if part.startswith(f"{rank} of 2, process ")) for rank in (0, 1))
+    assert "in all_reduce" in waits
+    assert "sitecustomize.py" in hangs
+    assert "all_reduce" not in hangs
 
 
 def test_an_error_of_all_ranks_is_told_once_under_torchrun_too(prepared: PreparedData, tmp_path: Path) -> None:
@@ -146,6 +144,48 @@ def test_an_error_of_all_ranks_is_told_once_under_torchrun_too(prepared: Prepare
     assert process.returncode == 1  # torchrun's own
     assert stderr.count("error: ") == 1
     assert "training.updatse" in stderr
+
+
+@pytest.mark.parametrize("value", ["", "two", "0", "-1"])
+def test_a_world_size_that_is_no_number_is_an_error(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", value)
+    with pytest.raises(DeviceError) as caught:
+        train(prepared, tmp_path / "run")
+    assert caught.value.message == f"WORLD_SIZE is {value!r}, and no number of processes"
+    assert caught.value.hint.startswith("unset WORLD_SIZE")
+
+
+def test_a_number_of_gpus_for_ranks_that_torchrun_has_started_is_refused(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(UsageError) as caught:
+        train(prepared, tmp_path / "run", gpus=4)
+    error = caught.value
+    assert error.message == "--gpus 4 was given to one of 1 process(es) that torchrun, by WORLD_SIZE, has started"
+    assert error.hint == "leave out --gpus and set torchrun's --nproc-per-node, or unset WORLD_SIZE"
+
+
+def test_another_attempt_of_torchrun_does_not_restart_the_run(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stopped_after(3):
+        assert train(prepared, tmp_path / "run") == 75
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(prepared, tmp_path / "run", "training.updates=4", restart=True) == 0
+    assert [event["update"] for event in events(tmp_path / "run", "resume")] == [3]
+
+
+def test_all_ranks_take_the_checkpoint_of_the_first_whatever_they_see(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("training.checkpoint_every=2", "training.updates=6")
+    assert train(prepared, tmp_path / "run", *settings) == 0
+    monkeypatch.setattr(Ranks, "of_first", lambda self, value: 4.0 if value == 6 else value)
+    assert train(prepared, tmp_path / "run", "training.checkpoint_every=2", "training.updates=8") == 0
+    assert [event["update"] for event in events(tmp_path / "run", "resume")] == [4]
 
 
 def test_a_plain_process_is_alone_and_first() -> None:

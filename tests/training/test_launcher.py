@@ -22,7 +22,8 @@ Ranks = Callable[[str], int]
 @pytest.fixture
 def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
     """Launches three ranks that run the given Python in place of `nmt`."""
-    monkeypatch.chdir(tmp_path)  # python -m looks here first
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(launcher, "_GRACE_SECONDS", 1.0)
     monkeypatch.setattr(launcher, "_HASTE_SECONDS", 0.5)
     (tmp_path / "nmt_cli").mkdir()
@@ -45,7 +46,8 @@ def when_ready(folder: Path, *numbers: int, pause: float = 0.0) -> threading.Thr
     """Send this process signals, one after the other, once all three ranks are ready."""
 
     def send() -> None:
-        while len(list(folder.glob("ready*"))) < 3:
+        deadline = time.monotonic() + 60
+        while len(list(folder.glob("ready*"))) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
         for number in numbers:
             os.kill(os.getpid(), number)
@@ -99,6 +101,47 @@ def test_what_a_rank_does_between_the_signal_and_its_end_is_waited_for(
     assert len(list(tmp_path.glob("saved*"))) == 3
 
 
+def test_ranks_that_wait_for_one_that_ctrl_c_has_ended_do_not_wait_for_ever(
+    ranks: Ranks, passing: Callable[..., None]
+) -> None:
+    passing(signal.SIGINT)
+    start = time.monotonic()
+    deaf = "if rank != 1: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # as where all is within a call of C++
+    assert ranks(deaf + NOTE.format("SIGINT", 130).replace("signal.signal", "if rank == 1: signal.signal") + WAIT) == 130
+    assert time.monotonic() - start < 20
+
+
+def test_what_lies_in_the_working_directory_and_in_an_outer_environment_does_not_reach_the_ranks(
+    tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/tokenize.py").write_text("raise SystemExit(9)\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "work")
+    for name, value in {"TORCHELASTIC_RUN_ID": "outer", "RANK": "7", "MASTER_PORT": "1", "SLURM_PROCID": "3"}.items():
+        monkeypatch.setenv(name, value)
+    program = (
+        "import tokenize\nassert rank < 3\nassert 'TORCHELASTIC_RUN_ID' not in os.environ\n"
+        "assert os.environ['MASTER_PORT'] != '1'\nassert sys.stdin.read() == ''\n"
+    )
+    assert ranks(program) == 0
+
+
+def test_the_cursor_is_shown_again_where_the_first_rank_was_killed(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[bool] = []
+
+    class Console:
+        def show_cursor(self, show: bool) -> None:
+            shown.append(show)
+
+    monkeypatch.setattr(launcher.console, "is_interactive", lambda: True)
+    monkeypatch.setattr(launcher.console, "stderr_console", Console)
+    with pytest.raises(TrainingError):
+        ranks("os.kill(os.getpid(), signal.SIGKILL)\n")
+    assert shown == [True]
+
+
 def test_a_second_ctrl_c_does_not_wait_for_ranks_that_hang(ranks: Ranks, passing: Callable[..., None]) -> None:
     passing(signal.SIGINT, signal.SIGINT, pause=0.1)
     start = time.monotonic()
@@ -128,7 +171,7 @@ def test_a_rank_that_ends_without_a_word_is_named(ranks: Ranks) -> None:
 def test_the_failure_that_a_rank_has_told_of_is_not_told_again(ranks: Ranks, repository: Path) -> None:
     claim = (
         f"sys.path[:0] = ['{repository / 'src'}']\n"
-        "del sys.modules['nmt_cli']\nsys.path.remove(os.getcwd())\n"
+        "del sys.modules['nmt_cli']\nsys.path.remove(os.environ['PYTHONPATH'])\n"
         "from nmt_cli.training.bulletin import failure_before\n"
         "first = failure_before(6, is_consequence=False)\n"
         "sys.exit(6 if first is None else first.exit_code)\n"

@@ -77,6 +77,48 @@ def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
     assert (run / model).read_bytes() == (expected / model).read_bytes()
 
 
+SETTINGS_THAT_AVERAGE = {
+    "ema": ["training.ema=0.9"],
+    "muon": ["training.optimizer={name: muon}"],
+    "muon with ema": ["training.optimizer={name: muon}", "training.ema=0.9"],
+    "schedule_free": [
+        "training.optimizer={name: schedule_free}",
+        "training.schedule={name: constant, peak: 2e-3, warmup_updates: 10}",
+    ],
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("settings", SETTINGS_THAT_AVERAGE.values(), ids=SETTINGS_THAT_AVERAGE)
+def test_other_optimizers_and_averages_are_resumed_bitwise_too(
+    prepared: PreparedData, tmp_path: Path, settings: list[str], precision: str
+) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert train(prepared, whole, *settings, precision=precision) == 0
+    for update in (5, 8, 12):  # within an interval, to be validated, saved
+        with stopped_after(update):
+            assert train(prepared, run, *settings, precision=precision) == 75
+    assert train(prepared, run, *settings, precision=precision) == 0
+    assert checkpoints(run) == checkpoints(whole) == [6, 12, 18, 24]
+    for update in checkpoints(whole):
+        assert checkpoint(run, update) == checkpoint(whole, update), update
+    assert validations(run) == validations(whole)
+
+
+def test_few_checkpoints_are_those_of_a_training_that_was_not_stopped(prepared: PreparedData, tmp_path: Path) -> None:
+    settings = ("training.keep_last=2", "training.checkpoint_every=5")
+    assert train(prepared, tmp_path / "whole", *settings) == 0
+    run = tmp_path / "run"
+    for update, left in ((11, [5, 10, 11]), (13, [5, 10, 13]), (22, [15, 20, 22])):
+        with stopped_after(update):
+            assert train(prepared, run, *settings) == 75
+        assert checkpoints(run) == left
+    assert train(prepared, run, *settings) == 0
+    assert checkpoints(run) == checkpoints(tmp_path / "whole") == [20, 24]
+    for update in (20, 24):
+        assert checkpoint(run, update) == checkpoint(tmp_path / "whole", update)
+
+
 def test_when_it_validates_and_saves_changes_no_weight(
     prepared: PreparedData, whole: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -85,7 +127,7 @@ def test_when_it_validates_and_saves_changes_no_weight(
     with stopped_after(11):
         assert train(prepared, run, *others) == 75
     assert train(prepared, run, "validation.every=3", "training.checkpoint_every=4") == 0
-    assert checkpoints(run) == [5, 10, 11, 12, 16, 20, 24]
+    assert checkpoints(run) == [5, 10, 12, 16, 20, 24]  # that of the stop has made room
     expected, found = checkpoint(whole(), 24), checkpoint(run, 24)
     assert found[WEIGHTS] == expected[WEIGHTS]
     assert found[OPTIMIZER] == expected[OPTIMIZER]

@@ -165,6 +165,8 @@ def _size_table(report: dict[str, Any]) -> Table:
 
 def _summary_lines(report: dict[str, Any]) -> Iterator[str]:
     """What cleaning dropped, what training shares with the other splits, and two pairs in pieces."""
+    from nmt_cli.preparing.cleaning.rules import printable
+
     cleaning = report["cleaning"]
     dropped = {reason: facts["count"] for reason, facts in cleaning["dropped"].items() if facts["count"]}
     number = cleaning["read"] - cleaning["kept"]
@@ -178,7 +180,7 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[str]:
             )
     for example in report["examples"][:2]:
         for side in ("source", "target"):
-            yield f"{report['languages'][side]}: {' '.join(example[side]['pieces'])}"
+            yield f"{report['languages'][side]}: {printable(' '.join(example[side]['pieces']))}"
 
 
 def _recipe_for(corpus: str) -> str:

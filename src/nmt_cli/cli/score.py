@@ -17,15 +17,15 @@ from nmt_cli.cli.score_options import (
     parse_metrics,
     refuse_beside,
     refuse_without,
-    titles,
 )
 from nmt_cli.cli.score_segments import check_segment_options, print_segment_scores
 from nmt_cli.cli.score_tables import Comparison, Scores, as_json, print_scores
 from nmt_cli.cli.score_texts import TextNames, Texts, check_test_set_or_reference, read_texts
 from nmt_cli.errors import UsageError
+from nmt_cli.scoring.metric_names import MetricName
 
 if TYPE_CHECKING:
-    from nmt_cli.scoring.metrics import EvaluationSet, MetricName
+    from nmt_cli.scoring.metrics import EvaluationSet
     from nmt_cli.scoring.significance import TestName
 
 _DEFAULT_METRICS = "bleu,chrf,ter"
@@ -49,10 +49,13 @@ TestSetOption = Annotated[
     str | None, typer.Option("--test-set", "-t", metavar="NAME", help="sacreBLEU's test set, such as wmt14/full.")
 ]
 LanguagesOption = Annotated[
-    str | None, typer.Option("--languages", "-l", metavar="en-de", help="Of the test set, and for paper-bleu.")
+    str | None,
+    typer.Option(
+        "--languages", "-l", metavar="en-de", help="Of the test set or the texts: for the tokens of bleu, paper-bleu."
+    ),
 ]
 MetricsOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--metrics", "-m", metavar="NAMES", help="Of bleu, paper-bleu, chrf, chrf++, ter, comet; else bleu,chrf,ter."
     ),
@@ -129,24 +132,26 @@ def score(
         others |= {"--confidence": confidence, "--baseline": baselines, "--paired": paired}
         others |= {"--sentence": by_sentence, "--differences": differences, "--fail-under": fail_under}
         refuse_beside("--model", others, why="it gives the probability of REF, which is no score of a translation")
+        if test_set is None:
+            refuse_without("-t", {"-l": languages})
         how = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
         print_forced_scores(read_texts(files), how, with_tokens=tokens, as_object=as_object)
         return
     refuse_without("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
     files = replace(files, hypotheses=hypotheses or ["-"])
-    wanted = parse_metrics(_DEFAULT_METRICS if metrics is None else metrics)
+    wanted = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], wanted)
     _check_options(files, wanted, comet_model=comet_model, device=device, paired=paired)
-    if by_sentence or differences is not None:
+    of_segments = by_sentence or differences is not None
+    if of_segments:
         beside = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
         check_segment_options(files, wanted, beside, by_sentence=by_sentence, differences=differences)
-        texts = read_texts(files)
-        against = _evaluation_set(texts, wanted, comet_model=comet_model, device=device)
+    texts = read_texts(files)
+    against = _evaluation_set(texts, wanted, comet_model=comet_model, device=device)
+    if of_segments:
         print_segment_scores(texts, against, wanted, differences=differences, as_object=as_object)
         return
-    texts = read_texts(files)
     _check_resampled(texts, confidence=confidence)
-    against = _evaluation_set(texts, wanted, comet_model=comet_model, device=device)
     scores = _measure(texts, against, wanted, confidence=confidence, test="ar" if paired == "ar" else "bs")
     if as_object:
         typer.echo(as_json(scores))
@@ -166,8 +171,8 @@ def _check_options(
     if "comet" not in metrics:
         refuse_without("-m comet", {"--comet-model": comet_model})
         refuse_without("-m comet or --model", {"--device": device})
-    if "paper-bleu" not in metrics and files.test_set is None:
-        refuse_without("-t or -m paper-bleu", {"-l": files.languages})
+    if files.test_set is None and not {"bleu", "paper-bleu"} & set(metrics):
+        refuse_without("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
     has_source = files.source is not None or files.test_set is not None
     check_needs(metrics, languages=files.languages, has_source=has_source)
 
@@ -199,7 +204,7 @@ def _evaluation_set(
         references=[text.lines for text in texts.references],
         sources=None if texts.source is None else texts.source.lines,
         target_language=texts.target_language,
-        test_set=texts.test_set,
+        test_set=None if texts.test_set is None or texts.languages is None else (texts.test_set, texts.languages),
         comet=comet,
     )
 
@@ -215,18 +220,19 @@ def _measure(
     names = [text.name for text in texts.hypotheses]
     comparisons = []
     if texts.baselines:
-        for baseline in texts.baselines:
-            for scores in paired_scores(baseline.lines, systems, against, metrics=metrics, test=test):
-                said = verdict(scores, baseline=baseline.name, systems=names, test=test)
-                comparisons.append(Comparison(baseline.name, scores, said))
-        comparisons.sort(key=lambda comparison: titles(metrics).index(comparison.scores[0].report.metric))
-        of_first = [comparison for comparison in comparisons if comparison.baseline == texts.baselines[0].name]
-        reports = [[one.scores[place].report for one in of_first] for place in range(1, len(systems) + 1)]
+        baselines = [text.lines for text in texts.baselines]
+        by_metric = paired_scores(baselines, systems, against, metrics=metrics, test=test)
+        comparisons = [
+            Comparison(baseline.name, scores, verdict(scores, baseline=baseline.name, systems=names, test=test))
+            for of_metric in by_metric
+            for baseline, scores in zip(texts.baselines, of_metric, strict=True)
+        ]
+        reports = [[of_metric[0][place].report for of_metric in by_metric] for place in range(1, len(systems) + 1)]
     else:
         reports = score_systems(systems, against, metrics=metrics, confidence=confidence)
     notes = []
-    if "paper-bleu" in metrics and texts.target_language is not None:
+    if "paper-bleu" in metrics and texts.languages is not None:
         from nmt_cli.scoring.paper_bleu import comparable
 
-        notes.append(comparable(texts.target_language))
+        notes.append(comparable(texts.languages))
     return Scores(texts, reports, spread(reports) if len(systems) > 1 else [], comparisons, notes)

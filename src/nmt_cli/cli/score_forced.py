@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,13 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
     if len(texts.references) > 1:
         message = f"--model takes one REF, not {len(texts.references)}"
         raise UsageError(message, where="REF", hint="run it once for each of them")
+    from nmt_cli.bundle.directory import model_of_run
+    from nmt_cli.bundle.kinds import kind_of
     from nmt_cli.scoring.forced import ForcedDecoder, Perplexity
 
+    if kind_of(options.model) == "run":
+        options = replace(options, model=model_of_run(options.model))
+        logger.info("model: %s", options.model)
     decoder = ForcedDecoder.from_pretrained(
         options.model, device=options.device, precision=options.precision, batch_tokens=options.batch_tokens
     )

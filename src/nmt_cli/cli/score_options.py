@@ -5,38 +5,17 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from nmt_cli.errors import ScoreError, UsageError
+from nmt_cli.scoring.metric_names import TITLES, MetricName
 
-if TYPE_CHECKING:
-    from nmt_cli.scoring.metrics import MetricName
-
-_METRICS: dict[str, MetricName] = {
-    "bleu": "bleu",
-    "paper-bleu": "paper-bleu",
-    "chrf": "chrf",
-    "chrf2": "chrf",
-    "chrf++": "chrf++",
-    "chrf2++": "chrf++",
-    "ter": "ter",
-    "comet": "comet",
-}
-_ALL = "bleu,paper-bleu,chrf,chrf++,ter,comet"
-# As in scoring.metrics, which is imported late.
-_TITLES: dict[MetricName, str] = {
-    "bleu": "BLEU",
-    "paper-bleu": "paper-BLEU",
-    "chrf": "chrF2",
-    "chrf++": "chrF2++",
-    "ter": "TER",
-    "comet": "COMET",
-}
+# By their names and by their titles: BLEU, chrF2.
+_METRICS = {title.lower(): name for name, title in TITLES.items()} | {str(name): name for name in TITLES}
 
 
-def parse_metrics(text: str) -> list[MetricName]:
-    """The metrics of `-m`, each once; paper-bleu brings sacreBLEU's BLEU with it, to be read beside it."""
-    names = [_metric(name, where="-m") for name in text.split(",")]
+def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
+    """The metrics of all `-m`, each once; paper-bleu brings sacreBLEU's BLEU with it, to be read beside it."""
+    names = [_metric(name, where="-m") for text in texts for name in text.split(",")]
     if "paper-bleu" in names and "bleu" not in names:
         names.insert(names.index("paper-bleu") + 1, "bleu")
     return list(dict.fromkeys(names))
@@ -56,21 +35,17 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[st
             hint = "bound BLEU or chrF2 instead, for example --fail-under BLEU=25"
             raise UsageError("a lower TER is a better one, so --fail-under cannot bound it", where=where, hint=hint)
         if metric not in metrics:
-            message = f"--fail-under bounds {_TITLES[metric]}, but -m does not ask for it"
+            message = f"--fail-under bounds {TITLES[metric]}, but -m does not ask for it"
             raise UsageError(message, where=where, hint=f"write -m {','.join([*metrics, metric])}")
-        bounds[_TITLES[metric]] = _bound(value, metric, where=where)
+        bound = _bound(value, metric, where=where)
+        bounds[TITLES[metric]] = max(bound, bounds.get(TITLES[metric], bound))
     return bounds
 
 
-def titles(metrics: Sequence[MetricName]) -> list[str]:
-    """What the metrics are called in tables."""
-    return [_TITLES[name] for name in metrics]
-
-
 def check_bounds(values: Mapping[str, float], bounds: Mapping[str, float]) -> None:
-    """Raise ScoreError where a value, by title, is below its bound; shown with digits enough to see it."""
+    """Raise ScoreError where a value, by title, does not reach its bound; shown with digits enough to see it."""
     for title, bound in bounds.items():
-        if values[title] < bound:
+        if not values[title] >= bound:  # no number, as COMET may give, reaches none
             digits = 2
             while digits < 17 and float(f"{values[title]:.{digits}f}") >= bound:
                 digits += 1
@@ -108,7 +83,7 @@ def _metric(name: str, *, where: str) -> MetricName:
     key = name.strip().lower()
     if key not in _METRICS:
         near = difflib.get_close_matches(key, _METRICS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"take one or more of {_ALL}"
+        hint = f"did you mean {near[0]}?" if near else f"take one or more of {','.join(TITLES)}"
         raise UsageError(f"there is no metric {name.strip()!r}", where=where, hint=hint)
     return _METRICS[key]
 
@@ -119,7 +94,7 @@ def _bound(value: str, metric: MetricName, *, where: str) -> float:
     except ValueError:
         bound = math.nan
     if not math.isfinite(bound):
-        hint = f"for example --fail-under {_TITLES[metric]}={'0.8' if metric == 'comet' else '25'}"
+        hint = f"for example --fail-under {TITLES[metric]}={'0.8' if metric == 'comet' else '25'}"
         raise UsageError(f"the bound {value!r} is not a number", where=where, hint=hint)
     return bound
 

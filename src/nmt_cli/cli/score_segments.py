@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nmt_cli.cli.score_options import refuse_beside
-from nmt_cli.cli.score_tables import digits_of, is_terminal, number
+from nmt_cli.cli.score_tables import is_terminal, number
 from nmt_cli.cli.score_texts import TextNames, Texts, identity
 from nmt_cli.errors import UsageError
+from nmt_cli.scoring.metric_names import MetricName, digits_of
 
 if TYPE_CHECKING:
-    from nmt_cli.scoring.metrics import EvaluationSet, MetricName
+    from nmt_cli.scoring.metrics import EvaluationSet
     from nmt_cli.scoring.segment_scores import SegmentScores
 
 logger = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nmt_cli.cli.score_texts import Texts, identity
+from nmt_cli.scoring.metric_names import digits_of
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import ScoreReport
@@ -62,7 +63,7 @@ def print_scores(scores: Scores) -> None:
         header, rows = _of_one(scores.reports[0])
     notes = [*(comparison.verdict for comparison in scores.comparisons), *scores.notes]
     if is_terminal():
-        print_table(header, rows, notes=notes)
+        _print_table(header, rows, notes=notes)
         return
     if len(scores.texts.systems) > 1:
         typer.echo("\t".join(header))
@@ -74,30 +75,23 @@ def print_scores(scores: Scores) -> None:
         logger.info("%s", note)
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, notes: Sequence[str]) -> None:
-    """A table on a terminal; signatures, which are long, stand below it where there are other columns enough."""
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, notes: Sequence[str]) -> None:
+    """A table on a terminal, and below it the signatures, each on a line that can be copied whole."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
-    apart = header[-1] == "signature" and len(header) > 4
-    signatures = dict.fromkeys(f"{row[0]}  {row[-1]}" for row in rows if row[-1]) if apart else {}
-    shown = len(header) - 1 if apart else len(header)
     table = Table(box=None, pad_edge=False)
-    for title in header[:shown]:
-        is_text = title in ("metric", "system", "baseline", "signature")
-        table.add_column(
-            title,
-            justify="left" if is_text else "right",
-            style="bold" if title == "score" else "dim" if title == "signature" else None,
-            overflow="fold",
-        )
+    for title in header[:-1]:
+        is_text = title in ("metric", "system", "baseline")
+        style = "bold" if title == "score" else None
+        table.add_column(title, justify="left" if is_text else "right", style=style, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row[:shown]))
+        table.add_row(*(Text(cell) for cell in row[:-1]))
     console.print(table)
-    for signature in signatures:
-        console.print(Text(signature, style="dim"))
+    for signature in dict.fromkeys(f"{row[0]}  {row[-1]}" for row in rows if row[-1]):
+        console.print(Text(signature, style="dim"), soft_wrap=True)
     for note in notes:
         console.print(Text(note))
 
@@ -123,11 +117,6 @@ def number(metric: str, value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.{digits_of(metric)}f}"
-
-
-def digits_of(metric: str) -> int:
-    """Digits behind the point."""
-    return 4 if metric == "COMET" else 2
 
 
 def _of_one(reports: Sequence[ScoreReport]) -> tuple[list[str], list[list[str]]]:

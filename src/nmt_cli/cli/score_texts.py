@@ -30,14 +30,19 @@ class TextNames:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts, all of as many lines; `test_set` is a name of sacreBLEU's with the language pair."""
+    """The texts, all of as many lines; `test_set` is a name of sacreBLEU's, `languages` a pair such as en-de."""
 
     references: list[Segments]
     hypotheses: list[Segments]
     baselines: list[Segments]
     source: Segments | None
-    test_set: tuple[str, str] | None
-    target_language: str | None
+    test_set: str | None
+    languages: str | None
+
+    @property
+    def target_language(self) -> str | None:
+        """The code of the language translated into, without a country: pt for en-PT_br."""
+        return None if self.languages is None else self.languages.lower().partition("-")[2].partition("_")[0]
 
     @property
     def num_lines(self) -> int:
@@ -58,7 +63,7 @@ class Texts:
         if self.source is not None:
             described["source"] = identity(self.source)
         if self.test_set is not None:
-            described["test_set"] = {"name": self.test_set[0], "languages": self.test_set[1]}
+            described["test_set"] = {"name": self.test_set, "languages": self.languages}
         return described
 
 
@@ -71,14 +76,14 @@ def read_texts(names: TextNames) -> Texts:
     """The texts; UsageError where the arguments do not go together, DataError where the texts do not."""
     from nmt_cli.scoring.segments import check_hypothesis, check_lengths, check_reference, read_segments
 
+    _check_stdin(names)
+    _check_systems(names)
     source, references, languages = names.source, list(names.references), _checked_languages(names.languages)
     if names.test_set is not None:
         from nmt_cli.scoring.testsets import find_test_set
 
         found = find_test_set(names.test_set, languages)
         source, references = source or str(found.source), [str(file) for file in found.references]
-    _check_stdin(names, references=references)
-    _check_baselines(names)
 
     def read(name: str) -> Segments:
         return read_segments(name, stdin=sys.stdin.buffer)
@@ -88,8 +93,8 @@ def read_texts(names: TextNames) -> Texts:
         hypotheses=[read(name) for name in names.hypotheses],
         baselines=[read(name) for name in names.baselines],
         source=None if source is None else read(source),
-        test_set=None if names.test_set is None or languages is None else (names.test_set, languages),
-        target_language=None if languages is None else languages.partition("-")[2],
+        test_set=names.test_set,
+        languages=languages,
     )
     texts.references.extend(map(read, references))
     for text in texts.systems:
@@ -117,9 +122,9 @@ def _checked_languages(languages: str | None) -> str | None:
     raise UsageError(f"-l takes two languages, not {languages!r}", where="-l", hint="for example -l en-de")
 
 
-def _check_stdin(names: TextNames, *, references: Sequence[str]) -> None:
+def _check_stdin(names: TextNames) -> None:
     """Raise UsageError where several texts are to come from stdin, or one from a terminal."""
-    roles = {"hypothesis": names.hypotheses, "baseline": names.baselines, "reference": references}
+    roles = {"hypothesis": names.hypotheses, "baseline": names.baselines, "reference": names.references}
     roles["source"] = [] if names.source is None else [names.source]
     waiting = [role for role, files in roles.items() for file in files if file == _STDIN]
     if len(waiting) > 1:
@@ -132,7 +137,7 @@ def _check_stdin(names: TextNames, *, references: Sequence[str]) -> None:
         raise UsageError(message, where="stdin", hint=hint)
 
 
-def _check_baselines(names: TextNames) -> None:
+def _check_systems(names: TextNames) -> None:
     """Raise UsageError where one file is to be two systems."""
     systems = [*names.hypotheses, *names.baselines]
     for name in systems:

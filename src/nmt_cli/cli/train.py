@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, DeviceError, NmtError
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, DeviceError, NmtError, UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.cli.dry_run import Pieces
@@ -118,7 +118,9 @@ def _train(
     ):
         if ranks.is_first:
             _name_corpus(data.manifest, recipe)
-            open_or_begin(directory, recipe, data, command=command, restart=restart, init_from=init_from)
+            is_first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # of those that torchrun makes
+            begin_anew = restart and is_first_attempt
+            open_or_begin(directory, recipe, data, command=command, restart=begin_anew, init_from=init_from)
         ranks.wait()
         ending = _run_trainer(directory, data, ranks, command=command)
         ranks.leave()
@@ -172,9 +174,19 @@ def _name_corpus(manifest: Manifest, recipe: Recipe) -> None:
 
 def _world_size(device: str, gpus: int | None) -> int:
     """How many devices share an update: the ranks that were started, else --gpus, else all GPUs, else the CPU."""
-    if "WORLD_SIZE" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
-    return gpus or max(_num_gpus(device), 1)
+    return _num_started() or gpus or max(_num_gpus(device), 1)
+
+
+def _num_started() -> int | None:
+    """The processes of this training, as our launcher or torchrun tells each of them; None where it is on its own."""
+    value = os.environ.get("WORLD_SIZE")
+    if value is not None and not (value.isdecimal() and int(value)):
+        raise DeviceError(
+            f"WORLD_SIZE is {value!r}, and no number of processes",
+            where="environment",
+            hint="unset WORLD_SIZE, or start the ranks with torchrun -m nmt_cli train ...",
+        )
+    return None if value is None else int(value)
 
 
 def _num_gpus(device: str) -> int:
@@ -186,17 +198,22 @@ def _num_gpus(device: str) -> int:
 
 def _spread_over_gpus(device: str, gpus: int | None) -> None:
     """Where several GPUs are to be used, let a rank for each train, and end with their code; in a rank, do nothing."""
-    if "WORLD_SIZE" in os.environ:
-        return
     from nmt_cli.devices import choose_device
+    from nmt_cli.training.launcher import LAUNCHER, launch
 
+    if (started := _num_started()) is not None:
+        if gpus is not None and LAUNCHER not in os.environ:
+            raise UsageError(
+                f"--gpus {gpus} was given to one of {started} process(es) that torchrun, by WORLD_SIZE, has started",
+                where="--gpus",
+                hint="leave out --gpus and set torchrun's --nproc-per-node, or unset WORLD_SIZE",
+            )
+        return
     choose_device(device)
     available = _num_gpus(device)
     if gpus is not None and gpus > available:
         raise _too_few_gpus(gpus, available, device=device)
     if (num_ranks := _world_size(device, gpus)) > 1:
-        from nmt_cli.training.launcher import launch
-
         raise typer.Exit(launch(sys.argv[1:], num_ranks=num_ranks))
 
 

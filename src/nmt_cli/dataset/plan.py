@@ -35,10 +35,12 @@ class _Record(BaseModel):
 
 
 class PlanKey(_Record):
-    """All that a plan follows from; `data` is the fingerprint of the prepared data."""
+    """All that a plan follows from; `data`, the data's fingerprint, is of what was asked for, the counts of what came."""
 
     data: str
     num_pairs: int
+    src_tokens: int
+    tgt_tokens: int
     batch_tokens: int
     max_positions: int
     seed: int

@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 def open_plan(data: PreparedData, *, key: PlanKey, fallback: Path, anew: bool) -> Plan:
     """The plan of an epoch of the training split, found, or else built by one process while the others wait for it.
 
-    It lies in the data's directory or, where that cannot be written, in `fallback`. `anew` builds it even where it is.
-    Raises DataError where neither can be written.
+    It lies in the data's directory or, where that cannot be written or is full, in `fallback`. `anew` builds it even
+    where it is. Raises DataError where neither can be written.
     """
     beside, other = data.directory / PLANS, fallback / PLANS
     for folder in () if anew else (beside, other):
@@ -36,20 +36,20 @@ def open_plan(data: PreparedData, *, key: PlanKey, fallback: Path, anew: bool) -
             return plan
     try:
         return _find_or_build(beside, data, key, anew=anew)
-    except _NotOurs as problem:
+    except _Unwritable as problem:
         _log.info("the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem)
     try:
         return _find_or_build(other, data, key, anew=anew)
-    except _NotOurs as problem:
+    except _Unwritable as problem:
         raise DataError(
             f"the plan of the epoch can be written neither to {beside} nor to {other}: {problem}",
             where=str(other),
-            hint="choose another folder with -o",
+            hint="free some space there, or choose another folder with -o",
         ) from None
 
 
-class _NotOurs(Exception):  # says where a plan goes
-    """A folder that cannot be made, locked or written."""
+class _Unwritable(DataError):
+    """A folder that cannot be made, locked or written, or is full: says where a plan goes."""
 
 
 def _find_or_build(folder: Path, data: PreparedData, key: PlanKey, *, anew: bool) -> Plan:
@@ -64,10 +64,10 @@ def _find_or_build(folder: Path, data: PreparedData, key: PlanKey, *, anew: bool
 def _find(folder: Path, key: PlanKey) -> Plan | None:
     """The plan with this key where it lies in the folder, whole."""
     directory = folder / key.name
-    if not directory.exists():
-        return None
     try:
-        return Plan(directory, key=key)
+        return Plan(directory, key=key) if directory.exists() else None
+    except PermissionError:
+        return None  # somebody else's, who keeps it to himself
     except DamagedPlan as problem:
         _log.warning("the plan %s: it is built anew", problem)
         return None
@@ -77,7 +77,7 @@ def _build(folder: Path, data: PreparedData, key: PlanKey) -> Plan:
     start = time.perf_counter()
     directory = folder / key.name
     files.clear_interrupted(folder, name="*")
-    with files.new_directory(directory, error=DataError) as temporary:
+    with files.new_directory(directory, error=_Unwritable) as temporary:
         planned = plan_epoch(data.split("train"), key=key)
         write_plan(
             temporary,
@@ -111,15 +111,19 @@ def _turn(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as problem:
-        raise _NotOurs(problem.strerror) from None
+        raise _unwritable(folder, problem) from None
     try:
-        _lock(descriptor)
+        _lock(folder, descriptor)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def _unwritable(folder: Path, problem: OSError) -> _Unwritable:
+    return _Unwritable(problem.strerror, where=str(folder), hint="choose another folder with -o")
+
+
+def _lock(folder: Path, descriptor: int) -> None:
     patient_until = time.monotonic() + _NOTICED_SECONDS
     try:
         while time.monotonic() < patient_until:
@@ -130,4 +134,4 @@ def _lock(descriptor: int) -> None:
         _log.info("waiting for the plan that another process builds")
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as problem:  # of a file system without locks
-        raise _NotOurs(problem.strerror) from None
+        raise _unwritable(folder, problem) from None

@@ -192,6 +192,6 @@ def _scratch(size: int, code: str) -> npt.NDArray[np.unsignedinteger]:
     """An array in pages of its own, given back when it goes: malloc, told to keep freed blocks, would keep them."""
     dtype = np.dtype(code)
     pages = mmap.mmap(-1, max(size, 1) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # of kernels without huge pages
+    with suppress(OSError, AttributeError):  # of kernels, and systems, without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype=dtype, count=size)

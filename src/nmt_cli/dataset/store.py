@@ -105,8 +105,9 @@ class _File:
 
     def parts(self, sizes: list[int], places: list[int]) -> bytes:
         file = self._file
-        for size, place in zip(sizes, places, strict=True):
-            os.posix_fadvise(file, place, size, os.POSIX_FADV_WILLNEED)
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            for size, place in zip(sizes, places, strict=True):
+                os.posix_fadvise(file, place, size, os.POSIX_FADV_WILLNEED)
         content = b"".join([os.pread(file, size, place) for size, place in zip(sizes, places, strict=True)])
         if len(content) != sum(sizes):
             raise DataError(

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 import torch
 
@@ -16,8 +15,7 @@ from nmt_cli.decoding.batches import search_batches
 from nmt_cli.decoding.options import check_nbest, with_options
 from nmt_cli.decoding.search import Hypothesis
 from nmt_cli.decoding.splitting import split_line
-from nmt_cli.devices import PrecisionChoice, choose_device, choose_precision
-from nmt_cli.errors import UsageError
+from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.recipe.schema import DecodingConfig
 
 logger = logging.getLogger(__name__)
@@ -54,7 +52,7 @@ class Translator:
 
         ModelError where the directory is no model or a damaged one, DeviceError where there is no such device.
         """
-        choice = _checked(precision)
+        choice = parse_precision(precision)
         chosen = choose_device(device)
         is_bf16 = choose_precision(choice, device=chosen, training=False) == "bf16"
         dtype = torch.bfloat16 if is_bf16 else torch.float32
@@ -159,13 +157,3 @@ class _Line:
 def _in_one_line(text: str) -> str:
     """The text without line breaks, which byte pieces can spell: n lines in, n lines out."""
     return text.replace("\r", " ").replace("\n", " ")
-
-
-def _checked(precision: str) -> PrecisionChoice:
-    choices: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
-    for choice in choices:
-        if precision == choice:
-            return choice
-    raise UsageError(
-        f"there is no precision called {precision!r}", where="--precision", hint=f"take one of: {', '.join(choices)}"
-    )

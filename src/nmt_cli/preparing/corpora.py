@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticSerializationError
 
 from nmt_cli.errors import UsageError
 from nmt_cli.preparing.sources.kinds import CODE, DemoGenerator, LanguagePair, Source, Sources, Split
@@ -130,6 +131,16 @@ class Corpus(Section):
                 "only sources of training text have a weight: every line of validation and test text is taken once",
                 "remove weight there",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _is_unicode(self) -> Corpus:
+        try:
+            self.model_dump_json()
+        except PydanticSerializationError:
+            raise ValueError(
+                "a text or the name of a file in it is not valid Unicode", "give files names in UTF-8"
+            ) from None
         return self
 
     def sources(self, split: Split) -> list[Source]:

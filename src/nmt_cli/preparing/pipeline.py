@@ -56,6 +56,8 @@ def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_worker
     Raises DataError for sources that cannot be used, an output that holds something else, or a full disk; what is
     finished by then stays in `output.partial`, and the same call continues after it.
     """
+    if output.is_symlink():
+        output = output.resolve()  # a folder takes its place by renaming, which would put it where the link is
     key = _declared(located, find_inputs(located))
     if is_finished(output, located.corpus, key=key, overwrite=overwrite):
         discard_work(output)

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,9 @@ class WorkFolder:
             return None
 
     def discard_stages(self) -> None:
-        """Remove the finished stages."""
+        """Remove all stages, each so that a kill leaves it whole or gone."""
         for record in sorted(self.path.glob(f"*/{_RECORD}")):
-            shutil.rmtree(record.parent)
+            remove_directory(record.parent)
 
 
 @contextmanager
@@ -123,10 +124,11 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
 
 
 def discard_work(output: Path) -> None:
-    """Remove what an interrupted preparation of an output has left beside it; a folder that is not ours stays."""
+    """Remove what an interrupted preparation of an output has left beside it; a work folder that is not ours stays."""
     path = work_path(output)
     if path.is_dir() and _is_ours(path):
         with open_work_folder(output) as work:
+            clear_interrupted(output.parent, name=escape(output.name))
             work.discard_stages()
 
 
@@ -191,4 +193,4 @@ def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
     for path, value in here.items():
         if path[0] not in _WITHOUT_EFFECT and there.get(path) != value:
             return f"{'.'.join(path)} is {there.get(path)} there, {value} here"
-    return "its input files had other contents"
+    return "its sources had other contents, or were read in another way"

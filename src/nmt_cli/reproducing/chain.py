@@ -38,10 +38,14 @@ def run_chain(plan: Plan, stages: Sequence[Stage], machine: Machine) -> Outcome:
     Raises DataError before a stage where a disk is too small for what is left.
     """
     measured: list[tuple[Stage, Sequence[Figure]]] = []
+    ended: Ended | None = None
     for number, stage in enumerate(stages, 1):
         place = f"[{number}/{len(stages)}] {stage.name}"
+        if ended is not None and ended.was_stopped:
+            return Outcome(measured, stopped_at=stage, ended=ended)
         if stage.is_finished():
             logger.info("\n%s: finished before", place)
+            figures = list(stage.figures())
         else:
             left = [later.needs(machine) for later in stages[number - 1 :] if not later.is_finished()]
             check_disk(left, is_rehearsal=plan.rehearsal is not None)
@@ -51,9 +55,10 @@ def run_chain(plan: Plan, stages: Sequence[Stage], machine: Machine) -> Outcome:
             ended = _run(stage)
             if ended.code:
                 return Outcome(measured, stopped_at=stage, ended=ended)
-            for figure in stage.figures():
+            figures = list(stage.figures())
+            for figure in figures:
                 logger.info("      %s", in_a_line(figure))
-        measured.append((stage, list(stage.figures())))
+        measured.append((stage, figures))
     return Outcome(measured)
 
 

@@ -38,9 +38,15 @@ class Decoding(Stage):
 
     @property
     def arguments(self) -> list[str]:
-        """The model, the text, and the file of the translation, which replaces one of another model."""
-        output = str(translation(self.plan, self.held_out))
-        return ["decode", "-m", str(self._model), "-i", str(self._source), "-o", output, "--overwrite"]
+        """The model, the text, the file of the translation, which replaces one of another model, and the search.
+
+        A model keeps the search of the recipe that it was trained with; this is that of the recipe at hand.
+        """
+        search, output = self.plan.recipe.decoding, str(translation(self.plan, self.held_out))
+        files = ["-m", str(self._model), "-i", str(self._source), "-o", output, "--overwrite"]
+        penalty = ["--length-penalty", str(search.length_penalty), "--length-penalty-form", search.length_penalty_form]
+        extra = ["--max-extra-tokens", str(search.max_extra_tokens)]
+        return ["decode", *files, "--beam", str(search.beam), *penalty, *extra]
 
     def begin(self) -> None:
         """Write the first lines of the text and its reference, for a rehearsal."""
@@ -124,8 +130,7 @@ class Scoring(Stage):
         """The scores, with their signatures."""
         scores: dict[str, Any] = read_json(self.stdout, error=DataError, hint=_AGAIN)["scores"]
         for title, name in _SCORES.items():
-            if found := scores.get(title):
-                yield self.figure(name, found["score"], detail=found["signature"])
+            yield self.figure(name, scores[title]["score"], detail=scores[title]["signature"])
 
 
 def source_text(plan: Plan, held_out: HeldOut) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nmt_cli.errors import UsageError
 from nmt_cli.preparing.corpora import Corpus, load_corpus
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
@@ -52,8 +53,17 @@ class Plan:
 def make_plan(
     experiment: Experiment, *, settings: Sequence[str], limit: int | None, data: Path | None, run: Path | None
 ) -> Plan:
-    """The plan of an experiment, or, with a limit of pairs, of its rehearsal; RecipeError for wrong settings."""
+    """The plan of an experiment, or, with a limit of pairs, of its rehearsal; RecipeError for wrong settings.
+
+    UsageError for the setting of another corpus.
+    """
     recipe = load_recipe(experiment.recipe, overrides=settings)
+    if recipe.corpus != experiment.corpus:
+        raise UsageError(
+            f"{experiment.name} is reproduced on {experiment.corpus}, not on {recipe.corpus}",
+            where="--set corpus",
+            hint="leave it out; another corpus takes nmt prepare, nmt train, nmt average, nmt decode and nmt score",
+        )
     corpus = load_corpus(experiment.corpus, overrides=()).corpus
     rehearsal = None
     if limit is not None:

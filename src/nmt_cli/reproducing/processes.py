@@ -32,8 +32,8 @@ class Ended:
 
     @property
     def was_stopped(self) -> bool:
-        """True where it ended for a signal that was passed on."""
-        return self.code != 0 and self.signal is not None
+        """True where a signal was passed on: a stage may still have come to its end, but no other is to begin."""
+        return self.signal is not None
 
     @property
     def exit_code(self) -> int:

@@ -42,17 +42,17 @@ def conclusion(plan: Plan, outcome: Outcome) -> str:
     """What the figures come to, in a sentence."""
     if outcome.stopped_at is not None:
         return f"The chain stopped at {outcome.stopped_at.name}; the same command goes on there."
+    figures = [(stage.name, figure) for stage, found in outcome.figures for figure in found]
+    unlike = [f"{name}: {figure.name}" for name, figure in figures if figure.standing in ("below", "above")]
+    others = f"; not as expected: {', '.join(unlike)}" if unlike else ""
     if plan.rehearsal is not None:
-        unlike = [
-            figure.name for _, found in outcome.figures for figure in found if figure.standing in ("below", "above")
-        ]
-        counts = f"; not as expected: {', '.join(unlike)}" if unlike else ""
         return (
-            f"A rehearsal on {plan.rehearsal.limit:,} pairs: every stage has run, and its scores mean nothing{counts}."
+            f"A rehearsal on {plan.rehearsal.limit:,} pairs: every stage has run, and its scores mean nothing{others}."
         )
     if outcome.failures:
         return "Not reproduced: " + "; ".join(f"{figure.name} is {figure.verdict}" for _, figure in outcome.failures)
-    return f"Reproduced: the {plan.experiment.title} of the paper, within the tolerances."
+    changed = f", with {', '.join(plan.settings)}" if plan.settings else ""
+    return f"Reproduced: the paper BLEU of the {plan.experiment.title}{changed}{others or '; all is as expected'}."
 
 
 def _content(plan: Plan, stages: Sequence[Stage], outcome: Outcome, machine: Machine) -> dict[str, Any]:

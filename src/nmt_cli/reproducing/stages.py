@@ -80,14 +80,14 @@ class Preparation(Stage):
         """Nothing: the folder of the run, where records lie, is not there yet."""
 
     def needs(self, machine: Machine) -> Needs:
-        """Of the whole corpus, however many pairs are kept of it; a limit is read from the same downloads."""
+        """Of all pairs that are read; how many files a rehearsal downloads for them is not known before."""
         corpus, rehearsal = self.plan.corpus, self.plan.rehearsal
         known = int(self.plan.experiment.preparation["pairs read"].low)
         repositories = [source.repository for source in corpus.sources("train") if source.kind == "hub"]
         return needs.of_preparation(
             pairs=known if rehearsal is None else min(rehearsal.limit, known),
             sample_lines=corpus.tokenizer.sample_lines,
-            download_bytes=corpus.bytes if repositories else None,
+            download_bytes=corpus.bytes if repositories and rehearsal is None else None,
             data=self.plan.data,
             cache=needs.hub_cache(repositories[0]) if repositories else self.plan.data,
             machine=machine,

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import get_args
 
 import torch
 from torch import Tensor
 
 from nmt_cli.bundle import directory as model_directory
 from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.devices import PrecisionChoice, choose_device, choose_precision
+from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError
 from nmt_cli.model.packing import Packed, pack
 from nmt_cli.model.transformer import Transformer
@@ -94,7 +93,7 @@ class ForcedDecoder:
         `batch_tokens` bounds the source and target pieces computed at once; None takes the model's own bound for
         decoding. ModelError where the directory is no model, DeviceError where there is no such device.
         """
-        choice = _checked(precision)
+        choice = parse_precision(precision)
         if batch_tokens is not None and batch_tokens < 1:
             message = f"--batch-tokens is {batch_tokens}, but should be at least 1"
             raise UsageError(message, where="--batch-tokens", hint="leave --batch-tokens out")
@@ -210,13 +209,3 @@ def _batches(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
 
 def _perplexity(log_prob: float, count: int) -> float | None:
     return math.exp(min(-log_prob / count, 700.0)) if count else None
-
-
-def _checked(precision: str) -> PrecisionChoice:
-    choices: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
-    for choice in choices:
-        if precision == choice:
-            return choice
-    raise UsageError(
-        f"there is no precision called {precision!r}", where="--precision", hint=f"take one of: {', '.join(choices)}"
-    )

@@ -7,27 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from nmt_cli.errors import UsageError
 from nmt_cli.scoring.comet import Comet, SegmentMean
+from nmt_cli.scoring.metric_names import TITLES, MetricName
 from nmt_cli.scoring.paper_bleu import PaperBleu, PaperText
 
-MetricName = Literal["bleu", "paper-bleu", "chrf", "chrf++", "ter", "comet"]
-
-TITLES: dict[MetricName, str] = {
-    "bleu": "BLEU",
-    "paper-bleu": "paper-BLEU",
-    "chrf": "chrF2",
-    "chrf++": "chrF2++",
-    "ter": "TER",
-    "comet": "COMET",
-}
-_RESAMPLES = 1000
+RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +42,8 @@ class ScoreReport:
 class EvaluationSet:
     """What translations are measured against: references, each with a line for each segment, and what metrics want.
 
-    paper-bleu wants the code of the target language, such as de; comet its installation and the sources. `test_set` is
-    sacreBLEU's name of the set with the language pair, for the signatures.
+    paper-bleu wants the code of the target language, such as de, by which bleu chooses its tokens, too; comet wants its
+    installation and the sources. `test_set` is sacreBLEU's name of the set with the language pair, for the signatures.
     """
 
     references: Sequence[Sequence[str]]
@@ -80,7 +72,7 @@ class Scorer:
 
     def report(self, prepared: Sequence[str], *, confidence: bool) -> ScoreReport:
         """The score of one system, whose hypotheses are prepared."""
-        result = self.metric.corpus_score(prepared, None, n_bootstrap=_RESAMPLES if confidence else 1)
+        result = self.metric.corpus_score(prepared, None, n_bootstrap=RESAMPLES if confidence else 1)
         # sacreBLEU prints the half width, but gives it no public name.
         half_width = float(result._ci) if confidence else None
         signature = str(self.metric.get_signature())
@@ -141,9 +133,7 @@ def _make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool)
     references = against.references
     match name:
         case "bleu":
-            # force: no warning of tokenised text, which would name a parameter of sacreBLEU; segments.py has ours.
-            metric = BLEU(force=True, effective_order=of_segments, references=references)
-            return Scorer(name, metric, references, _untouched)
+            return Scorer(name, _bleu(against, of_segments=of_segments), references, _untouched)
         case "paper-bleu":
             if of_segments or against.target_language is None:
                 raise ValueError("paper-bleu is a score of a corpus in a known language")
@@ -160,6 +150,21 @@ def _make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool)
             return _comet_scorer(against)
         case other:
             assert_never(other)
+
+
+def _bleu(against: EvaluationSet, *, of_segments: bool) -> BLEU:
+    """sacreBLEU's BLEU, as its own command has it: tokens are 13a's but for Chinese, Japanese and Korean.
+
+    UsageError where the tokenizer of the language is not installed.
+    """
+    language = against.target_language or ""
+    try:
+        # force: no warning of tokenised text, which would name a parameter of sacreBLEU; segments.py has ours.
+        return BLEU(force=True, effective_order=of_segments, trg_lang=language, references=against.references)
+    except RuntimeError:
+        hint = f"pip install 'sacrebleu[{language}]', or leave bleu out of -m"
+        message = f"BLEU needs a tokenizer for the language {language!r} that is not installed"
+        raise UsageError(message, where="-m bleu", hint=hint) from None
 
 
 def _comet_scorer(against: EvaluationSet) -> Scorer:

@@ -16,8 +16,8 @@ from sacrebleu.metrics.bleu import BLEU, BLEUSignature
 
 logger = logging.getLogger(__name__)
 
-# Both characters around the hyphen are consumed, as in the script: in a-b-c only the first hyphen is split off.
-_COMPOUND = re.compile(r"(\S)-(\S)")
+# The bytes around the hyphen are consumed, as in the script: a-b-c is split at the first hyphen only, a-ö-c at both.
+_COMPOUND = re.compile(rb"(\S)-(\S)")
 # sacremoses leaves a final full stop at a number or an abbreviation, where tokenizer.perl splits it off.
 _FINAL_STOP = re.compile(r"(?<=[^\s.])\.$")
 _SPLITS_COMPOUNDS = frozenset({"de"})
@@ -49,7 +49,9 @@ class PaperText:
         """The tokens of a reference, with spaces between them."""
         tokens = self._tokenizer.tokenize(line.strip(), return_str=True, escape=True)
         tokens = _FINAL_STOP.sub(" .", tokens)
-        return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens) if self._splits_compounds else tokens
+        if not self._splits_compounds:
+            return tokens
+        return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode()
 
 
 class _PaperSignature(BLEUSignature):
@@ -73,9 +75,9 @@ class PaperBleu(BLEU):
         self.compounds = "split" if language in _SPLITS_COMPOUNDS else "whole"
 
 
-def comparable(language: str) -> str:
-    """With which published figures this score compares, and with which sacreBLEU's does."""
-    figures = {"de": "27.3 (base) and 28.4 (big)", "fr": "38.1 (base) and 41.8 (big)"}.get(language)
+def comparable(languages: str) -> str:
+    """With which published figures this score of a language pair compares, and with which sacreBLEU's does."""
+    figures = {"en-de": "27.3 (base) and 28.4 (big)", "en-fr": "38.1 (base) and 41.8 (big)"}.get(languages.lower())
     papers = f"the paper's {figures} on newstest2014 and " if figures else ""
     return (
         f"paper-BLEU compares with {papers}other multi-bleu scores of such tokens; BLEU compares with other papers' "

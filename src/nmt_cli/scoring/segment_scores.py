@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nmt_cli.scoring.metrics import EvaluationSet, MetricName, make_scorer
+from nmt_cli.scoring.metric_names import MetricName, lower_is_better
+from nmt_cli.scoring.metrics import EvaluationSet, make_scorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +16,11 @@ class SegmentScores:
     metric: str
     signature: str
     values: list[list[float]]
-    lower_is_better: bool
 
     def gain(self, segment: int, *, system: int, baseline: int) -> float:
         """By how much better a system's segment is than the baseline's; negative where it is worse."""
         difference = self.values[system][segment] - self.values[baseline][segment]
-        return -difference if self.lower_is_better else difference
+        return -difference if lower_is_better(self.metric) else difference
 
 
 def segment_scores(
@@ -34,7 +34,7 @@ def segment_scores(
     for name in metrics:
         scorer = make_scorer(name, against, of_segments=True, lengths=[len(system) for system in systems])
         values = [scorer.segment_scores(prepared) for prepared in scorer.prepare(systems)]
-        found.append(SegmentScores(scorer.title, str(scorer.metric.get_signature()), values, name == "ter"))
+        found.append(SegmentScores(scorer.title, str(scorer.metric.get_signature()), values))
     return found
 
 

@@ -12,13 +12,13 @@ from typing import Literal
 
 from sacrebleu.significance import PairedTest, Result
 
-from nmt_cli.scoring.metrics import EvaluationSet, MetricName, Scorer, ScoreReport, make_scorer
+from nmt_cli.scoring.metric_names import MetricName, digits_of, lower_is_better
+from nmt_cli.scoring.metrics import RESAMPLES, EvaluationSet, Scorer, ScoreReport, make_scorer
 
 TestName = Literal["bs", "ar"]
 
 TEST_TITLES: dict[TestName, str] = {"bs": "paired bootstrap resampling", "ar": "approximate randomisation"}
 LEVEL = 0.05
-_RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,25 @@ class Spread:
 
 
 def paired_scores(
-    baseline: Sequence[str],
+    baselines: Sequence[Sequence[str]],
     systems: Sequence[Sequence[str]],
     against: EvaluationSet,
     *,
     metrics: Sequence[MetricName],
     test: TestName,
-) -> list[list[PairedScore]]:
-    """By metric, the baseline's score and then that of each system, tested against the baseline.
+) -> list[list[list[PairedScore]]]:
+    """By metric and baseline, the baseline's score and then that of each system, tested against that baseline.
 
     A difference of exactly zero has a p-value of 1.
     """
-    lengths = [len(baseline), *map(len, systems)]
-    scorers = [make_scorer(name, against, of_segments=False, lengths=lengths) for name in metrics]
-    return [_paired_scores(scorer, [baseline, *systems], test=test) for scorer in scorers]
+    texts = [*baselines, *systems]
+    found = []
+    for name in metrics:
+        scorer = make_scorer(name, against, of_segments=False, lengths=[len(text) for text in texts])
+        prepared = scorer.prepare(texts)
+        others = prepared[len(baselines) :]
+        found.append([_paired_scores(scorer, [first, *others], test=test) for first in prepared[: len(baselines)]])
+    return found
 
 
 def spread(runs: Sequence[Sequence[ScoreReport]]) -> list[Spread]:
@@ -93,16 +98,15 @@ def verdict(scores: Sequence[PairedScore], *, baseline: str, systems: Sequence[s
     )
 
 
-def _paired_scores(scorer: Scorer, texts: Sequence[Sequence[str]], *, test: TestName) -> list[PairedScore]:
-    named: list[tuple[str, Sequence[str]]] = [
-        (str(number), prepared) for number, prepared in enumerate(scorer.prepare(texts))
-    ]
+def _paired_scores(scorer: Scorer, prepared: Sequence[Sequence[str]], *, test: TestName) -> list[PairedScore]:
+    """The score of each system, whose hypotheses are prepared, tested against the first of them."""
+    named = [(str(number), lines) for number, lines in enumerate(prepared)]
     paired = PairedTest(
         named,
         {scorer.title: scorer.metric},
         references=None,
         test_type=test,
-        n_ar_confidence=_RESAMPLES if test == "ar" else -1,
+        n_ar_confidence=RESAMPLES if test == "ar" else -1,
     )
     signatures, found = paired()
     ((_, signature),) = signatures.items()
@@ -132,7 +136,7 @@ def _sentence(score: PairedScore, *, system: str, baseline: str) -> str:
     assert score.difference is not None
     assert score.p_value is not None
     difference = abs(score.difference)
-    digits = 4 if score.report.metric == "COMET" else 2
+    digits = digits_of(score.report.metric)
     if difference == 0:
         return f"{system} and {baseline} are equal, p = 1"
     comparison = "better" if _is_better(score) else "worse"
@@ -141,6 +145,6 @@ def _sentence(score: PairedScore, *, system: str, baseline: str) -> str:
 
 
 def _is_better(score: PairedScore) -> bool:
-    """True where the score is better than the baseline's: higher, or with TER lower."""
+    """True where the score is better than the baseline's, from which it differs."""
     assert score.difference is not None
-    return (score.difference < 0) == (score.report.metric == "TER")
+    return (score.difference < 0) == lower_is_better(score.report.metric)

@@ -38,10 +38,6 @@ class Tokenizer:
         except RuntimeError:
             raise DataError(f"{path.name} is not a SentencePiece model", where=str(path), hint=hint) from None
 
-    def save(self, path: Path) -> None:
-        """Write the model's bytes."""
-        path.write_bytes(self._model)
-
     @property
     def vocab_size(self) -> int:
         """Pieces in all, with the four special ones and the 256 bytes."""

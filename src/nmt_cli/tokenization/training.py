@@ -69,21 +69,34 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as problem:
+        if usable.problem is not None:
+            raise usable.problem from None
         raise _vocabulary_error(str(problem), vocab_size, num_characters=len(usable.characters)) from problem
     output.write_bytes(model.getvalue())
     return TokenizerReport(usable.given, usable.skipped)
 
 
 class _Usable:
-    """Lines without those that SentencePiece would skip, which are counted; and the characters of the first ones."""
+    """Lines without those that SentencePiece would skip, which are counted; and the characters of the first ones.
+
+    SentencePiece tells an error of an iterator, Ctrl-C too, as one of its own: `problem` is what it was.
+    """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
         self.given = 0
         self.skipped = 0
         self.characters: set[str] = set()
+        self.problem: Exception | KeyboardInterrupt | None = None
 
     def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._usable()
+        except (Exception, KeyboardInterrupt) as problem:
+            self.problem = problem
+            raise
+
+    def _usable(self) -> Iterator[bytes]:
         for line in self._lines:
             self.given += 1
             if not line or _RESERVED in line or len(line) > MAX_LINE_BYTES:

@@ -39,18 +39,19 @@ class Bulletin:
         """How often ranks have told of progress."""
         return self._store.add(_BEATS, 0)
 
-    def claim(self, failure: Failure) -> bool:
-        """Put up a failure; True where it is the first one, whose message is the one to be shown."""
-        if self._store.add(_CLAIMS, 1) > 1:
-            return False
-        self._store.set(_FAILURE, json.dumps(asdict(failure)))
-        return True
+    def claim(self, failure: Failure) -> Failure | None:
+        """Put up a failure; None where it is the first one, whose message is to be shown, else the one that was."""
+        if self._store.add(_CLAIMS, 1) == 1:
+            self._store.set(_FAILURE, json.dumps(asdict(failure)))
+            return None
+        return self._read()
 
     def failure(self) -> Failure | None:
         """The first failure; None so far."""
-        if not self._store.check([_FAILURE]):
-            return None
-        return Failure(**json.loads(self._store.get(_FAILURE)))
+        return self._read() if self._store.check([_FAILURE]) else None
+
+    def _read(self) -> Failure:
+        return Failure(**json.loads(self._store.get(_FAILURE)))  # waits for whoever is about to put it up
 
 
 def find_bulletin() -> Bulletin | None:
@@ -74,8 +75,6 @@ def failure_before(exit_code: int, *, is_consequence: bool) -> Failure | None:
         deadline = time.monotonic() + (_CAUSE_SECONDS if is_consequence else 0.0)
         while (first := bulletin.failure()) is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        if first is None and bulletin.claim(Failure(exit_code, is_stall=False)):
-            return None
-        return first or bulletin.failure()
+        return first or bulletin.claim(Failure(exit_code, is_stall=False))
     except RuntimeError:
         return None

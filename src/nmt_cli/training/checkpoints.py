@@ -30,8 +30,8 @@ from nmt_cli.training.weights import MasterWeights
 
 _OPTIMIZER = "optimizer.safetensors"
 _STATE = "state.json"
-
-
+# Of what is whole, and not to be removed.
+_OTHER_VERSION = "continue with the version of nmt that wrote it, or begin in another folder with -o"
 # Before the names of the weights that are trained, where others are validated and saved as the model.
 _TRAINED = "trained."
 
@@ -82,7 +82,7 @@ class CheckpointFolder:
         ModelError on a full disk, with the checkpoint that is left.
         """
         measured = None if validation is None else {"loss": validation.loss, "bleu": validation.bleu}
-        path = self._path(state)
+        path = self._path(state.update)
         try:
             with files.new_directory(path, error=ModelError) as temporary:
                 write_tensors(temporary / WEIGHTS, weights.named(weights.values))
@@ -94,9 +94,9 @@ class CheckpointFolder:
             raise ModelError(f"{problem.message}{left}", where=problem.where, hint=problem.hint) from problem
         return path
 
-    def newest_calm(self, *, spike_nats: float | None) -> Checkpoint | None:
-        """The newest checkpoint that was saved before there was a sign of trouble."""
-        for checkpoint in reversed(self._all()):
+    def newest_calm(self, *, spike_nats: float | None, leaving_out: Path | None) -> Checkpoint | None:
+        """The newest checkpoint, `leaving_out` apart, that was saved before there was a sign of trouble."""
+        for checkpoint in reversed([found for found in self._all() if found.path != leaving_out]):
             state = self._state(checkpoint)
             if state.skipped_in_row == 0 and state.course.is_calm(spike_nats):
                 return checkpoint
@@ -128,14 +128,22 @@ class CheckpointFolder:
         found = self._all()
         return found[-1] if found else None
 
+    def find(self, update: int) -> Checkpoint:
+        """The checkpoint of an update; ModelError where it is not there, or damaged."""
+        return read_checkpoint(self._path(update))
+
     def load(self, checkpoint: Checkpoint, weights: MasterWeights, optimizer: Optimizer) -> TrainingState:
         """Put weights and moments back, after a check of every file's hash, and give the state."""
         hint = _hint(checkpoint)
         verify(checkpoint.path, error=ModelError, hint=hint)
         if checkpoint.recipe_fingerprint != self._fingerprint:
-            raise ModelError("the checkpoint is of another training", where=str(checkpoint.path), hint=hint)
+            raise ModelError("the checkpoint is of another training", where=str(checkpoint.path), hint=_OTHER_VERSION)
         state = self._state(checkpoint)
         tensors = read_tensors(checkpoint.path / _OPTIMIZER, hint=hint)
+        if missing := sorted(optimizer.state.keys() - tensors.keys()):
+            raise ModelError(
+                f"{_OPTIMIZER} has no {missing[0]}", where=str(checkpoint.path / _OPTIMIZER), hint=_OTHER_VERSION
+            )
         trained = {name.removeprefix(_TRAINED): tensor for name, tensor in tensors.items() if name.startswith(_TRAINED)}
         weights.load(weights.values, trained or read_tensors(checkpoint.path / WEIGHTS, hint=hint))
         weights.publish()
@@ -151,8 +159,8 @@ class CheckpointFolder:
             if checkpoint.path not in kept:
                 files.remove_directory(checkpoint.path)
 
-    def _path(self, state: TrainingState) -> Path:
-        return self.directory / f"update-{state.update:08d}"
+    def _path(self, update: int) -> Path:
+        return self.directory / f"update-{update:08d}"
 
     def _write_state(self, directory: Path, state: TrainingState, measured: dict[str, float | None] | None) -> None:
         """What a checkpoint has besides tensors: the state, and the manifest, which is written last."""
@@ -167,7 +175,11 @@ class CheckpointFolder:
 
     def _state(self, checkpoint: Checkpoint) -> TrainingState:
         content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=_hint(checkpoint))
-        return TrainingState(**{**content, "course": Course(**content.get("course", {}))})
+        try:
+            return TrainingState(**{**content, "course": Course(**content["course"])})
+        except (TypeError, KeyError) as problem:
+            where = str(checkpoint.path / _STATE)
+            raise ModelError(f"{_STATE} has other fields: {problem}", where=where, hint=_OTHER_VERSION) from None
 
     def _all(self) -> list[Checkpoint]:
         paths = sorted(path for path in self.directory.glob("update-*") if (path / MANIFEST).is_file())

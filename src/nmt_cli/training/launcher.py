@@ -21,9 +21,9 @@ from nmt_cli.training.bulletin import Bulletin, Failure
 
 LAUNCHER = "NMT_LAUNCHER"
 _POLL_SECONDS = 0.05
-# After a failure, or a second Ctrl-C: for the other ranks to end by themselves.
+# After the end of a rank, or a second Ctrl-C: for the other ranks to end by themselves.
 _GRACE_SECONDS, _HASTE_SECONDS = 15.0, 3.0
-_EXPECTED = (None, 0, EXIT_PREEMPTED, EXIT_INTERRUPTED)
+_EXPECTED = (0, EXIT_PREEMPTED, EXIT_INTERRUPTED)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -41,6 +41,8 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
             return ranks.wait()
     finally:
         ranks.kill()
+        if console.is_interactive():
+            console.stderr_console().show_cursor(True)  # which the live view of a first rank that was killed had hidden
 
 
 def end_with_launcher() -> None:
@@ -66,8 +68,11 @@ class _RankProcesses:
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in range(num_ranks):
             environment = _environment(rank, num_ranks=num_ranks, port=port)
-            command = [sys.executable, "-m", "nmt_cli", *arguments]
-            self._processes.append(subprocess.Popen(command, env=environment, process_group=0))
+            # -P: what lies in the working directory is no module, as it is none for the command `nmt`.
+            command = [sys.executable, "-P", "-m", "nmt_cli", *arguments]
+            self._processes.append(
+                subprocess.Popen(command, env=environment, process_group=0, stdin=subprocess.DEVNULL)
+            )
 
     @contextmanager
     def passing_signals_on(self) -> Iterator[None]:
@@ -95,13 +100,10 @@ class _RankProcesses:
 
     def kill(self) -> None:
         """End what still runs, at once."""
-        running = self._running()
-        for rank in running:
+        for rank in self._running():
             self._noticed.add(rank)
             self._processes[rank].kill()
             self._processes[rank].wait()
-        if running and console.is_interactive():
-            console.stderr_console().show_cursor(True)  # which the live view of the first rank had hidden
 
     def _running(self) -> list[int]:
         return [rank for rank, process in enumerate(self._processes) if process.poll() is None]
@@ -118,18 +120,23 @@ class _RankProcesses:
         self._deadline = min(self._deadline or math.inf, time.monotonic() + seconds)
 
     def _notice_failures(self) -> None:
-        """Give the others a deadline where a rank has failed, and put up the failure where it could not itself."""
+        """Give the others a deadline where a rank has ended, and put up its failure where it could not itself.
+
+        Ranks part when all are done. Where one was stopped before it had found the others, they wait for it in vain.
+        """
         for rank, process in enumerate(self._processes):
             code = process.returncode
-            if code in _EXPECTED or rank in self._noticed:
+            if code is None or rank in self._noticed:
                 continue
             self._noticed.add(rank)
             self._hurry(_GRACE_SECONDS)
+            if code in _EXPECTED:
+                continue
             if -code in self._signals:  # it came before the rank listened: the others need not say that it is gone
                 self._bulletin.claim(Failure(self._code_of_signals(), is_stall=False))
                 continue
             error = _lost(rank, process, num_ranks=len(self._processes))
-            if self._bulletin.claim(Failure(error.exit_code, is_stall=False)):
+            if self._bulletin.claim(Failure(error.exit_code, is_stall=False)) is None:
                 self._lost = error
 
     def _agreed_code(self) -> int:
@@ -151,11 +158,12 @@ def _lost(rank: int, process: subprocess.Popen[bytes], *, num_ranks: int) -> Tra
 
 def _environment(rank: int, *, num_ranks: int, port: int) -> dict[str, str]:
     """What torchrun would set for a rank of one machine, and the launcher's process."""
-    threads = max(1, (os.cpu_count() or 1) // num_ranks)
+    threads = max(1, len(os.sched_getaffinity(0)) // num_ranks)  # a scheduler may leave us fewer CPUs than there are
+    inherited = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_RUN_ID"}  # of an outer one
     return {
         "OMP_NUM_THREADS": str(threads),
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # else torch tells in its own words as well that another rank is gone
-        **os.environ,
+        **inherited,
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(num_ranks),

@@ -86,9 +86,12 @@ class DataOrder:
 
     def _present_plan(self, *, anew: bool = False) -> Plan:
         if self._plan is None:
+            counts = self._data.manifest.splits["train"]
             key = PlanKey(
                 data=self._data.manifest.fingerprint,
-                num_pairs=self._data.manifest.splits["train"].pairs,
+                num_pairs=counts.pairs,
+                src_tokens=counts.source_tokens,
+                tgt_tokens=counts.target_tokens,
                 batch_tokens=self._training.batch_tokens,
                 max_positions=self._max_positions,
                 seed=self._training.seed,

@@ -1,10 +1,9 @@
-"""The training loop: update, log, validate, save, and stop where it should."""
+"""The training loop: when to update, log, validate, save, return, and stop."""
 
 from __future__ import annotations
 
 import logging
 import math
-import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,20 +13,19 @@ from nmt_cli.bundle.average import choose, make_model
 from nmt_cli.bundle.config import load_config
 from nmt_cli.bundle.kinds import kind_of
 from nmt_cli.bundle.run import Run
-from nmt_cli.bundle.weights import weights_of
 from nmt_cli.dataset.plan import accumulation
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision, keep_freed_memory
-from nmt_cli.errors import ModelError, TrainingError
+from nmt_cli.errors import TrainingError
 from nmt_cli.model.attention import choose_kernel
-from nmt_cli.model.transformer import Transformer
-from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
+from nmt_cli.training.checkpointer import Checkpointer
+from nmt_cli.training.checkpoints import TrainingState
 from nmt_cli.training.distributed import Ranks, is_under_torchrun
 from nmt_cli.training.divergence import CALMER, RecentUpdates, diverged, divergence, in_words, pairs_of
-from nmt_cli.training.initial import build_model, read_weights
+from nmt_cli.training.initial import build_model
 from nmt_cli.training.order import DataOrder
 from nmt_cli.training.progress import Reporter, Stopwatch, Window
-from nmt_cli.training.runs import mark_finished, recipe_fingerprint
+from nmt_cli.training.runs import mark_finished
 from nmt_cli.training.signals import StopSignal
 from nmt_cli.training.update import Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
@@ -47,7 +45,7 @@ class Trainer:
     def __init__(
         self, run: Run, data: PreparedData, *, ranks: Ranks, precision: Precision, command: Sequence[str]
     ) -> None:
-        self._run, self._recipe, self._data = run, run.recipe, data
+        self._run, self._recipe = run, run.recipe
         self._ranks, self._precision, self._command = ranks, precision, command
         if ranks.device.type == "cpu":
             keep_freed_memory()
@@ -55,10 +53,8 @@ class Trainer:
         self._order = DataOrder(data, self._recipe, world_size=ranks.size, fallback=run.directory)
         model = build_model(self._recipe, data).to(ranks.device)
         self._updater = Updater(self._recipe, pairs, model, precision=precision, ranks=ranks)
-        self._searcher = self._build_searcher(data)
-        self._validator = Validator(self._recipe, data, device=ranks.device)
-        fingerprint = recipe_fingerprint(self._recipe, data, init_from=run.record.init_from)
-        self._folder = CheckpointFolder(run.directory, recipe_fingerprint=fingerprint)
+        self._validator = Validator(self._recipe, data, self._updater, device=ranks.device)
+        self._checkpointer = Checkpointer(run, data, self._updater, precision=precision, ranks=ranks)
         self._state = TrainingState(precision)
         self._validation: Validation | None = None
         self._recent = RecentUpdates()
@@ -188,27 +184,13 @@ class Trainer:
         if failed.returns >= training.max_returns:
             raise diverged(problem, returns=failed.returns, metrics=metrics)
         self._stopwatch.stop()
-        checkpoint = self._folder.newest_calm(spike_nats=training.spike_nats)
-        if checkpoint is None:
-            state = self._begin()
-        else:
-            state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
-        self._state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
+        self._state = state = self._checkpointer.return_from(failed)
         self._validation, self._window = None, Window(started=self._stopwatch.seconds)
-        self._ranks.wait()  # until all have read it: the first is to write it anew
         if self._ranks.is_first:
-            self._folder.return_to(checkpoint, self._state)
             _log.warning("%s: back to update %d, and on with other pairs (%s)", problem, state.update, metrics)
         worst = self._recent.worst()
         reporter.event("returned", update=failed.update, to=state.update, reason=problem, worst=worst)
         self._recent.clear()
-
-    def _begin(self) -> TrainingState:
-        """Take the weights that the run begins with, random ones or those of a model."""
-        model = build_model(self._recipe, self._data)
-        initial = self._run.record.init_from
-        self._updater.begin_with(weights_of(model) if initial is None else read_weights(initial, model))
-        return TrainingState(self._precision)
 
     def _is_validation_due(self) -> bool:
         update = self._state.update
@@ -229,10 +211,7 @@ class Trainer:
             return
         reporter.note(f"validating after update {self._state.update:,}")
         try:
-            with self._updater.evaluated():
-                measured = self._validator.measure(
-                    self._updater.model, self._searcher, max_sentences=None, beat=self._go_on_unless_stopped
-                )
+            measured = self._validator.measure(max_sentences=None, beat=self._go_on_unless_stopped)
         except _StopAsked:
             return
         if not math.isfinite(measured.loss):
@@ -252,35 +231,13 @@ class Trainer:
 
     def _save(self, reporter: Reporter) -> None:
         self._stopwatch.stop()
-        if not self._ranks.is_first:
-            return
-        updater, training = self._updater, self._recipe.training
-        with updater.evaluated():
-            path = self._folder.save(self._state, updater.weights, updater.optimizer, validation=self._validation)
-        self._folder.prune(
-            keep_last=training.keep_last, keep_best=training.keep_best, metric=self._recipe.validation.metric
-        )
-        self._ranks.pulse.beat()
+        path = self._checkpointer.save(self._state, validation=self._validation)
         reporter.event("checkpoint", update=self._state.update, path=str(path))
 
     def _resume(self, reporter: Reporter) -> None:
-        if self._ranks.is_first:
-            self._folder.clear_interrupted()
-        self._ranks.wait()
-        checkpoint = self._folder.newest()
-        if checkpoint is None:
-            if self._run.record.init_from is not None:
-                self._state = self._begin()
+        self._state = state = self._checkpointer.resume()
+        if state.update == 0:
             return
-        state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
-        if state.precision != self._precision:
-            raise ModelError(
-                f"the run was trained in {state.precision}, and would go on in {self._precision}",
-                where=str(checkpoint.path),
-                hint=f"--precision {state.precision}, another folder with -o, or --restart",
-            )
-        self._ranks.wait()  # until all have read it: the first may write it anew
-        self._state = state
         self._order.move_to(epoch=state.epoch, index=state.index)
         if self._end() is None:
             reporter.event("resume", update=state.update)
@@ -291,17 +248,12 @@ class Trainer:
 
     def _sanity_pass(self, reporter: Reporter) -> None:
         """The largest micro-batch, a validation with search and score, and a save, before hours are spent on them."""
-        model = self._updater.model.train()
+        self._updater.model.train()
         self._updater.accumulate(self._order.longest, key=(0, 0), target_tokens=1)
         self._updater.weights.gradients.zero_()
         if self._ranks.is_first:
-            trial = CheckpointFolder(self._run.directory / ".sanity", recipe_fingerprint="")
-            with self._updater.evaluated():
-                self._validator.measure(
-                    model, self._searcher, max_sentences=_SANITY_SENTENCES, beat=self._ranks.pulse.beat
-                )
-                trial.save(self._state, self._updater.weights, self._updater.optimizer, validation=None)
-            shutil.rmtree(self._run.directory / ".sanity")
+            self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.pulse.beat)
+            self._checkpointer.rehearse(self._state)
         reporter.say("sanity pass done: train, validate, decode, score, save")
 
     def _plan_in_words(self) -> str:
@@ -341,13 +293,3 @@ class Trainer:
         run = mark_finished(self._run, is_finished=True)
         make_model(run, [chosen], output=output, overwrite=True, command=self._command)
         reporter.say(f"model of update {chosen.update:,} written to {output}")
-
-    def _build_searcher(self, data: PreparedData) -> Transformer:
-        """The model that validation translates with: on a CPU in float32, as in `nmt decode`, on the master weights."""
-        if self._precision == "fp32" or self._ranks.device.type == "cuda":
-            return self._updater.model
-        searcher = build_model(self._recipe, data)
-        masters = self._updater.weights.named(self._updater.weights.values)
-        for name, parameter in searcher.named_parameters():
-            parameter.data = masters[name]
-        return searcher.eval()

@@ -20,7 +20,9 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.scoring.metrics import bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.training.initial import build_model
 from nmt_cli.training.loss import smoothed_cross_entropy
+from nmt_cli.training.update import Updater
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,11 @@ class Validation:
 
 
 class Validator:
-    """The validation set, measured with a model in training and translated with its float32 or bf16 twin for search."""
+    """The validation set, measured with a model in training and translated with it or its float32 twin."""
 
-    def __init__(self, recipe: Recipe, data: PreparedData, *, device: torch.device) -> None:
-        self._recipe, self._device = recipe, device
+    def __init__(self, recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> None:
+        self._recipe, self._updater, self._device = recipe, updater, device
+        self._searcher = _searcher(recipe, data, updater, device=device)
         self._pairs = data.split("valid")
         self._usable = np.flatnonzero(
             np.maximum(self._pairs.src.lengths, self._pairs.tgt.lengths) <= recipe.model.max_positions
@@ -66,25 +69,23 @@ class Validator:
         self._sources = Tokenizer.load(data.source_tokenizer_file).encode(data.texts("valid")[0])
         self._references = data.texts("valid")[1]
 
-    def measure(
-        self, model: Transformer, searcher: Transformer, *, max_sentences: int | None, beat: Callable[[], None]
-    ) -> Validation:
-        """The figures of `model`, whose weights `searcher` shares, over the first `max_sentences`, or all.
+    def measure(self, *, max_sentences: int | None, beat: Callable[[], None]) -> Validation:
+        """The figures of the present weights, or their average, over the first `max_sentences`, or all.
 
         `beat` is called after each batch; what it raises ends the measurement.
         """
         start = time.perf_counter()
-        model.eval()
-        smoothed, nll, tokens = self._losses(model, self._usable[:max_sentences], beat)
         limit = max_sentences or self._recipe.validation.max_sentences
-        score = self._bleu(searcher, beat, limit=limit) if self._recipe.validation.bleu else None
+        with self._updater.evaluated():
+            smoothed, nll, tokens = self._losses(self._usable[:max_sentences], beat)
+            score = self._bleu(beat, limit=limit) if self._recipe.validation.bleu else None
         value, signature = (None, None) if score is None else score
         perplexity = math.exp(min(nll / tokens, 700.0))
         return Validation(smoothed / tokens, nll / tokens, perplexity, value, signature, time.perf_counter() - start)
 
     @torch.no_grad()
-    def _losses(self, model: Transformer, pairs: Array, beat: Callable[[], None]) -> tuple[float, float, int]:
-        totals, tokens = torch.zeros(2, device=self._device), 0
+    def _losses(self, pairs: Array, beat: Callable[[], None]) -> tuple[float, float, int]:
+        model, totals, tokens = self._updater.model.eval(), torch.zeros(2, device=self._device), 0
         for part in _parts(pairs, self._pairs.tgt.lengths, max_tokens=self._recipe.training.max_tokens_per_device):
             batch = make_batch(self._pairs.rows(part), self._pairs, device=self._device)
             hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
@@ -102,20 +103,31 @@ class Validator:
         smoothed, nll = totals.tolist()
         return smoothed, nll, tokens
 
-    def _bleu(self, searcher: Transformer, beat: Callable[[], None], *, limit: int | None) -> tuple[float, str]:
+    def _bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[float, str]:
         config, longest = self._recipe.decoding, self._recipe.model.max_positions - 1
         rows = [row[:longest] for row in self._sources[:limit]]
         found: list[list[int]] = [[] for _ in rows]
         for batch in plan_batches([len(row) for row in rows], max_tokens=config.batch_tokens // config.beam):
             with torch.inference_mode():
                 best = search_batches(
-                    searcher, [rows[index] for index in batch], config=config, nbest=1, device=self._device
+                    self._searcher, [rows[index] for index in batch], config=config, nbest=1, device=self._device
                 )
             for index, hypotheses in zip(batch, best, strict=True):
                 found[index] = hypotheses[0].ids
             beat()
         report = bleu(self._tokenizer.decode(found), self._references[:limit])
         return report.value, report.signature
+
+
+def _searcher(recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> Transformer:
+    """The model to translate with: on a CPU in float32, as `nmt decode` has it, with the master weights themselves."""
+    if updater.model.output_weight.dtype == torch.float32 or device.type == "cuda":
+        return updater.model
+    twin = build_model(recipe, data)
+    masters = updater.weights.named(updater.weights.values)
+    for name, parameter in twin.named_parameters():
+        parameter.data = masters[name]
+    return twin.eval()
 
 
 def _parts(pairs: Array, lengths: NDArray[np.int32], *, max_tokens: int) -> list[Array]:

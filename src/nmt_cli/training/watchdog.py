@@ -80,8 +80,9 @@ class _Watchdog:
         if failure is None and self._idle_ticks * _TICK_SECONDS >= self._seconds:
             error = stalled(self._seconds)
             failure = Failure(error.exit_code, is_stall=True)
-            if self._bulletin.claim(failure):
+            if (first := self._bulletin.claim(failure)) is None:
                 console.print_error(error)
+            return first or failure
         return failure
 
 

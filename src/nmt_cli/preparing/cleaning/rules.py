@@ -90,7 +90,7 @@ class Tally:
         dropped = self.dropped[reason]
         dropped.count += 1
         if len(dropped.examples) < EXAMPLES_PER_REASON:
-            dropped.examples.append(Example(where, _printable(src), _printable(tgt)))
+            dropped.examples.append(Example(where, printable(src), printable(tgt)))
 
     def add(self, other: Tally) -> None:
         """Add the counts of the text that comes next, whose examples come after one's own."""
@@ -127,11 +127,6 @@ class Cleaned:
     tgt: list[str]
     indices: list[int]
     tally: Tally
-
-    @property
-    def tidied(self) -> int:
-        """How many of the pairs lost spaces."""
-        return self.tally.tidied
 
 
 class Rules:
@@ -260,7 +255,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The beginning of a text for a report, with escapes for what cannot be shown."""
     short = text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + " …"
     return _UNPRINTABLE.sub(_escape, short)

@@ -34,7 +34,8 @@ def table_batches(
 
     waiting: list[pyarrow.RecordBatch] = []
     num_waiting = 0
-    for batch in _parquet(file, rows) if builder == "parquet" else _by_datasets(file, rows, builder, options):
+    is_parquet = builder == "parquet"
+    for batch in _parquet(file, columns, rows) if is_parquet else _by_datasets(file, rows, builder, options):
         sides = [_text_column(batch, key, file) for key in columns]
         waiting.append(pyarrow.record_batch(sides, names=["source", "target"]))
         num_waiting += batch.num_rows
@@ -54,11 +55,15 @@ def num_rows(file: Path) -> int:
         return int(table.metadata.num_rows)
 
 
-def _parquet(file: Path, rows: int) -> Iterator[pyarrow.RecordBatch]:
+def _parquet(file: Path, keys: tuple[str, str], rows: int) -> Iterator[pyarrow.RecordBatch]:
+    """The columns that hold the keys, so that others, such as images, are not read; all where there are none."""
     import pyarrow.parquet
 
     with _table_errors(file), pyarrow.parquet.ParquetFile(file) as table:
-        yield from table.iter_batches(batch_size=rows)
+        there = table.schema_arrow.names
+        wanted = list(dict.fromkeys(key if key in there else key.partition(".")[0] for key in keys))
+        columns = wanted if set(wanted) <= set(there) else None
+        yield from table.iter_batches(batch_size=rows, columns=columns)
 
 
 def _by_datasets(file: Path, rows: int, builder: str, options: Mapping[str, Any]) -> Iterator[pyarrow.RecordBatch]:

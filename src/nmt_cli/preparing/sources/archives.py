@@ -71,7 +71,7 @@ def _write(archive: Path, members: Sequence[str], files: Sequence[Path]) -> None
 @contextmanager
 def _open(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[Path], None]]]]:
     """The files in an archive in their order: the name of each, and a function that writes it to a path."""
-    if archive.name.endswith(".zip"):
+    if _begins_with(archive, b"PK"):  # by content: an address need not end in .zip
         with reading_errors(archive), zipfile.ZipFile(archive) as zipped:
             yield ((info.filename, _copier(zipped.open, info)) for info in zipped.infolist() if not info.is_dir())
     elif archive.name.endswith(".zst"):
@@ -80,6 +80,11 @@ def _open(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[Path], None]]
     else:
         with reading_errors(archive), tarfile.open(archive, mode="r|*") as tar:
             yield _of_tar(tar)
+
+
+def _begins_with(archive: Path, magic: bytes) -> bool:
+    with reading_errors(archive), archive.open("rb") as stream:
+        return stream.read(len(magic)) == magic
 
 
 def _of_tar(tar: tarfile.TarFile) -> Iterator[tuple[str, Callable[[Path], None]]]:
@@ -116,10 +121,13 @@ def _damage(archive: Path) -> Iterator[None]:
         reason = str(problem)
     else:
         return
+    is_ours = archive.is_relative_to(cache_folder())
     raise DataError(
         f"{archive.name} is damaged or cut short: {reason}",
         where=str(archive),
-        hint=f"fetch it again: rm {shlex.quote(str(archive))}, then give the same command again",
+        hint=f"fetch it again: rm {shlex.quote(str(archive))}, then give the same command again"
+        if is_ours
+        else "check that it is a .tar or .zip archive, or fetch it again",
     )
 
 

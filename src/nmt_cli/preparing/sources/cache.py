@@ -31,17 +31,18 @@ def held(file: Path) -> Iterator[None]:
         file.parent.mkdir(parents=True, exist_ok=True)
         stream = file.with_name(f".{file.name}.lock").open("a")
     with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            logger.info("waiting for another process that fetches %s", file.name)
-            fcntl.flock(stream, fcntl.LOCK_EX)
+        with writing_errors(file):
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("waiting for another process that fetches %s", file.name)
+                fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
 @contextmanager
 def writing_errors(file: Path) -> Iterator[None]:
-    """Raise DataError where the block cannot write `file` in the cache: no space, no permission."""
+    """Raise DataError where the block cannot write `file` in the cache: no space, no permission, no locks."""
     try:
         yield
     except OSError as problem:
@@ -50,6 +51,8 @@ def writing_errors(file: Path) -> Iterator[None]:
             hint = f"free some space, then give the same command again: it continues; {_ELSEWHERE}"
         elif problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             reason, hint = "no permission to write there", f"chmod it, {_ELSEWHERE}"
+        elif problem.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            reason, hint = "the disk knows no locks", f"mount it with flock, {_ELSEWHERE}"
         else:
             raise
         raise DataError(f"cannot write {file.name}: {reason}", where=str(file), hint=hint) from problem

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
-import json
 import logging
 import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import nmt_cli
 from nmt_cli.errors import DataError
-from nmt_cli.files import sha256 as sha256_of
 from nmt_cli.preparing.progress import Progress
 from nmt_cli.preparing.sources.cache import cache_folder, check_space, held, writing_errors
+from nmt_cli.preparing.sources.records import file_hash
 
 logger = logging.getLogger(__name__)
 
@@ -43,32 +41,44 @@ def download(url: str, *, size: int | None, sha256: str | None, progress: Progre
     """
     file = cached_file(url)
     with held(file), writing_errors(file):
-        if _is_there(file, size=size, sha256=sha256):
-            return file
-        part = file.with_name(f".{file.name}.part")
-        _transfer(url, part, file.name, size=size, progress=progress)
-        record = _recorded(part, file)
-        if sha256 not in (None, record["sha256"]) or size not in (None, record["bytes"]):
-            raise _mismatch(part, file, record, size=size, sha256=sha256, url=url)
-        part.replace(file)
-    logger.info("downloaded %s: %s bytes, SHA-256 %s", file.name, f"{record['bytes']:,}", record["sha256"])
+        if file.exists():
+            if _difference(file, size=size, sha256=sha256) is None:
+                return file
+            logger.warning("%s in the cache is another version; it is now %s", file.name, _set_aside(file))
+        _transfer(url, _part(file), file.name, size=size, progress=progress)
+        _part(file).replace(file)
+        if differs := _difference(file, size=size, sha256=sha256):
+            raise DataError(
+                f"{file.name} is not the file that it should be: {differs}",
+                where=url,
+                hint=f"it is kept as {_set_aside(file)}, and not used; the same command downloads it again, "
+                "--set mirror=FOLDER takes another copy",
+            )
+    logger.info("downloaded %s: %s bytes, SHA-256 %s", file.name, f"{file.stat().st_size:,}", file_hash(file))
     return file
 
 
 def cached_file(url: str) -> Path:
     """Where the download of an address lies, or will lie."""
     parts = urlsplit(url)
-    names = [part for part in unquote(parts.path).split("/") if part not in ("", ".", "..")]
-    return cache_folder().joinpath("downloads", parts.netloc.rpartition("@")[2].replace(":", "_"), *names)
+    *folders, name = [part for part in unquote(parts.path).split("/") if part not in ("", ".", "..")] or ["index"]
+    if parts.query:  # download.php?file=a and download.php?file=b are two files
+        folders.append(hashlib.sha256(parts.query.encode()).hexdigest()[:16])
+    return cache_folder().joinpath("downloads", parts.netloc.rpartition("@")[2].replace(":", "_"), *folders, name)
 
 
 def exists(url: str) -> bool:
-    """True where a server has something at an address; False where it has not, or there is no such server."""
+    """True where a server has something at an address, False where it has not; Unreachable where it does not answer."""
     try:
         with urllib.request.urlopen(_request(url, method="HEAD"), timeout=_TIMEOUT_SECONDS):
             return True
-    except (OSError, http.client.HTTPException):
-        return False
+    except urllib.error.HTTPError as problem:
+        if problem.code < http.HTTPStatus.INTERNAL_SERVER_ERROR:
+            return False
+        reason = f"the server answers {problem.code} {problem.reason}"
+    except (OSError, http.client.HTTPException) as problem:
+        reason = str(getattr(problem, "reason", problem)) or type(problem).__name__
+    raise Unreachable(f"cannot ask for {url}: {reason}", where=url, hint=_NETWORK_HINT)
 
 
 def check_file(file: Path, digest: str, *, size: int | None, sha256: str | None) -> None:
@@ -88,27 +98,14 @@ def check_file(file: Path, digest: str, *, size: int | None, sha256: str | None)
         )
 
 
-def _is_there(file: Path, *, size: int | None, sha256: str | None) -> bool:
-    """True where the cache holds the file and it is the one that is wanted; another one is set aside."""
-    if not file.exists():
-        return False
-    try:
-        record = json.loads(_record_file(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        record = {}
-    if record.get("bytes") != file.stat().st_size:  # somebody has put it there by hand
-        record = _recorded(file, file)
-    if sha256 in (None, record["sha256"]) and size in (None, record["bytes"]):
-        return True
-    logger.warning("%s in the cache is another version; it is now %s", file.name, _set_aside(file, file))
-    return False
-
-
-def _recorded(path: Path, file: Path) -> dict[str, Any]:
-    """Size and SHA-256 of what lies at `path`, written down for `file`."""
-    record = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-    _record_file(file).write_text(json.dumps(record) + "\n", encoding="utf-8")
-    return record
+def _difference(file: Path, *, size: int | None, sha256: str | None) -> str | None:
+    """In what a file is not the one that is wanted; None where it is."""
+    found = file.stat().st_size
+    if size not in (None, found):
+        return f"it has {found:,} bytes, not {size:,}"
+    if sha256 is not None and sha256 != (digest := file_hash(file)):
+        return f"its SHA-256 is {digest}, not {sha256}"
+    return None
 
 
 def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> None:
@@ -149,21 +146,26 @@ def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Pro
     if size is not None and there == size:
         return True
     request = _request(url, method="GET")
-    if there and version.exists():
+    begun = version.read_text(encoding="utf-8") if there and version.exists() else ""
+    if begun:
         request.add_header("Range", f"bytes={there}-")
-        request.add_header("If-Range", version.read_text(encoding="utf-8"))
+        request.add_header("If-Range", begun)
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+        tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
         there = there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+        if there and (tag not in ("", begun) or not _goes_on(answer.headers, there)):
+            part.unlink()  # the server has passed over If-Range, and this is the rest of another version
+            raise ConnectionError("the file there has changed")
         length = answer.headers.get("Content-Length")
         total = there + int(length) if length else size
         check_space(part.with_name(name), needed=(total or 0) - there)
-        tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
         with part.open("r+b" if there else "wb") as file:
-            version.unlink(missing_ok=True)
-            if tag and not tag.startswith("W/"):  # a weak one does not vouch for every byte
-                version.write_text(tag, encoding="utf-8")
+            if not there:
+                version.unlink(missing_ok=True)
+                if tag and not tag.startswith("W/"):  # a weak one does not vouch for every byte
+                    version.write_text(tag, encoding="utf-8")
             file.seek(there)
-            while block := answer.read(_BLOCK):
+            while block := _read(answer):
                 file.write(block)
                 there += len(block)
                 progress(f"downloading {name}", there, total)
@@ -173,28 +175,30 @@ def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Pro
     return True
 
 
-def _mismatch(
-    part: Path, file: Path, record: Mapping[str, Any], *, size: int | None, sha256: str | None, url: str
-) -> DataError:
-    aside = _set_aside(part, file)
-    _record_file(file).unlink()
-    differs = f"its SHA-256 is {record['sha256']}, not {sha256}"
-    if size not in (None, record["bytes"]):
-        differs = f"it has {record['bytes']:,} bytes, not {size:,}"
-    return DataError(
-        f"{file.name} is not the file that it should be: {differs}",
-        where=url,
-        hint=f"it is kept as {aside}, and not used; the same command downloads it again, --set mirror=FOLDER takes "
-        "another copy",
-    )
+def _goes_on(headers: http.client.HTTPMessage, there: int) -> bool:
+    """True where a partial answer does not say that it begins elsewhere."""
+    return headers.get("Content-Range", f"bytes {there}-").startswith(f"bytes {there}-")
 
 
-def _set_aside(path: Path, file: Path) -> Path:
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    """The next block; ConnectionError whatever keeps it from coming: else it would pass for an error of the disk."""
+    try:
+        return answer.read(_BLOCK)
+    except OSError as problem:
+        raise ConnectionError(str(problem) or type(problem).__name__) from problem
+
+
+def _set_aside(file: Path) -> Path:
     """Move what is not wanted to a name of its own beside `file`, and return that."""
     number = 1
     while (aside := file.with_name(f"{file.name}.mismatch-{number}")).exists():
         number += 1
-    return path.rename(aside)
+    return file.rename(aside)
+
+
+def _part(file: Path) -> Path:
+    """Where what has come of a file lies until it is whole."""
+    return file.with_name(f".{file.name}.part")
 
 
 def _unreachable(url: str, part: Path, reason: str) -> Unreachable:
@@ -202,9 +206,7 @@ def _unreachable(url: str, part: Path, reason: str) -> Unreachable:
     return Unreachable(f"cannot download {url}: {reason}", where=url, hint=f"{_NETWORK_HINT}{kept}")
 
 
-def _record_file(file: Path) -> Path:
-    return file.with_name(f"{file.name}.json")
-
-
 def _request(url: str, *, method: str) -> urllib.request.Request:
-    return urllib.request.Request(url, method=method, headers={"User-Agent": f"nmt/{nmt_cli.__version__}"})
+    # What is quoted already stays; spaces and letters with accents, which browsers take, are quoted.
+    quoted = quote(url, safe="%/:=&?~#+!$,;'@()*[]")
+    return urllib.request.Request(quoted, method=method, headers={"User-Agent": f"nmt/{nmt_cli.__version__}"})

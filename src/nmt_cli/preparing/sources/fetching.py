@@ -25,7 +25,7 @@ from nmt_cli.preparing.reading.readers import (
 )
 from nmt_cli.preparing.sources.archives import unpack
 from nmt_cli.preparing.sources.downloads import MIRROR_HINT, Unreachable, check_file, download
-from nmt_cli.preparing.sources.globs import is_address, matching_files, text_pairs
+from nmt_cli.preparing.sources.globs import matching_files, text_pairs
 from nmt_cli.preparing.sources.hub import Hub, fetch_file, file_name
 from nmt_cli.preparing.sources.hub_errors import HUB_HINT
 from nmt_cli.preparing.sources.kinds import (
@@ -38,6 +38,7 @@ from nmt_cli.preparing.sources.kinds import (
     TestsetSource,
     TextSource,
     TsvSource,
+    is_address,
 )
 from nmt_cli.preparing.sources.mirrors import Mirror
 from nmt_cli.preparing.sources.records import file_hash, file_record, generated_record, relative_name
@@ -120,11 +121,12 @@ class _Fetcher:
                 assert_never(source)
 
     def _text(self, source: TextSource) -> Iterator[_Part]:
-        if source.prefix is None and is_address(source.source or ""):
-            pairs = [(self._one(source.source or ""), self._one(source.target or ""))]
-        else:
-            pairs = text_pairs(source, languages=self._languages, folder=self._folder)
-        for src, tgt in pairs:
+        if is_address(source.source or ""):
+            urls = (source.source or "", source.target or "")
+            src, tgt = (self._one(url) for url in urls)
+            yield _Part(self._plain(src, tgt, src.name, source), tuple(zip(urls, (src, tgt), strict=True)))
+            return
+        for src, tgt in text_pairs(source, languages=self._languages, folder=self._folder):
             files = tuple((relative_name(path, self._folder), path) for path in (src, tgt))
             yield _Part(self._plain(src, tgt, src.name, source), files)
 
@@ -135,9 +137,11 @@ class _Fetcher:
         return TextFiles(src, tgt, origin, source.weight)
 
     def _single_files(self, source: TsvSource | JsonlSource | ParquetSource) -> Iterator[_Part]:
-        is_remote = is_address(source.file)
-        paths = [self._one(source.file)] if is_remote else matching_files(source.file, folder=self._folder)
-        for path in paths:
+        if is_address(source.file):
+            path = self._one(source.file)
+            yield _Part(self._single(source, path), ((source.file, path),))
+            return
+        for path in matching_files(source.file, folder=self._folder):
             yield _Part(self._single(source, path), ((relative_name(path, self._folder), path),))
 
     def _single(self, source: TsvSource | JsonlSource | ParquetSource, path: Path) -> LocalSource:

@@ -13,11 +13,6 @@ _ENDINGS = ("", ".gz", ".zst")
 _WILD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
 
 
-def is_address(path: str) -> bool:
-    """True where a path is the address of something on the web."""
-    return path.startswith(("http://", "https://"))
-
-
 def matching_files(path: str, *, folder: Path) -> list[Path]:
     """The file at a path, which starts at `folder`, or the files that match a pattern, sorted.
 
@@ -25,7 +20,7 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
     """
     if not glob.has_magic(path) or (folder / path).exists():
         return [folder / path]
-    found = sorted(Path(name) for name in glob.glob(str(folder / path), recursive=True))
+    found = sorted(folder / name for name in glob.glob(path, root_dir=folder, recursive=True))
     files = [file for file in found if file.is_file()]
     if not files:
         raise DataError(
@@ -78,12 +73,14 @@ def _odd_one(source: TextSource, sides: list[list[Path]], folder: Path) -> str:
 
 def _wild_parts(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
     """What the wildcards of a pattern stand for in a file's path; empty where there is no telling."""
-    whole, expression, end = str(folder / pattern), "", 0
+    whole, expression, end = str(Path(pattern)), "", 0
     for wild in _WILD.finditer(whole):
         expression += re.escape(whole[end : wild.start()])
-        expression += {"**/": "(.*/)?", "?": "(.)"}.get(wild[0], "(.*)" if wild[0].startswith("*") else f"({wild[0]})")
+        among = f"({wild[0].replace('[!', '[^')})"
+        expression += {"**/": "(.*/)?", "?": "(.)"}.get(wild[0], "(.*)" if wild[0].startswith("*") else among)
         end = wild.end()
-    found = re.fullmatch(expression + re.escape(whole[end:]), str(file))
+    name = file if Path(pattern).is_absolute() else file.relative_to(folder)
+    found = re.fullmatch(expression + re.escape(whole[end:]), str(name))
     return tuple(part or "" for part in found.groups()) if found else ()
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.errors import DataError
-from nmt_cli.files import sha256
 from nmt_cli.preparing.progress import Progress
 from nmt_cli.preparing.sources.cache import cache_folder, writing_errors
 from nmt_cli.preparing.sources.downloads import Unreachable
 from nmt_cli.preparing.sources.hub_errors import hub_errors
 from nmt_cli.preparing.sources.kinds import HubSource
+from nmt_cli.preparing.sources.records import file_hash
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def fetch_file(split: HubSplit, file: HubFile, *, progress: Progress) -> Path:
                 split.repository, file.path, repo_type="dataset", revision=split.commit, **reporting
             )
         )
-    if file.sha256 is not None and (digest := sha256(local)) != file.sha256:
+    if file.sha256 is not None and (digest := file_hash(local)) != file.sha256:
         raise _mismatch(local, digest, file, split)
     return local
 

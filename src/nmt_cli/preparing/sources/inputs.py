@@ -14,7 +14,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpora import LocatedCorpus
 from nmt_cli.preparing.reading.readers import GeneratedText, LocalSource
 from nmt_cli.preparing.sources.fetching import Fetched
-from nmt_cli.preparing.sources.globs import is_address, matching_files, text_pairs
+from nmt_cli.preparing.sources.globs import matching_files, text_pairs
 from nmt_cli.preparing.sources.kinds import (
     ArchiveSource,
     HubSource,
@@ -24,6 +24,7 @@ from nmt_cli.preparing.sources.kinds import (
     TestsetSource,
     TextSource,
     TsvSource,
+    is_address,
 )
 from nmt_cli.preparing.sources.mirrors import Mirror
 from nmt_cli.preparing.sources.records import file_record, generated_record, relative_name
@@ -143,7 +144,10 @@ def _as_read(source: LocalSource) -> dict[str, Any]:
 
 
 def _local_files(source: Source, located: LocatedCorpus) -> Iterator[Path]:
-    """The local files of a source, also those in the mirror that take the place of members of archives."""
+    """The local files of a source, also those in the mirror that take the place of members of archives.
+
+    What stands in for the hub is not among them: it need not be there, and is by declaration the same text.
+    """
     folder = located.folder
     match source:
         case TextSource():
@@ -167,7 +171,5 @@ def _local_files(source: Source, located: LocatedCorpus) -> Iterator[Path]:
                         f"no such directory: {directory}", where=str(directory), hint="check the path of the repository"
                     )
                 yield from sorted(path for path in directory.rglob("*") if path.is_file())
-            for other in source.otherwise:
-                yield from _local_files(other, located)
         case _:
             assert_never(source)

@@ -22,6 +22,11 @@ _MARKUP = (
 )
 
 
+def is_address(path: str) -> bool:
+    """True where a path is the address of something on the web."""
+    return path.startswith(("http://", "https://"))
+
+
 class LanguagePair(Section):
     """The codes of the two languages; they name the files of raw text in the prepared data."""
 
@@ -52,6 +57,11 @@ class TextSource(Section):
             raise ValueError(
                 "a text source needs either prefix, or both source and target",
                 "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE",
+            )
+        if len({is_address(file) for file in files}) == 2 or is_address(self.prefix or ""):
+            raise ValueError(
+                "a text source is two files, or two whole addresses",
+                "write source: https://HOST/FILE and target: https://HOST/FILE, or fetch the other file as well",
             )
         return self
 
@@ -104,6 +114,8 @@ class ArchiveSource(Section):
     def _file_or_url(self) -> ArchiveSource:
         if (self.file is None) == (self.url is None):
             raise ValueError("an archive needs either file or url", "write file: PATH, or url: https://HOST/PATH")
+        if self.file is not None and is_address(self.file):
+            raise ValueError("the file of an archive is an address", f"write url: {self.file}")
         if self.url is not None and not re.match(r"^https?://[^/]+/.*[^/]$", self.url):
             hint = "write the whole address of the file, with http:// or https://"
             raise ValueError(f"{self.url!r} is not the address of a file", hint)

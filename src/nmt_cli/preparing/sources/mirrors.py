@@ -10,7 +10,6 @@ from typing import assert_never
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.sources.downloads import exists
-from nmt_cli.preparing.sources.globs import is_address
 from nmt_cli.preparing.sources.kinds import (
     ArchiveSource,
     HubSource,
@@ -20,6 +19,7 @@ from nmt_cli.preparing.sources.kinds import (
     TestsetSource,
     TextSource,
     TsvSource,
+    is_address,
 )
 
 _PACKINGS = (".gz", ".zst")
@@ -29,16 +29,22 @@ class Mirror:
     """The mirror of a corpus; without a place it has nothing."""
 
     def __init__(self, place: str | None, *, folder: Path) -> None:
-        """`place` is a folder, which starts at `folder`, or the address of one; DataError where it is no folder."""
+        """`place` is a folder, which starts at `folder` or at the current one, or the address of one.
+
+        DataError where it is no folder.
+        """
         self.place = place
         self._address = place.rstrip("/") if place is not None and is_address(place) else None
-        self._directory = folder / Path(place).expanduser() if place is not None and self._address is None else None
-        if self._directory is not None and not self._directory.is_dir():
-            raise DataError(
-                f"the mirror {place} is not a folder",
-                where=str(self._directory),
-                hint="name the folder that has the archives, or their unpacked files: --set mirror=FOLDER",
-            )
+        self._directory: Path | None = None
+        if place is not None and self._address is None:
+            path = Path(place).expanduser()
+            self._directory = next((one for one in (folder / path, path) if one.is_dir()), None)
+            if self._directory is None:
+                raise DataError(
+                    f"the mirror {place} is not a folder",
+                    where=", ".join(dict.fromkeys(str(one) for one in (folder / path, path.absolute()))),
+                    hint="name the folder that has the archives, or their unpacked files: --set mirror=FOLDER",
+                )
 
     def file(self, url: str) -> Path | str | None:
         """What the mirror has in place of an address: a file, another address, or nothing."""
@@ -50,7 +56,7 @@ class Mirror:
 
     def members(self, source: ArchiveSource) -> tuple[Path, Path] | None:
         """The two files that are packed in an archive, where the mirror has them unpacked, and not the archive."""
-        if self._directory is None or self._find(source.name) is not None:
+        if self._directory is None or source.url is None or self._find(source.name) is not None:
             return None
         src, tgt = self._find(source.source), self._find(source.target)
         return None if src is None or tgt is None else (src, tgt)
