@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt_cli.dataset.store import SIDES
+from nmt_cli.dataset.store import SIDES, open_prepared
+from nmt_cli.errors import DataError
 from nmt_cli.preparing import shards
 from nmt_cli.preparing.reading import readers
 from nmt_cli.preparing.sources.fetching import fetch
 from nmt_cli.preparing.text import CleanText, write_clean_text
 from nmt_cli.preparing.vocabulary import sample
+from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.preparing.corpus_files import invented_pairs, run, silent, small_corpus
 
 PAIRS = invented_pairs(640, seed=7)[40:]  # the training text of `small_corpus`
@@ -71,3 +73,27 @@ def test_separate_tokenizers_are_trained_on_a_side_each(tmp_path: Path) -> None:
     ).report
     for side in SIDES:
         assert report["vocabulary"][side] == {"size": 400, "lines": 600, "sampled": 400, "skipped": 0}
+
+
+def test_a_vocabulary_is_taken_as_it_is_and_its_contents_tell_preparations_apart(tmp_path: Path) -> None:
+    first = run(small_corpus(tmp_path, "tokenizer.shared=false"), tmp_path / "first").directory
+    taken = f"tokenizer.taken_from={first}"
+    second = run(small_corpus(tmp_path, taken, pairs=300), tmp_path / "second").directory
+    for side in SIDES:
+        assert (second / f"{side}.spm").read_bytes() == (first / f"{side}.spm").read_bytes()
+    assert not open_prepared(second).manifest.shared_vocabulary
+    assert "taken from a model as it was" in (second / "report.html").read_text(encoding="utf-8")
+    sources, _ = open_prepared(second).texts("valid")
+    encoded = Tokenizer.load(first / "source.spm").encode(sources)
+    assert [row.tolist()[:-1] for row in open_prepared(second).split("valid").src] == encoded
+    assert run(small_corpus(tmp_path, taken, pairs=300), second).was_finished
+    other = run(small_corpus(tmp_path, "tokenizer.vocab_size=500"), tmp_path / "other").directory
+    with pytest.raises(DataError, match="holds other data"):
+        run(small_corpus(tmp_path, f"tokenizer.taken_from={other}", pairs=300), second)
+
+
+def test_a_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
+    located = small_corpus(tmp_path, "tokenizer.taken_from=nowhere")
+    with pytest.raises(DataError, match=r"no source\.spm in nowhere, from which the vocabulary is to be taken") as error:
+        run(located, tmp_path / "out")
+    assert error.value.where == "tokenizer.taken_from"

@@ -100,13 +100,15 @@ def test_two_processes_that_hung_failed_and_were_stopped_go_on_with_the_bits_of_
     prepared: PreparedData, run_of_two: Path, tmp_path: Path
 ) -> None:
     def train_on(fault: str) -> tuple[int, list[str]]:
-        settings = (*SETTINGS, "training.watchdog_seconds=4")
+        settings = (*SETTINGS, "training.watchdog_seconds=3")
         stdout, stderr = (process := start(LAUNCHED, prepared, tmp_path, *settings, fault=fault)).communicate()
         assert stdout == ""
         assert "Traceback" not in stderr
         return process.returncode, stderr.splitlines()
 
-    code, lines = train_on(in_update(9, "time.sleep(600)", rank=1))
+    code, lines = train_on(
+        f"{in_update(9, 'time.sleep(600)', rank=1)}    from nmt_cli.training import watchdog\n    watchdog._DUMP_TICKS = 1\n"
+    )
     assert code == 7
     check_stacks(lines)
     assert checkpoints(tmp_path / "run") == [6]
@@ -127,7 +129,7 @@ def test_two_processes_that_hung_failed_and_were_stopped_go_on_with_the_bits_of_
 
 def check_stacks(lines: list[str]) -> None:
     """What is said of a hang: three lines of an error, and the stack of each rank, which one waits for in vain."""
-    error = lines.index("error: none of the ranks has made progress for 4 seconds: the training hangs")
+    error = lines.index("error: none of the ranks has made progress for 3 seconds: the training hangs")
     where, fix, *stacks = lines[error + 1 :]
     assert where == "at:    training.watchdog_seconds"
     assert fix.startswith("fix:   see in the stacks below what each rank waits for")

@@ -112,7 +112,7 @@ def test_data_with_another_vocabulary_are_refused(model: Path, tmp_path: Path) -
     )
     assert error.where == str(other.directory)
     assert error.hint == (
-        f"training from {model} needs data that was prepared with its source.spm: give that with --data"
+        f"prepare it with the model's: nmt prepare ... --set tokenizer.taken_from={model} -o DIR"
     )
     assert not (tmp_path / "run").exists()
 

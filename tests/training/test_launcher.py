@@ -107,7 +107,7 @@ def test_ranks_that_wait_for_one_that_ctrl_c_has_ended_do_not_wait_for_ever(
     passing(signal.SIGINT)
     start = time.monotonic()
     deaf = "if rank != 1: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # as where all is within a call of C++
-    assert ranks(deaf + NOTE.format("SIGINT", 130).replace("signal.signal", "if rank == 1: signal.signal") + WAIT) == 130
+    assert ranks(f"{NOTE.format('SIGINT', 130)}{deaf}{WAIT}") == 130
     assert time.monotonic() - start < 20
 
 

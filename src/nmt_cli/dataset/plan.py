@@ -35,7 +35,7 @@ class _Record(BaseModel):
 
 
 class PlanKey(_Record):
-    """All that a plan follows from; `data`, the data's fingerprint, is of what was asked for, the counts of what came."""
+    """All that a plan follows from; `data`, the fingerprint, is of what was asked for, the counts of what came."""
 
     data: str
     num_pairs: int

@@ -67,7 +67,7 @@ class CleaningConfig(Section):
 
 
 class TokenizerConfig(Section):
-    """The SentencePiece vocabulary, trained on the cleaned training text."""
+    """The SentencePiece vocabulary, trained on the cleaned training text, or that of a model."""
 
     kind: TokenizerKind = Field("bpe", description="byte-pair encoding, as in the paper (5.1), or a unigram model")
     vocab_size: Annotated[int, Field(ge=300)] = Field(
@@ -79,6 +79,15 @@ class TokenizerConfig(Section):
     )
     sample_lines: PositiveInt = Field(5_000_000, description="train on at most so many lines, drawn by seed")
     seed: NonNegativeInt = Field(1, description="draws the lines, where there are more than sample_lines")
+    taken_from: str | None = Field(
+        None,
+        description="model, run or prepared data whose vocabulary is used as it is; null: one is trained",
+    )
+
+    @property
+    def kind_in_use(self) -> TokenizerKind | None:
+        """The kind of the vocabulary; None where it is another's, of which it is not known."""
+        return self.kind if self.taken_from is None else None
 
 
 class ExpectedPairs(Section):

@@ -63,7 +63,7 @@ def write_tokens(
     corpus: Corpus, text: CleanText, tokenizers: Path, directory: Path, *, num_workers: int, progress: Progress
 ) -> None:
     """Write the token files of every split; what an earlier run has written of the training text stays."""
-    encoders = _Encoders(tokenizers, kind=corpus.tokenizer.kind)
+    encoders = _Encoders(tokenizers, kind=corpus.tokenizer.kind_in_use)
     languages = {"source": corpus.languages.source, "target": corpus.languages.target}
     for split in corpus.splits:
         if split != "train":
@@ -75,7 +75,7 @@ def write_tokens(
     if written.shards:
         logger.info("encoded: %s pairs encoded before, kept", f"{written.sentences:,}")
     progress("encoding", written.sentences, total)
-    job = EncodingJob(text, tokenizers, corpus.tokenizer.kind)
+    job = EncodingJob(text, tokenizers, corpus.tokenizer.kind_in_use)
     with ExitStack() as stack:
         files = stack.enter_context(_TokenFiles(directory, "train", written, dtype=encoders.dtype))
         run = stack.enter_context(workers(job, number=num_workers))
@@ -98,7 +98,7 @@ class EncodingJob:
 
     text: CleanText
     tokenizers: Path
-    kind: TokenizerKind
+    kind: TokenizerKind | None
 
     def start(self) -> Callable[[int], dict[str, EncodedSide]]:
         """The function for one shard."""
@@ -111,7 +111,7 @@ class EncodingJob:
 class _Encoders:
     """The tokenizers of both sides, for whole texts."""
 
-    def __init__(self, directory: Path, *, kind: TokenizerKind) -> None:
+    def __init__(self, directory: Path, *, kind: TokenizerKind | None) -> None:
         loaded = {side: Tokenizer.load(directory / f"{side}.spm") for side in SIDES}
         self._encoders = {side: TextEncoder(tokenizer, kind=kind) for side, tokenizer in loaded.items()}
         self._vocab_sizes = {side: tokenizer.vocab_size for side, tokenizer in loaded.items()}

@@ -22,7 +22,7 @@ from nmt_cli.dataset.manifest import (
 )
 from nmt_cli.dataset.store import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
-from nmt_cli.files import new_directory
+from nmt_cli.files import new_directory, sha256
 from nmt_cli.preparing.corpora import Corpus, LocatedCorpus
 from nmt_cli.preparing.encoding import Written, write_tokens, written_splits
 from nmt_cli.preparing.progress import Progress
@@ -32,7 +32,7 @@ from nmt_cli.preparing.shards import finished_shards
 from nmt_cli.preparing.sources.fetching import fetch
 from nmt_cli.preparing.sources.inputs import declared_key, find_inputs, fingerprint, reading_key, remote_inputs
 from nmt_cli.preparing.text import CleanText, write_clean_text
-from nmt_cli.preparing.vocabulary import tokenizer_counts, write_tokenizers
+from nmt_cli.preparing.vocabulary import copy_vocabulary, given_vocabulary, tokenizer_counts, write_tokenizers
 from nmt_cli.preparing.work import WorkFolder, discard_work, is_finished, open_work_folder, place, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -86,7 +86,13 @@ def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[s
 def _declared(located: LocatedCorpus, inputs: list[InputRecord]) -> str:
     """The fingerprint of the prepared data that a corpus file asks for, which the manifest keeps."""
     declared = declared_key(located, inputs)
-    return fingerprint({"text": declared, "tokenizer": located.corpus.tokenizer.model_dump()})
+    return fingerprint({"text": declared, "tokenizer": _tokenizer_settings(located)})
+
+
+def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
+    """What the vocabulary follows from: how it is trained, or the files that it is taken from."""
+    given = given_vocabulary(located)
+    return located.corpus.tokenizer.model_dump() if given is None else {file.name: sha256(file) for file in given}
 
 
 def _run_stages(
@@ -105,12 +111,15 @@ def _run_stages(
         )
     )
     clock.stop("cleaned")
-    tokenizer_key = fingerprint({"text": text_key, "tokenizer": corpus.tokenizer.model_dump()})
-    tokenizers = work.stage(
-        "tokenizer",
-        key=tokenizer_key,
-        build=lambda to: write_tokenizers(corpus, text, to, num_workers=num_workers, progress=progress),
-    )
+    tokenizer_key = fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located)})
+
+    def build_tokenizers(to: Path) -> None:
+        if (given := given_vocabulary(located)) is not None:
+            copy_vocabulary(given, to)
+        else:
+            write_tokenizers(corpus, text, to, num_workers=num_workers, progress=progress)
+
+    tokenizers = work.stage("tokenizer", key=tokenizer_key, build=build_tokenizers)
     clock.stop("tokenizer")
     tokens = work.stage_in_pieces(
         "encoded",
@@ -195,7 +204,7 @@ def _manifest(
         nmt_version=nmt_cli.__version__,
         name=corpus.name,
         languages=Languages(source=corpus.languages.source, target=corpus.languages.target),
-        shared_vocabulary=corpus.tokenizer.shared,
+        shared_vocabulary=source.fingerprint == target.fingerprint,
         tokenizers=Tokenizers(source=source, target=target),
         dtype=dtype,
         splits={

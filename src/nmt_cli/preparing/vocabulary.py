@@ -1,4 +1,4 @@
-"""The second stage of a preparation: tokenizers, trained on a sample of the clean training text."""
+"""The second stage of a preparation: tokenizers, trained on a sample of the clean text, or those of a model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from nmt_cli.dataset.store import SIDES
-from nmt_cli.preparing.corpora import Corpus, TokenizerConfig
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.corpora import Corpus, LocatedCorpus, TokenizerConfig
 from nmt_cli.preparing.progress import Progress
 from nmt_cli.preparing.text import CleanText
 from nmt_cli.preparing.workers import workers
+from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.training import TokenizerReport, train_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,37 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
     (directory / _REPORT).write_text(json.dumps(dict(zip(SIDES, reports, strict=True))), encoding="utf-8")
     kind = "shared" if is_shared else "separate"
     logger.info("tokenizer: %s %s pieces", f"{corpus.tokenizer.vocab_size:,}", kind)
+
+
+def given_vocabulary(located: LocatedCorpus) -> list[Path] | None:
+    """`source.spm` and `target.spm` of the folder that the corpus takes its vocabulary from; None where it has its own.
+
+    DataError where there is no such folder, or one without them.
+    """
+    given = located.corpus.tokenizer.taken_from
+    if given is None:
+        return None
+    path = Path(given).expanduser()
+    directory = next((one for one in (located.folder / path, path) if one.is_dir()), path)
+    found = [directory / f"{side}.spm" for side in SIDES]
+    for file in found:
+        if not file.is_file():
+            raise DataError(
+                f"there is no {file.name} in {directory}, from which the vocabulary is to be taken",
+                where="tokenizer.taken_from",
+                hint="name a model directory, a run or prepared data: --set tokenizer.taken_from=runs/NAME/averaged",
+            )
+        Tokenizer.load(file)
+    return found
+
+
+def copy_vocabulary(given: Sequence[Path], directory: Path) -> None:
+    """Put the vocabulary of a model into a directory, with a report that says that nothing was trained."""
+    for file in given:
+        copyfile(file, directory / file.name)
+    nothing = {"lines": 0, "sampled": 0, "skipped": 0}
+    (directory / _REPORT).write_text(json.dumps(dict.fromkeys(SIDES, nothing)), encoding="utf-8")
+    logger.info("tokenizer: taken from %s", given[0].parent)
 
 
 def tokenizer_counts(directory: Path) -> dict[str, Any]:

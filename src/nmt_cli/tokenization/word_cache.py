@@ -40,7 +40,7 @@ class TextEncoder:
     best path through the whole sentence, with sums whose rounding depends on what came before: theirs are not.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None) -> None:
         self._tokenizer = tokenizer
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         self._has_independent_words = kind == "bpe" and not any(_SPACE_MARK in piece[1:] for piece in pieces)

@@ -80,7 +80,7 @@ class Checkpointer:
         return path
 
     def return_from(self, failed: TrainingState) -> TrainingState:
-        """Go back to the newest checkpoint before the trouble, or to the beginning, and on with the pairs that follow."""
+        """Go back to the newest checkpoint before the trouble, or to the beginning, and on with the pairs that come."""
         checkpoint = self._of_first(self._newest_calm() if self._ranks.is_first else None)
         if checkpoint is None:
             state = self._begin()

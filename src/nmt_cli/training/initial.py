@@ -63,7 +63,12 @@ def read_weights(initial: InitialModel, model: Transformer) -> dict[str, Tensor]
 def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
     """A new model for the data's vocabularies, initialised by the recipe's seed; RecipeError where they do not fit."""
     tokenizers = data.manifest.tokenizers
-    if recipe.model.tying == "all" and tokenizers.source.fingerprint != tokenizers.target.fingerprint:
+    # Two files may spell one vocabulary, as an imported model's do; whether they do, that model has settled.
+    is_of_a_model = data.manifest.corpus.get("tokenizer", {}).get("taken_from") is not None
+    is_one = tokenizers.source.fingerprint == tokenizers.target.fingerprint or (
+        is_of_a_model and tokenizers.source.vocab_size == tokenizers.target.vocab_size
+    )
+    if recipe.model.tying == "all" and not is_one:
         raise RecipeError(
             "model.tying is all, but the prepared data has a vocabulary for each language",
             where=str(data.directory),
@@ -85,7 +90,7 @@ def _check_vocabulary(path: Path, data: PreparedData) -> None:
             raise DataError(
                 f"the data in {data.directory} was prepared with another {side} vocabulary than the model's",
                 where=str(data.directory),
-                hint=f"training from {path} needs data that was prepared with its {file.name}: give that with --data",
+                hint=f"prepare it with the model's: nmt prepare ... --set tokenizer.taken_from={path} -o DIR",
             )
 
 

@@ -197,10 +197,10 @@ def _vocabulary(report: Report) -> Iterator[str]:
         facts = vocabulary[side]
         whose = "shared by both languages" if vocabulary["shared"] else f"for {languages[side]}"
         unusable = f"; {facts['skipped']:,} were unusable" if facts["skipped"] else ""
-        yield (
-            f"<p>{facts['size']:,} pieces {text(whose)}, trained on {facts['sampled']:,} of {facts['lines']:,} lines"
-            f"{unusable}.</p>"
-        )
+        trained = f"trained on {facts['sampled']:,} of {facts['lines']:,} lines{unusable}"
+        if not facts["lines"]:
+            trained = "taken from a model as it was"
+        yield f"<p>{facts['size']:,} pieces {text(whose)}, {trained}.</p>"
     rows = [
         [
             _SPLITS[split] if side == "source" else "",
