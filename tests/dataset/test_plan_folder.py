@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from nmt_cli.dataset import plan_folder
-from nmt_cli.dataset.plan import DamagedPlan, Plan, PlanKey
+from nmt_cli.dataset.plan import DamagedPlan, Plan, PlanKey, write_plan
 from nmt_cli.dataset.plan_folder import PLANS, open_plan
 from nmt_cli.dataset.planning import plan_epoch
 from nmt_cli.dataset.store import PreparedData, open_prepared
@@ -246,12 +246,11 @@ def test_where_the_disk_of_the_data_is_full_the_plan_goes_to_the_run(
     data: PreparedData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    write = plan_folder.write_plan
 
     def full_beside_the_data(directory: Path, *arguments: object, **options: object) -> None:
         if data.directory in directory.parents:
             raise OSError(28, "No space left on device")
-        write(directory, *arguments, **options)  # type: ignore[arg-type]  # passed through
+        write_plan(directory, *arguments, **options)  # type: ignore[arg-type]  # passed through
 
     monkeypatch.setattr(plan_folder, "write_plan", full_beside_the_data)
     plan = opened(data)

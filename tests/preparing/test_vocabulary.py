@@ -94,6 +94,8 @@ def test_a_vocabulary_is_taken_as_it_is_and_its_contents_tell_preparations_apart
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
     located = small_corpus(tmp_path, "tokenizer.taken_from=nowhere")
-    with pytest.raises(DataError, match=r"no source\.spm in nowhere, from which the vocabulary is to be taken") as error:
+    with pytest.raises(
+        DataError, match=r"no source\.spm in nowhere, from which the vocabulary is to be taken"
+    ) as error:
         run(located, tmp_path / "out")
     assert error.value.where == "tokenizer.taken_from"

@@ -111,9 +111,7 @@ def test_data_with_another_vocabulary_are_refused(model: Path, tmp_path: Path) -
         f"the data in {other.directory} was prepared with another source vocabulary than the model's"
     )
     assert error.where == str(other.directory)
-    assert error.hint == (
-        f"prepare it with the model's: nmt prepare ... --set tokenizer.taken_from={model} -o DIR"
-    )
+    assert error.hint == (f"prepare it with the model's: nmt prepare ... --set tokenizer.taken_from={model} -o DIR")
     assert not (tmp_path / "run").exists()
 
 

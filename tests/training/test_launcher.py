@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nmt_cli import console
 from nmt_cli.errors import TrainingError
 from nmt_cli.training import launcher
 from nmt_cli.training.launcher import LAUNCHER, end_with_launcher, launch
@@ -135,8 +136,8 @@ def test_the_cursor_is_shown_again_where_the_first_rank_was_killed(
         def show_cursor(self, show: bool) -> None:
             shown.append(show)
 
-    monkeypatch.setattr(launcher.console, "is_interactive", lambda: True)
-    monkeypatch.setattr(launcher.console, "stderr_console", Console)
+    monkeypatch.setattr(console, "is_interactive", lambda: True)
+    monkeypatch.setattr(console, "stderr_console", Console)
     with pytest.raises(TrainingError):
         ranks("os.kill(os.getpid(), signal.SIGKILL)\n")
     assert shown == [True]
@@ -168,15 +169,21 @@ def test_a_rank_that_ends_without_a_word_is_named(ranks: Ranks) -> None:
         ranks("if rank == 2: os._exit(9)\n" + WAIT)
 
 
-def test_the_failure_that_a_rank_has_told_of_is_not_told_again(ranks: Ranks, repository: Path) -> None:
+def test_the_failure_that_a_rank_has_told_of_is_not_told_again(
+    ranks: Ranks, repository: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     claim = (
         f"sys.path[:0] = ['{repository / 'src'}']\n"
         "del sys.modules['nmt_cli']\nsys.path.remove(os.environ['PYTHONPATH'])\n"
         "from nmt_cli.training.bulletin import failure_before\n"
-        "first = failure_before(6, is_consequence=False)\n"
+        "time.sleep(0.5 if rank == 1 else 0)\n"
+        "first = failure_before(6 if rank == 1 else 7, is_consequence=rank == 2)\n"
+        "print(rank, first, file=sys.stderr)\n"
         "sys.exit(6 if first is None else first.exit_code)\n"
     )
     assert ranks(f"if rank == 0:\n    time.sleep(60)\n{claim}") == 6
+    told = capfd.readouterr().err.splitlines()
+    assert sorted(told) == ["1 None", "2 Failure(exit_code=6, is_stall=False)"]  # rank 2 had only lost rank 1
 
 
 def test_a_rank_ends_with_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def _turn(folder: Path) -> Iterator[None]:
 
 
 def _unwritable(folder: Path, problem: OSError) -> _Unwritable:
-    return _Unwritable(problem.strerror, where=str(folder), hint="choose another folder with -o")
+    return _Unwritable(str(problem.strerror), where=str(folder), hint="choose another folder with -o")
 
 
 def _lock(folder: Path, descriptor: int) -> None:
