@@ -20,7 +20,7 @@ PAGES = pages()
 GUIDES = [page for page in PAGES if page.path not in RECORDS]
 COMMANDS = ("corpora", "prepare", "train", "average", "decode", "score", "reproduce", "info", "export", "import")
 MISSPELT = {"model.dropuot"}  # to show an error
-OF_OTHER_PROGRAMS = {"--user", "--entrypoint"}
+OF_OTHER_PROGRAMS = {"--user", "--entrypoint", "--max-restarts"}
 OF_OTHER_TOOLKITS = {name for known in SPELLINGS.values() for spellings in known.values() for name in spellings.split()}
 
 

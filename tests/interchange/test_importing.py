@@ -295,6 +295,10 @@ def test_the_output_is_replaced_only_with_overwrite(opus: Path, tmp_path: Path) 
 
 
 def test_paths_that_are_no_directory_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist") as missing:
+        import_marian(Path("Helsinki-NLP/opus-mt-en-de"), tmp_path / "model", languages=None, overwrite=False)
+    fetched = "hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de"
+    assert missing.value.hint == f"fetch it first: {fetched}, then nmt import opus-mt-en-de"
     for path, message in ((tmp_path / "nowhere", "does not exist"), (Path(__file__), "is a file, not a directory")):
         with pytest.raises(ModelError, match=message) as caught:
             import_marian(path, tmp_path / "model", languages=None, overwrite=False)

@@ -98,6 +98,7 @@ def test_processes_end_with_the_one_that_started_them(repository: Path, sign: si
         assert parent.stdout is not None
         assert parent.stderr is not None
         processes = [int(process) for process in parent.stdout.readline().split()]
+        time.sleep(0.5)  # until it waits: Python drops a Ctrl-C that comes while it tidies up an object
         os.kill(parent.pid, sign) if sign == signal.SIGKILL else os.killpg(parent.pid, sign)
         assert parent.wait(timeout=20) == code
         assert parent.stderr.read().count("Traceback") == (sign == signal.SIGINT)  # the parent's own

@@ -124,6 +124,12 @@ def refuse(text: str) -> RecipeError:
             "training: {optimizer: adam}",
             "f.yaml:2",
             "training.optimizer is 'adam', but should be a section of keys and values",
+            "write optimizer: {name: adam}, or --set training.optimizer.name=adam",
+        ),
+        (
+            "training: {optimizer: fast}",
+            "f.yaml:2",
+            "training.optimizer is 'fast', but should be a section of keys and values",
             "allowed in it: name, beta1, beta2, epsilon, weight_decay",
         ),
         # Values out of range

@@ -136,10 +136,11 @@ def test_another_architecture_is_refused_and_the_fix_helps(
     assert train(prepared, tmp_path / "run", *SHORT, f"model.{setting}", f"model.{fix}", init_from=model) == 0
 
 
-def test_a_run_is_no_model(prepared: PreparedData, trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is a run, not a model directory") as caught:
-        train(prepared, tmp_path / "run", *SHORT, init_from=trained.parent)
-    assert caught.value.hint == f"take its model, {trained}"
+def test_a_run_stands_for_its_model(prepared: PreparedData, trained: Path, tmp_path: Path) -> None:
+    assert train(prepared, tmp_path / "run", *SHORT, init_from=trained.parent) == 0
+    initial = open_run(tmp_path / "run").record.init_from
+    assert initial is not None
+    assert initial.path == str(trained.resolve())
 
 
 def test_a_damaged_model_is_noticed(prepared: PreparedData, model: Path, tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def train(
 
     Example: nmt train base --set training.updates=50000 -o runs/short
     """
+    from nmt_cli.bundle.directory import model_of_run
+    from nmt_cli.bundle.kinds import kind_of
     from nmt_cli.recipe.loading import resolve_recipe
 
     with _one_message():
@@ -72,6 +74,8 @@ def train(
             pieces = _pieces(directory, resolved.recipe, is_named=data is not None)
             typer.echo(describe_plan(resolved, pieces, device=device, world_size=_world_size(device, gpus)), nl=False)
             return
+        if init_from is not None and kind_of(init_from) == "run":
+            init_from = model_of_run(init_from)
         prepared = _open(directory, resolved.recipe)
         _spread_over_gpus(device, gpus)
         place = output or Path("runs") / resolved.recipe.name

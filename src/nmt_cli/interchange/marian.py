@@ -78,7 +78,11 @@ def read(directory: Path) -> MarianModel:
     """The Marian model in `directory`; ModelError where it is none, lacks a file, is damaged or not supported."""
     if not directory.is_dir():
         what = "is a file, not a directory" if directory.exists() else "does not exist"
-        raise ModelError(f"{directory} {what}", where=str(directory), hint="name a folder with a Hugging Face model")
+        hint = "name a folder with a Hugging Face model"
+        if len(directory.parts) == 2 and not directory.exists():  # the name of one on the hub
+            fetched = f"hf download {directory} --local-dir {directory.name}"
+            hint = f"fetch it first: {fetched}, then nmt import {directory.name}"
+        raise ModelError(f"{directory} {what}", where=str(directory), hint=hint)
     settings = _settings(directory)
     _check(settings, directory)
     tokenizer = _optional_json(directory / "tokenizer_config.json")

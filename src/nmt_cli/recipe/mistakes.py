@@ -103,6 +103,8 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             return fix if number is None else f"write {number}"
         case "bool_type":
             return "write true or false, without quotes"
+        case "model_type" | "model_attributes_type" if _is_choice(error["input"], path, schema=schema, values=values):
+            return f"write {path[-1]}: {{name: {error['input']}}}, or --set {dotted(path)}.name={error['input']}"
         case "model_type" | "model_attributes_type":
             return f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
         case _:
@@ -141,6 +143,16 @@ def _suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseMode
     if found := elsewhere or near:
         return "did you mean " + " or ".join(map(dotted, found)) + "?"
     return f"allowed here: {', '.join(allowed)}"
+
+
+def _is_choice(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any) -> bool:
+    """True for the name of a variant where the section of the variant is to stand."""
+    named = [
+        section.model_fields["name"]
+        for section in sections_at(schema, path, values=values)
+        if "name" in section.model_fields
+    ]
+    return any(value in get_args(field.annotation) for field in named)
 
 
 def _places(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
