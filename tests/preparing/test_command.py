@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nmt_cli.cli.prepare import prepare
-from nmt_cli.errors import UsageError
+from nmt_cli.cli.prepare import _overlap_line, prepare
+from nmt_cli.errors import DataError, RecipeError, UsageError
 from nmt_cli.preparing import pipeline
 from nmt_cli.preparing.pipeline import Prepared
 from tests.preparing.corpus_files import contents, small_corpus
@@ -109,6 +110,61 @@ def test_control_characters_of_the_text_do_not_reach_the_terminal(
     prepare(train=train, valid=valid, languages="en-de", output=tmp_path / "data", overrides=settings, workers=1)
     assert "\x1b" not in caplog.text + capsys.readouterr().err
     assert "en: ▁\\x1b" in caplog.text.replace(" ", "").replace("en:", "en: ")
+
+
+@pytest.mark.parametrize(
+    ("overlap", "level", "ending"),
+    [
+        ("report", "WARNING", ": scores on them may be too good; --set cleaning.overlap=sides drops them"),
+        ("pairs", "INFO", ", counted before cleaning.overlap=pairs dropped these pairs from training"),
+        ("sides", "INFO", ", counted before cleaning.overlap=sides dropped all of these from training"),
+    ],
+)
+def test_overlap_left_in_training_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, overlap: str, level: str, ending: str
+) -> None:
+    small_corpus(tmp_path)
+    for code in ("en", "de"):
+        first = (tmp_path / f"train.{code}").read_text().splitlines()[0]
+        with (tmp_path / f"valid.{code}").open("a") as file:
+            file.write(f"{first}\n")
+    caplog.set_level("INFO")
+    settings = ["tokenizer.vocab_size=400", f"cleaning.overlap={overlap}"]
+    train, valid = (str(tmp_path / split) for split in ("train", "valid"))
+    prepare(train=train, valid=valid, languages="en-de", output=tmp_path / "data", overrides=settings, workers=1)
+    (found,) = [record for record in caplog.records if record.message.startswith("overlap: ")]
+    line = "overlap: of 21 valid lines, training contains 1 as pairs, 1 as sources, 1 as targets"
+    assert (found.levelname, found.message) == (level, line + ending)
+
+
+def test_little_overlap_is_no_warning() -> None:
+    facts = {"lines": 1000, "pairs": 2, "sources": 10, "targets": 3}
+    assert _overlap_line("test", facts, setting="report")[0] == logging.INFO
+    assert _overlap_line("test", {**facts, "sources": 11}, setting="report")[0] == logging.WARNING
+    assert _overlap_line("test", {**facts, "sources": 11}, setting="pairs")[0] == logging.INFO
+    assert _overlap_line("test", {**facts, "sources": 13}, setting="pairs")[0] == logging.WARNING
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.tsv.gz", "x.jsonl", "x.parquet", "x.en"])
+def test_text_that_is_not_given_as_such_is_answered_with_how_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b'"one\t\xff' if name == "x.parquet" else b'"one": [\n')
+    file = tmp_path / name
+    kind = {".jsonl": "jsonl", ".parquet": "parquet"}.get(file.suffix, "tsv")
+    shown = "my/x.tsv" if name == "x.en" else str(file)
+    hint = (
+        "tsv, jsonl and parquet files are named in a corpus file, nmt prepare FILE.yaml, with a line such as train: "
+        f"[{{kind: {kind}, file: {shown}}}]; text files are given as --train PREFIX, for PREFIX.en and PREFIX.de"
+    )
+    with pytest.raises(RecipeError) as caught:
+        prepare(str(file), output=tmp_path / "data")
+    if name == "x.en":
+        assert caught.value.message.startswith("this is not YAML")
+        assert caught.value.hint == f"a corpus file is wanted; {hint}"
+        return
+    assert (caught.value.message, caught.value.hint) == (f"{name} is no corpus file", hint)
+    with pytest.raises(DataError, match="no such file") as missing:
+        prepare(train=str(file), valid=str(file), languages="en-de", output=tmp_path / "data")
+    assert missing.value.hint == hint
 
 
 def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:

@@ -10,6 +10,7 @@ from nmt_cli.preparing.corpora import Corpus, LocatedCorpus, load_corpus
 from nmt_cli.preparing.reading import readers
 from nmt_cli.preparing.reading.chunks import Chunk
 from nmt_cli.preparing.reading.readers import read_chunks
+from nmt_cli.preparing.sources.downloads import Unreachable
 from nmt_cli.preparing.sources.fetching import fetch
 from nmt_cli.preparing.sources.kinds import HubSource, LanguagePair
 from tests.hub import write_translations
@@ -109,6 +110,19 @@ def test_a_subset_that_is_not_there_is_named(folder: Path) -> None:
     with pytest.raises(DataError, match="BuilderConfig 'fr-en' not found") as caught:
         read(source(subset="fr-en"), folder)
     assert caught.value.hint == "check repository, subset, split and revision"
+
+
+def test_a_directory_without_data_files_is_answered_with_the_other_kinds(tmp_path: Path) -> None:
+    (tmp_path / "my").mkdir()
+    (tmp_path / "my" / "train.en").write_text("one\n")
+    with pytest.raises(DataError) as caught:
+        read(source("./my", subset=None), tmp_path)
+    assert not isinstance(caught.value, Unreachable)
+    assert caught.value.message == "./my has no data files such as train.parquet, train.jsonl or train.csv"
+    assert caught.value.hint == (
+        "kind: hub reads what is laid out like a data set of the hub; a single file is read by a source of kind text, "
+        "tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}"
+    )
 
 
 def test_settings_of_the_data_set_are_kept(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from nmt_cli.reproducing.plan import Plan, make_plan
 from nmt_cli.reproducing.processes import Ended
 from nmt_cli.reproducing.records import Identities
 from nmt_cli.reproducing.report import conclusion, rows
+from nmt_cli.reproducing.settings import Settings
 from nmt_cli.reproducing.stage import Stage
 from nmt_cli.reproducing.stages import stages_of
 from nmt_cli.reproducing.verdicts import Figure
@@ -158,6 +159,9 @@ def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: Plan) -> None
     assert concluded(plan, 28.4, 3) == (
         f"Reproduced: {system}; not as expected: average: checkpoints, score newstest2014: paper BLEU."
     )
-    other = replace(plan, settings=("averaging.last=5",))
-    assert concluded(other, 27.4, 5) == f"Reproduced: {system}, with averaging.last=5; all is as expected."
+    other = replace(plan, settings=Settings(("averaging.last=5", "cleaning.max_words=80", "mirror=archives")))
+    assert (
+        concluded(other, 27.4, 5)
+        == f"Reproduced: {system}, with averaging.last=5, cleaning.max_words=80; all is as expected."
+    )
     assert concluded(plan, 26.0, 5) == "Not reproduced: paper BLEU is below by 1.30"

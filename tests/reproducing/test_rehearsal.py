@@ -5,16 +5,19 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.errors import UsageError
+from nmt_cli.preparing.corpora import TokenizerConfig
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.plan import make_plan
 from nmt_cli.reproducing.rehearsal import rehearse
+from nmt_cli.reproducing.settings import Settings
 from nmt_cli.reproducing.stages import stages_of
 from tests.reproducing.test_needs import GPUS
 
 
 def settings(recipe: str, limit: int, *users: str) -> dict[str, str]:
-    rehearsal = rehearse(load_recipe(recipe, overrides=users), limit=limit, vocab_size=37_000, settings=users)
+    chosen, tokenizer = load_recipe(recipe, overrides=users), TokenizerConfig(vocab_size=37_000)
+    rehearsal = rehearse(chosen, tokenizer, limit=limit, settings=Settings(users))
     return dict(setting.split("=") for setting in rehearsal.recipe_settings)
 
 
@@ -50,8 +53,7 @@ def test_what_the_user_sets_is_left_to_him() -> None:
 
 @pytest.mark.parametrize(("limit", "pieces"), [(200, 1_000), (5_000, 5_000), (1_000_000, 37_000)])
 def test_the_vocabulary_fits_the_text(limit: int, pieces: int) -> None:
-    rehearsal = rehearse(load_recipe("base"), limit=limit, vocab_size=37_000, settings=())
-    assert rehearsal.vocab_size == pieces
+    rehearsal = rehearse(load_recipe("base"), TokenizerConfig(vocab_size=37_000), limit=limit, settings=Settings())
     assert rehearsal.corpus_settings == (f"tokenizer.vocab_size={pieces}",)
 
 

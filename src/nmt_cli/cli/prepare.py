@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MUCH_OVERLAP = 0.01
 _FORMS = "nmt prepare NAME, or nmt prepare --train PREFIX --valid PREFIX --languages en-de -o DIR"
 
 
@@ -132,8 +133,8 @@ def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None
 def _show_summary(report: dict[str, Any]) -> None:
     if logger.isEnabledFor(logging.INFO):
         stderr_console().print(_size_table(report))
-    for line in _summary_lines(report):
-        logger.info("%s", line)
+    for level, line in _summary_lines(report):
+        logger.log(level, "%s", line)
 
 
 def _size_table(report: dict[str, Any]) -> Table:
@@ -163,24 +164,40 @@ def _size_table(report: dict[str, Any]) -> Table:
     return table
 
 
-def _summary_lines(report: dict[str, Any]) -> Iterator[str]:
-    """What cleaning dropped, what training shares with the other splits, and two pairs in pieces."""
+def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
+    """What cleaning dropped, what training shares with the other splits, two pairs in pieces; each with its level."""
     from nmt_cli.preparing.cleaning.rules import printable
 
     cleaning = report["cleaning"]
     dropped = {reason: facts["count"] for reason, facts in cleaning["dropped"].items() if facts["count"]}
     number = cleaning["read"] - cleaning["kept"]
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
-    yield f"dropped {number:,} of {cleaning['read']:,} training pairs" + (f": {reasons}" if reasons else "")
+    yield (
+        logging.INFO,
+        f"dropped {number:,} of {cleaning['read']:,} training pairs" + (f": {reasons}" if reasons else ""),
+    )
     for split, facts in report["overlap"].items():
         if facts["sources"] or facts["targets"]:
-            yield (
-                f"overlap: of {facts['lines']:,} {split} lines, training contains {facts['pairs']:,} as pairs, "
-                f"{facts['sources']:,} as sources, {facts['targets']:,} as targets"
-            )
+            yield _overlap_line(split, facts, setting=report["settings"]["cleaning"]["overlap"]["value"])
     for example in report["examples"][:2]:
         for side in ("source", "target"):
-            yield f"{report['languages'][side]}: {printable(' '.join(example[side]['pieces']))}"
+            yield logging.INFO, f"{report['languages'][side]}: {printable(' '.join(example[side]['pieces']))}"
+
+
+def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[int, str]:
+    """How much of a split training contains: a warning where more than 1 % of its lines are left in there."""
+    line = (
+        f"overlap: of {facts['lines']:,} {split} lines, training contains {facts['pairs']:,} as pairs, "
+        f"{facts['sources']:,} as sources, {facts['targets']:,} as targets"
+    )
+    if setting != "report":
+        what = "these pairs" if setting == "pairs" else "all of these"
+        line += f", counted before cleaning.overlap={setting} dropped {what} from training"
+    most = max(facts["sources"], facts["targets"])
+    left = {"report": most, "pairs": most - facts["pairs"], "sides": 0}[setting]
+    if left <= _MUCH_OVERLAP * facts["lines"]:
+        return logging.INFO, line
+    return logging.WARNING, f"{line}: scores on them may be too good; --set cleaning.overlap=sides drops them"
 
 
 def _recipe_for(corpus: str) -> str:

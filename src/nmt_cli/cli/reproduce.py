@@ -34,7 +34,8 @@ def reproduce(
         typer.Option("--limit", metavar="N", help="Rehearse it on the first N training pairs, in a few updates."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe or of the corpus file; repeatable."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", metavar="DIR", help="Folder of the prepared data; else data/CORPUS.")

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticSerializationError
 
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import RecipeError, UsageError
+from nmt_cli.preparing.sources.globs import kind_of_file, not_a_prefix_hint
 from nmt_cli.preparing.sources.kinds import CODE, DemoGenerator, LanguagePair, Source, Sources, Split
 from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
@@ -176,9 +177,23 @@ class LocatedCorpus:
 def load_corpus(reference: str, *, overrides: Sequence[str]) -> LocatedCorpus:
     """The corpus of a file, or of a name that travels with the package; `overrides` are `key.key=value`."""
     file = find_packaged(reference, kind="corpus")
-    document = read_document(file)
+    document = _corpus_document(file)
     document.values.setdefault("name", file.stem)
     return LocatedCorpus(_with_overrides(document, overrides, source=str(file)), file.parent)
+
+
+def _corpus_document(file: Path) -> Document:
+    """What a corpus file says; the error tells how text is given where the file seems to be text itself."""
+    kind = kind_of_file(file)
+    if kind is not None:
+        raise RecipeError(f"{file.name} is no corpus file", where=str(file), hint=not_a_prefix_hint(file, kind))
+    try:
+        return read_document(file)
+    except RecipeError as problem:
+        if file.suffix in (".yaml", ".yml"):
+            raise
+        hint = f"a corpus file is wanted; {not_a_prefix_hint(Path('my/x.tsv'), 'tsv')}"
+        raise RecipeError(problem.message, where=problem.where, hint=hint) from None
 
 
 def corpus_of_prefixes(

@@ -28,9 +28,13 @@ _ZSTD_LEVEL = 1
 
 @dataclass(frozen=True, slots=True)
 class RawShard:
-    """Chunks of one source that follow each other, and how often each pair of the source is to be taken."""
+    """Chunks of one source that follow each other, and how often each pair of the source is to be taken.
+
+    `source` is its place among the sources.
+    """
 
     number: int
+    source: int
     weight: float
     chunks: list[RawChunk]
 
@@ -38,18 +42,18 @@ class RawShard:
 def read_shards(sources: Sequence[LocalSource], *, limit: int | None) -> Iterator[RawShard]:
     """The first `limit` pairs of sources in shards; what is in a shard depends on the sources alone."""
     number, left = 0, limit
-    for source in sources:
+    for place, source in enumerate(sources):
         chunks: list[RawChunk] = []
         for chunk in read_raw(source):
             chunks.append(chunk if left is None else first_pairs(chunk, left))
             left = None if left is None else left - chunks[-1].num_pairs
             if len(chunks) == SHARD_CHUNKS or left == 0:
-                yield RawShard(number, source.weight, chunks)
+                yield RawShard(number, place, source.weight, chunks)
                 number, chunks = number + 1, []
             if left == 0:
                 return
         if chunks:
-            yield RawShard(number, source.weight, chunks)
+            yield RawShard(number, place, source.weight, chunks)
             number += 1
 
 
@@ -72,6 +76,11 @@ class Shard:
     def number(self) -> int:
         """Its place among the shards."""
         return int(self._path.stem)
+
+    @property
+    def source(self) -> int:
+        """The place of its source among the sources; 0 in files of versions that did not note it."""
+        return int(self.facts.get("source", 0))
 
     @property
     def weight(self) -> float:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.preparing.arrays import write_arrays
+from nmt_cli.preparing.cleaning.by_source import count_by_source, nothing_left, warn_of_lost_sources
 from nmt_cli.preparing.cleaning.directions import warn_if_swapped
 from nmt_cli.preparing.cleaning.duplicates import pair_digests
 from nmt_cli.preparing.cleaning.heldout import HeldOut, Pairs, overlap, write_heldout
@@ -90,21 +91,23 @@ def write_clean_text(
     job = CleaningJob(corpus.cleaning, corpus.languages, heldout, directory)
     _clean(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
-    tally = Tally()
-    for shard in shards:
-        tally.add(Tally.from_json(shard.facts["tally"]))
-    copies = choose_copies(shards, corpus.cleaning, tally)
+    by_source = count_by_source(shards, sources["train"])
+    copies = choose_copies(shards, corpus.cleaning, [one.tally for one in by_source])
     num_pairs = sum(int(each.sum()) for each in copies)
     if num_pairs == 0:
         for shard in shards:
             shard.remove()
-        raise _nothing_left(tally)
+        raise nothing_left(by_source)
+    tally = Tally()
+    for one in by_source:
+        tally.add(one.tally)
     write_arrays(directory / _COPIES, {str(number): each for number, each in enumerate(copies)})
     logger.info("cleaned: %s of %s training pairs kept", f"{tally.kept:,}", f"{tally.read:,}")
+    lost = warn_of_lost_sources(by_source)
     counts = {
         **tally.to_json(),
         "overlap": overlap(heldout, (shard.facts["found"] for shard in shards)),
-        "warnings": [warning] if warning else [],
+        "warnings": [*([warning] if warning else []), *lost],
         "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in heldout.items()}},
     }
     write_file(directory / _COUNTS, json.dumps(counts, ensure_ascii=False), error=DataError)
@@ -128,9 +131,11 @@ class CleaningJob:
         src: list[str] = []
         tgt: list[str] = []
         places: list[int] = []
-        tally = Tally()
+        tally, problem = Tally(), None
         for raw in shard.chunks:
-            cleaned = rules.apply(raw.parse())
+            chunk = raw.parse()
+            problem = problem or chunk.problem
+            cleaned = rules.apply(chunk)
             places += [tally.read + index for index in cleaned.indices]
             tally.add(cleaned.tally)
             src += cleaned.src
@@ -150,6 +155,8 @@ class CleaningJob:
             },
             facts={
                 "tally": tally.to_json(),
+                "problem": problem,
+                "source": shard.source,
                 "weight": shard.weight,
                 "chunks": [(raw.origin, raw.first_line, raw.num_pairs) for raw in shard.chunks],
                 "found": found,
@@ -210,18 +217,3 @@ def _narrow(numbers: Sequence[int]) -> NDArray[np.integer]:
     """The numbers, none negative, in the narrowest type that holds them."""
     array = np.array(numbers, dtype=np.int64)
     return array.astype(np.min_scalar_type(array.max(initial=0)))
-
-
-def _nothing_left(tally: Tally) -> DataError:
-    reason, dropped = max(tally.dropped.items(), key=lambda item: item[1].count)
-    if dropped.count == 0:
-        return DataError(
-            f"no training pair is left: of {tally.kept:,} none is drawn",
-            where="train",
-            hint="raise the weights of the sources: a weight below 1 takes that share of the pairs",
-        )
-    return DataError(
-        f"no training pair is left after cleaning: {dropped.count:,} of {tally.read:,} dropped for {reason}",
-        where=dropped.examples[0].where if dropped.examples else None,
-        hint="look at that line; rules are relaxed with --set cleaning.KEY=null",
-    )

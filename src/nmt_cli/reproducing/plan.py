@@ -12,19 +12,20 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.reproducing.experiments import Experiment
 from nmt_cli.reproducing.rehearsal import Rehearsal, rehearse
+from nmt_cli.reproducing.settings import Settings, read_settings
 from nmt_cli.training.estimate import estimate
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be reproduced, from what and where; `settings` are the user's own, of the recipe."""
+    """What is to be reproduced, from what and where; `settings` are the user's own."""
 
     experiment: Experiment
     recipe: Recipe
     corpus: Corpus
     data: Path
     run: Path
-    settings: tuple[str, ...]
+    settings: Settings
     rehearsal: Rehearsal | None
 
     @property
@@ -47,7 +48,12 @@ class Plan:
     @property
     def recipe_settings(self) -> tuple[str, ...]:
         """The settings that `nmt train` is given: a rehearsal's, then the user's."""
-        return (*(self.rehearsal.recipe_settings if self.rehearsal else ()), *self.settings)
+        return (*(self.rehearsal.recipe_settings if self.rehearsal else ()), *self.settings.recipe)
+
+    @property
+    def corpus_settings(self) -> tuple[str, ...]:
+        """The settings that `nmt prepare` is given: a rehearsal's, then the user's."""
+        return (*(self.rehearsal.corpus_settings if self.rehearsal else ()), *self.settings.corpus)
 
 
 def make_plan(
@@ -57,19 +63,21 @@ def make_plan(
 
     UsageError for the setting of another corpus.
     """
-    recipe = load_recipe(experiment.recipe, overrides=settings)
+    users = read_settings(settings, experiment=experiment.name)
+    recipe = load_recipe(experiment.recipe, overrides=users.recipe)
     if recipe.corpus != experiment.corpus:
         raise UsageError(
             f"{experiment.name} is reproduced on {experiment.corpus}, not on {recipe.corpus}",
             where="--set corpus",
             hint="leave it out; another corpus takes nmt prepare, nmt train, nmt average, nmt decode and nmt score",
         )
-    corpus = load_corpus(experiment.corpus, overrides=()).corpus
+    corpus = load_corpus(experiment.corpus, overrides=users.corpus).corpus
     rehearsal = None
     if limit is not None:
-        rehearsal = rehearse(recipe, limit=limit, vocab_size=corpus.tokenizer.vocab_size, settings=settings)
-        recipe = load_recipe(experiment.recipe, overrides=[*rehearsal.recipe_settings, *settings])
-        corpus = load_corpus(experiment.corpus, overrides=[*rehearsal.corpus_settings, f"limit={limit}"]).corpus
+        rehearsal = rehearse(recipe, corpus.tokenizer, limit=limit, settings=users)
+        recipe = load_recipe(experiment.recipe, overrides=[*rehearsal.recipe_settings, *users.recipe])
+        overrides = [*rehearsal.corpus_settings, *users.corpus, f"limit={limit}"]
+        corpus = load_corpus(experiment.corpus, overrides=overrides).corpus
 
     def place(parent: str, name: str) -> Path:
         return Path(parent) / (name if rehearsal is None else rehearsal.folder(name))
@@ -80,6 +88,6 @@ def make_plan(
         corpus=corpus,
         data=data or place("data", corpus.name),
         run=run or place("runs", experiment.recipe),
-        settings=tuple(settings),
+        settings=users,
         rehearsal=rehearsal,
     )

@@ -51,7 +51,7 @@ def conclusion(plan: Plan, outcome: Outcome) -> str:
         )
     if outcome.failures:
         return "Not reproduced: " + "; ".join(f"{figure.name} is {figure.verdict}" for _, figure in outcome.failures)
-    changed = f", with {', '.join(plan.settings)}" if plan.settings else ""
+    changed = f", with {', '.join(plan.settings.changing)}" if plan.settings.changing else ""
     return f"Reproduced: the paper BLEU of the {plan.experiment.title}{changed}{others or '; all is as expected'}."
 
 
@@ -61,7 +61,7 @@ def _content(plan: Plan, stages: Sequence[Stage], outcome: Outcome, machine: Mac
     return {
         "experiment": plan.experiment.name,
         "limit": plan.rehearsal.limit if plan.rehearsal else None,
-        "settings": list(plan.settings),
+        "settings": list(plan.settings.changing),
         "is_complete": is_complete,
         "is_reproduced": None if plan.rehearsal or not is_complete else not outcome.failures,
         "nmt_version": __version__,
@@ -84,8 +84,8 @@ def _page(plan: Plan, stages: Sequence[Stage], outcome: Outcome, content: dict[s
     yield from [f"# {plan.experiment.title}", "", conclusion(plan, outcome), ""]
     yield from [_row(HEADER), _row(["---"] * len(HEADER)), *map(_row, rows(outcome))]
     yield from ["", "## Commands", "", "```bash", *map(command_line, stages), "```", ""]
-    if plan.settings:
-        yield from ["Settings that are not the experiment's own: " + ", ".join(f"`{one}`" for one in plan.settings), ""]
+    if changing := plan.settings.changing:
+        yield from ["Settings that are not the experiment's own: " + ", ".join(f"`{one}`" for one in changing), ""]
     yield from ["## What was expected, and why", "", _row(("figure", "source", "tolerance")), _row(["---"] * 3)]
     for stage, figures in outcome.figures:
         for figure in figures:

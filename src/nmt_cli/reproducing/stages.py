@@ -24,13 +24,12 @@ from nmt_cli.reproducing.machine import Machine
 from nmt_cli.reproducing.needs import Needs
 from nmt_cli.reproducing.plan import Plan
 from nmt_cli.reproducing.records import Identities, model_identity
+from nmt_cli.reproducing.settings import WITHOUT_EFFECT
 from nmt_cli.reproducing.stage import Stage
 from nmt_cli.reproducing.verdicts import Figure
 
 _HELD_OUT_PAIRS: dict[str, FigureName] = {"valid": "newstest2013 pairs", "test": "newstest2014 pairs"}
 _OF_REHEARSAL = "the rehearsal's settings"
-# What a corpus may say differently and still be the same text.
-_WITHOUT_EFFECT = {"description", "licence", "citation", "mirror", "pairs", "bytes"}
 
 
 def stages_of(plan: Plan) -> list[Stage]:
@@ -49,17 +48,18 @@ class Preparation(Stage):
         rehearsed: dict[FigureName, Expected] = {name: expected[name] for name in _HELD_OUT_PAIRS.values()}
         if rehearsal is not None:
             rehearsed["pairs read"] = exactly(rehearsal.limit, _OF_REHEARSAL)
-            rehearsed["vocabulary"] = exactly(rehearsal.vocab_size, _OF_REHEARSAL)
+            if (tokenizer := plan.corpus.tokenizer).taken_from is None:
+                rehearsed["vocabulary"] = exactly(tokenizer.vocab_size, _OF_REHEARSAL)
         super().__init__(plan, name="prepare", expected=expected, rehearsed=rehearsed)
 
     @property
     def arguments(self) -> list[str]:
-        """The corpus by name, and of a rehearsal its limit."""
+        """The corpus by name, of a rehearsal its limit, and the settings."""
         rehearsal = self.plan.rehearsal
-        limit = [] if rehearsal is None else ["--limit", str(rehearsal.limit), *_set(rehearsal.corpus_settings)]
+        limit = [] if rehearsal is None else ["--limit", str(rehearsal.limit)]
         usual = Path("data") / self.plan.corpus.name
         output = [] if self.plan.data == usual else ["-o", str(self.plan.data)]
-        return ["prepare", self.plan.experiment.corpus, *limit, *output]
+        return ["prepare", self.plan.experiment.corpus, *limit, *_set(self.plan.corpus_settings), *output]
 
     def made_from(self) -> Identities:
         """The corpus as it is to be."""
@@ -80,14 +80,14 @@ class Preparation(Stage):
         """Nothing: the folder of the run, where records lie, is not there yet."""
 
     def needs(self, machine: Machine) -> Needs:
-        """Of all pairs that are read; how many files a rehearsal downloads for them is not known before."""
+        """Of all pairs that are read; what a rehearsal or a mirror leaves to download is not known before."""
         corpus, rehearsal = self.plan.corpus, self.plan.rehearsal
         known = int(self.plan.experiment.preparation["pairs read"].low)
         repositories = [source.repository for source in corpus.sources("train") if source.kind == "hub"]
         return needs.of_preparation(
             pairs=known if rehearsal is None else min(rehearsal.limit, known),
             sample_lines=corpus.tokenizer.sample_lines,
-            download_bytes=corpus.bytes if repositories and rehearsal is None else None,
+            download_bytes=corpus.bytes if repositories and rehearsal is None and corpus.mirror is None else None,
             data=self.plan.data,
             cache=needs.hub_cache(repositories[0]) if repositories else self.plan.data,
             machine=machine,
@@ -192,7 +192,7 @@ def _set(settings: tuple[str, ...]) -> list[str]:
 
 
 def _binding(corpus: dict[str, Any]) -> str:
-    return json.dumps({key: value for key, value in corpus.items() if key not in _WITHOUT_EFFECT}, sort_keys=True)
+    return json.dumps({key: value for key, value in corpus.items() if key not in WITHOUT_EFFECT}, sort_keys=True)
 
 
 def _identity(text: str) -> str:

@@ -101,9 +101,14 @@ def _checked(chunks: Iterable[Chunk], split: Split) -> Iterator[tuple[str, str]]
                 raise DataError(
                     f"the {split} text has {problem}",
                     where=chunk.where(index),
-                    hint="mend that line: all lines of validation and test text are kept, none is cleaned away",
+                    hint=f"{_lack(chunk, index)}mend that line: all lines of validation and test text are kept, "
+                    "none is cleaned away",
                 )
             yield src, tgt
+
+
+def _lack(chunk: Chunk, index: int) -> str:
+    return f"{chunk.problem}; or " if index in chunk.malformed and chunk.problem else ""
 
 
 def _problem(chunk: Chunk, index: int, src: str, tgt: str) -> str | None:

@@ -19,11 +19,12 @@ from nmt_cli.preparing.reading.chunks import Chunk
 from nmt_cli.preparing.sources.kinds import LanguagePair
 
 EXAMPLES_PER_REASON = 3
+MALFORMED = "malformed record"
 DUPLICATE = "duplicate"
 HELD_OUT = "in validation or test text"
 # A pair counts for the first of these that applies to it.
 REASONS = (
-    "malformed record",
+    MALFORMED,
     "invalid UTF-8",
     "line break",
     "control characters",
@@ -148,7 +149,7 @@ class Rules:
         indices: list[int] = []
         for index, (source, target) in enumerate(zip(map(tidy, chunk.src), map(tidy, chunk.tgt), strict=True)):
             if index in chunk.malformed:
-                tally.drop("malformed record", chunk, index)
+                tally.drop(MALFORMED, chunk, index)
             elif self._is_plain(source, target) or (reason := self._reason(source, target)) is None:
                 src.append(source)
                 tgt.append(target)

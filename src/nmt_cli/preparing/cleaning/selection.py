@@ -17,14 +17,17 @@ from nmt_cli.preparing.shards import Shard
 _DRAWS = 20_170_612
 
 
-def choose_copies(shards: Sequence[Shard], config: CleaningConfig, tally: Tally) -> list[NDArray[np.uint16]]:
-    """How many copies of each pair are taken, by shard; 0 for those that are dropped here, which the tally counts.
+def choose_copies(
+    shards: Sequence[Shard], config: CleaningConfig, tallies: Sequence[Tally]
+) -> list[NDArray[np.uint16]]:
+    """How many copies of each pair are taken, by shard; 0 for those dropped here, which the tally of the source counts.
 
     Of equal pairs the first is taken, as often as the weight of its source says.
     """
     is_new = are_new(_digests(shards)) if config.duplicates else np.ones(sum(map(len, shards)), dtype=bool)
     chosen, start = [], 0
     for shard in shards:
+        tally = tallies[shard.source]
         is_kept = is_new[start : start + len(shard)]
         start += len(shard)
         _drop(np.flatnonzero(~is_kept), DUPLICATE, shard, tally)

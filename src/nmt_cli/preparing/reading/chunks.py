@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 CHUNK_PAIRS = 10_000
+_KEYS_SHOWN = 8
+_KEY_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Pairs in order; bytes that are not UTF-8 are surrogate escapes, `malformed` holds broken records by index."""
+    """Pairs in order; bytes that are not UTF-8 are surrogate escapes, `malformed` holds broken records by index.
+
+    `problem` says what was looked for in the first of these, and what is there.
+    """
 
     src: list[str]
     tgt: list[str]
     first_line: int
     origin: str
     malformed: dict[int, str] = field(default_factory=dict)
+    problem: str | None = None
 
     def where(self, index: int) -> str:
         """File and line of a pair."""
@@ -59,7 +65,17 @@ class RawColumns:
         malformed = {index: "\t".join(row) for index, row in enumerate(rows) if len(row) < needed}
         rows = [row if len(row) >= needed else [""] * needed for row in rows]
         src, tgt = ([row[column - 1] for row in rows] for column in (self.source, self.target))
-        return Chunk(src, tgt, self.first_line, self.origin, malformed)
+        return Chunk(src, tgt, self.first_line, self.origin, malformed, self._problem(malformed))
+
+    def _problem(self, malformed: Mapping[int, str]) -> str | None:
+        if not malformed:
+            return None
+        there = next(iter(malformed.values())).count("\t") + 1
+        number = "1 column" if there == 1 else f"{there:,} columns"
+        return (
+            f"columns {self.source} and {self.target} are looked for, and that line has {number}: "
+            "set source and target in the corpus file to columns that it has"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +100,15 @@ class RawRecords:
                 malformed[index] = line
             for side, text in zip(sides, texts or ("", ""), strict=True):
                 side.append(text)
-        return Chunk(*sides, self.first_line, self.origin, malformed)
+        return Chunk(*sides, self.first_line, self.origin, malformed, self._problem(malformed))
+
+    def _problem(self, malformed: Mapping[int, str]) -> str | None:
+        if not malformed:
+            return None
+        return (
+            f"text is looked for under the keys {self.source} and {self.target}, and that line "
+            f"{_contents(next(iter(malformed.values())))}: set source and target in the corpus file to keys of text"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +177,32 @@ def _texts_at(line: str, keys: Sequence[Sequence[str]]) -> list[str] | None:
             return None
         texts.append(value)
     return texts
+
+
+def _contents(line: str) -> str:
+    """What a line of JSON is, for an error: its dotted keys, each that has no text with what it has."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return "is not JSON"
+    if not isinstance(record, dict):
+        return f"is no object but {_kind(record)}"
+    keys = list(_leaves(record, ""))
+    more = f" and {len(keys) - _KEYS_SHOWN:,} more" if len(keys) > _KEYS_SHOWN else ""
+    return f"has {', '.join(keys[:_KEYS_SHOWN])}{more}" if keys else "has no keys"
+
+
+def _leaves(record: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in record.items():
+        if isinstance(value, dict) and value and prefix.count(".") < _KEYS_SHOWN:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            shown = repr(f"{prefix}{key}"[:_KEY_CHARACTERS])[1:-1]  # with escapes for what cannot be printed
+            yield shown if isinstance(value, str) else f"{shown} ({_kind(value)})"
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list"}
+    return kinds.get(type(value), "an object")

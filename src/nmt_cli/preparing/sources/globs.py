@@ -5,11 +5,13 @@ from __future__ import annotations
 import glob
 import re
 from pathlib import Path
+from typing import Literal
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.sources.kinds import LanguagePair, TextSource
 
 _ENDINGS = ("", ".gz", ".zst")
+_KINDS: tuple[Literal["tsv", "jsonl", "parquet"], ...] = ("tsv", "jsonl", "parquet")
 _WILD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
 
 
@@ -58,6 +60,20 @@ def text_pairs(source: TextSource, *, languages: LanguagePair, folder: Path) -> 
     return list(zip(*sides, strict=True))
 
 
+def kind_of_file(file: Path) -> Literal["tsv", "jsonl", "parquet"] | None:
+    """The kind of source that reads a file of pairs, by the file's ending; None for any other file."""
+    name = file.name.removesuffix(".gz").removesuffix(".zst")
+    return next((kind for kind in _KINDS if name.endswith(f".{kind}")), None)
+
+
+def not_a_prefix_hint(file: Path, kind: str) -> str:
+    """How a file of pairs is given to `nmt prepare`."""
+    return (
+        f"tsv, jsonl and parquet files are named in a corpus file, nmt prepare FILE.yaml, with a line such as "
+        f"train: [{{kind: {kind}, file: {file}}}]; text files are given as --train PREFIX, for PREFIX.en and PREFIX.de"
+    )
+
+
 def _odd_one(source: TextSource, sides: list[list[Path]], folder: Path) -> str:
     """Which file has no partner, where the patterns tell, or else how to see it."""
     patterns = [source.source or "", source.target or ""]
@@ -91,7 +107,9 @@ def _with_ending(prefix: Path, language: str) -> Path:
             return candidate
     wanted = f"{prefix}.{language}"
     there = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
-    if prefix.is_file() and prefix.suffix == f".{language}":
+    if prefix.is_file() and (kind := kind_of_file(prefix)) is not None:
+        hint = not_a_prefix_hint(prefix, kind)
+    elif prefix.is_file() and prefix.suffix == f".{language}":
         hint = f"leave the ending out: {prefix.with_suffix('')}"
     elif not there:
         hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"

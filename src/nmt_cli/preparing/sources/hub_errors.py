@@ -51,6 +51,12 @@ def hub_errors(name: str) -> Iterator[None]:
             hint = (
                 "check repository: it is OWNER/NAME on the hub, or ./FOLDER; for a private one export HF_TOKEN=hf_..."
             )
+        elif any(isinstance(cause, datasets.exceptions.DataFilesNotFoundError) for cause in causes):
+            message = f"{name.split(' ')[0]} has no data files such as train.parquet, train.jsonl or train.csv"
+            hint = (
+                "kind: hub reads what is laid out like a data set of the hub; a single file is read by a source of "
+                "kind text, tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}"
+            )
         elif isinstance(problem, OSError) or any(_is_of_the_network(cause) for cause in causes):
             raise Unreachable(f"cannot reach {name} on the hub: {reason}", where=endpoint, hint=HUB_HINT) from problem
         else:
