@@ -74,7 +74,8 @@ def test_processes_import_nothing_that_is_slow(repository: Path) -> None:
 
 
 PARENT = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process begins without
 from nmt_cli.preparing.workers import workers
 from tests.preparing.jobs import Squares, Trouble
 with workers(Squares(), number=2) as run:
@@ -98,7 +99,6 @@ def test_processes_end_with_the_one_that_started_them(repository: Path, sign: si
         assert parent.stdout is not None
         assert parent.stderr is not None
         processes = [int(process) for process in parent.stdout.readline().split()]
-        time.sleep(0.5)  # until it waits: Python drops a Ctrl-C that comes while it tidies up an object
         os.kill(parent.pid, sign) if sign == signal.SIGKILL else os.killpg(parent.pid, sign)
         assert parent.wait(timeout=20) == code
         assert parent.stderr.read().count("Traceback") == (sign == signal.SIGINT)  # the parent's own
