@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -16,6 +17,11 @@ Precision = Literal["bf16", "fp32"]
 PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
+def num_cpus() -> int:
+    """The CPUs that this process may use, which a scheduler may have made fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_device(name: str) -> torch.device:

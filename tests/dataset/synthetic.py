@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from nmt_cli.dataset.manifest import Languages, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.dataset.plan import PlanKey
 from nmt_cli.dataset.store import SIDES, PreparedData, TokenWriter, open_prepared
+from nmt_cli.tokenization.tokenizer import EOS
 
 _TOKENIZER = b"no model"
 
@@ -21,7 +23,8 @@ def write_prepared(directory: Path, *, num_pairs: int = 500) -> PreparedData:
     tokens = {}
     for side in SIDES:
         with TokenWriter(directory, split="train", side=side, dtype="uint16") as writer:
-            writer.append([generator.integers(4, 9000, generator.integers(0, 40)).tolist() for _ in range(num_pairs)])
+            rows = [generator.integers(4, 9000, generator.integers(0, 40)).tolist() for _ in range(num_pairs)]
+            append_rows(writer, rows)
         tokens[side] = writer.tokens
         (directory / f"{side}.spm").write_bytes(_TOKENIZER)
     record = TokenizerRecord(vocab_size=9000, fingerprint=sha256(_TOKENIZER).hexdigest())
@@ -55,3 +58,9 @@ def key_of(data: PreparedData, *, epoch: int = 0, seed: int = 1, batch_tokens: i
         seed=seed,
         epoch=epoch,
     )
+
+
+def append_rows(writer: TokenWriter, rows: Sequence[Sequence[int]]) -> None:
+    """Add sentences given without EOS."""
+    ids = np.array([token for row in rows for token in (*row, EOS)], dtype=np.int64)
+    writer.append(ids, np.array([len(row) + 1 for row in rows], dtype=np.int64))

@@ -17,6 +17,7 @@ from nmt_cli.dataset.store import TokenFile, TokenWriter, open_prepared, token_d
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
+from tests.dataset.synthetic import append_rows
 from tests.preparing.corpus_files import contents, run, small_corpus
 
 ROWS = st.lists(st.lists(st.integers(4, 399), max_size=6), max_size=8)
@@ -37,7 +38,7 @@ def test_what_is_written_in_batches_reads_back_with_eos(
     folder = tmp_path_factory.mktemp("tokens")
     with TokenWriter(folder, split="train", side="source", dtype="uint16") as writer:
         for batch in batches:
-            writer.append(batch)
+            append_rows(writer, batch)
     rows = [[*row, EOS] for batch in batches for row in batch]
     ids = np.fromfile(folder / "train.source.ids", dtype="<u2")
     offsets = np.fromfile(folder / "train.source.offsets", dtype="<i8")
@@ -55,7 +56,7 @@ def test_sentences_are_gathered_from_files_as_from_memory(
 ) -> None:
     folder = tmp_path_factory.mktemp("tokens")
     with TokenWriter(folder, split="train", side="source", dtype="uint16") as writer:
-        writer.append(rows)
+        append_rows(writer, rows)
     ids, offsets = folder / "train.source.ids", folder / "train.source.offsets"
     in_files = TokenFile.open(ids, offsets, dtype=np.dtype("<u2"))
     in_memory = TokenFile(np.fromfile(ids, dtype="<u2"), np.fromfile(offsets, dtype="<i8"))
@@ -70,7 +71,7 @@ def test_sentences_are_gathered_from_files_as_from_memory(
 
 def test_a_token_file_that_is_cut_short_while_it_is_read_is_named(tmp_path: Path) -> None:
     with TokenWriter(tmp_path, split="train", side="source", dtype="uint16") as writer:
-        writer.append([[7] * 5000])
+        append_rows(writer, [[7] * 5000])
     path = tmp_path / "train.source.ids"
     side = TokenFile.open(path, tmp_path / "train.source.offsets", dtype=np.dtype("<u2"))
     os.truncate(path, 100)
@@ -84,7 +85,7 @@ def test_a_token_file_that_is_cut_short_while_it_is_read_is_named(tmp_path: Path
 def test_ids_are_as_narrow_as_the_vocabulary_allows(tmp_path: Path) -> None:
     assert (token_dtype(65_536), token_dtype(65_537)) == ("uint16", "uint32")
     with TokenWriter(tmp_path, split="train", side="source", dtype="uint32") as writer:
-        writer.append([[65_536]])
+        append_rows(writer, [[65_536]])
     assert np.fromfile(tmp_path / "train.source.ids", dtype="<u4").tolist() == [65_536, EOS]
 
 

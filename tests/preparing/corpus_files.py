@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpora import LocatedCorpus, corpus_of_prefixes
 from nmt_cli.preparing.pipeline import Prepared, prepare
 from nmt_cli.preparing.sources.kinds import Split
@@ -61,3 +64,11 @@ def silent(stage: str, done: int, total: int | None) -> None:
 def contents(directory: Path) -> dict[str, bytes]:
     """The files of a directory with their bytes."""
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def refusal(call: Callable[[], object]) -> DataError:
+    """The DataError that a call ends in."""
+    with pytest.raises(DataError) as caught:
+        call()
+    assert caught.value.exit_code == 4
+    return caught.value

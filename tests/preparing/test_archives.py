@@ -3,16 +3,16 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from nmt_cli.errors import DataError
 from nmt_cli.preparing.sources import archives
 from nmt_cli.preparing.sources.archives import unpack
 from nmt_cli.preparing.sources.records import file_hash
+from tests.preparing.corpus_files import refusal
 
 LINES = "".join(f"line {number}\n" for number in range(50_000)).encode()
 FILES = {"readme": b"x", "training/corpus.en": LINES, "training/corpus.de": LINES.upper()}
@@ -45,12 +45,6 @@ def pack(file: Path, files: Mapping[str, bytes]) -> Path:
 
 def contents(archive: Path, *members: str) -> list[bytes]:
     return [file.read_bytes() for file in unpack(archive, members, sha256=file_hash(archive))]
-
-
-def refusal(call: Callable[[], object]) -> DataError:
-    with pytest.raises(DataError) as caught:
-        call()
-    return caught.value
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip"])

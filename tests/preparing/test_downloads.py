@@ -8,17 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
 import pytest
 
-from nmt_cli.errors import DataError
 from nmt_cli.preparing.sources import cache, downloads
 from nmt_cli.preparing.sources.downloads import Unreachable, cached_file, check_file, download, exists
-from tests.preparing.corpus_files import silent
+from tests.preparing.corpus_files import refusal, silent
 from tests.preparing.file_server import FileServer, serve_files
 
 CONTENT = Random(1).randbytes(3_000_000)
@@ -37,13 +36,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServ
 
 def fetch(server: FileServer, *, size: int | None = None, sha256: str | None = None) -> Path:
     return download(f"{server.address}/a.tgz", size=size, sha256=sha256, progress=silent)
-
-
-def refusal(call: Callable[[], object]) -> DataError:
-    with pytest.raises(DataError) as caught:
-        call()
-    assert caught.value.exit_code == 4
-    return caught.value
 
 
 def names(folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ from nmt_cli.preparing.encoding import written_splits
 from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.preparing.reading import readers
 from nmt_cli.tokenization.tokenizer import Tokenizer
+from tests.dataset.synthetic import append_rows
 from tests.preparing.corpus_files import contents, run, small_corpus
 
 
@@ -22,18 +23,18 @@ def test_token_files_go_on_after_what_was_recorded(tmp_path: Path) -> None:
     rows = [[5, 6, 7], [], [8], [9, 10], [11]]
     (tmp_path / "whole").mkdir()
     with TokenWriter(tmp_path / "whole", split="train", side="source", dtype="uint16") as writer:
-        writer.append(rows)
+        append_rows(writer, rows)
     for first in range(len(rows) + 1):
         begun = tmp_path / str(first)
         begun.mkdir()
         with TokenWriter(begun, split="train", side="source", dtype="uint16") as writer:
-            writer.append(rows[:first])
+            append_rows(writer, rows[:first])
             sentences, tokens = writer.sentences, writer.tokens
-            writer.append([[99] * 50] * 20)  # written, and not recorded
+            append_rows(writer, [[99] * 50] * 20)  # written, and not recorded
         with TokenWriter(
             begun, split="train", side="source", dtype="uint16", sentences=sentences, tokens=tokens
         ) as writer:
-            writer.append(rows[first:])
+            append_rows(writer, rows[first:])
         assert contents(begun) == contents(tmp_path / "whole")
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpora import LocatedCorpus, load_corpus
 from nmt_cli.preparing.reading.readers import read_chunks
 from nmt_cli.preparing.sources import hub, testsets
@@ -20,7 +19,7 @@ from nmt_cli.preparing.sources.fetching import Fetched, fetch
 from nmt_cli.preparing.sources.inputs import declared_key, find_inputs, reading_key, remote_inputs
 from nmt_cli.preparing.sources.kinds import HubSource, LanguagePair
 from tests.hub import write_translations
-from tests.preparing.corpus_files import invented_pairs, silent, write_prefix
+from tests.preparing.corpus_files import invented_pairs, refusal, silent, write_prefix
 from tests.preparing.file_server import FileServer, serve_files
 from tests.preparing.test_archives import pack
 
@@ -56,13 +55,6 @@ def fetched(folder: Path, train: str, *overrides: str) -> Fetched:
 def pairs_of(found: Fetched) -> list[tuple[str, str]]:
     chunks = read_chunks(found.sources["train"])
     return [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)]
-
-
-def refusal(call: Callable[[], object]) -> DataError:
-    with pytest.raises(DataError) as caught:
-        call()
-    assert caught.value.exit_code == 4
-    return caught.value
 
 
 def archive_of(file: Path, pairs: list[tuple[str, str]] = PAIRS, *, ending: str = "") -> tuple[Path, str]:
@@ -229,6 +221,16 @@ def test_without_any_network_everything_that_helps_is_said(tmp_path: Path, monke
     )
     for help in ("HTTPS_PROXY=http://HOST:PORT", "HF_ENDPOINT=https://HOST", "HF_HUB_OFFLINE=1", "--set mirror=FOLDER"):
         assert help in error.hint
+
+
+def test_what_a_mirror_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_ask", lambda source: Unreachable("no hub", hint="wait"))
+    (tmp_path / "mirror").mkdir()
+    train = HUB.format(address=NO_NETWORK, digest="f" * 64)
+    error = refusal(lambda: fetched(tmp_path, train, f"mirror={tmp_path / 'mirror'}"))
+    assert error.message.endswith(f"; the mirror {tmp_path / 'mirror'} lacks parts.tgz")
+    assert "put parts.tgz into the mirror" in error.hint
+    assert "--set mirror=" not in error.hint
 
 
 def test_a_wrong_archive_is_not_taken_for_a_fault_of_the_network(

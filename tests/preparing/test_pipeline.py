@@ -3,13 +3,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nmt_cli.dataset.store import open_prepared
-from nmt_cli.errors import DataError
 from nmt_cli.preparing import shards
 from nmt_cli.preparing.corpora import LocatedCorpus, corpus_of_prefixes, load_corpus
 from nmt_cli.preparing.encoding import write_tokens
@@ -19,14 +17,7 @@ from nmt_cli.preparing.text import CleanText, write_clean_text
 from nmt_cli.preparing.vocabulary import write_tokenizers
 from nmt_cli.preparing.work import open_work_folder, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.preparing.corpus_files import contents, invented_pairs, run, silent, small_corpus, write_prefix
-
-
-def refusal(call: Callable[[], object]) -> DataError:
-    with pytest.raises(DataError) as caught:
-        call()
-    assert caught.value.exit_code == 4
-    return caught.value
+from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus, write_prefix
 
 
 def test_the_same_input_gives_the_same_bytes_whatever_the_workers(

@@ -79,9 +79,9 @@ def prepare(
 
 
 def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: int | None) -> Prepared:
+    from nmt_cli.devices import num_cpus
     from nmt_cli.preparing import pipeline
     from nmt_cli.preparing.progress import show_progress
-    from nmt_cli.preparing.workers import num_cpus
 
     try:
         with show_progress() as progress:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol
@@ -19,7 +18,6 @@ from nmt_cli.dataset.manifest import PREPARE_AGAIN, Manifest, TokenDtype, Tokeni
 from nmt_cli.dataset.rows import Array, Rows, fill_rows, row_type
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
-from nmt_cli.tokenization.tokenizer import EOS
 
 SIDES = ("source", "target")
 _OFFSET = np.dtype("<i8")
@@ -229,13 +227,7 @@ class TokenWriter:
         self._ids.close()
         self._offsets.close()
 
-    def append(self, rows: Sequence[Sequence[int]]) -> None:
-        """Add sentences given without EOS; EOS is added to each."""
-        lengths = np.fromiter((len(row) + 1 for row in rows), dtype=_OFFSET, count=len(rows))
-        ids = np.fromiter(chain.from_iterable((*row, EOS) for row in rows), dtype=self._dtype, count=int(lengths.sum()))
-        self.append_arrays(ids, lengths)
-
-    def append_arrays(self, ids: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
+    def append(self, ids: NDArray[np.integer], lengths: NDArray[np.integer]) -> None:
         """Add sentences given end to end, each with its EOS, and their lengths with EOS."""
         self._ids.write(ids.astype(self._dtype, copy=False).tobytes())
         self._offsets.write((self.tokens + np.cumsum(lengths, dtype=_OFFSET)).astype(_OFFSET).tobytes())

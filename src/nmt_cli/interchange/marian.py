@@ -183,7 +183,7 @@ def _read_old(file: Path) -> dict[str, Tensor]:
     """The tensors of a file that torch pickled; code in it is refused, not run."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as problem:
+    except Exception as problem:  # the unpickler raises whatever a damaged file makes of it
         reason = str(problem).partition("\n")[0].partition(". ")[0]
         raise ModelError(f"{file.name} cannot be read: {reason}", where=str(file), hint=FETCH_AGAIN) from None
     if not isinstance(content, Mapping) or not all(isinstance(tensor, Tensor) for tensor in content.values()):

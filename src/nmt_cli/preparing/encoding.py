@@ -180,7 +180,7 @@ class _TokenFiles:
     def append(self, sides: Mapping[str, EncodedSide]) -> None:
         """Add the sentences of one more shard, and record that."""
         for side, writer in self._writers.items():
-            writer.append_arrays(sides[side].text.ids, sides[side].text.lengths)
+            writer.append(sides[side].text.ids, sides[side].text.lengths)
             writer.sync()
         self.written = self.written.with_shard(sides)
         write_arrays(self._record, _arrays(self.written))

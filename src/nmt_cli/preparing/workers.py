@@ -56,11 +56,6 @@ def workers(job: Job[T, R], *, number: int) -> Iterator[Callable[[Iterable[T]], 
         crew.end()
 
 
-def num_cpus() -> int:
-    """The CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _Crew:
     """Worker processes, each started when there is a task for it, and for each a thread that waits for its results."""
 

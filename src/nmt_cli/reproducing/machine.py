@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli.devices import Precision, PrecisionChoice, choose_device, choose_precision
+from nmt_cli.devices import Precision, PrecisionChoice, choose_device, choose_precision, num_cpus
 from nmt_cli.recipe.schema import Recipe
 
 _WARM_UP, _ROUNDS = 3, 5
@@ -62,7 +62,7 @@ def _look(choice: PrecisionChoice) -> Machine:
         precision=precision,
         products=products,
         decoding_products=products if decoding == precision else _products_a_second(device, decoding),
-        num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        num_cpus=num_cpus(),
     )
 
 

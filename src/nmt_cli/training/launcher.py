@@ -16,6 +16,7 @@ from types import FrameType
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented there, and not declared
 
 from nmt_cli import console
+from nmt_cli.devices import num_cpus
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, TrainingError
 from nmt_cli.training.bulletin import Bulletin, Failure
 
@@ -158,7 +159,7 @@ def _lost(rank: int, process: subprocess.Popen[bytes], *, num_ranks: int) -> Tra
 
 def _environment(rank: int, *, num_ranks: int, port: int) -> dict[str, str]:
     """What torchrun would set for a rank of one machine, and the launcher's process."""
-    threads = max(1, len(os.sched_getaffinity(0)) // num_ranks)  # a scheduler may leave us fewer CPUs than there are
+    threads = max(1, num_cpus() // num_ranks)
     inherited = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_RUN_ID"}  # of an outer one
     return {
         "OMP_NUM_THREADS": str(threads),

@@ -199,11 +199,13 @@ class _Fetcher:
             try:
                 return self._in_place_of(source, left)
             except Unreachable as second:
-                raise DataError(
-                    f"neither {source.repository} on the hub nor what replaces it can be had: {second.message}",
-                    where=second.where,
-                    hint=f"{HUB_HINT}; {MIRROR_HINT}",
-                ) from problem
+                message = f"neither {source.repository} on the hub nor what replaces it can be had: {second.message}"
+                way_out = MIRROR_HINT
+                if self._mirror.place is not None:
+                    lacking = ", ".join(self._mirror.missing(source.otherwise))
+                    message += f"; the mirror {self._mirror.place} lacks {lacking}"
+                    way_out = f"or put {lacking} into the mirror, packed or with the files that are in it"
+                raise DataError(message, where=second.where, hint=f"{HUB_HINT}; {way_out}") from problem
 
     def _warn(self, message: str) -> None:
         """Log a warning, unless it was logged for another split."""

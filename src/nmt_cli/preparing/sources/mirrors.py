@@ -65,23 +65,29 @@ class Mirror:
         """True where it has everything that would be downloaded for these sources, and that is something."""
         if self.place is None:
             return False
-        found = [found for source in sources for found in self._has(source)]
-        return bool(found) and all(found)
+        wanted = [name for source in sources for name, _ in self._wanted(source)]
+        return bool(wanted) and not self.missing(sources)
 
-    def _has(self, source: Source) -> Iterator[bool]:
-        """For each thing that is downloaded for a source, whether the mirror has it."""
+    def missing(self, sources: Sequence[Source]) -> list[str]:
+        """What would be downloaded for these sources and is not in the mirror, by name."""
+        return list(dict.fromkeys(name for source in sources for name, is_here in self._wanted(source) if not is_here))
+
+    def _wanted(self, source: Source) -> Iterator[tuple[str, bool]]:
+        """Each thing that is downloaded for a source, by name, and whether the mirror has it."""
         match source:
             case ArchiveSource():
                 if source.url is not None:
-                    yield self.members(source) is not None or self.file(source.url) is not None
+                    yield source.name, self.members(source) is not None or self.file(source.url) is not None
             case TextSource():
                 urls = [url for url in (source.source, source.target) if url is not None and is_address(url)]
-                yield from (self.file(url) is not None for url in urls)
+                yield from ((url.rsplit("/", 1)[-1], self.file(url) is not None) for url in urls)
             case TsvSource() | JsonlSource() | ParquetSource():
                 if is_address(source.file):
-                    yield self.file(source.file) is not None
-            case TestsetSource() | HubSource():
-                yield False
+                    yield source.file.rsplit("/", 1)[-1], self.file(source.file) is not None
+            case TestsetSource():
+                yield source.name, False
+            case HubSource():
+                yield source.repository, False
             case _:
                 assert_never(source)
 
