@@ -111,10 +111,9 @@ class _Rates:
         """Take one update; its pairs."""
         from nmt_cli.dataset.batch import make_batch
 
-        micro = order.next()
-        order.target_tokens(micro)
+        micro = order.next().micro
         for rows in micro:
-            make_batch(rows, self._pairs, device=self._device)
+            make_batch(rows, self._pairs, device=self._device, shape=order.shape, pinned=False)
         return sum(map(len, micro))
 
     def measure(self, order: Any) -> dict[str, float]:
@@ -140,7 +139,13 @@ def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
     if fresh:
         shutil.rmtree(directory / "plans", ignore_errors=True)
     recipe = load_recipe("base", overrides=[f"training.batch_tokens={arguments.batch_tokens}"])
-    return DataOrder(open_prepared(directory), recipe, world_size=1, fallback=directory)
+    return DataOrder(
+        open_prepared(directory),
+        recipe,
+        world_size=1,
+        max_tokens=arguments.batch_tokens + arguments.batch_tokens // 50,
+        fallback=directory,
+    )
 
 
 @contextmanager

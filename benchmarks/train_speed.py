@@ -74,8 +74,9 @@ def _run(command: list[str]) -> list[float]:
 def _our_windows(arguments: argparse.Namespace) -> list[float]:
     import torch
 
+    from nmt_cli.dataset.batch import make_batch
     from nmt_cli.dataset.store import open_prepared
-    from nmt_cli.devices import choose_device, keep_freed_memory
+    from nmt_cli.devices import choose_device, keep_freed_memory, multiply_float32_fast
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.training.distributed import Ranks
     from nmt_cli.training.initial import build_model
@@ -83,27 +84,33 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
     from nmt_cli.training.update import Updater
 
     keep_freed_memory()
+    multiply_float32_fast(choose_device(arguments.device))
     overrides = [f"model.{key}={value}" for key, value in _SIZES[arguments.size].items()]
     overrides += [
         f"training.batch_tokens={arguments.batch_tokens}",
         "training.clip_norm=1",
         "model.attention_bias=true",
     ]
-    overrides += [f"training.max_tokens_per_device={arguments.batch_tokens + 256}", "model.embedding_multiple=8"]
+    overrides += ["model.embedding_multiple=8"]
     recipe = load_recipe("base", overrides=overrides)
     data = open_prepared(Path(arguments.data))
     ranks = Ranks(0, 1, choose_device(arguments.device))
     pairs = data.split("train")
-    order = DataOrder(data, recipe, world_size=1, fallback=Path("."))
+    max_tokens = arguments.batch_tokens + 256
+    order = DataOrder(data, recipe, world_size=1, max_tokens=max_tokens, fallback=Path("."))
     model = build_model(recipe, data).to(ranks.device)
-    updater = Updater(recipe, pairs, model, precision=arguments.precision, ranks=ranks)
+    updater = Updater(recipe, model, precision=arguments.precision, ranks=ranks)
     rates, number = [], 0
     for window in range(arguments.windows + 1):
         start, tokens = time.perf_counter(), 0
         for _ in range(_WARM_UP if window == 0 else arguments.updates):
-            micro, number = order.next(), number + 1
-            updater.update(micro, number=number, target_tokens=order.target_tokens(micro))
-            tokens += order.target_tokens(micro)
+            update, number = order.next(), number + 1
+            batches = [
+                (index, make_batch(rows, pairs, device=ranks.device, shape=order.shape, pinned=False))
+                for index, rows in enumerate(update.micro)
+            ]
+            updater.update(batches, number=number, num_micro=len(batches), target_tokens=update.target_tokens)
+            tokens += update.target_tokens
         if ranks.device.type == "cuda":
             torch.cuda.synchronize()
         if window > 0:

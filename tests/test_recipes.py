@@ -191,6 +191,31 @@ def test_base_has_the_embedding_rows_of_the_authors_code() -> None:
     assert -(-_VOCABULARY // multiple) * multiple == 40_960
 
 
+def test_modern_is_base_with_as_many_parameters_and_half_the_updates() -> None:
+    base, modern = load_recipe("base"), load_recipe("modern")
+    changed = {
+        "model.d_ff": 1344,
+        "model.norm": "pre",
+        "model.activation": "swiglu",
+        "model.positions": "rotary",
+        "training.updates": base.training.updates // 2,
+        "training.schedule.name": "cosine",
+        "training.schedule.warmup_updates": 2000,
+        "training.clip_norm": 1.0,
+        "averaging.last": 1,
+    }
+    of_base = {key: value for key, value in _BASE.items() if key not in changed}
+    found = facts(modern)
+    assert {key: found[key] for key in changed} == changed
+    assert {key: found[key] for key in of_base if key in found} == {
+        key: of_base[key] for key in of_base if key in found
+    }
+    # Both without the rows that only pad the embedding of base.
+    padding = ["model.embedding_multiple=8"]
+    counts = [count_parameters(load_recipe(name, overrides=padding)) for name in ("base", "modern")]
+    assert counts[1] / counts[0] == pytest.approx(1, abs=0.01)
+
+
 @pytest.mark.parametrize("name", ["multi30k", "demo"])
 def test_small_recipes_reach_the_peak_that_their_comments_name(name: str) -> None:
     recipe = load_recipe(name)

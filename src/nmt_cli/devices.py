@@ -17,6 +17,7 @@ Precision = Literal["bf16", "fp32"]
 PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
 
 def num_cpus() -> int:
@@ -101,3 +102,41 @@ def keep_freed_memory() -> None:
     # Some versions of glibc take no more than 32 MiB; a refusal would leave the threshold at its smallest.
     if mallopt(_M_MMAP_THRESHOLD, 1 << 30) or mallopt(_M_MMAP_THRESHOLD, 1 << 25):
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def multiply_float32_fast(device: torch.device) -> bool:
+    """Let float32 products on a CPU go through oneDNN where that is as exact, and say whether they do now.
+
+    torch takes MKL for them, which on AMD reaches half of oneDNN's rate (docs/LOG.md), and oneDNN only at the precision
+    "medium", which allows it to multiply in bf16. With AMX it does; without, it stays in float32. A product tells. What
+    has been set already is left alone, and so is a process that uses a GPU, as the setting would hold there too.
+    """
+    import torch
+
+    if device.type != "cpu" or torch.cuda.is_initialized():
+        return False
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by torch's newer names
+        return False
+    if before == "medium":
+        return _multiplies_exactly()
+    if before != "highest":
+        return False
+    torch.set_float32_matmul_precision("medium")
+    if _multiplies_exactly():
+        return True
+    torch.set_float32_matmul_precision(before)
+    return False
+
+
+def _multiplies_exactly() -> bool:
+    """Whether products of a few shapes have float32's accuracy."""
+    import torch
+
+    wave = torch.arange(256 * 512).sin().view(256, 512)
+    for left, right in ((wave, wave.t()), (wave.t(), wave), (wave[:8], wave.t())):
+        exact = left.double() @ right.double()
+        if float((left @ right - exact).abs().max() / exact.abs().max()) > _FLOAT32_ERROR:
+            return False
+    return True

@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import socket
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import escape
@@ -23,6 +24,7 @@ from nmt_cli.errors import DataError, NmtError
 _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _ZSTD_BLOCK = 1 << 16
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -81,8 +83,8 @@ def clear_interrupted(parent: Path, *, name: str) -> None:
 def locked(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]:
     """Hold `directory`, which need not exist yet, for this process; `error` saying `busy` where another one holds it.
 
-    The lock is a file beside it, so that a directory that is being begun or removed is guarded as well. The kernel
-    gives it up when the process ends, by whatever means.
+    `error` as well where the disk knows no locks. The lock is a file beside it, so that a directory that is being begun
+    or removed is guarded as well. The kernel gives it up when the process ends, by whatever means.
     """
     file = directory.with_name(f".{directory.name}.lock")
     with disk_errors(file, error):
@@ -148,7 +150,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
                 yield io.BufferedReader(_ZstdReader(raw))
             else:
                 yield raw
-    except (EOFError, gzip.BadGzipFile) as problem:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
         kind = "zstd" if path.suffix == ".zst" else "gzip"
         message = f"{path} is not a whole {kind} file: {problem}"
         raise DataError(message, where=str(path), hint="fetch it again") from None
@@ -233,6 +235,12 @@ def _take(file: Path, directory: Path, *, busy: str, error: type[NmtError]) -> I
                 where=str(directory),
                 hint="wait until it ends, or choose another folder with -o",
             ) from None
+        except OSError as problem:
+            stream.close()
+            if problem.errno not in _NO_LOCKS:
+                raise
+            hint = "mount it with flock, or choose a folder on another disk with -o"
+            raise error(f"cannot lock {directory}: its disk knows no locks", where=str(file), hint=hint) from None
         if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
             break
         stream.close()  # the holder before has just removed it

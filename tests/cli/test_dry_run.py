@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import yaml
 
 from nmt_cli.recipe.loading import load_recipe
 from tests.cli.conftest import Shell
+from tests.training.tiny import RECIPE, prepare_tiny, train
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +81,20 @@ def test_it_counts_with_the_devices_of_a_training(
     assert devices(nmt("train", "base", "--dry-run", *arguments).stdout) == expected
 
 
+def test_micro_batches_that_are_to_be_found_are_said_to_be_so(nmt: Shell) -> None:
+    def batch(*arguments: str) -> str:
+        printed = nmt("train", "base", "--dry-run", "--device", "cpu", "--gpus", "2", *arguments).stdout
+        return next(line for line in printed.splitlines() if line.startswith("# batch: "))
+
+    assert batch() == (
+        "# batch: 25,000 tokens an update = 2 device(s) x 12,500, at once where memory holds them, else in equal parts:"
+        " found at the start (auto)"
+    )
+    assert batch("--set", "training.max_tokens_per_device=4096") == (
+        "# batch: 25,000 tokens an update = 2 device(s) x 4 micro-batch(es) of at most 4,096"
+    )
+
+
 def test_activations_are_those_of_one_device(nmt: Shell) -> None:
     one, five, ten = (
         memory(nmt("train", "base", "--dry-run", "--device", "cpu", "--gpus", str(number)).stdout)
@@ -105,3 +121,35 @@ def test_data_that_is_not_there_is_refused_where_it_cannot_be_guessed(
         f"at:    {directory}",
         f"fix:   {fix}, or name the folder with --data",
     ]
+
+
+@pytest.fixture
+def model(folder: Path) -> Path:
+    """A model directory with one vocabulary of 400 pieces, in `model`."""
+    (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    data = prepare_tiny(folder)
+    assert train(data, folder / "run", "training.updates=2") == 0
+    shutil.copytree(folder / "run/model", folder / "model")
+    return folder / "model"
+
+
+def test_a_model_to_begin_with_is_looked_at_as_a_training_does(nmt: Shell, model: Path) -> None:
+    arguments = ["train", "tiny.yaml", "--dry-run", "--device", "cpu", "--init-from", "model"]
+    outcome = nmt(*arguments)
+    assert outcome.code == 0
+    assert f"# begins with: the weights of {model}" in outcome.stdout.splitlines()
+    refused = nmt(*arguments, "--set", "model.d_ff=128")
+    assert refused.code == 3
+    assert refused.stderr[0] == "error: the model in model has model.d_ff 64, and the recipe 128"
+    assert nmt(*arguments[:-1], "elsewhere").code == 5
+
+
+def test_without_data_the_vocabulary_is_that_of_the_model(nmt: Shell, folder: Path, model: Path) -> None:
+    shutil.rmtree(folder / "data")
+    (folder / "tiny.yaml").write_text(RECIPE.replace("corpus: tiny", "corpus: demo"), encoding="utf-8")
+    outcome = nmt("train", "tiny.yaml", "--dry-run", "--device", "cpu", "--init-from", "model")
+    assert outcome.code == 0
+    assert (
+        "# vocabulary: 400 source and 400 target pieces (of the model; demo is not prepared yet)"
+        in outcome.stdout.splitlines()
+    )

@@ -44,7 +44,7 @@ def needs(text: str) -> dict[str, str]:
 
 
 def test_a_dry_run_prints_the_recipe_of_a_training_with_the_origin_of_each_value(folder: Path, nmt: Shell) -> None:
-    (folder / "child.yaml").write_text("extends: tiny.yaml\ntraining: {seed: 7}\ncorpus: demo\n")
+    (folder / "child.yaml").write_text("extends: tiny.yaml\ntraining: {label_smoothing: 0.2}\ncorpus: demo\n")
     overrides = ["training.updates=500", "decoding.beam=5"]
     arguments = [word for override in overrides for word in ("--set", override)]
     outcome = nmt("train", "child.yaml", "--dry-run", "--device", "cpu", *arguments)
@@ -52,7 +52,7 @@ def test_a_dry_run_prints_the_recipe_of_a_training_with_the_origin_of_each_value
     assert outcome.stderr == []
     assert parse_recipe(outcome.stdout, source="stdout") == load_recipe("child.yaml", overrides=overrides)
     found = origins(outcome.stdout)
-    assert found["seed"] == "child.yaml:2"
+    assert found["label_smoothing"] == "child.yaml:2"
     assert found["checkpoint_every"] == "tiny.yaml:11"
     assert found["log_every"] == "tiny.yaml:10"
     assert found["updates"] == "--set training.updates=500"
@@ -82,7 +82,7 @@ def test_a_dry_run_needs_neither_data_nor_the_gpus_it_counts_with(folder: Path, 
     assert found["vocabulary"].endswith("(the corpus wmt14-en-de, not prepared yet)")
     assert found["parameters"].startswith("65,")  # million, as in Table 3
     assert found["device"] == "cpu, bf16, 8 of them"
-    assert found["batch"] == "25,000 tokens an update = 8 device(s) x 1 micro-batch(es) of at most 25,600"
+    assert found["batch"].startswith("25,000 tokens an update = 8 device(s) x 3,125, at once where memory holds them")
 
 
 def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(folder: Path, prepared: PreparedData) -> None:
@@ -93,7 +93,7 @@ def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(folder:
     assert process.returncode == 0
     assert process.stdout == ""
     lines = process.stderr.splitlines()
-    assert lines[0].endswith("an update of 600 tokens is 1 device(s) x 2 micro-batch(es)")
+    assert lines[0].endswith("an update of 600 tokens is 1 device(s) x 2 micro-batch(es) of at most 320")
     assert lines[1].startswith("sanity pass done: ")
     assert [line.split()[:4] for line in lines[2:5]] == [
         ["update", f"{update}/3", "epoch", "1"] for update in (1, 2, 3)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.dataset.batch import make_batch
+from nmt_cli.dataset.shape import Shape
 from nmt_cli.dataset.store import TokenFile, TokenPairs
 from nmt_cli.model.packing import Packed
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD
 
-BOS, EOS = 2, 3
 CPU = torch.device("cpu")
 # Ids up to the largest that a file of 16 bits holds.
 SENTENCE = st.lists(st.integers(4, 65_535), max_size=6).map(lambda ids: [*ids, EOS])
@@ -36,11 +38,13 @@ def test_a_batch_holds_the_pairs_asked_for_in_that_order(
     sources, targets = ([list(side) for side in sides] for sides in zip(*corpus, strict=True))
     places = data.draw(st.lists(st.integers(0, len(corpus) - 1), min_size=1, max_size=9))
     pairs = TokenPairs(token_file(sources), token_file(targets))
-    batch = make_batch(pairs.rows(np.array(places)), pairs, device=CPU)
+    batch = make_batch(pairs.rows(np.array(places)), pairs, device=CPU, shape=None, pinned=False)
 
     chosen = [corpus[place] for place in places]
     assert tokens_of(batch.source) == [token for source, _ in chosen for token in source]
-    assert batch.gold.tolist() == [token for _, target in chosen for token in target]
+    gold = batch.gold.tolist()
+    assert gold[: batch.target.num_tokens] == [token for _, target in chosen for token in target]
+    assert gold[batch.target.num_tokens :] == [PAD] * batch.target.num_empty
     # The decoder sees BOS and then all but the last gold piece, which is EOS.
     assert tokens_of(batch.target) == [token for _, target in chosen for token in (BOS, *target[:-1])]
     for side in (batch.source, batch.target):
@@ -52,10 +56,62 @@ def test_a_batch_holds_the_pairs_asked_for_in_that_order(
     assert batch.target.max_len == max(len(target) for _, target in chosen)
 
 
+@given(st.lists(st.tuples(SENTENCE, SENTENCE), min_size=1, max_size=9), st.integers(0, 500), st.integers(0, 500))
+@settings(deadline=None)
+def test_a_batch_with_a_shape_has_its_slots_and_dummies_over_all_that_are_empty(
+    corpus: list[tuple[list[int], list[int]]], more_src: int, more_tgt: int
+) -> None:
+    sources, targets = ([list(side) for side in sides] for sides in zip(*corpus, strict=True))
+    pairs = TokenPairs(token_file(sources), token_file(targets))
+    src_tokens, tgt_tokens = (sum(map(len, side)) for side in (sources, targets))
+    shape = Shape(src_tokens + more_src, tgt_tokens + more_tgt, sentences=14, longest=512)
+    rows = pairs.rows(np.arange(len(corpus)))
+    batch = make_batch(rows, pairs, device=CPU, shape=shape, pinned=False)
+    plain = make_batch(rows, pairs, device=CPU, shape=None, pinned=False)
+
+    for side, without, slots, more in (
+        (batch.source, plain.source, shape.src_slots, more_src),
+        (batch.target, plain.target, shape.tgt_slots, more_tgt),
+    ):
+        number = len(corpus)
+        assert (side.num_sentences, side.num_empty, side.ids.numel()) == (number, more, slots)
+        assert tokens_of(side) == tokens_of(without)
+        assert side.ids[side.num_tokens :].tolist() == [PAD] * more
+        assert (
+            side.positions.tolist()
+            == [place for length in side.lengths.tolist() for place in range(length)] + [0] * more
+        )
+        assert side.cu_seqlens.dtype == torch.int32
+        ends = side.cu_seqlens.tolist()
+        assert len(ends) == shape.sentences + 1
+        assert ends[: number + 1] == without.cu_seqlens.tolist()
+        assert ends[-1] == slots
+        num_dummies = -(-max(more_src, more_tgt) // 128)
+        assert all(0 <= end - start <= 128 for start, end in pairwise(ends[number:]))
+        assert ends[number + num_dummies :] == [slots] * (shape.sentences + 1 - number - num_dummies)
+    assert batch.gold.tolist() == plain.gold.tolist()[:tgt_tokens] + [PAD] * more_tgt
+
+
+@pytest.mark.parametrize(("lengths", "expected"), [((128, 128), 128), ((129, 5), 512), ((5, 129), 512)])
+def test_the_bound_is_that_of_short_sentences_or_of_the_data(lengths: tuple[int, int], expected: int) -> None:
+    pairs = TokenPairs(*(token_file([[7] * (length - 1) + [EOS]]) for length in lengths))
+    shape = Shape(256, 256, sentences=8, longest=512)
+    batch = make_batch(pairs.rows(np.array([0])), pairs, device=CPU, shape=shape, pinned=False)
+    assert batch.source.bound == batch.target.bound == expected
+    assert (batch.source.max_len, batch.target.max_len) == lengths
+
+
+def test_pairs_that_a_shape_does_not_hold_are_refused() -> None:
+    pairs = TokenPairs(token_file([[7, EOS]]), token_file([[7, 8, EOS]]))
+    shape = Shape(8, 2, sentences=8, longest=128)
+    with pytest.raises(ValueError, match=r"^1 pairs of .* do not fit"):
+        make_batch(pairs.rows(np.array([0])), pairs, device=CPU, shape=shape, pinned=False)
+
+
 def test_a_batch_has_the_types_that_embeddings_and_kernels_take() -> None:
     rows = [[70_000, EOS], [EOS]]
     pairs = TokenPairs(token_file(rows, np.uint32), token_file(rows, np.uint32))
-    batch = make_batch(pairs.rows(np.array([0, 1])), pairs, device=CPU)
+    batch = make_batch(pairs.rows(np.array([0, 1])), pairs, device=CPU, shape=None, pinned=False)
     assert tokens_of(batch.source) == [70_000, EOS, EOS]
     assert batch.source.ids.dtype == batch.target.ids.dtype == batch.gold.dtype == torch.int64
     assert batch.source.cu_seqlens.dtype == batch.target.cu_seqlens.dtype == torch.int32
@@ -66,7 +122,7 @@ def test_the_token_files_are_left_as_they_were() -> None:
     pairs = TokenPairs(token_file(rows), token_file(rows))
     for side in (pairs.src, pairs.tgt):
         side.ids.flags.writeable = False  # as files mapped for reading
-    batch = make_batch(pairs.rows(np.array([1, 0])), pairs, device=CPU)
+    batch = make_batch(pairs.rows(np.array([1, 0])), pairs, device=CPU, shape=None, pinned=False)
     batch.source.ids.zero_()
     batch.target.ids.zero_()
     batch.gold.zero_()

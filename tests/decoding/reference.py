@@ -118,3 +118,33 @@ def naive_beam_search(
         alive = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam]
     finished += [Scored(ids, total, total / penalty(limit)) for total, ids in alive]
     return sorted(finished, key=lambda hypothesis: -hypothesis.score)
+
+
+def naive_beam_searches(
+    model: Transformer, sources: Sequence[Sequence[int]], *, beam: int, limits: Sequence[int], penalty: Penalty
+) -> list[list[Scored]]:
+    """`naive_beam_search` of each source, all of them step by step, so that the model is asked for many at a time."""
+    alive: list[list[tuple[float, tuple[int, ...]]]] = [[(0.0, ())] for _ in sources]
+    finished: list[list[Scored]] = [[] for _ in sources]
+    for length in range(1, max(limits) + 1):
+        open_ones = [number for number, limit in enumerate(limits) if length <= limit]
+        with torch.inference_mode():
+            rows = pack([[*sources[number], EOS] for number in open_ones for _ in alive[number]], device=CPU)
+            prefixes = pack([[BOS, *ids] for number in open_ones for _, ids in alive[number]], device=CPU)
+            hidden = model.decode(prefixes, model.encode(rows), rows)[prefixes.cu_seqlens[1:].long() - 1]
+            log_probs = model.logits(hidden).log_softmax(-1)
+            log_probs[:, :EOS] = -math.inf
+        # More than 2 * beam of one hypothesis cannot be among the 2 * beam best.
+        best = iter(zip(*(column.tolist() for column in log_probs.topk(2 * beam)), strict=True))
+        for number in open_ones:
+            candidates = [
+                (before + value, (*ids, piece))
+                for before, ids in alive[number]
+                for value, piece in zip(*next(best), strict=True)
+            ]
+            candidates = sorted(candidates, reverse=True)[: 2 * beam]
+            ends = [(total, ids[:-1]) for total, ids in candidates if ids[-1] == EOS]
+            alive[number] = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam]
+            ends += alive[number] if length == limits[number] else []
+            finished[number] += [Scored(ids, total, total / penalty(length)) for total, ids in ends]
+    return [sorted(ended, key=lambda hypothesis: -hypothesis.score) for ended in finished]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.cli.decode import Statistics, decode, render
+from nmt_cli.cli.decode import decode
+from nmt_cli.cli.decode_formats import Statistics, render
 from nmt_cli.decoding.translator import Translation, Translator
 from nmt_cli.errors import DataError, ModelError, UsageError
 from tests.bundle.tiny import save_tiny, tiny_recipe
@@ -142,7 +143,7 @@ def test_from_file_to_file_with_alternatives(folder: Path, tmp_path: Path) -> No
     source, output = tmp_path / "source.gz", tmp_path / "new" / "output.jsonl"
     source.write_bytes(gzip.compress(lines_of(LINES)))
     model = folder / "runs/tiny/model"
-    decode(model=model, source=source, output=output, device="cpu", beam=3, nbest=3, form="jsonl")
+    decode(model=[model], source=source, output=output, device="cpu", beam=3, nbest=3, form="jsonl")
     translations = Translator.from_pretrained(model, device="cpu").translate(LINES, beam=3, nbest=3)
     objects = [json.loads(line) for line in output.read_text(encoding="utf-8").split("\n")[:-1]]
     assert [found["line"] for found in objects] == list(range(1, 8))
@@ -166,11 +167,13 @@ def test_table_has_a_row_for_each_translation_and_no_stray_tabs() -> None:
 
 
 def test_rates_are_counts_over_seconds() -> None:
-    statistics = Statistics()
+    statistics = Statistics("torch in fp32 on cpu")
     for _ in range(2):
         statistics.add([Translation("a", -1.0, -1.0, 7)] * 600, seconds=2.0)
-    assert str(statistics) == ("1,200 sentences and 8,400 target tokens in 4.00 s: 300.0 sentences/s, 2,100 tokens/s")
-    assert "0.0 sentences/s" in str(Statistics())
+    assert str(statistics) == (
+        "1,200 sentences and 8,400 target tokens in 4.00 s: 300.0 sentences/s, 2,100 tokens/s, by torch in fp32 on cpu"
+    )
+    assert "0.0 sentences/s" in str(Statistics("torch"))
 
 
 def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +221,7 @@ def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
     assert process.returncode == 4
     unfinished = tmp_path / "output.partial"
     assert process.stderr.decode().splitlines() == [
-        f"warning: what was translated until then is in {unfinished}",
+        f"warning: what was translated until then is in {unfinished}; the same command continues",
         "error: line 3 is not UTF-8: it has the byte 0xfc",
         f"at:    {source}:3",
         *process.stderr.decode().splitlines()[3:],
@@ -234,7 +237,7 @@ def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
 def test_an_output_that_got_no_line_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"f\xfcnf\n")
     with pytest.raises(DataError, match="line 1 is not UTF-8"):
-        decode(model=folder / "runs/tiny/model", source=tmp_path / "source", output=tmp_path / "new", device="cpu")
+        decode(model=[folder / "runs/tiny/model"], source=tmp_path / "source", output=tmp_path / "new", device="cpu")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
@@ -243,7 +246,7 @@ def test_a_link_still_leads_to_the_output(folder: Path, tmp_path: Path, expected
     (tmp_path / "real").write_text("old\n")
     (tmp_path / "link").symlink_to("real")
     decode(
-        model=folder / "runs/tiny/model",
+        model=[folder / "runs/tiny/model"],
         source=tmp_path / "source",
         output=tmp_path / "link",
         overwrite=True,
@@ -258,5 +261,5 @@ def test_a_wrong_setting_leaves_the_old_output_alone(folder: Path, tmp_path: Pat
     source.write_text("sea\n")
     old.write_text("kept\n")
     with pytest.raises(UsageError, match="--beam is 0"):
-        decode(model=folder / "runs/tiny/model", source=source, output=old, overwrite=True, beam=0, device="cpu")
+        decode(model=[folder / "runs/tiny/model"], source=source, output=old, overwrite=True, beam=0, device="cpu")
     assert old.read_text() == "kept\n"

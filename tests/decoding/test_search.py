@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from nmt_cli.decoding.batches import search_batches
+from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.penalties import length_penalty, output_limit
-from nmt_cli.decoding.search import Hypothesis, search
+from nmt_cli.decoding.search import Source
+from nmt_cli.decoding.search import search as search_sources
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
@@ -34,6 +36,12 @@ def limit_of(row: list[int], config: DecodingConfig) -> int:
 
 def run(model: Transformer, rows: list[list[int]], config: DecodingConfig, *, nbest: int = 1) -> list[list[Hypothesis]]:
     return search_batches(model, rows, config=config, nbest=nbest, device=CPU)
+
+
+def search(
+    model: Transformer, rows: list[list[int]], *, config: DecodingConfig, nbest: int, device: torch.device
+) -> list[list[Hypothesis]]:
+    return search_sources([model], [Source(row) for row in rows], config=config, nbest=nbest, device=device)
 
 
 def assert_same(ours: list[Hypothesis], expected: list[reference.Scored]) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from nmt_cli.decoding import ctranslate2_model as our_ctranslate2
+from nmt_cli.decoding.ctranslate2_model import Quantization
 from nmt_cli.errors import DataError, ModelError, UsageError
-from nmt_cli.interchange import ctranslate2 as our_ctranslate2
-from nmt_cli.interchange import layout
-from nmt_cli.interchange.ctranslate2 import CTranslate2Engine, Quantization
+from nmt_cli.interchange.ctranslate2 import CTranslate2Engine
 from nmt_cli.interchange.exporting import Target, export
 from nmt_cli.interchange.huggingface import marian_weights
 from nmt_cli.interchange.verification import TOLERANCE, Agreement
+from nmt_cli.model import layout
 from nmt_cli.tokenization.tokenizer import EOS
 from tests.interchange.models import load, recipe_with, save_sharp
 
@@ -98,7 +99,8 @@ def test_weights_that_came_over_wrongly_are_refused(
         parts = right(module, width=width)
         return layout.Attention(layout.Affine(parts.q.weight * 1.01, parts.q.bias), parts.k, parts.v, parts.output)
 
-    monkeypatch.setattr(f"nmt_cli.interchange.{to}.attention", wrong)
+    module = "decoding.ctranslate2_model" if to == "ctranslate2" else "interchange.huggingface"
+    monkeypatch.setattr(f"nmt_cli.{module}.attention", wrong)
     with pytest.raises(ModelError, match="is not the same model as ours: it gives other scores") as caught:
         exported(save_sharp(tmp_path / "m"), to)
     assert "nothing was written" in caught.value.hint

@@ -8,40 +8,17 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
+from nmt_cli.decoding.ctranslate2_model import Quantization
 from nmt_cli.decoding.translator import Translator
-from nmt_cli.interchange.ctranslate2 import Quantization
 from nmt_cli.interchange.exporting import export
 from nmt_cli.scoring.metrics import bleu
-from tests.training.tiny import parallel_text, prepare_tiny, train
-
-PAIRS = parallel_text(1400, seed=3)
-TEST, TRAIN = PAIRS[:400], PAIRS[400:]
-SETTINGS = {
-    "training.updates": 200,
-    "training.batch_tokens": 1500,
-    "training.max_tokens_per_device": 1600,
-    "training.schedule.factor": 1.0,
-    "training.schedule.warmup_updates": 50,
-    "training.checkpoint_every": 200,
-    "training.log_every": 100,
-    "validation.every": 200,
-    "model.d_model": 64,
-    "model.d_ff": 128,
-    "model.heads": 4,
-    "model.dropout": 0.0,
-    "averaging.last": 1,
-    "decoding.beam": 4,
-    "decoding.max_extra_tokens": 20,
-}
+from tests.decoding.trained import TEST, train_model
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that translates such sentences well, though not perfectly."""
-    folder = tmp_path_factory.mktemp("trained")
-    data = prepare_tiny(folder, train=TRAIN, valid=TEST[:20])
-    assert train(data, folder / "run", *(f"{key}={value}" for key, value in SETTINGS.items())) == 0
-    return folder / "run" / "model"
+    return train_model(tmp_path_factory.mktemp("trained"))
 
 
 def score(texts: Sequence[str]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt_cli.model.packing import Packed, pack
+from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training.loss import smoothed_cross_entropy
 from tests.reference.models import random_model, tiny_config
 
@@ -20,7 +22,8 @@ GOLD = torch.tensor([11, 12, 3, 4, 5, 6, 7, 3, 8, 3])
 
 
 def with_empty_slots(packed: Packed, count: int) -> Packed:
-    return Packed(F.pad(packed.ids, (0, count)), packed.cu_seqlens, packed.max_len, count)
+    ids, positions = (F.pad(part, (0, count)) for part in (packed.ids, packed.positions))
+    return replace(packed, ids=ids, positions=positions, num_empty=count)
 
 
 def loss_and_gradients(num_empty: int, positions: Literal["sinusoidal", "learned"]) -> tuple[Tensor, list[Tensor]]:
@@ -28,8 +31,9 @@ def loss_and_gradients(num_empty: int, positions: Literal["sinusoidal", "learned
     source, target = (with_empty_slots(pack(rows, device=CPU), num_empty) for rows in (SOURCES, TARGETS))
     hidden = model.decode(target, model.encode(source), source)
     assert hidden.size(0) == GOLD.numel() + num_empty
+    gold = F.pad(GOLD, (0, num_empty), value=PAD)
     loss = smoothed_cross_entropy(
-        hidden, model.output_weight, GOLD, output_bias=None, vocab=model.target_vocab, smoothing=0.1
+        hidden, model.output_weight, gold, output_bias=None, vocab=model.target_vocab, smoothing=0.1
     )
     loss.smoothed.backward()
     return loss.smoothed.detach(), [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

@@ -37,6 +37,7 @@ def test_a_full_disk_loses_no_finished_stage(
     assert error.hint == "free some space, then give the same command again: it continues"
     assert not (tmp_path / "data").exists()
     caplog.set_level("INFO")
+    caplog.clear()
     run(located, tmp_path / "data")
     assert [record.getMessage() for record in caplog.records][:2] == [
         "cleaned: finished before, kept",

@@ -61,6 +61,18 @@ def refuse(text: str) -> RecipeError:
             "training.optimizer does not say which one: 'name' is missing",
             "write name: adam or name: adamw or name: muon or name: schedule_free in it",
         ),
+        (
+            "training: {max_tokens_per_device: autp}",
+            "f.yaml:2",
+            "training.max_tokens_per_device is 'autp', but should be 'auto'",
+            "did you mean auto?",
+        ),
+        (
+            "training: {max_tokens_per_device: 0}",
+            "f.yaml:2",
+            "training.max_tokens_per_device is 0, but should be greater than 0",
+            FIX,
+        ),
         # Wrong types: "8" is not 8, true is not 1
         ('model: {heads: "8"}', "f.yaml:2", "model.heads is '8', but should be a whole number", "write 8"),
         ("model: {heads: true}", "f.yaml:2", "model.heads is true, but should be a whole number", FIX),

@@ -88,11 +88,15 @@ def test_disk_is_that_of_the_checkpoints_less_what_is_there(tmp_path: Path) -> N
 def test_memory_that_a_device_has_not_got_is_answered_with_a_setting(tmp_path: Path) -> None:
     assert "too much" not in training(tmp_path).memory
     one = replace(GPUS, num_devices=1, memory_bytes=5_000_000_000)
-    told = training(tmp_path, machine=one).memory
-    tokens = int(told.rpartition("training.max_tokens_per_device=")[2].split()[0])
-    fewer = load_recipe("base", overrides=[f"training.max_tokens_per_device={tokens}"])
-    again = needs.of_training(fewer, vocab_size=37_000, directory=tmp_path / "run", run=None, machine=one)
-    assert "too much" not in again.memory
+
+    def memory(max_tokens: int | str) -> str:
+        recipe = load_recipe("base", overrides=[f"training.max_tokens_per_device={max_tokens}"])
+        directory = tmp_path / "run"
+        return needs.of_training(recipe, vocab_size=37_000, directory=directory, run=None, machine=one).memory
+
+    tokens = int(memory(25_000).rpartition("too much; less with --set training.max_tokens_per_device=")[2])
+    assert "too much" not in memory(tokens)
+    assert memory("auto").endswith(f" for 25,000 tokens at once: it will take fewer, about {tokens:,}")
     tiny = replace(one, memory_bytes=1_000_000_000)
     assert training(tmp_path, machine=tiny).memory.endswith("1.0 GB: too much for such a device")
 

@@ -23,6 +23,7 @@ SETTINGS = (
     "training.updates=50",
     "training.log_every=1",
     "training.clip_norm=0.5",
+    "training.schedule.factor=0.05",  # at high rates the smallest difference, by rounding, grows tenfold in few updates
 )
 
 
@@ -49,9 +50,9 @@ def run_of_one(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory)
 def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: PreparedData, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     recipe = load_recipe(tmp_path / "tiny.yaml", overrides=SETTINGS)
-    one, two = (DataOrder(prepared, recipe, world_size=size, fallback=tmp_path) for size in (1, 2))
+    one, two = (DataOrder(prepared, recipe, world_size=size, max_tokens=224, fallback=tmp_path) for size in (1, 2))
     for _ in range(50):
-        micro, of_two = one.next(), two.next()
+        micro, of_two = one.next().micro, two.next().micro
         assert len(micro) == len(of_two) == 8
         for left, right in zip(micro, of_two, strict=True):
             np.testing.assert_array_equal(left, right)
@@ -71,8 +72,8 @@ def test_two_processes_log_the_losses_of_one(run_of_one: Path, run_of_two: Path)
 def test_two_processes_end_with_the_weights_of_one(run_of_one: Path, run_of_two: Path) -> None:
     one, two = (read_tensors(run / "model/model.safetensors", hint="") for run in (run_of_one, run_of_two))
     assert one.keys() == two.keys()
-    # Gradients of eight parts are summed in another order, in float32: 1.2e-7 was seen after these 18 updates, on
-    # weights of up to 1. An update more or less would show as 1e-2, the learning rate.
+    # Gradients of eight parts are summed in another order, in float32, for weights of up to 1. An update more or less
+    # would show as 1e-3, the learning rate.
     difference = torch.cat([(one[name] - two[name]).abs().flatten() for name in one])
     assert difference.max() < 1e-6
 
@@ -100,7 +101,7 @@ def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_tha
     prepared: PreparedData, run_of_two: Path, tmp_path: Path
 ) -> None:
     def train_on(fault: str) -> tuple[int, list[str]]:
-        settings = (*SETTINGS, "training.watchdog_seconds=3")
+        settings = (*SETTINGS, "training.watchdog_seconds=6")
         stdout, stderr = (process := start(LAUNCHED, prepared, tmp_path, *settings, fault=fault)).communicate()
         assert stdout == ""
         assert "Traceback" not in stderr
@@ -122,15 +123,15 @@ def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_tha
 
 def check_stacks(lines: list[str]) -> None:
     """What is said of a hang: three lines of an error, and the stack of each rank, which one waits for in vain."""
-    error = lines.index("error: none of the ranks has made progress for 3 seconds: the training hangs")
+    error = lines.index("error: none of the ranks has made progress for 6 seconds: the training hangs")
     where, fix, *stacks = lines[error + 1 :]
     assert where == "at:    training.watchdog_seconds"
     assert fix.startswith("fix:   see in the stacks below what each rank waits for")
     parts = "\n".join(stacks).split("rank ")
     waits, hangs = (next(part for part in parts if part.startswith(f"{rank} of 2, process ")) for rank in (0, 1))
-    assert "in all_reduce" in waits
+    assert "in finish_sum" in waits
     assert "sitecustomize.py" in hangs
-    assert "all_reduce" not in hangs
+    assert "finish_sum" not in hangs
 
 
 def test_an_error_of_all_ranks_is_told_once_under_torchrun_too(prepared: PreparedData, tmp_path: Path) -> None:

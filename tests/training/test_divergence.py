@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from nmt_cli.bundle.run import open_run
+from nmt_cli.dataset.batch import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.divergence import Course, in_words
@@ -28,6 +30,7 @@ SETTINGS = (
     "training.max_skipped_updates=1",
 )
 Taken = list[tuple[int, int]]
+Batches = list[tuple[int, Batch]]
 
 
 @pytest.fixture
@@ -40,14 +43,14 @@ def trouble(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Taken]:
 
     def install(*places: int, loss: float = math.nan) -> Taken:
         taken: Taken = []
-        firsts: dict[tuple[int, ...], int] = {}
+        seen: dict[str, int] = {}
 
-        def troubled(self: Updater, micro: Any, *, number: int, target_tokens: int) -> UpdateResult:
-            place = firsts.setdefault(tuple(int(rows["pair"][0]) for rows in micro if len(rows)), len(firsts))
+        def troubled(self: Updater, batches: Batches, *, number: int, target_tokens: int, **rest: Any) -> UpdateResult:
+            place = seen.setdefault(str([batch.source.ids.tolist() for _, batch in batches]), len(seen))
             taken.append((number, place))
             if place in places and math.isnan(loss):
                 self.weights.gradients[3] = math.nan
-            result = update(self, micro, number=number, target_tokens=target_tokens)
+            result = update(self, batches, number=number, target_tokens=target_tokens, **rest)
             return replace(result, smoothed=loss * target_tokens) if place in places and loss > 0 else result
 
         monkeypatch.setattr(Updater, "update", troubled)
@@ -197,3 +200,15 @@ def test_the_course_is_that_of_the_running_means() -> None:
     assert not course.has_spike(None)
     assert course.is_calm(None)
     assert not course.is_calm(2.0)
+
+
+def test_what_was_measured_of_weights_that_were_dropped_does_not_count(tmp_path: Path, prepared: PreparedData) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, "training.updates=2") == 0
+    lines = [
+        *({"event": "validation", "update": update, "loss": float(update)} for update in (8, 16, 24)),
+        {"event": "returned", "update": 27, "to": 16, "reason": "trouble", "worst": []},
+        {"event": "validation", "update": 32, "loss": 1.0},
+    ]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    assert [found.update for found in open_run(run).validations()] == [8, 16, 32]

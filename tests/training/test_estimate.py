@@ -63,6 +63,14 @@ def test_an_average_of_the_weights_takes_eight_bytes_more() -> None:
         assert found.weight_bytes == 24 * found.num_parameters
 
 
+def test_micro_batches_of_open_size_count_as_a_whole_share() -> None:
+    recipe = Recipe.model_validate({"name": "x", "model": SMALL, "training": {"batch_tokens": 8000}})
+    assert recipe.training.max_tokens_per_device == "auto"
+    found = estimate(recipe, source_vocab=400, target_vocab=400, precision="fp32", world_size=3)
+    assert (found.accumulation, found.tokens) == (1, 2667)
+    assert found.bytes_a_token * found.tokens == pytest.approx(found.activation_bytes)
+
+
 def test_activations_follow_the_micro_batch_not_the_batch() -> None:
     few, many = (needs(max_tokens=tokens) for tokens in (2000, 4000))
     assert many.activation_bytes == 2 * few.activation_bytes
@@ -73,6 +81,7 @@ def test_activations_follow_the_micro_batch_not_the_batch() -> None:
 MEASURE = """
 import json, resource, sys
 import numpy as np, torch
+from nmt_cli.dataset.batch import make_batch
 from nmt_cli.dataset.store import TokenFile, TokenPairs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
@@ -87,10 +96,11 @@ def train(recipe, tokens):
     ids = np.random.default_rng(1).integers(4, 8000, count * 20).astype(np.uint16)
     side = TokenFile(ids, np.arange(count + 1) * 20)
     model = Transformer(recipe.model, source_vocab=8000, target_vocab=8000)
-    pairs = TokenPairs(side, side)
-    updater = Updater(recipe, pairs, model, precision="fp32", ranks=Ranks(0, 1, torch.device("cpu")))
+    pairs, cpu = TokenPairs(side, side), torch.device("cpu")
+    updater = Updater(recipe, model, precision="fp32", ranks=Ranks(0, 1, cpu))
+    batch = make_batch(pairs.rows(np.arange(count)), pairs, device=cpu, shape=None, pinned=False)
     for number in (1, 2):
-        updater.update([pairs.rows(np.arange(count))], number=number, target_tokens=count * 20)
+        updater.update([(0, batch)], number=number, num_micro=1, target_tokens=count * 20)
 
 small = Recipe.model_validate(json.loads(sys.argv[2]))
 train(small, 100)

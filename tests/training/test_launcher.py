@@ -86,6 +86,32 @@ def test_a_signal_reaches_the_ranks_and_their_code_comes_back(
     assert ranks(NOTE.format(name, code) + WAIT) == code
 
 
+def test_ctrl_z_stops_the_ranks_until_the_launcher_goes_on(
+    tmp_path: Path, ranks: Ranks, passing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[set[str]] = []
+
+    def stopped() -> None:
+        """What follows until the launcher goes on: all ranks come to a stop, and make no progress."""
+        deadline = time.monotonic() + 30
+        while state_of_ranks(tmp_path) != {"T"} and time.monotonic() < deadline:
+            time.sleep(0.01)
+        states.append(state_of_ranks(tmp_path))
+
+    monkeypatch.setattr(launcher, "_stop_this_process", stopped)
+    passing(signal.SIGTSTP, signal.SIGTERM, pause=0.2)
+    program = f"Path(f'pid{{rank}}').write_text(str(os.getpid()))\n{NOTE.format('SIGTERM', 75)}{WAIT}"
+    assert ranks(program) == 75
+    assert states == [{"T"}]
+    assert signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL
+
+
+def state_of_ranks(folder: Path) -> set[str]:
+    """The states of the processes whose numbers the ranks have written, T for stopped."""
+    stats = [Path(f"/proc/{file.read_text()}/stat").read_text() for file in folder.glob("pid*")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+
 def test_ranks_that_a_signal_reached_too_early_to_save_are_preempted_all_the_same(
     ranks: Ranks, passing: Callable[..., None]
 ) -> None:

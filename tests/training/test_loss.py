@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training import loss as loss_module
 from nmt_cli.training.loss import Loss, smoothed_cross_entropy
 
@@ -48,7 +49,7 @@ def make_case(
     generator = torch.Generator().manual_seed(vocab)
     hidden = (torch.randn(tokens, 6, generator=generator) * scale).to(dtype).requires_grad_()
     weight = torch.randn(rows, 6, generator=generator).to(dtype).requires_grad_()
-    return Case(hidden, weight, torch.randint(0, vocab, (tokens,), generator=generator), vocab)
+    return Case(hidden, weight, torch.randint(1, vocab, (tokens,), generator=generator), vocab)
 
 
 def assert_near(ours: Tensor, theirs: Tensor) -> None:
@@ -57,7 +58,7 @@ def assert_near(ours: Tensor, theirs: Tensor) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.2, 0.9])
-@pytest.mark.parametrize(("vocab", "rows"), [(1, 8), (2, 2), (5, 8), (20, 20), (37, 64)])
+@pytest.mark.parametrize(("vocab", "rows"), [(2, 2), (2, 8), (5, 8), (20, 20), (37, 64)])
 def test_value_and_gradient_are_torch_s(vocab: int, rows: int, smoothing: float) -> None:
     case = make_case(vocab=vocab, rows=rows)
     value, gradient = case.theirs(smoothing)
@@ -87,6 +88,30 @@ def test_blocks_of_rows_of_any_size_give_the_same_loss(elements: int, monkeypatc
     monkeypatch.setattr(loss_module, "_CPU_ELEMENTS", elements)
     assert_near(case.ours(0.1).smoothed, value)
     assert_near(case.gradient(0.1), gradient)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_rows_whose_gold_is_pad_count_nothing(smoothing: float) -> None:
+    case = make_case(vocab=20, rows=24, tokens=12)
+    kept = torch.tensor([0, 1, 4, 5, 6, 7])
+    padded = replace(case, gold=torch.full_like(case.gold, PAD).index_copy(0, kept, case.gold[kept]))
+    hidden = case.hidden.detach()[kept].requires_grad_()
+    alone = replace(case, hidden=hidden, gold=case.gold[kept])
+    assert_near(padded.ours(smoothing).smoothed, alone.ours(smoothing).smoothed.double())
+    assert_near(padded.ours(smoothing).nll, alone.ours(smoothing).nll.double())
+    ours = torch.autograd.grad(padded.ours(smoothing).smoothed, (padded.hidden, padded.weight))
+    theirs = torch.autograd.grad(alone.ours(smoothing).smoothed, (alone.hidden, alone.weight))
+    assert_near(ours[0], torch.zeros(12, 6, dtype=torch.float64).index_copy(0, kept, theirs[0].double()))
+    assert_near(ours[1], theirs[1].double())
+
+
+def test_a_row_of_padding_that_is_not_finite_leaves_the_loss_finite() -> None:
+    case = make_case(vocab=20, rows=24)
+    hidden = case.hidden.detach().clone()
+    hidden[-1] = torch.nan
+    loss = replace(case, hidden=hidden, gold=torch.cat([case.gold[:-1], torch.tensor([PAD])])).ours(0.1)
+    assert bool(loss.smoothed.isfinite())
+    assert bool(loss.nll.isfinite())
 
 
 def test_nll_is_the_unsmoothed_loss_whatever_the_smoothing() -> None:
@@ -128,8 +153,8 @@ def test_extreme_logits_neither_overflow_nor_underflow(scale: float, smoothing: 
 
 
 def test_a_certain_prediction_has_no_loss() -> None:
-    hidden, weight = torch.eye(4)[:1] * 200, torch.eye(4)
-    loss = smoothed_cross_entropy(hidden, weight, torch.tensor([0]), output_bias=None, vocab=4, smoothing=0.0)
+    hidden, weight = torch.eye(4)[1:2] * 200, torch.eye(4)
+    loss = smoothed_cross_entropy(hidden, weight, torch.tensor([1]), output_bias=None, vocab=4, smoothing=0.0)
     assert loss.smoothed.item() == loss.nll.item() == 0
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt_cli.dataset.rows import Array, Rows
+from nmt_cli.dataset.shape import Shape
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.order import DataOrder
+from nmt_cli.training.order import DataOrder, Update
 from tests.training.tiny import RECIPE, prepare_tiny, train
+
+MAX_TOKENS = 320
 
 
 @pytest.fixture
@@ -24,18 +26,19 @@ def recipe_file(tmp_path: Path) -> Path:
     return tmp_path / "tiny.yaml"
 
 
-def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1) -> DataOrder:
-    return DataOrder(data, recipe, world_size=world_size, fallback=data.directory / "not-needed")
+def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1, max_tokens: int = MAX_TOKENS) -> DataOrder:
+    fallback = data.directory / "not-needed"
+    return DataOrder(data, recipe, world_size=world_size, max_tokens=max_tokens, fallback=fallback)
 
 
 def updates(order: DataOrder, number: int) -> list[list[int]]:
     """The pairs of the next updates."""
-    return [pairs_of(order.next()).tolist() for _ in range(number)]
+    return [pairs_of(order.next()) for _ in range(number)]
 
 
-def pairs_of(micro: list[Rows]) -> Array:
+def pairs_of(update: Update) -> list[int]:
     """The pairs of all the micro-batches of an update."""
-    return np.asarray(np.concatenate(micro)["pair"]).astype(np.int64)
+    return [pair for part in update.micro for pair in part["pair"].tolist()]
 
 
 def test_each_epoch_has_every_pair_once_and_its_own_order(prepared: PreparedData, recipe_file: Path) -> None:
@@ -67,22 +70,67 @@ def test_updates_are_the_same_on_any_number_of_devices(
     recipe = load_recipe(recipe_file)
     alone, together = order_of(prepared, recipe), order_of(prepared, recipe, world_size=world_size)
     for _ in range(20):
-        expected, micro = alone.next(), together.next()
-        assert sorted(pairs_of(micro).tolist()) == sorted(pairs_of(expected).tolist())
-        assert len(micro) % world_size == 0
-        assert together.target_tokens(micro) == alone.target_tokens(expected)
+        expected, update = alone.next(), together.next()
+        assert sorted(pairs_of(update)) == sorted(pairs_of(expected))
+        assert len(update.micro) % world_size == 0
+        assert (update.source_tokens, update.target_tokens) == (expected.source_tokens, expected.target_tokens)
 
 
-def test_tokens_are_those_of_the_pairs_and_fit_the_device(prepared: PreparedData, recipe_file: Path) -> None:
+def test_an_update_knows_its_tokens_its_slots_and_the_position_after_it(
+    prepared: PreparedData, recipe_file: Path
+) -> None:
     pairs = prepared.split("train")
     order = order_of(prepared, load_recipe(recipe_file))
-    for _ in range(order.updates_in_epoch):
-        micro = order.next()
-        of_pairs = pairs_of(micro)
-        assert order.target_tokens(micro) == sum(len(pairs.tgt[pair]) for pair in of_pairs)
-        assert order.source_tokens(micro) == sum(len(pairs.src[pair]) for pair in of_pairs)
-        for part in micro:
-            assert max(sum(len(side[pair]) for pair in part["pair"]) for side in (pairs.src, pairs.tgt)) <= 320
+    number = order.updates_in_epoch
+    for index in range(1, number + 1):
+        update = order.next()
+        of_pairs = pairs_of(update)
+        assert update.target_tokens == sum(len(pairs.tgt[pair]) for pair in of_pairs)
+        assert update.source_tokens == sum(len(pairs.src[pair]) for pair in of_pairs)
+        assert max(update.source_tokens, update.target_tokens) <= 600
+        assert update.slots == len(update.micro) * (order.shape.src_slots + order.shape.tgt_slots)
+        assert (update.epoch, update.index) == (order.epoch, order.index) == (0, index)
+        for part in update.micro:
+            for side, slots in ((pairs.src, order.shape.src_slots), (pairs.tgt, order.shape.tgt_slots)):
+                assert sum(len(side[pair]) for pair in part["pair"]) <= slots <= MAX_TOKENS
+    update = order.next()
+    assert (update.epoch, update.index) == (1, 1)
+
+
+def test_the_shape_is_the_same_in_all_epochs_and_from_any_position(prepared: PreparedData, recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    order = order_of(prepared, recipe)
+    shapes = {order.shape}
+    for epoch, index in ((0, 0), (0, 5), (1, 0), (7, 3)):
+        later = order_of(prepared, recipe)
+        later.move_to(epoch=epoch, index=index)
+        shapes.add(later.shape)
+        later.next()
+        shapes.add(later.shape)
+    updates(order, 40)
+    shapes.add(order.shape)
+    assert len(shapes) == 1
+    (shape,) = shapes
+    assert max(shape.src_slots, shape.tgt_slots) <= MAX_TOKENS
+    assert shape.longest == 128
+
+
+def test_a_device_that_takes_less_at_once_has_another_shape_and_the_same_updates(
+    prepared: PreparedData, recipe_file: Path
+) -> None:
+    recipe = load_recipe(recipe_file)
+    order, expected = order_of(prepared, recipe), order_of(prepared, recipe)
+    before = order.shape
+    assert order.max_tokens == MAX_TOKENS
+    assert len(order.next().micro) == len(expected.next().micro) == 2
+    order.limit(150)
+    assert order.max_tokens == 150
+    assert isinstance(order.shape, Shape)
+    assert max(order.shape.src_slots, order.shape.tgt_slots) <= 150 < min(before.src_slots, before.tgt_slots)
+    for _ in range(10):
+        update = order.next()
+        assert len(update.micro) >= 4
+        assert sorted(pairs_of(update)) == sorted(pairs_of(expected.next()))
 
 
 @pytest.mark.parametrize("taken", [0, 1, 7, 14, 15, 16, 33])
@@ -119,11 +167,24 @@ def test_a_dry_run_plans_nothing(tmp_path: Path) -> None:
 
 def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: PreparedData, recipe_file: Path) -> None:
     pairs = prepared.split("train")
-    longest = order_of(prepared, load_recipe(recipe_file)).longest["pair"].astype(np.int64)
+    order = order_of(prepared, load_recipe(recipe_file))
+    longest = order.longest["pair"].astype(np.int64)
     size = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
     others = np.delete(size, longest)
     assert size[longest].min() >= others.max()
-    assert 320 - others.max() < max(pairs.src.lengths[longest].sum(), pairs.tgt.lengths[longest].sum()) <= 320
+    free = [
+        slots - int(side.lengths[longest].sum())
+        for side, slots in ((pairs.src, order.shape.src_slots), (pairs.tgt, order.shape.tgt_slots))
+    ]
+    assert 0 <= min(free) < others.max()
+
+
+def test_a_full_micro_batch_is_one_of_the_update_with_most_pairs(prepared: PreparedData, recipe_file: Path) -> None:
+    order = order_of(prepared, load_recipe(recipe_file))
+    found = order.full["pair"].tolist()
+    of_epoch = [order.next() for _ in range(order.updates_in_epoch)]
+    fullest = max(of_epoch, key=lambda update: len(pairs_of(update)))
+    assert found == fullest.micro[0]["pair"].tolist()
 
 
 def test_pairs_longer_than_the_positions_are_left_out_and_counted(
@@ -146,17 +207,38 @@ def test_no_pair_left_is_an_error(prepared: PreparedData, recipe_file: Path) -> 
     assert caught.value.hint == "raise model.max_positions"
 
 
+def longest_sentence(data: PreparedData) -> int:
+    pairs = data.split("train")
+    return max(max(len(row) for row in side) for side in (pairs.src, pairs.tgt))
+
+
 def test_a_sentence_that_no_device_takes_is_an_error_whose_hint_helps(
     prepared: PreparedData, recipe_file: Path
 ) -> None:
+    recipe, longest = load_recipe(recipe_file), longest_sentence(prepared)
     with pytest.raises(RecipeError) as caught:
-        order_of(prepared, load_recipe(recipe_file, overrides=["training.max_tokens_per_device=16"])).next()
+        order_of(prepared, recipe, max_tokens=16).next()
     error = caught.value
     assert error.exit_code == 3
-    longest = max(max(len(row) for row in side) for side in (prepared.split("train").src, prepared.split("train").tgt))
-    assert error.message == (f"a training sentence has {longest} pieces, more than training.max_tokens_per_device, 16")
+    assert error.message == f"a training sentence has {longest} pieces, more than training.max_tokens_per_device, 16"
     assert error.where == "training.max_tokens_per_device"
-    setting = f"training.max_tokens_per_device={longest}"
+    assert error.hint == (
+        f"--set training.max_tokens_per_device={longest}, or prepare with a smaller cleaning.max_words"
+    )
+    order = order_of(prepared, recipe, max_tokens=longest)
+    assert len(list(islice(iter(order.next, None), 20))) == 20
+
+
+def test_a_sentence_that_no_update_takes_is_an_error_whose_hint_helps(
+    prepared: PreparedData, recipe_file: Path
+) -> None:
+    longest = longest_sentence(prepared)
+    with pytest.raises(RecipeError) as caught:
+        order_of(prepared, load_recipe(recipe_file, overrides=["training.batch_tokens=16"])).next()
+    error = caught.value
+    assert error.message == f"a training sentence has {longest} pieces, more than training.batch_tokens, 16"
+    assert error.where == "training.batch_tokens"
+    setting = f"training.batch_tokens={longest}"
     assert error.hint == f"--set {setting}, or prepare with a smaller cleaning.max_words"
     order = order_of(prepared, load_recipe(recipe_file, overrides=[setting]))
     assert len(list(islice(iter(order.next, None), 20))) == 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import subprocess
@@ -15,10 +16,11 @@ import pytest
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpoints import CheckpointFolder
-from nmt_cli.training.live import LiveView
-from nmt_cli.training.progress import Reporter, Stopwatch, Window
+from nmt_cli.training.figures import Figures, Standing, Stopwatch, Sums
+from nmt_cli.training.progress import Reporter
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
+from tests.training.test_figures import FakeClock
 from tests.training.tiny import RECIPE, checkpoints, events, stopped_after, train
 
 KEYS = {
@@ -31,6 +33,10 @@ KEYS = {
         "learning_rate",
         "gradient_norm",
         "target_tokens_per_second",
+        "matrix_rate_share",
+        "padding",
+        "waiting",
+        "memory_gb",
         "source_tokens",
         "target_tokens",
         "seconds",
@@ -42,33 +48,13 @@ KEYS = {
 }
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+STANDING = Standing(1100, 4, learning_rate=1.5e-4, gradient_norm=0.5, memory_gb=1.25, seconds=24.0)
+FIGURES = Figures(
+    loss=2.0, nll=math.log(4), target_tokens_per_second=150.4, matrix_rate_share=0.44, padding=0.008, waiting=0.001
+)
 
 
-def test_the_stopwatch_leaves_out_what_lies_between_stop_and_run() -> None:
-    clock = FakeClock()
-    stopwatch = Stopwatch(clock)
-    clock.now += 50
-    assert stopwatch.seconds == 0
-    stopwatch.run()
-    clock.now += 3
-    stopwatch.run()  # no new start
-    clock.now += 4
-    assert stopwatch.seconds == 7
-    stopwatch.stop()
-    clock.now += 100
-    assert stopwatch.seconds == 7
-    stopwatch.run()
-    clock.now += 1.5
-    assert stopwatch.seconds == 8.5
-
-
-def test_a_rate_is_target_tokens_over_seconds_since_the_last_line(
+def test_a_line_is_written_with_all_its_figures_and_told_with_some(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -76,22 +62,23 @@ def test_a_rate_is_target_tokens_over_seconds_since_the_last_line(
     file = tmp_path / "metrics.jsonl"
     with Reporter(file, updates=5000, clock=clock) as reporter, reporter.counting_from(1000):
         clock.now += 30
-        window = Window(started=20.0)
-        window.add(smoothed=900.0, nll=600.0, source_tokens=250, target_tokens=200)
-        window.add(smoothed=300.0, nll=200.0, source_tokens=350, target_tokens=400)
-        reporter.train(update=1100, epoch=4, window=window, seconds=24.0, learning_rate=1.5e-4, norm=0.5)
+        reporter.train(STANDING, Sums(source_tokens=600, target_tokens=500), FIGURES)
     (event,) = (json.loads(line) for line in file.read_text().splitlines())
     assert event == {
         "event": "train",
         "update": 1100,
         "epoch": 4,
         "loss": 2.0,
-        "nll": pytest.approx(4 / 3),
+        "nll": math.log(4),
         "learning_rate": 1.5e-4,
         "gradient_norm": 0.5,
-        "target_tokens_per_second": 150.0,
+        "target_tokens_per_second": 150.4,
+        "matrix_rate_share": 0.44,
+        "padding": 0.008,
+        "waiting": 0.001,
+        "memory_gb": 1.25,
         "source_tokens": 600,
-        "target_tokens": 600,
+        "target_tokens": 500,
         "seconds": 24.0,
     }
     # 100 updates in 30 seconds: 3,900 more take 1,170.
@@ -123,6 +110,9 @@ def test_the_rate_of_a_training_leaves_out_validations_and_saves(
     assert [line["seconds"] for line in lines] == [2.0, 4.0, 6.0]
     for line in lines:
         assert line["target_tokens_per_second"] == pytest.approx(line["target_tokens"] / 2.0)
+        assert 0 < line["matrix_rate_share"] < 1
+        assert 0 <= line["padding"] < 1
+        assert line["memory_gb"] > 0.05
 
 
 def test_a_validation_is_told_with_all_that_it_measured(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -206,32 +196,10 @@ def test_a_silent_rank_writes_and_says_nothing(tmp_path: Path, caplog: pytest.Lo
         reporter.event("end", update=1)
         reporter.say("hello")
         reporter.note("validating")
-        reporter.advance(1, epoch=0, loss=1.0, target_tokens=5, seconds=1.0, learning_rate=0.1)
-        reporter.train(update=1, epoch=0, window=Window(), seconds=1.0, learning_rate=0.1, norm=0.1)
+        reporter.advance(STANDING, FIGURES)
+        reporter.train(STANDING, Sums(), FIGURES)
     assert caplog.messages == []
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_view_shows_means_over_recent_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    view = LiveView("small", updates=2000)
-    for number in range(60):
-        view.count(loss=100.0 if number < 10 else 60.0, tokens=20, seconds=100 + number / 2)
-    view.keep_best("BLEU 31.20 after 1,200")
-    view.move(1500, epoch=7, learning_rate=2.5e-4, time_left="0:01:30 left")
-    with view.console.capture() as capture:
-        view.console.print(view.get_renderable())
-    bar, figures = capture.get().splitlines()
-    assert bar.split()[0] == "small"
-    assert bar.split()[-6:] == ["1,500", "/", "2,000", "75%", "0:01:30", "left"]
-    # 50 updates are recent: 60 / 20 nats a token, and 20 tokens each half second.
-    assert (
-        figures.strip() == "loss 3.000   40 tokens/s   learning rate 2.50e-04   epoch 7   best BLEU 31.20 after 1,200"
-    )
-    view.note("validating after update 1,500")
-    with view.console.capture() as capture:
-        view.console.print(view.get_renderable())
-    assert capture.get().splitlines()[1].strip() == "validating after update 1,500"
 
 
 def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: PreparedData, tmp_path: Path) -> None:
@@ -260,7 +228,8 @@ def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: Prepare
     text = shown.decode()
     assert process.returncode == 0, text
     assert stdout == b""
-    for part in ("\x1b[1mrun\x1b[0m", " / 200", "tokens/s", "learning rate ", "left", "best BLEU "):
+    figures = ("perplexity ", "rate ", "best BLEU ", "tokens/s", "matrix rate ", "padding ", "waiting ", "memory ")
+    for part in ("\x1b[1mrun\x1b[0m", " / 200", "left", *figures):
         assert part in text
     assert "\x1b[?25l" in text  # the cursor is hidden, and comes back
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")

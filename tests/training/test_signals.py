@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -99,6 +101,17 @@ def test_the_lock_is_of_one_run_and_ends_with_its_holder(tmp_path: Path) -> None
     (tmp_path / "runs/.small.lock").write_text("process 1 on a machine that was switched off")
     with locked(run):
         pass
+
+
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(stream: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ModelError) as caught, locked(tmp_path / "run"):
+        pass
+    assert caught.value.message == f"cannot lock {tmp_path / 'run'}: its disk knows no locks"
+    assert caught.value.hint == "mount it with flock, or choose a folder on another disk with -o"
 
 
 def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(

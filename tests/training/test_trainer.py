@@ -39,9 +39,10 @@ EVERY_UPDATE = ("training.updates=8", "training.checkpoint_every=1", "training.l
 def pairs_of_update(data: PreparedData, folder: Path, number: int) -> list[list[int]]:
     """The pairs of each micro-batch of an update."""
     (folder / "order.yaml").write_text(RECIPE, encoding="utf-8")
-    order = DataOrder(data, load_recipe(folder / "order.yaml", overrides=()), world_size=1, fallback=folder)
-    micro = [order.next() for _ in range(number)][-1]
-    return [rows["pair"].tolist() for rows in micro]
+    recipe = load_recipe(folder / "order.yaml", overrides=())
+    order = DataOrder(data, recipe, world_size=1, max_tokens=320, fallback=folder)
+    update = [order.next() for _ in range(number)][-1]
+    return [rows["pair"].tolist() for rows in update.micro]
 
 
 @pytest.fixture
@@ -307,7 +308,7 @@ def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
     assert scores[-1] > 90
     average([run], output=None, last=3, best=None, overwrite=False)
     write_text(folder / "few", pairs)
-    decode(model=run / "averaged", source=folder / "few.en", output=folder / "few.hyp", device="cpu")
+    decode(model=[run / "averaged"], source=folder / "few.en", output=folder / "few.hyp", device="cpu")
     translations = (folder / "few.hyp").read_text(encoding="utf-8").splitlines()
     assert sum(found == right for found, (_, right) in zip(translations, pairs, strict=True)) >= 27
     score([str(folder / "few.de")], hypotheses=[str(folder / "few.hyp")], as_object=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from nmt_cli import __version__, files
 from nmt_cli.bundle.config import WEIGHTS, BundleConfig, Languages, Measurement, Vocabulary
@@ -32,6 +32,17 @@ class InitialModel(BaseModel):
     updates: list[int]
 
 
+class FoundTokens(BaseModel):
+    """How many tokens a device takes at once where the recipe leaves it open, and what it was found for."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    tokens: PositiveInt
+    devices: PositiveInt
+    device: str
+    precision: str
+
+
 class RunRecord(BaseModel):
     """run.json: where the run's data come from, when it started, and with which command."""
 
@@ -47,6 +58,7 @@ class RunRecord(BaseModel):
     started: str
     finished: str | None = None
     init_from: InitialModel | None = None
+    max_tokens_per_device: FoundTokens | None = None
     data_summary: dict[str, Any] = {}
 
 
@@ -97,18 +109,22 @@ class Run:
         )
 
     def validations(self) -> list[Measurement]:
-        """What was measured on the validation set, by update; what a resumed run measured again counts once."""
-        measured = {
-            event["update"]: Measurement(
-                update=event["update"],
-                loss=event["loss"],
-                perplexity=event.get("perplexity"),
-                bleu=event.get("bleu"),
-                signature=event.get("signature"),
-            )
-            for event in self.events()
-            if event.get("event") == "validation" and event.get("update")
-        }
+        """What was measured on the validation set, by update; what a resumed run measured again counts once.
+
+        What was measured after the update to which a training returned is of weights that were dropped, and is not in.
+        """
+        measured: dict[int, Measurement] = {}
+        for event in self.events():
+            if event.get("event") == "returned":
+                measured = {update: found for update, found in measured.items() if update <= event["to"]}
+            elif event.get("event") == "validation" and event.get("update"):
+                measured[event["update"]] = Measurement(
+                    update=event["update"],
+                    loss=event["loss"],
+                    perplexity=event.get("perplexity"),
+                    bleu=event.get("bleu"),
+                    signature=event.get("signature"),
+                )
         return [measured[update] for update in sorted(measured)]
 
     def events(self) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ import typer
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.interchange.ctranslate2 import Quantization
+    from nmt_cli.decoding.ctranslate2_model import Quantization
     from nmt_cli.interchange.exporting import Target
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def _target(to: str) -> Target:
 
 
 def _quantization(precision: str | None, *, to: Target) -> Quantization:
-    from nmt_cli.interchange.ctranslate2 import Quantization
+    from nmt_cli.decoding.ctranslate2_model import Quantization
 
     if precision is None:
         return "float32"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -21,40 +21,61 @@ if TYPE_CHECKING:
     from nmt_cli.dataset.store import PreparedData
     from nmt_cli.recipe.schema import Recipe
     from nmt_cli.training.distributed import Ranks
-    from nmt_cli.training.trainer import Ending
+    from nmt_cli.training.ending import Ending
 
 logger = logging.getLogger(__name__)
 
 
+class Seen(NamedTuple):
+    """Whether files for TensorBoard are written, and how many updates are profiled."""
+
+    by_tensorboard: bool
+    profiled_updates: int
+
+
+_Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="A packaged recipe (base, demo, ...), or a file.")]
+_Data = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Prepared data; else data/CORPUS, by the recipe.")
+]
+_Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME.")]
+_Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
+]
+_Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: the GPUs where there are any.")]
+_Precision = Annotated[
+    str | None, typer.Option(metavar="auto|bf16|fp32", help="Of matrix products; else the recipe's.")
+]
+_NoCompile = Annotated[bool, typer.Option("--no-compile", help="On GPUs, run layers as they are: slower, but at once.")]
+_Gpus = Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="Use N GPUs; else all of them.")]
+_InitFrom = Annotated[
+    Path | None, typer.Option("--init-from", metavar="MODEL", help="Begin with a model's weights (fine-tuning).")
+]
+_Restart = Annotated[bool, typer.Option("--restart", help="Remove the run that stands at -o, and begin anew.")]
+_Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write files for TensorBoard, into RUN/tensorboard.")
+]
+_Profile = Annotated[  # each update watched takes tens of megabytes
+    int | None, typer.Option("--profile", min=1, max=100, metavar="N", help="Tell where the time of N updates goes.")
+]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the whole recipe, with origins, and its needs; write nothing.")
+]
+
+
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A packaged recipe (base, demo, ...), or a file.")],
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="Prepared data; else data/CORPUS, by the recipe.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
-    ] = None,
-    device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: the GPUs where there are any.")
-    ] = "auto",
-    precision: Annotated[
-        str | None, typer.Option(metavar="auto|bf16|fp32", help="Of matrix products; else the recipe's.")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", min=1, metavar="N", help="Use N GPUs; else all of them.")
-    ] = None,
-    init_from: Annotated[
-        Path | None, typer.Option("--init-from", metavar="MODEL", help="Begin with a model's weights (fine-tuning).")
-    ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Remove the run that stands at -o, and begin anew.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the whole recipe, with origins, and its needs; write nothing.")
-    ] = False,
+    recipe: _Recipe,
+    data: _Data = None,
+    output: _Output = None,
+    settings: _Settings = None,
+    device: _Device = "auto",
+    precision: _Precision = None,
+    no_compile: _NoCompile = False,
+    gpus: _Gpus = None,
+    init_from: _InitFrom = None,
+    restart: _Restart = False,
+    tensorboard: _Tensorboard = False,
+    profile: _Profile = None,
+    dry_run: _DryRun = False,
 ) -> None:
     """Train a model; the same command continues a run that was stopped.
 
@@ -66,20 +87,26 @@ def train(
 
     with _one_message():
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
+        overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
         directory = data or Path("data") / resolved.recipe.corpus
+        if init_from is not None and kind_of(init_from) == "run":
+            init_from = model_of_run(init_from)
         if dry_run:
             from nmt_cli.cli.dry_run import describe_plan
 
-            pieces = _pieces(directory, resolved.recipe, is_named=data is not None)
+            pieces = _pieces(directory, resolved.recipe, is_named=data is not None, init_from=init_from)
             typer.echo(describe_plan(resolved, pieces, device=device, world_size=_world_size(device, gpus)), nl=False)
             return
-        if init_from is not None and kind_of(init_from) == "run":
-            init_from = model_of_run(init_from)
+        if tensorboard:
+            from nmt_cli.training.tensorboard import require_tensorboard
+
+            require_tensorboard()
         prepared = _open(directory, resolved.recipe)
         _spread_over_gpus(device, gpus)
         place = output or Path("runs") / resolved.recipe.name
-        _train(resolved.recipe, prepared, place, device=device, restart=restart, init_from=init_from)
+        seen = Seen(tensorboard, profile or 0)
+        _train(resolved.recipe, prepared, place, device=device, restart=restart, init_from=init_from, seen=seen)
 
 
 @contextmanager
@@ -104,7 +131,14 @@ def _one_message() -> Iterator[None]:
 
 
 def _train(
-    recipe: Recipe, data: PreparedData, directory: Path, *, device: str, restart: bool, init_from: Path | None
+    recipe: Recipe,
+    data: PreparedData,
+    directory: Path,
+    *,
+    device: str,
+    restart: bool,
+    init_from: Path | None,
+    seen: Seen,
 ) -> None:
     from nmt_cli.training.distributed import join
     from nmt_cli.training.launcher import end_with_launcher
@@ -126,7 +160,7 @@ def _train(
             begin_anew = restart and is_first_attempt
             open_or_begin(directory, recipe, data, command=command, restart=begin_anew, init_from=init_from)
         ranks.wait()
-        ending = _run_trainer(directory, data, ranks, command=command)
+        ending = _run_trainer(directory, data, ranks, command=command, seen=seen)
         ranks.leave()
     if ending in ("preempted", "interrupted"):
         raise typer.Exit(EXIT_PREEMPTED if ending == "preempted" else EXIT_INTERRUPTED)
@@ -144,14 +178,23 @@ def _averaging(directory: Path) -> str:
     return shlex.quote(str(directory)) + option
 
 
-def _run_trainer(directory: Path, data: PreparedData, ranks: Ranks, *, command: list[str]) -> Ending:
+def _run_trainer(directory: Path, data: PreparedData, ranks: Ranks, *, command: list[str], seen: Seen) -> Ending:
     from nmt_cli.bundle.run import open_run
     from nmt_cli.devices import choose_precision
     from nmt_cli.training.trainer import Trainer
 
     run = open_run(directory)
     precision = choose_precision(run.recipe.training.precision, device=ranks.device, training=True)
-    return Trainer(run, data, ranks=ranks, precision=precision, command=command).train()
+    trainer = Trainer(
+        run,
+        data,
+        ranks=ranks,
+        precision=precision,
+        command=command,
+        by_tensorboard=seen.by_tensorboard,
+        profiled_updates=seen.profiled_updates,
+    )
+    return trainer.train()
 
 
 def _open(directory: Path, recipe: Recipe) -> PreparedData:
@@ -238,16 +281,25 @@ def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
     return DeviceError(message, where="--gpus", hint=hint)
 
 
-def _pieces(directory: Path, recipe: Recipe, *, is_named: bool) -> Pieces:
-    """Pieces of source and target: of the prepared data where it is there, else as its packaged corpus asks."""
+def _pieces(directory: Path, recipe: Recipe, *, is_named: bool, init_from: Path | None) -> Pieces:
+    """Pieces of source and target: of the prepared data where it is there, else as its packaged corpus asks.
+
+    A model to begin with is looked at as a training would do, and without data its vocabulary counts.
+    """
+    from nmt_cli.bundle.config import load_config
     from nmt_cli.cli.dry_run import Pieces
     from nmt_cli.preparing.corpora import load_corpus
     from nmt_cli.recipe.loading import packaged_names
+    from nmt_cli.training.initial import describe_model
 
     if is_named or directory.exists() or recipe.corpus not in packaged_names(kind="corpus"):
-        manifest = _open(directory, recipe).manifest
+        data = _open(directory, recipe)
+        manifest, tokenizers = data.manifest, data.manifest.tokenizers
         _name_corpus(manifest, recipe)
-        tokenizers = manifest.tokenizers
-        return Pieces(tokenizers.source.vocab_size, tokenizers.target.vocab_size, str(directory), manifest)
+        initial = None if init_from is None else describe_model(init_from, recipe, data)
+        return Pieces(tokenizers.source.vocab_size, tokenizers.target.vocab_size, str(directory), manifest, initial)
+    if init_from is not None:
+        initial, sizes = describe_model(init_from, recipe, None), load_config(init_from).vocabulary
+        return Pieces(sizes.source, sizes.target, f"of the model; {recipe.corpus} is not prepared yet", None, initial)
     size = load_corpus(recipe.corpus, overrides=()).corpus.tokenizer.vocab_size
-    return Pieces(size, size, f"the corpus {recipe.corpus}, not prepared yet", None)
+    return Pieces(size, size, f"the corpus {recipe.corpus}, not prepared yet", None, None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt_cli.dataset.rows import Array, Rows
+from nmt_cli.dataset.rows import Array, Rows, sum_lengths
+from nmt_cli.dataset.shape import SHORT, Shape
 from nmt_cli.dataset.store import TokenFile, TokenPairs
 from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
@@ -18,34 +20,95 @@ _SLOTS = 128
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Source [M], the decoder's input [N] (the target shifted right behind BOS), and the gold pieces of its tokens.
+    """Source [M], the decoder's input [N] (the target shifted right behind BOS), and the gold pieces [N] of its slots.
 
-    M and N are multiples of 128, the rest empty slots: sizes come again, and what libraries and compilers keep for a
-    size serves many updates. With a new size in each, oneDNN prepares every matrix product anew (docs/LOG.md).
+    Empty slots come last, PAD in all three. Sizes come again, and what libraries and compilers keep for a size serves
+    many updates: with a shape M and N are its slots, without one multiples of 128.
     """
 
     source: Packed
     target: Packed
     gold: Tensor
 
-
-def make_batch(rows: Rows, data: TokenPairs, *, device: torch.device) -> Batch:
-    """The pairs of some rows, at least one, on `device`."""
-    source = _gather(data.src, rows["src_start"], rows["src_length"], device=device)
-    target = _gather(data.tgt, rows["tgt_start"], rows["tgt_length"], device=device)
-    inputs = target.ids.roll(1)
-    inputs[target.cu_seqlens[:-1].long()] = BOS
-    shifted = Packed(inputs, target.cu_seqlens, target.max_len, target.num_empty)
-    return Batch(source, shifted, target.ids[: target.num_tokens])
+    def to(self, device: torch.device) -> Batch:
+        """The batch on `device`; from pinned memory the host does not wait for the copies."""
+        return Batch(_moved(self.source, device), _moved(self.target, device), _copied(self.gold, device))
 
 
-def _gather(side: TokenFile, starts: Array, lengths: Array, *, device: torch.device) -> Packed:
-    cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=cu_seqlens[1:])
-    num_tokens = int(cu_seqlens[-1])
-    num_empty = -num_tokens % _SLOTS
-    ids = np.full(num_tokens + num_empty, PAD, dtype=np.int64)
-    ids[:num_tokens] = side.gather(starts, lengths)
+def make_batch(rows: Rows, data: TokenPairs, *, device: torch.device, shape: Shape | None, pinned: bool) -> Batch:
+    """The pairs of some rows, at least one, made on the host, in pinned memory if that is asked for, then on `device`.
+
+    With a shape, it must hold them. Without one the slots are the tokens, rounded up.
+    """
+    tokens = {side: sum_lengths(rows, side=side) for side in ("src", "tgt")}
+    if shape is None:
+        src_slots, tgt_slots = (-(-count // _SLOTS) * _SLOTS for count in tokens.values())
+        num_dummies, sentences = 0, len(rows)
+    elif shape.holds(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"], num_pairs=len(rows)):
+        src_slots, tgt_slots, sentences = shape.src_slots, shape.tgt_slots, shape.sentences
+        num_dummies = shape.num_dummies(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"])
+    else:
+        raise ValueError(f"{len(rows)} pairs of {tokens} tokens do not fit {shape}")
+    source = _gather(data.src, rows, "src", slots=src_slots, num_dummies=num_dummies, sentences=sentences)
+    target = _gather(data.tgt, rows, "tgt", slots=tgt_slots, num_dummies=num_dummies, sentences=sentences)
+    if shape is not None:
+        bound = SHORT if max(source.max_len, target.max_len) <= SHORT else shape.longest
+        source, target = replace(source, bound=bound), replace(target, bound=bound)
+    batch = Batch(source, _shifted(target), target.ids)
+    return (_pinned(batch) if pinned else batch).to(device)
+
+
+def _gather(side: TokenFile, rows: Rows, name: str, *, slots: int, num_dummies: int, sentences: int) -> Packed:
+    """The sentences of one side in so many slots, on the host, `bound` being the longest of them."""
+    lengths: Array = rows[f"{name}_length"].astype(np.int64)
+    num_tokens = int(lengths.sum())
+    num_empty = slots - num_tokens
+    ids = np.full(slots, PAD, dtype=np.int64)
+    ids[:num_tokens] = side.gather(rows[f"{name}_start"], lengths)
+    cu_seqlens = np.full(sentences + 1, slots if num_dummies else num_tokens, dtype=np.int32)
+    cu_seqlens[0] = 0
+    np.cumsum(lengths, out=cu_seqlens[1 : len(lengths) + 1])
+    ends = num_tokens + num_empty * np.arange(1, num_dummies + 1) // max(num_dummies, 1)
+    cu_seqlens[len(lengths) + 1 : len(lengths) + 1 + num_dummies] = ends
+    positions = np.zeros(slots, dtype=np.int64)
+    positions[:num_tokens] = np.arange(num_tokens) - np.repeat(cu_seqlens[: len(lengths)], lengths)
+    longest = int(lengths.max())
     return Packed(
-        torch.from_numpy(ids).to(device), torch.from_numpy(cu_seqlens).to(device), int(lengths.max()), num_empty
+        ids=torch.from_numpy(ids),
+        cu_seqlens=torch.from_numpy(cu_seqlens),
+        positions=torch.from_numpy(positions),
+        num_sentences=len(lengths),
+        max_len=longest,
+        num_empty=num_empty,
+        bound=longest,
     )
+
+
+def _shifted(gold: Packed) -> Packed:
+    """The decoder's input for gold pieces: each sentence moved one place, behind BOS."""
+    ids: NDArray[np.int64] = np.roll(gold.ids.numpy(), 1)
+    ids[gold.cu_seqlens.numpy()[: gold.num_sentences]] = BOS
+    ids[gold.num_tokens :] = PAD
+    return replace(gold, ids=torch.from_numpy(ids))
+
+
+def _moved(packed: Packed, device: torch.device) -> Packed:
+    ids, cu_seqlens, positions = (_copied(part, device) for part in (packed.ids, packed.cu_seqlens, packed.positions))
+    return replace(packed, ids=ids, cu_seqlens=cu_seqlens, positions=positions)
+
+
+def _copied(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.to(device, non_blocking=tensor.is_pinned())
+
+
+def _pinned(batch: Batch) -> Batch:
+    source, target = (
+        replace(
+            side,
+            ids=side.ids.pin_memory(),
+            cu_seqlens=side.cu_seqlens.pin_memory(),
+            positions=side.positions.pin_memory(),
+        )
+        for side in (batch.source, batch.target)
+    )
+    return Batch(source, target, batch.gold.pin_memory())

@@ -20,8 +20,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nmt_cli.dataset.rows import Array, Rows
+from nmt_cli.dataset.shape import Budgets
 
-FORMAT = 1
+FORMAT = 2
 _MANIFEST, _ROWS, _UPDATES, _LONGEST = "manifest.json", "rows", "updates", "longest"
 _UPDATE = np.dtype([("start", "<u8"), ("crc32", "<u4")])
 
@@ -58,12 +59,23 @@ class PlanKey(_Record):
         return f"{self.family}-epoch-{self.epoch:05}"
 
 
+class PlanFacts(_Record):
+    """What is the same in all epochs of a training: it follows from the lengths of the pairs, not from their order.
+
+    `pairs_in_update` is how many pairs a full update has on average, of the class of length where those are most.
+    """
+
+    num_left_out: int
+    budgets: Budgets
+    pairs_in_update: int
+
+
 class _PlanManifest(_Record):
     kind: Literal["plan"] = "plan"
     format: int = FORMAT
     key: PlanKey
     num_rows: int
-    num_left_out: int
+    facts: PlanFacts
     row: list[tuple[str, str]]
     crc32: dict[str, int]
     """Of the small files; an update's rows have theirs in `updates`."""
@@ -87,6 +99,16 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self._starts) - 1
+
+    @property
+    def longest_length(self) -> int:
+        """Pieces of the longest sentence, 0 where there is none."""
+        return max(int(self.longest[f"{side}_length"][:1].sum()) for side in ("src", "tgt"))
+
+    @property
+    def fullest(self) -> int:
+        """The update with the most pairs, which is a full one of ordinary pairs."""
+        return int(np.diff(self._starts).argmax())
 
     def rows(self, index: int) -> Rows:
         """The rows of one update, from 0; DamagedPlan where they are not those that were written."""
@@ -120,11 +142,17 @@ class Plan:
         updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE)
         self._starts, self._crc32 = updates["start"], updates["crc32"]
         self.longest: Rows = np.frombuffer(contents[_LONGEST], dtype=self._row)
-        self.num_left_out = manifest.num_left_out
+        self.facts = manifest.facts
 
 
 def write_plan(
-    directory: Path, blocks: Iterable[Rows], *, sizes: Array, longest: Rows, num_left_out: int, key: PlanKey
+    directory: Path,
+    blocks: Iterable[Rows],
+    *,
+    sizes: Array,
+    longest: Rows,
+    facts: PlanFacts,
+    key: PlanKey,
 ) -> None:
     """Write a plan whose updates have so many rows each, given as blocks of whole updates; it is not synced."""
     updates = np.zeros(len(sizes) + 1, dtype=_UPDATE)
@@ -145,7 +173,7 @@ def write_plan(
     manifest = _PlanManifest(
         key=key,
         num_rows=int(updates["start"][-1]),
-        num_left_out=num_left_out,
+        facts=facts,
         row=[(name, str(longest.dtype[name].str)) for name in longest.dtype.names or ()],
         crc32={name: crc32(array) for name, array in small.items()},
     )
@@ -162,36 +190,3 @@ def is_in_use(directory: Path) -> bool:
     except OSError:
         return True
     return False
-
-
-def micro_batches(rows: Rows, *, batch_tokens: int, max_tokens: int, world_size: int) -> list[Rows]:
-    """An update's rows in runs that fit `max_tokens` a side: a multiple of `world_size`, the smallest that serves.
-
-    Run i goes to rank i % world_size; a run may be empty where an update has fewer pairs than ranks.
-    Raises ValueError where a single sentence does not fit.
-    """
-    src, tgt = (rows[f"{side}_length"].astype(np.int64) for side in ("src", "tgt"))
-    size = np.maximum(src, tgt)
-    if (longest := int(size.max())) > max_tokens:
-        raise ValueError(f"a sentence of {longest} pieces does not fit {max_tokens} tokens")
-    count = accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size) * world_size
-    ends = np.cumsum(size)
-    middle = ends - size / 2
-    src_ends, tgt_ends = (np.concatenate([[0], np.cumsum(side)]) for side in (src, tgt))
-    while True:
-        run = np.minimum((middle * count / ends[-1]).astype(np.int64), count - 1)
-        bounds = np.concatenate([[0], np.searchsorted(run, np.arange(1, count)), [len(rows)]])
-        if max(int(np.diff(side[bounds]).max()) for side in (src_ends, tgt_ends)) <= max_tokens:
-            return [rows[start:stop] for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
-        count += world_size
-
-
-def accumulation(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:
-    """Micro-batches that each device runs for a full update."""
-    return -(-batch_tokens // (max_tokens * world_size))
-
-
-def fitting(rows: Rows, *, max_tokens: int) -> Rows:
-    """The first rows, at least one, that fit `max_tokens` a side."""
-    total = np.maximum(*(np.cumsum(rows[f"{side}_length"], dtype=np.int64) for side in ("src", "tgt")))
-    return rows[: max(1, int(np.searchsorted(total, max_tokens, side="right")))]

@@ -84,7 +84,7 @@ def _build(folder: Path, data: PreparedData, key: PlanKey) -> Plan:
             planned.blocks(),
             sizes=planned.sizes(),
             longest=planned.rows(planned.longest),
-            num_left_out=planned.num_left_out,
+            facts=planned.facts,
             key=key,
         )
     plan = Plan(directory, key=key)

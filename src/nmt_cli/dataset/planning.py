@@ -6,33 +6,34 @@ A length is in pieces with EOS. The same plan serves 1, 2 or 8 GPUs. Memory is 1
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.dataset.plan import PlanKey
+from nmt_cli.dataset.plan import PlanFacts, PlanKey
 from nmt_cli.dataset.rows import Array, Rows, fill_rows, narrowest, row_type
+from nmt_cli.dataset.shape import SHORT, Budgets, budgets
 from nmt_cli.dataset.store import TokenFile, TokenPairs
 
-_POOL_PAIRS = 1 << 17
 _BLOCK_PAIRS = 1 << 18
 _PURPOSE = 1  # keeps the order of data apart from other uses of the seed
-_LENGTH_BITS, _PLACE_BITS = 23, 18  # of a pair's key for sorting; longer sentences than 2^23 - 1 sort as that
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An epoch in memory: update u takes `pairs(u)`, alike in length."""
+    """An epoch in memory: update u takes `pairs(u)`."""
 
     order: Array
     bounds: Array
     turn: Array
     longest: Array
-    num_left_out: int
+    facts: PlanFacts
     src: Array
     tgt: Array
     row: np.dtype[np.void]
@@ -68,54 +69,76 @@ class Planned:
 
 
 def plan_epoch(data: TokenPairs, *, key: PlanKey) -> Planned:
-    """Every pair that the model takes once: shuffled, sorted by length within large pools, cut at the budget.
+    """Every pair that the model takes once: shuffled, the few with a long sentence first, cut at the budgets.
 
-    An update closes with the pair by which a side reaches the budget; the updates are shuffled last, and one of them
-    may be short. Section 5.1: pairs batched by approximate length.
+    An update takes pairs while neither side exceeds its budget; the updates are shuffled last, and one of them may be
+    short. Section 5.1: pairs batched by approximate length, here in two classes.
     """
     src, tgt = _offsets(data.src), _offsets(data.tgt)
-    order = _usable(src, tgt, max_positions=key.max_positions)
+    order, classes = _usable(src, tgt, max_positions=key.max_positions)
     longest = _longest(order, src, tgt, budget=key.batch_tokens)
-    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _PURPOSE, key.epoch])))
-    generator.shuffle(order)
-    cut = _Cut(key.batch_tokens)
-    for number, start in enumerate(range(0, len(order), _POOL_PAIRS)):
-        pool = order[start : start + _POOL_PAIRS]
-        src_lengths, tgt_lengths = _lengths(src, pool), _lengths(tgt, pool)
-        place = _by_length(src_lengths, tgt_lengths)
-        if number % 2:
-            place = place[::-1]  # every other one downwards: neighbours meet at like lengths
-        pool[:] = pool[place]
-        cut.add(src_lengths[place], tgt_lengths[place])
-    bounds = cut.bounds()
-    row = row_type(
-        num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=_longest_length(longest, src, tgt)
+    length = _longest_length(longest, src, tgt)
+    limits = budgets(
+        batch_tokens=key.batch_tokens,
+        num_pairs=len(order),
+        src_tokens=sum(one.src_tokens for one in classes),
+        tgt_tokens=sum(one.tgt_tokens for one in classes),
+        longest=length,
     )
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _PURPOSE, key.epoch])))
+    for start, stop in pairwise((0, classes[0].pairs, len(order))):
+        generator.shuffle(order[start:stop])
+    cut = _Cut(limits)
+    for start in range(0, len(order), _BLOCK_PAIRS):
+        block = order[start : start + _BLOCK_PAIRS]
+        cut.add(_lengths(src, block), _lengths(tgt, block))
+    bounds = cut.bounds()
+    row = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=length)
     turn = generator.permutation(len(bounds) - 1)
-    return Planned(order, bounds, turn, longest, len(data) - len(order), src, tgt, row)
+    pairs_in_update = max(one.pairs_in_update(limits) for one in classes)
+    num_left_out = len(data) - len(order)
+    facts = PlanFacts(num_left_out=num_left_out, budgets=limits, pairs_in_update=pairs_in_update)
+    return Planned(order, bounds, turn, longest, facts, src, tgt, row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """The pairs of a class of length."""
+
+    pairs: int
+    src_tokens: int
+    tgt_tokens: int
+
+    def pairs_in_update(self, limits: Budgets) -> int:
+        """Pairs in an update of nothing but such pairs, on average."""
+        parts = (limits.src / max(self.src_tokens, 1), limits.tgt / max(self.tgt_tokens, 1))
+        return math.ceil(self.pairs * min(1, *parts))
 
 
 class _Cut:
-    """Cuts pairs that come in pools into updates."""
+    """Cuts pairs that come in blocks into updates."""
 
-    def __init__(self, batch_tokens: int) -> None:
-        self._budget = batch_tokens
+    def __init__(self, limits: Budgets) -> None:
+        self._limits = limits
         self._bounds = [0]
         self._taken = self._src_total = self._tgt_total = self._src_done = self._tgt_done = 0
 
     def add(self, src_lengths: Array, tgt_lengths: Array) -> None:
-        """Go on with these pairs; each update closes with the pair by which its source or its target is full."""
+        """Go on with these pairs; an update closes before the pair by which a side would exceed its budget."""
         src_ends = np.cumsum(src_lengths, dtype=np.int64) + self._src_total
         tgt_ends = np.cumsum(tgt_lengths, dtype=np.int64) + self._tgt_total
         while True:
-            reached = min(
-                int(np.searchsorted(src_ends, self._src_done + self._budget)),
-                int(np.searchsorted(tgt_ends, self._tgt_done + self._budget)),
+            fits = min(
+                int(np.searchsorted(src_ends, self._src_done + self._limits.src, side="right")),
+                int(np.searchsorted(tgt_ends, self._tgt_done + self._limits.tgt, side="right")),
             )
-            if reached == len(src_ends):
+            if fits == len(src_ends):
                 break
-            self._bounds.append(self._taken + reached + 1)
-            self._src_done, self._tgt_done = int(src_ends[reached]), int(tgt_ends[reached])
+            if self._taken + fits == self._bounds[-1]:
+                fits += 1  # a pair beyond the budget is an update of its own
+            self._bounds.append(self._taken + fits)
+            self._src_done = int(src_ends[fits - 1]) if fits else self._src_total
+            self._tgt_done = int(tgt_ends[fits - 1]) if fits else self._tgt_total
         self._taken += len(src_ends)
         self._src_total, self._tgt_total = int(src_ends[-1]), int(tgt_ends[-1])
 
@@ -125,31 +148,23 @@ class _Cut:
         return np.array([*self._bounds, *last], dtype=np.int64)
 
 
-def _by_length(src_lengths: Array, tgt_lengths: Array) -> Array:
-    """The places of a pool by target, then source length, then place.
-
-    One sort of 64-bit keys takes a fraction of the time of `np.lexsort`.
-    """
-    limit = (1 << _LENGTH_BITS) - 1
-    key = np.minimum(tgt_lengths, limit).astype(np.uint64) << _LENGTH_BITS
-    key = (key | np.minimum(src_lengths, limit).astype(np.uint64)) << _PLACE_BITS
-    key |= np.arange(len(key), dtype=np.uint64)
-    key.sort()
-    return (key & ((1 << _PLACE_BITS) - 1)).astype(np.int64)
-
-
-def _usable(src: Array, tgt: Array, *, max_positions: int) -> Array:
-    """The pairs that the model takes, ascending."""
+def _usable(src: Array, tgt: Array, *, max_positions: int) -> tuple[Array, tuple[_Class, _Class]]:
+    """The pairs that the model takes, first those with a long sentence, then the others, each ascending."""
     num_pairs = len(src) - 1
     order = _scratch(num_pairs, narrowest(num_pairs))
-    filled = 0
-    for start in range(0, num_pairs, _BLOCK_PAIRS):
-        stop = min(start + _BLOCK_PAIRS, num_pairs)
-        size = np.maximum(np.diff(src[start : stop + 1]), np.diff(tgt[start : stop + 1]))
-        pairs = np.flatnonzero(size <= max_positions) + start
-        order[filled : filled + len(pairs)] = pairs
-        filled += len(pairs)
-    return order[:filled]
+    classes, filled = [], 0
+    for above, limit in ((SHORT, max_positions), (0, min(SHORT, max_positions))):
+        first, tokens = filled, np.zeros(2, dtype=np.int64)
+        for start in range(0, num_pairs, _BLOCK_PAIRS):
+            stop = min(start + _BLOCK_PAIRS, num_pairs)
+            lengths = [np.diff(side[start : stop + 1]) for side in (src, tgt)]
+            size = np.maximum(*lengths)
+            places = np.flatnonzero((size > above) & (size <= limit))
+            order[filled : filled + len(places)] = places + start
+            filled += len(places)
+            tokens += [side[places].sum(dtype=np.int64) for side in lengths]
+        classes.append(_Class(filled - first, int(tokens[0]), int(tokens[1])))
+    return order[:filled], (classes[0], classes[1])
 
 
 def _longest(usable: Array, src: Array, tgt: Array, *, budget: int) -> Array:

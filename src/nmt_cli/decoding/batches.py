@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
-from nmt_cli.decoding.search import Hypothesis, search
+from nmt_cli.decoding.hypotheses import Hypothesis
+from nmt_cli.decoding.search import Source, search
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_NOTHING = Hypothesis([], 0.0, 0.0)
 
 
 def search_batches(
@@ -17,23 +28,96 @@ def search_batches(
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each source, in input order, as `search` finds them; rows are pieces without EOS.
 
-    A row without pieces is not searched: its only hypothesis is the empty one. DeviceError where the memory of a GPU
-    does not suffice.
+    A row without pieces is not searched: its only hypothesis is the empty one. DeviceError where memory does not even
+    suffice for a sentence by itself.
     """
-    found = [[Hypothesis([], 0.0, 0.0)] for _ in rows]
-    lengths = [len(row) for row in rows]
-    for batch in plan_batches(lengths, max_tokens=config.batch_tokens // config.beam):
-        try:
-            results = search(model, [rows[index] for index in batch], config=config, nbest=nbest, device=device)
-        except torch.OutOfMemoryError:
+    sources = [Source(row, key=str(number)) for number, row in enumerate(rows)]
+    return Batches([model], device=device).search(sources, config=config, nbest=nbest)
+
+
+class Batches:
+    """Searches by models on one device; where memory does not suffice, batches are smaller from then on."""
+
+    def __init__(self, models: Sequence[Transformer], *, device: torch.device) -> None:
+        self._models = models
+        self._device = device
+        self._most_tokens: int | None = None
+
+    def search(self, sources: Sequence[Source], *, config: DecodingConfig, nbest: int) -> list[list[Hypothesis]]:
+        """The best hypotheses of each source, in input order; of one without pieces the empty one."""
+
+        def search_one(batch: list[int]) -> list[list[Hypothesis]]:
+            chosen = [sources[index] for index in batch]
+            return search(self._models, chosen, config=config, nbest=nbest, device=self._device)
+
+        lengths = [len(source.row) + len(source.prefix) if source.row else 0 for source in sources]
+        return self.map(search_one, lengths, config=config, otherwise=[_NOTHING])
+
+    def map(
+        self, work: Callable[[list[int]], list[T]], lengths: Sequence[int], *, config: DecodingConfig, otherwise: T
+    ) -> list[T]:
+        """What `work` makes of each index, in batches of similar length; `otherwise` where the length is 0."""
+        found = [otherwise for _ in lengths]
+
+        def work_on(planned: list[int]) -> None:
+            for index, result in self._results(work, planned, lengths, config=config):
+                found[index] = result
+
+        planned = plan_batches(lengths, max_tokens=config.batch_tokens // config.num_candidates)
+        threads = min(torch.get_num_threads(), len(planned)) if self._device.type == "cpu" else 1
+        with _threads(threads) as in_threads:
+            in_threads(work_on, planned)
+        return found
+
+    def _results(
+        self,
+        work: Callable[[list[int]], list[T]],
+        planned: list[int],
+        lengths: Sequence[int],
+        *,
+        config: DecodingConfig,
+    ) -> Iterator[tuple[int, T]]:
+        """The results of a batch, of which each half comes by itself where memory does not hold the whole."""
+        waiting = [planned]
+        while waiting:
+            batch = waiting.pop()
+            results, is_full = None, False
+            try:
+                if self._fits(batch, lengths):
+                    results = work(batch)
+            except (RuntimeError, MemoryError) as problem:
+                if not _is_out_of_memory(problem):
+                    raise
+                is_full = True
+            if is_full:  # out of the handler: until its end the exception holds the tensors of the search
+                self._shrink(batch, lengths, config=config)
+            if results is None:
+                middle = (len(batch) + 1) // 2
+                waiting += [batch[middle:], batch[:middle]]
+                continue
+            yield from zip(batch, results, strict=True)
+
+    def _fits(self, batch: list[int], lengths: Sequence[int]) -> bool:
+        return len(batch) == 1 or self._most_tokens is None or _tokens(batch, lengths) <= self._most_tokens
+
+    def _shrink(self, batch: list[int], lengths: Sequence[int], *, config: DecodingConfig) -> None:
+        """Take smaller batches from now on; DeviceError where this one cannot be smaller."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        if len(batch) == 1:
             raise DeviceError(
-                f"the memory of {device} does not hold a batch of {len(batch)} sentences with a beam of {config.beam}",
-                where="--batch-tokens",
-                hint=f"--batch-tokens {max(1, config.batch_tokens // 2)}, a smaller --beam, or --device cpu",
-            ) from None
-        for index, hypotheses in zip(batch, results, strict=True):
-            found[index] = hypotheses
-    return found
+                f"the memory of {self._device} does not hold a sentence of {lengths[batch[0]]} pieces with"
+                f" {config.num_candidates} hypotheses",
+                where="--beam" if config.samples == 0 else "--samples",
+                hint="take fewer hypotheses, --device cpu, or a machine with more memory",
+            )
+        half = _tokens(batch, lengths) // 2
+        # Another thread may have found less room meanwhile.
+        self._most_tokens = half if self._most_tokens is None else min(half, self._most_tokens)
+        logger.warning(
+            "out of memory with %d sentences at once: batches are half as large from here on; nothing is lost",
+            len(batch),
+        )
 
 
 def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
@@ -50,3 +134,36 @@ def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
         else:
             batches.append([index])
     return batches
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[Callable[[Callable[[list[int]], None], list[list[int]]], None]]:
+    """A map over batches with `number` of them at a time, each in a thread whose operations take one CPU.
+
+    Whole batches side by side keep CPUs busier than the threads of each operation, which wait for each other.
+    """
+    if number <= 1:
+        yield lambda work, batches: _exhaust(map(work, batches))
+        return
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(number, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield lambda work, batches: _exhaust(pool.map(work, batches))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def _tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
+    return len(batch) * (max(lengths[index] for index in batch) + 1)
+
+
+def _is_out_of_memory(problem: Exception) -> bool:
+    """Whether a GPU's memory, or the machine's, did not suffice."""
+    is_full_cpu = "can't allocate memory" in str(problem) or "not enough memory" in str(problem)
+    return isinstance(problem, torch.OutOfMemoryError | MemoryError) or is_full_cpu
+
+
+def _exhaust(results: Iterator[None]) -> None:
+    for _ in results:
+        pass

@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
-import torch
-
-from nmt_cli.bundle import directory as model_directory
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.decoding.batches import search_batches
-from nmt_cli.decoding.options import check_nbest, with_options
-from nmt_cli.decoding.search import Hypothesis
+from nmt_cli.decoding.engine import Details, Engine
+from nmt_cli.decoding.hypotheses import Hypothesis
+from nmt_cli.decoding.mbr import expected_utilities, relative_probabilities, utility_name
+from nmt_cli.decoding.opening import open_engine
+from nmt_cli.decoding.options import check_candidates, with_options
+from nmt_cli.decoding.search import Source
 from nmt_cli.decoding.splitting import split_line
-from nmt_cli.devices import choose_device, choose_precision, parse_precision
+from nmt_cli.decoding.words import word_alignment, word_log_probs
+from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import DecodingConfig
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,9 @@ class Translation:
     """A line's translation: raw text without line breaks, ln P over the length penalty, ln P, and its target pieces.
 
     `alternatives` are the next best ones, best first, without alternatives of their own. A line that was translated in
-    parts has the sums over them. A blank line's translation is empty, with score 0.
+    parts has the sums over them. A blank line's translation is empty, with score 0. Where asked for, `word_log_probs`
+    has ln P of each word and of the end, `alignment` pairs of source and target words, and `utility` the mean
+    similarity to the other candidates.
     """
 
     text: str
@@ -34,33 +37,57 @@ class Translation:
     log_prob: float
     num_pieces: int
     alternatives: tuple[Translation, ...] = ()
+    word_log_probs: tuple[float, ...] = ()
+    alignment: tuple[tuple[int, int], ...] = ()
+    utility: float | None = None
 
 
 _BLANK = Translation("", 0.0, 0.0, 0)
 
 
 class Translator:
-    """Translates lines of raw text with one model."""
+    """Translates lines of raw text with one engine."""
 
-    def __init__(self, loaded: LoadedModel, *, device: torch.device) -> None:
-        self._loaded = loaded
-        self._device = device
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     @classmethod
-    def from_pretrained(cls, directory: str | Path, *, device: str = "auto", precision: str = "auto") -> Translator:
-        """The translator of a model directory; `device` is auto, cpu, cuda or cuda:N, `precision` auto, bf16 or fp32.
+    def from_pretrained(
+        cls,
+        directory: str | Path | Sequence[str | Path],
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        engine: str = "torch",
+    ) -> Translator:
+        """The translator of a model directory, or of several that translate together.
 
-        ModelError where the directory is no model or a damaged one, DeviceError where there is no such device.
+        `device` is auto, cpu, cuda or cuda:N, `engine` torch, ctranslate2 or auto, `precision` auto, fp32, bf16 (torch)
+        or int8 (ctranslate2). ModelError where a directory is no model or a damaged one, DeviceError where there is no
+        such device, UsageError where engine, device and precision do not go together.
         """
-        choice = parse_precision(precision)
-        chosen = choose_device(device)
-        is_bf16 = choose_precision(choice, device=chosen, training=False) == "bf16"
-        dtype = torch.bfloat16 if is_bf16 else torch.float32
-        return cls(model_directory.load(Path(directory), device=chosen, dtype=dtype), device=chosen)
+        directories = [directory] if isinstance(directory, str | Path) else directory
+        paths = [Path(one) for one in directories]
+        return cls(open_engine(paths, engine=engine, device=device, precision=precision))
+
+    @property
+    def engine(self) -> str:
+        """What computes: torch or ctranslate2."""
+        return self._engine.name
+
+    @property
+    def precision(self) -> str:
+        """What it computes in: fp32, bf16 or int8."""
+        return self._engine.precision
+
+    @property
+    def device(self) -> str:
+        """Where: cpu, cuda:0 and so on."""
+        return self._engine.device
 
     def settings(self, **options: object) -> DecodingConfig:
         """The model's own decoding section, with `options` (keys of the section; None leaves the model's) in it."""
-        return with_options(self._loaded.config.recipe.decoding, options)
+        return with_options(self._engine.decoding, options)
 
     def translate(
         self,
@@ -71,13 +98,26 @@ class Translator:
         length_penalty: float | None = None,
         length_penalty_form: str | None = None,
         max_extra_tokens: int | None = None,
+        min_tokens: int | None = None,
         batch_tokens: int | None = None,
+        samples: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        prefixes: Sequence[str] | None = None,
+        mbr: str | None = None,
+        word_scores: bool = False,
+        alignments: bool = False,
         first_line: int = 1,
     ) -> list[Translation]:
         """The translation of each line, in order; settings that are None are those of the model's recipe.
 
-        A blank line's translation is empty. A line too long for the model is translated in parts, with a warning that
-        names its number, counted from `first_line`. UsageError for a setting that makes no sense.
+        `prefixes` has for each line what its translation begins with, or "". `mbr` (chrf or bleu) ranks a line's
+        candidates, the beam or the samples, by their similarity to each other in place of the score. A blank line's
+        translation is empty. A line too long for the model is translated in parts, with a warning that names its
+        number, counted from `first_line`. UsageError for a setting that makes no sense or that the engine lacks;
+        DataError for prefixes of another number than the lines, or one too long for the model.
         """
         if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
             raise TypeError("translate takes a list of lines, each of them a string")
@@ -86,27 +126,48 @@ class Translator:
             length_penalty=length_penalty,
             length_penalty_form=length_penalty_form,
             max_extra_tokens=max_extra_tokens,
+            min_tokens=min_tokens,
             batch_tokens=batch_tokens,
+            samples=samples,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
         )
-        check_nbest(nbest, beam=config.beam)
-        split = self._split(lines, config=config, first_line=first_line)
-        rows = [row for line in split for row in line.rows]
-        found = search_batches(self._loaded.model, rows, config=config, nbest=nbest, device=self._device)
-        translated = map(self._translations, found)
-        return [line.join([next(translated) for _ in line.rows]) for line in split]
+        utility = None if mbr is None else utility_name(mbr)
+        check_candidates(nbest, config=config, vocabulary=self._engine.target.vocab_size, mbr=mbr)
+        self._engine.check(config)
+        split = self._split(lines, prefixes, config=config, first_line=first_line)
+        details = Details(piece_log_probs=word_scores, alignment=alignments)
+        wanted = nbest if utility is None else config.num_candidates
+        sources = [source for line in split for source in line.sources]
+        found = zip(sources, self._engine.search(sources, config=config, nbest=wanted, details=details), strict=True)
+        translated = (self._translations(source, ranked, details=details) for source, ranked in found)
+        joined = [line.join([next(translated) for _ in line.sources]) for line in split]
+        if utility is None:
+            return joined
+        return [_by_utility(line, utility=utility, is_drawn=config.samples > 0, nbest=nbest) for line in joined]
 
-    def _split(self, lines: Sequence[str], *, config: DecodingConfig, first_line: int) -> list[_Line]:
+    def _split(
+        self, lines: Sequence[str], prefixes: Sequence[str] | None, *, config: DecodingConfig, first_line: int
+    ) -> list[_Line]:
         stripped = [line.strip() for line in lines]
-        encode = self._loaded.source.encode
+        encode = self._engine.source.encode
         longest = self._longest_source(config)
         split = []
-        for number, (text, row) in enumerate(zip(stripped, encode(stripped), strict=True), first_line):
+        forced = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
+        for number, (text, row, prefix) in enumerate(zip(stripped, encode(stripped), forced, strict=True), first_line):
             if len(row) <= longest:
-                split.append(_Line([text], [row]) if text else _Line([], []))
+                split.append(_Line([text], [Source(row, prefix, str(number))]) if text else _Line([], []))
                 continue
             parts = split_line(text, fits=lambda part: len(encode([part.strip()])[0]) <= longest)
             parts = [part for part in parts if part.strip()]
-            split.append(_Line(parts, encode([part.strip() for part in parts])))
+            rows = encode([part.strip() for part in parts])
+            sources = [
+                Source(part_row, prefix if place == 0 else [], f"{number}.{place}")
+                for place, part_row in enumerate(rows)
+            ]
+            split.append(_Line(parts, sources))
             logger.warning(
                 "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts",
                 number,
@@ -116,42 +177,105 @@ class Translator:
             )
         return split
 
+    def _prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:
+        if prefixes is None:
+            return [[] for _ in range(num_lines)]
+        if len(prefixes) != num_lines:
+            raise DataError(
+                f"there are {num_lines:,} lines and {len(prefixes):,} prefixes",
+                where="--prefix",
+                hint="give one line of prefixes for each line of text; an empty one leaves its translation free",
+            )
+        rows = self._engine.target.encode([prefix.strip() for prefix in prefixes])
+        longest = self._engine.max_positions - 1
+        for number, row in enumerate(rows, first_line):
+            if len(row) > longest:
+                raise DataError(
+                    f"the prefix of line {number} has {len(row):,} pieces, and this model takes {longest:,}",
+                    where=f"--prefix, line {number}",
+                    hint="shorten it",
+                )
+        return rows
+
     def _longest_source(self, config: DecodingConfig) -> int:
         """The most pieces of a source for which EOS and all the extra output have a position, too."""
-        positions = self._loaded.model.config.max_positions
+        positions = self._engine.max_positions
         return positions - max(1, min(config.max_extra_tokens, positions // 2))
 
-    def _translations(self, hypotheses: Sequence[Hypothesis]) -> list[Translation]:
-        texts = self._loaded.target.decode([hypothesis.ids for hypothesis in hypotheses])
-        return [
-            Translation(_in_one_line(text), hypothesis.score, hypothesis.log_prob, len(hypothesis.ids))
-            for text, hypothesis in zip(texts, hypotheses, strict=True)
-        ]
+    def _translations(self, source: Source, hypotheses: Sequence[Hypothesis], *, details: Details) -> list[Translation]:
+        target = self._engine.target
+        texts = target.decode([hypothesis.ids for hypothesis in hypotheses])
+        translations = []
+        for text, one in zip(texts, hypotheses, strict=True):
+            translation = Translation(_in_one_line(text), one.score, one.log_prob, len(one.ids))
+            if details.piece_log_probs or details.alignment:
+                pieces = target.pieces(one.ids)
+                scores = word_log_probs(pieces, one.piece_log_probs) if details.piece_log_probs else []
+                rows = self._engine.source.pieces(source.row)
+                alignment = word_alignment(rows, pieces, one.alignment) if details.alignment else []
+                translation = replace(translation, word_log_probs=tuple(scores), alignment=tuple(alignment))
+            translations.append(translation)
+        return translations
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The parts of a line as they stood in it, and the pieces of each; none where it is blank."""
+    """The parts of a line as they stood in it, and what is translated for each; none where it is blank."""
 
     parts: list[str]
-    rows: list[list[int]]
+    sources: list[Source]
 
     def join(self, translated: Sequence[Sequence[Translation]]) -> Translation:
         """The line's translation from the translations of each part, best first."""
         if not self.parts:
             return _BLANK
-        # A space between the parts where there was one in the source.
-        glue = [" " if part[-1].isspace() else "" for part in self.parts[:-1]] + [""]
-        best, *others = [
-            Translation(
-                "".join(part.text + space for part, space in zip(ranked, glue, strict=True)),
-                sum(part.score for part in ranked),
-                sum(part.log_prob for part in ranked),
-                sum(part.num_pieces for part in ranked),
-            )
-            for ranked in zip(*translated, strict=False)
-        ]
+        if len(self.parts) == 1:
+            best, *others = translated[0]
+            return replace(best, alternatives=tuple(others)) if others else best
+        best, *others = [self._joined(ranked) for ranked in zip(*translated, strict=False)]
         return replace(best, alternatives=tuple(others))
+
+    def _joined(self, translations: Sequence[Translation]) -> Translation:
+        # A space between the parts where there was one in the source.
+        glue = [" " if one[-1].isspace() or other[0].isspace() else "" for one, other in pairwise(self.parts)]
+        glue.append("")
+        text = "".join(one.text + space for one, space in zip(translations, glue, strict=True))
+        scores: list[float] = []
+        ends = 0.0
+        pairs: list[tuple[int, int]] = []
+        for place, one in enumerate(translations):
+            is_cut_word = place > 0 and not glue[place - 1]
+            first_source = len("".join(self.parts[:place]).split()) - is_cut_word
+            so_far = "".join(done.text + space for done, space in zip(translations[:place], glue, strict=False))
+            is_glued = bool(so_far) and not so_far[-1].isspace() and bool(one.text) and not one.text[0].isspace()
+            first_target = len(so_far.split()) - is_glued
+            pairs += [(first_source + source, first_target + target) for source, target in one.alignment]
+            words = list(one.word_log_probs[: len(one.text.split())])
+            ends += sum(one.word_log_probs[len(words) :])
+            if is_glued and scores and words:
+                scores[-1] += words.pop(0)
+            scores += words
+        has_scores = any(one.word_log_probs for one in translations)
+        return Translation(
+            text,
+            sum(one.score for one in translations),
+            sum(one.log_prob for one in translations),
+            sum(one.num_pieces for one in translations),
+            word_log_probs=(*scores, ends) if has_scores else (),
+            alignment=tuple(sorted(set(pairs))),
+        )
+
+
+def _by_utility(line: Translation, *, utility: str, is_drawn: bool, nbest: int) -> Translation:
+    """The candidates of a line ranked by expected utility; draws count alike, others by their probability."""
+    candidates = [replace(line, alternatives=()), *line.alternatives]
+    if line == _BLANK:
+        return line
+    weights = [1.0] * len(candidates) if is_drawn else relative_probabilities([one.log_prob for one in candidates])
+    utilities = expected_utilities([one.text for one in candidates], weights, utility=utility_name(utility))
+    ranked = sorted(zip(candidates, utilities, strict=True), key=lambda pair: -pair[1])[:nbest]
+    best, *others = [replace(one, utility=value) for one, value in ranked]
+    return replace(best, alternatives=tuple(others))
 
 
 def _in_one_line(text: str) -> str:

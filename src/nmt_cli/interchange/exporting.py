@@ -13,9 +13,11 @@ from nmt_cli import __version__, files
 from nmt_cli.bundle import directory as model_directory
 from nmt_cli.bundle.directory import LoadedModel
 from nmt_cli.bundle.kinds import foreign_kind
+from nmt_cli.decoding import ctranslate2_model
+from nmt_cli.decoding.ctranslate2_model import Quantization
 from nmt_cli.errors import DataError, ModelError
-from nmt_cli.interchange import ctranslate2, huggingface, huggingface_engine
-from nmt_cli.interchange.ctranslate2 import CTranslate2Engine, Quantization
+from nmt_cli.interchange import huggingface, huggingface_engine
+from nmt_cli.interchange.ctranslate2 import CTranslate2Engine
 from nmt_cli.interchange.huggingface_engine import HuggingFaceEngine
 from nmt_cli.interchange.verification import Agreement, Engine, made_up_lines, usable_lines, verify
 
@@ -64,7 +66,7 @@ def export(
     `lines` are too few to compare.
     """
     check_replaceable(output, to=to, overwrite=overwrite)
-    (huggingface_engine.library if to == "huggingface" else ctranslate2.library)()
+    (huggingface_engine.library if to == "huggingface" else ctranslate2_model.library)()
     loaded = model_directory.load(model, device=torch.device("cpu"), dtype=torch.float32)
     chosen = _chosen(lines, loaded)
     with files.new_directory(output, error=ModelError) as temporary:
@@ -108,12 +110,12 @@ def _as_ctranslate2(
     def engine() -> Engine:
         return CTranslate2Engine(directory, source=loaded.source, target=loaded.target)
 
-    ctranslate2.write(loaded, directory, quantization="float32")
+    ctranslate2_model.write(loaded, directory, quantization="float32")
     agreement = verify(loaded, engine(), lines, is_reduced=False)
     if quantization == "float32":
         return agreement
     _clear(directory)
-    ctranslate2.write(loaded, directory, quantization=quantization)
+    ctranslate2_model.write(loaded, directory, quantization=quantization)
     return verify(loaded, engine(), lines, is_reduced=True)
 
 

@@ -21,8 +21,8 @@ from nmt_cli.bundle.directory import LoadedModel
 from nmt_cli.bundle.weights import write_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.huggingface_engine import their_piece
-from nmt_cli.interchange.layout import Affine, affine, attention
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer
+from nmt_cli.model.layout import Affine, affine, attention
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer

@@ -5,66 +5,52 @@ Shapes: N, M packed query and key tokens, B sentences, T, S the longest, H heads
 
 from __future__ import annotations
 
-import inspect
-from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt_cli.model.packing import Packed, from_rectangle, to_rectangle
+from nmt_cli.model.packing import Layout, Packed, Spans, from_rectangle, to_rectangle
+from nmt_cli.model.products import attend_products
 
 Kernel = Literal["varlen", "sdpa", "products"]
-_LARGEST_VARLEN_HEAD = 256
-_VARLEN_HEAD_MULTIPLE = 8
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, queries: Packed, keys: Packed, is_causal: bool, window: int | None
+    q: Tensor, k: Tensor, v: Tensor, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None
 ) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), [N, H, V].
 
     q [N, H, K], k [M, H, K], v [M, H, V]. `window` restricts a token to its neighbours within window // 2 on either
-    side (section 4).
+    side (section 4). `Spans` are for the variable-length kernel alone.
     """
     kernel = choose_kernel(q.device, q.dtype, d_k=q.size(-1), d_v=v.size(-1), window=window)
     if kernel == "varlen":
-        q, k, v = q[: queries.num_tokens], k[: keys.num_tokens], v[: keys.num_tokens]
-        mixed = _varlen(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
-        return F.pad(mixed, (0, 0, 0, 0, 0, queries.num_empty))
+        return _varlen(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
+    assert isinstance(queries, Packed), "needs the sentences themselves"
+    assert isinstance(keys, Packed), "needs the sentences themselves"
+    if kernel == "products":
+        return attend_products(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
     q_BHTK, k_BHSK, v_BHSV = (
         to_rectangle(x, layout).transpose(1, 2) for x, layout in ((q, queries), (k, keys), (v, keys))
     )
     mask = _mask(queries, keys, is_causal=is_causal, window=window)
-    if kernel == "products":
-        out_BHTV = _products(q_BHTK, k_BHSK, v_BHSV, mask=mask)
-    else:
-        out_BHTV = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSV, attn_mask=mask)
+    out_BHTV = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSV, attn_mask=mask)
     return from_rectangle(out_BHTV.transpose(1, 2), queries)
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None) -> Kernel:
     """Which kernel serves attention.
 
-    torch's variable-length one on CUDA in bf16; else, over a padded rectangle, torch's fused one on CUDA and plain
-    matrix products on a CPU, where the fused one takes ten times as long on sentences (docs/LOG.md).
+    torch's variable-length one on CUDA in bf16; else torch's fused one over a padded rectangle on CUDA, and on a CPU,
+    where that takes ten times as long on sentences (docs/LOG.md), plain matrix products.
     """
     if device.type != "cuda":
         return "products"
-    has_its_widths = d_k == d_v <= _LARGEST_VARLEN_HEAD and d_k % _VARLEN_HEAD_MULTIPLE == 0
-    if dtype != torch.bfloat16 or not has_its_widths or not _varlen_parameters():
-        return "sdpa"
-    return "varlen" if window is None or "window_size" in _varlen_parameters() else "sdpa"
+    from nmt_cli.model.varlen import serves
 
-
-def _products(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None) -> Tensor:
-    """q [B, H, T, K], k [B, H, S, K], v [B, H, S, V] to [B, H, T, V]."""
-    scores_BHTS = (q * q.size(-1) ** -0.5) @ k.mT
-    if mask is not None:
-        scores_BHTS = scores_BHTS.masked_fill_(~mask, -torch.inf)
-    out_BHTV: Tensor = scores_BHTS.softmax(-1) @ v
-    return out_BHTV
+    return "varlen" if serves(dtype, d_k=d_k, d_v=d_v, window=window) else "sdpa"
 
 
 def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None) -> Tensor | None:
@@ -83,27 +69,18 @@ def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None)
 
 
 def _varlen(
-    q: Tensor, k: Tensor, v: Tensor, *, queries: Packed, keys: Packed, is_causal: bool, window: int | None
+    q: Tensor, k: Tensor, v: Tensor, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None
 ) -> Tensor:
-    """torch's variable-length kernel; torch 2.10 takes `is_causal`, later ones a window that also says causal."""
-    from torch.nn.attention.varlen import varlen_attn
+    """torch's variable-length kernel, and zeros in slots that no sentence covers."""
+    from nmt_cli.model.varlen import attend_varlen
 
-    options: dict[str, Any] = {}
-    if "window_size" in _varlen_parameters():
-        reach = -1 if window is None else window // 2
-        options["window_size"] = (-1, 0) if is_causal else (reach, reach)
-    else:
-        options["is_causal"] = is_causal
-    out = varlen_attn(q, k, v, queries.cu_seqlens, keys.cu_seqlens, queries.max_len, keys.max_len, **options)
-    assert isinstance(out, Tensor)
-    return out
+    num_left = 0 if isinstance(queries, Spans) or _is_covered(queries) else queries.num_empty
+    q_spans, k_spans = (side if isinstance(side, Spans) else side.spans for side in (queries, keys))
+    q = q[: len(q) - num_left]
+    mixed = attend_varlen(q, k, v, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
+    return F.pad(mixed, (0, 0, 0, 0, 0, num_left)) if num_left else mixed
 
 
-@cache
-def _varlen_parameters() -> frozenset[str]:
-    """The parameters of torch's variable-length attention; none where this torch lacks it."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return frozenset()
-    return frozenset(inspect.signature(varlen_attn).parameters)
+def _is_covered(layout: Packed) -> bool:
+    """Whether there are no empty slots, or dummy sentences behind the real ones, which then cover them all."""
+    return layout.num_empty == 0 or layout.cu_seqlens.numel() > layout.num_sentences + 1

@@ -6,8 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_LEVELS = 1 << 15
 _BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
+_LANES = 256  # elements of half a chunk; a chunk has as many 16-bit lanes, which serve two elements each
+_GAMMA, _FIRST, _SECOND = (  # of SplitMix64, Steele et al. 2014, as signed integers
+    0x9E3779B97F4A7C15 - 2**64,
+    0xBF58476D1CE4E5B9 - 2**64,
+    0x94D049BB133111EB - 2**64,
+)
 
 
 class Dropout(nn.Module):
@@ -28,21 +33,17 @@ class Dropout(nn.Module):
 
 
 class _BitMask(torch.autograd.Function):
-    """torch's CPU dropout draws one number an element, one by one; here a 64-bit draw serves four elements.
+    """torch's CPU dropout draws one number an element, one by one; here a hash of a counter serves eight elements.
 
-    A draw of 15 bits below the threshold drops its element: the probability is right to 2^-15, and the scale is that
-    of the probability taken. The mask is all ones or all zeros, laid over the bits of the element.
+    The mask is all ones or all zeros, laid over the bits of the element.
     """
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, probability: float) -> Tensor:
-        threshold = min(round(probability * _LEVELS), _LEVELS - 1)
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-        kept = draws[: x.numel()].view(x.shape).bitwise_and_(_LEVELS - 1).neg_().add_(threshold - 1)
-        mask = kept.bitwise_right_shift_(15).to(_BITS[x.dtype])
+        mask = _draw(x.numel(), 1 - probability)[: x.numel()].view(x.shape).to(_BITS[x.dtype])
         ctx.save_for_backward(mask)
-        ctx.scale = _LEVELS / (_LEVELS - threshold)  # type: ignore[attr-defined]  # a context takes any attribute
-        return _masked(x, mask, _LEVELS / (_LEVELS - threshold))
+        ctx.scale = 1 / (1 - probability)  # type: ignore[attr-defined]  # a context takes any attribute
+        return _masked(x, mask, 1 / (1 - probability))
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -52,3 +53,28 @@ class _BitMask(torch.autograd.Function):
 
 def _masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
     return (x.contiguous().view(mask.dtype) & mask).view(x.dtype).mul_(scale)
+
+
+def _draw(count: int, kept: float) -> Tensor:
+    """-1 with the probability `kept`, else 0, at least `count` int16.
+
+    An element is kept where 8 random bits are below a limit. The limit is a whole number, drawn for each half chunk so
+    that its mean is 256 times the probability: of any element alone, the probability is right to 2^-24.
+    """
+    num_chunks = -(-count // (2 * _LANES))
+    lanes = _random_bits(num_chunks * _LANES // 4).view(torch.int16).view(num_chunks, _LANES)
+    limits = (torch.rand(2, num_chunks, 1) + kept * 256).floor_().to(torch.int16)
+    limits[1] -= 128  # the upper bytes are signed
+    masks = torch.empty(2, num_chunks, _LANES, dtype=torch.int16)
+    torch.bitwise_and(lanes, 255, out=masks[0])
+    torch.bitwise_right_shift(lanes, 8, out=masks[1])
+    return masks.sub_(limits).bitwise_right_shift_(15).view(-1)
+
+
+def _random_bits(count: int) -> Tensor:
+    """So many int64 of random bits: SplitMix64 from a start that torch's generator draws, on all threads at once."""
+    bits = torch.arange(count).mul_(_GAMMA).add_(int(torch.empty((), dtype=torch.int64).random_(-(2**63), None)))
+    # Shifts repeat the sign here, which costs a bit that is not missed until the last, where all must be even.
+    bits.bitwise_xor_(bits >> 30).mul_(_FIRST)
+    bits.bitwise_xor_(bits >> 27).mul_(_SECOND)
+    return bits.bitwise_xor_((bits >> 31).bitwise_and_(2**33 - 1))

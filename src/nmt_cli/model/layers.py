@@ -1,21 +1,19 @@
 """Sub-layers and layers of encoder and decoder (sections 3.1 to 3.3).
 
-Shapes: N packed target (or only) tokens, M packed source tokens, D d_model, H heads, K = d_k, V = d_v;
-R rows of a search.
+Shapes: N packed target (or only) tokens, M packed source tokens, D d_model, H heads, K = d_k, V = d_v.
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt_cli.model.attention import attend
 from nmt_cli.model.cache import LayerCache
 from nmt_cli.model.dropout import Dropout
-from nmt_cli.model.packing import Packed, to_rectangle
+from nmt_cli.model.packing import Layout, Packed, to_rectangle
 from nmt_cli.model.positions import Rotation
 from nmt_cli.recipe.schema import ModelConfig
 
@@ -32,18 +30,10 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(config.d_model, config.heads * (2 * config.d_k + config.d_v), bias=config.attention_bias)
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
 
-    def forward(self, x: Tensor, layout: Packed) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """x [N, D] to [N, D], each sentence by itself."""
         q, k, v = self._project(x, layout.positions)
         mixed = attend(q, k, v, queries=layout, keys=layout, is_causal=self.is_causal, window=self.window)
-        out: Tensor = self.output(mixed.flatten(1))
-        return out
-
-    def step(self, x: Tensor, cache: LayerCache, step: int) -> Tensor:
-        """One new token x [R, D] a row, attending to all tokens of the row so far."""
-        q, k, v = self._project(x, torch.full((len(x),), step, device=x.device))
-        keys, values = cache.append(k[:, :, None], v[:, :, None], step=step)
-        mixed = F.scaled_dot_product_attention(q[:, :, None], keys, values)
         out: Tensor = self.output(mixed.flatten(1))
         return out
 
@@ -66,7 +56,7 @@ class CrossAttention(nn.Module):
         self.kv = nn.Linear(config.d_model, config.heads * (config.d_k + config.d_v), bias=config.attention_bias)
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
 
-    def forward(self, x: Tensor, layout: Packed, memory: Tensor, source: Packed) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
         """x [N, D] attending to memory [M, D] of the same sentences."""
         q = self.q(x).unflatten(-1, (self.heads, self.d_k))
         k, v = self._keys_values(memory)
@@ -80,14 +70,6 @@ class CrossAttention(nn.Module):
         return LayerCache(
             to_rectangle(k, source).transpose(1, 2).contiguous(), to_rectangle(v, source).transpose(1, 2).contiguous()
         )
-
-    def step(self, x: Tensor, cache: LayerCache, source_mask: Tensor | None) -> Tensor:
-        """x [R, D], R a multiple of the cache's B sentences: the rows of a sentence are its queries."""
-        num_sentences = cache.cross_keys.size(0)
-        q_BHWK = self.q(x).view(num_sentences, -1, self.heads, self.d_k).transpose(1, 2)
-        mixed_BHWV = F.scaled_dot_product_attention(q_BHWK, cache.cross_keys, cache.cross_values, attn_mask=source_mask)
-        out: Tensor = self.output(mixed_BHWV.transpose(1, 2).reshape(x.size(0), -1))
-        return out
 
     def _keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self.kv(memory).split([self.heads * self.d_k, self.heads * self.d_v], dim=-1)
@@ -163,7 +145,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, layout: Packed) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """x [M, D] to [M, D]."""
         around = self.self_attention_residual
         x = around.leave(x, self.self_attention(around.enter(x), layout))
@@ -183,20 +165,11 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, layout: Packed, memory: Tensor, source: Packed) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
         """x [N, D] to [N, D], given memory [M, D]."""
         around = self.self_attention_residual
         x = around.leave(x, self.self_attention(around.enter(x), layout))
         around = self.cross_attention_residual
         x = around.leave(x, self.cross_attention(around.enter(x), layout, memory, source))
-        around = self.feed_forward_residual
-        return around.leave(x, self.feed_forward(around.enter(x)))
-
-    def step(self, x: Tensor, cache: LayerCache, *, source_mask: Tensor | None, step: int) -> Tensor:
-        """x [R, D] of one new token a row to [R, D]."""
-        around = self.self_attention_residual
-        x = around.leave(x, self.self_attention.step(around.enter(x), cache, step))
-        around = self.cross_attention_residual
-        x = around.leave(x, self.cross_attention.step(around.enter(x), cache, source_mask))
         around = self.feed_forward_residual
         return around.leave(x, self.feed_forward(around.enter(x)))

@@ -1,6 +1,6 @@
 """Sentences laid end to end, and the way to a padded rectangle and back.
 
-N tokens of B sentences, S or T the longest of them. No padding is computed on outside attention.
+N slots, B sentences, S or T the longest of them. No padding is computed on outside attention.
 """
 
 from __future__ import annotations
@@ -8,45 +8,67 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from nmt_cli.model.pairing import Pairing
 
 
-@dataclass(frozen=True)
+class Spans(NamedTuple):
+    """Where sentences lie among N slots, dummies among them, and not how many are real.
+
+    Of the same shape in all batches of a training, so that compiled code fits them all: `cu_seqlens` [C + 1] int32,
+    `positions` [N] int64. No sentence is longer than `bound`; an empty one ends where it begins.
+    """
+
+    cu_seqlens: Tensor
+    positions: Tensor
+    bound: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Packed:
     """Token ids [N] of B sentences end to end; sentence b is `ids[cu_seqlens[b]:cu_seqlens[b + 1]]`.
 
-    The last `num_empty` of the N slots hold no sentence: they bring N to a size that comes again and again, and what is
-    computed in them is never looked at.
+    `positions` [N] int64 is each token's place in its sentence, from 0, and 0 in the last `num_empty` slots, which hold
+    no token: they bring N to a size that comes again, and what is computed in them is never looked at. `max_len` is the
+    longest sentence, `bound` a limit that is the same for many batches.
+
+    `cu_seqlens` [C + 1] int32 may go on after the B sentences: with dummy sentences that cover all empty slots, as many
+    in the sources as in the targets of a batch, for kernels that leave slots outside of sentences unwritten, and then
+    with empty ones, so that C too comes again.
     """
 
     ids: Tensor
     cu_seqlens: Tensor
+    positions: Tensor
+    num_sentences: int
     max_len: int
-    num_empty: int = 0
-
-    @property
-    def num_sentences(self) -> int:
-        """B."""
-        return self.cu_seqlens.numel() - 1
+    num_empty: int
+    bound: int
 
     @property
     def num_tokens(self) -> int:
         """Tokens of all sentences, N without the empty slots."""
         return self.ids.numel() - self.num_empty
 
+    @property
+    def spans(self) -> Spans:
+        """Where its sentences lie, dummies among them."""
+        return Spans(self.cu_seqlens, self.positions, self.bound)
+
     @cached_property
     def lengths(self) -> Tensor:
         """Tokens of each sentence, [B] int64."""
-        return self.cu_seqlens.diff().long()
+        return self.cu_seqlens[: self.num_sentences + 1].diff().long()
 
     @cached_property
-    def positions(self) -> Tensor:
-        """Place of each token in its sentence, from 0, and 0 in empty slots, [N] int64."""
-        starts = torch.repeat_interleave(self.cu_seqlens[:-1].long(), self.lengths, output_size=self.num_tokens)
-        return F.pad(torch.arange(self.num_tokens, device=self.ids.device) - starts, (0, self.num_empty))
+    def pairings(self) -> list[tuple[Packed | None, Pairing]]:
+        """What attention on a CPU has worked out for this layout as queries, by its keys; None where it is both."""
+        return []
 
     @cached_property
     def slots(self) -> Tensor:
@@ -66,13 +88,27 @@ class Packed:
         return self.num_tokens == self.num_sentences * self.max_len
 
 
+Layout = Packed | Spans
+
+
 def pack(rows: Sequence[Sequence[int]], *, device: torch.device) -> Packed:
     """The given sentences, none of them empty, end to end on `device`."""
-    lengths = torch.tensor([0, *(len(row) for row in rows)])
-    if len(rows) == 0 or not bool((lengths[1:] > 0).all()):
+    lengths = [len(row) for row in rows]
+    if not lengths or min(lengths) == 0:
         raise ValueError("cannot pack an empty sentence")
-    ids = torch.tensor([token for row in rows for token in row])
-    return Packed(ids.to(device), lengths.cumsum(0).int().to(device), int(lengths.max()))
+    sizes, ids = torch.tensor(lengths), torch.tensor([token for row in rows for token in row])
+    ends = sizes.cumsum(0)
+    positions = torch.arange(len(ids)) - torch.repeat_interleave(ends - sizes, sizes, output_size=len(ids))
+    longest = max(lengths)
+    return Packed(
+        ids=ids.to(device),
+        cu_seqlens=torch.cat([ends.new_zeros(1), ends]).int().to(device),
+        positions=positions.to(device),
+        num_sentences=len(lengths),
+        max_len=longest,
+        num_empty=0,
+        bound=longest,
+    )
 
 
 def to_rectangle(x: Tensor, layout: Packed) -> Tensor:

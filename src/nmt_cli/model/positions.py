@@ -12,7 +12,7 @@ from nmt_cli.recipe.schema import ModelConfig
 
 
 class Positions(nn.Module):
-    """Adds a row of a position table [max_positions, D] to each token; learned rows are parameters.
+    """A table [max_positions, D] of what is added to a token at each position; learned rows are parameters.
 
     The table has no rows where attention turns queries and keys instead.
     """
@@ -35,10 +35,6 @@ class Positions(nn.Module):
                 self.register_buffer("table", torch.zeros(0, config.d_model), persistent=False)
             case other:
                 assert_never(other)
-
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [N, D] plus the rows of `positions` [N]."""
-        return x + self.table[positions] if len(self.table) else x
 
 
 class Rotation(nn.Module):

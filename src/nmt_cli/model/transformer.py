@@ -16,6 +16,7 @@ from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
 from nmt_cli.model.positions import Positions
+from nmt_cli.model.stepping import bias_of, step_layer
 from nmt_cli.recipe.schema import ModelConfig
 
 
@@ -31,11 +32,23 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """ids [N] at positions [N] to [N, D]."""
-        # On a CPU torch sums the gradients of a row in the row's precision: a frequent piece needs float32.
-        rows = self.weight.float() if self.training and self.weight.device.type == "cpu" else self.weight
-        summed = self.positions(F.embedding(ids, rows) * self.scale, positions)
+        return self.place(*self.gather(ids, positions))
+
+    def gather(self, ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The rows [N, D] of the matrix for ids [N] and of the table for positions [N]; None where that has none."""
+        table = self.positions.table
+        return self._rows(self.weight, ids), self._rows(table, positions) if len(table) else None
+
+    def place(self, rows: Tensor, encodings: Tensor | None) -> Tensor:
+        """What the layers are given for rows [N, D] of the matrix and of the position table."""
+        summed = rows * self.scale if encodings is None else rows * self.scale + encodings
         x: Tensor = self.dropout(summed.to(self.weight.dtype))
         return x
+
+    def _rows(self, table: Tensor, numbers: Tensor) -> Tensor:
+        # On a CPU torch sums the gradients of a row in the row's precision: a frequent one needs float32.
+        has_sums = self.training and table.requires_grad and table.device.type == "cpu"
+        return F.embedding(numbers, table.float() if has_sums else table)
 
 
 class Transformer(nn.Module):
@@ -61,6 +74,7 @@ class Transformer(nn.Module):
         self.decoder_norm = norm_of(config) if is_pre_norm else nn.Identity()
         self.output_weight = _rows(target_vocab, config) if config.tying == "none" else target
         self.output_bias = nn.Parameter(torch.zeros(len(target))) if config.output_bias else None
+        self.packed_output: nn.Module | None = None
         self._initialise()
 
     def encode(self, source: Packed) -> Tensor:
@@ -81,6 +95,9 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities [N, V] of the next piece for hidden [N, D]; padded rows are left out."""
+        if self.packed_output is not None:
+            packed: Tensor = self.packed_output(hidden)
+            return packed
         return F.linear(hidden, self.output_weight, self.output_bias)[:, : self.target_vocab]
 
     def start(self, memory: Tensor, source: Packed) -> DecoderCache:
@@ -90,17 +107,20 @@ class Transformer(nn.Module):
             for layer in self.decoder
         ]
         mask = None if source.is_rectangular else source.keep_mask[:, None, None, :]
-        return DecoderCache(layers, mask)
+        return DecoderCache(layers, mask, source.num_sentences)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] a row; R is a multiple of the cache's sentences."""
-        position = torch.full_like(ids, cache.step)
-        x: Tensor = self.target_embedding(ids, position)
+        positions = torch.full_like(ids, cache.step)
+        first_slot = cache.num_slots
+        past = bias_of(cache.open(len(ids)), self.output_weight.dtype)
+        source_bias = bias_of(cache.source_mask, self.output_weight.dtype)
+        x: Tensor = self.target_embedding(ids, positions)
         for layer, kept in zip(self.decoder, cache.layers, strict=True):
-            x = layer.step(  # type: ignore[operator]  # a list of Modules
-                x, kept, source_mask=cache.source_mask, step=cache.step
+            assert isinstance(layer, DecoderLayer)
+            x = step_layer(
+                layer, x, kept, positions=positions, first_slot=first_slot, past=past, source_bias=source_bias
             )
-        cache.step += 1
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 

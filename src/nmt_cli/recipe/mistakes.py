@@ -29,9 +29,16 @@ _SHOULD_BE = {
 
 
 def worst_mistake(problem: ValidationError) -> Any:
-    """The error to show first: an unknown key, since a misspelt one is also why another is missing, else the first."""
+    """The error to show first: an unknown key, since a misspelt one is also why another is missing, else the first.
+
+    Where a number or a word is allowed, and text was written, it is about the word.
+    """
     errors = problem.errors()
-    return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
+    unknown = [error for error in errors if error["type"] == "extra_forbidden"]
+    words = [
+        error for error in errors if error["type"] == "literal_error" and error["loc"][:-1] == errors[0]["loc"][:-1]
+    ]
+    return [*unknown, *(words if isinstance(errors[0]["input"], str) else []), errors[0]][0]
 
 
 def document_path(location: KeyPath, values: Any) -> KeyPath:

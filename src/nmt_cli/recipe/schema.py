@@ -176,10 +176,17 @@ class TrainingConfig(Section):
     updates: PositiveInt = Field(default=100_000, description="optimizer updates in all (5.2)")
     batch_tokens: PositiveInt = Field(
         default=25_000,
-        description="an update closes when its source or its target tokens reach this, over all GPUs together (5.1)",
+        description="the most source or target tokens that an update has, over all GPUs together (5.1)",
     )
-    max_tokens_per_device: PositiveInt = Field(
-        default=25_600, description="tokens a side that one device takes at once; accumulation is derived from it"
+    max_tokens_per_device: PositiveInt | Literal["auto"] = Field(
+        default="auto",
+        description="tokens a side that one device takes at once; accumulation is derived from it; auto: what fits",
+    )
+    sum_gradients_in: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="how gradients travel between devices; bf16 halves the traffic, and rounds"
+    )
+    compile: bool = Field(
+        default=True, description="on GPUs: compiled layers and CUDA graphs, to the same results within rounding"
     )
     label_smoothing: Probability = Field(default=0.1, description="epsilon_ls (5.4)")
     optimizer: Optimizer = AdamConfig()
@@ -284,7 +291,24 @@ class DecodingConfig(Section):
         default="gnmt", description="divide log P by ((5 + n) / 6)^alpha (Wu et al. 2016), by n^alpha, or by nothing"
     )
     max_extra_tokens: NonNegativeInt = Field(default=50, description="output pieces beyond those of the source")
+    min_tokens: NonNegativeInt = Field(default=0, description="output pieces before a translation may end")
     batch_tokens: PositiveInt = Field(default=4096, description="source tokens times beam that are searched together")
+    samples: NonNegativeInt = Field(
+        default=0, description="translations drawn from the model for each sentence, in place of a search; 0: search"
+    )
+    temperature: Annotated[float, Field(gt=0, le=100)] = Field(
+        default=1.0, description="of draws: above 1 evens probabilities out, below 1 sharpens them"
+    )
+    top_k: PositiveInt | None = Field(default=None, description="draw from so many most probable pieces; null: all")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=1.0, description="draw from the fewest most probable pieces that together have this probability"
+    )
+    seed: NonNegativeInt = Field(default=1, description="of draws; a line's hang on it and on its number alone")
+
+    @property
+    def num_candidates(self) -> int:
+        """Hypotheses of a sentence that are grown together: the beam, or the draws."""
+        return self.samples or self.beam
 
 
 class Recipe(Section):

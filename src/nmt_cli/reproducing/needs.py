@@ -139,12 +139,12 @@ def _memory(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
     told = f"about {gigabytes(total)} of {device} {gigabytes(machine.memory_bytes)}"
     if total <= machine.memory_bytes:
         return told
-    training = recipe.training
-    tokens = min(training.max_tokens_per_device, -(-training.batch_tokens // machine.num_devices))
     room = _USABLE_MEMORY * machine.memory_bytes - needed.weight_bytes
-    fewer = int(tokens * room / needed.activation_bytes) // 256 * 256
+    fewer = int(room / needed.bytes_a_token) // 256 * 256
     if fewer < recipe.model.max_positions:
         return f"{told}: too much for such a device"
+    if recipe.training.max_tokens_per_device == "auto":
+        return f"{told} for {needed.tokens:,} tokens at once: it will take fewer, about {fewer:,}"
     return f"{told}: too much; less with --set training.max_tokens_per_device={fewer}"
 
 

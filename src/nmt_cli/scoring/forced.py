@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from nmt_cli.bundle import directory as model_directory
 from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.devices import choose_device, choose_precision, parse_precision
+from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fast, parse_precision
 from nmt_cli.errors import DeviceError, UsageError
-from nmt_cli.model.packing import Packed, pack
+from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
@@ -99,6 +99,8 @@ class ForcedDecoder:
             raise UsageError(message, where="--batch-tokens", hint="leave --batch-tokens out")
         chosen = choose_device(device)
         is_bf16 = choose_precision(choice, device=chosen, training=False) == "bf16"
+        if not is_bf16:
+            multiply_float32_fast(chosen)
         dtype = torch.bfloat16 if is_bf16 else torch.float32
         loaded = model_directory.load(Path(directory), device=chosen, dtype=dtype)
         return cls(loaded, device=chosen, batch_tokens=batch_tokens)
@@ -177,7 +179,7 @@ def forced_log_probs(
         gold = pack(targets, device=device)
         inputs = gold.ids.roll(1)
         inputs[gold.cu_seqlens[:-1].long()] = BOS
-        target = Packed(inputs, gold.cu_seqlens, gold.max_len)
+        target = replace(gold, ids=inputs)
         hidden_ND = model.decode(target, model.encode(source), source)
         values = _gold_log_probs(model, hidden_ND, gold.ids).tolist()
     ends = gold.cu_seqlens.tolist()

@@ -55,7 +55,10 @@ class Tokenizer:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The ids of each line, without BOS and EOS."""
-        rows: list[list[int]] = self._processor.encode(list(lines), num_threads=1)
+        # SentencePiece starts a thread for a list, which takes longer than a single line does.
+        alone = len(lines) == 1
+        encode = self._processor.encode
+        rows: list[list[int]] = [encode(lines[0])] if alone else encode(list(lines), num_threads=1)
         if self._mark_ids:
             for position, line in enumerate(lines):
                 if _SPACE_MARK in line:

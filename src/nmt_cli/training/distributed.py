@@ -59,6 +59,21 @@ class Ranks:
             with self._together():
                 dist.all_reduce(tensor)
 
+    def begin_sum(self, tensor: Tensor) -> dist.Work:
+        """Begin to replace a tensor by its sum over the ranks, in the background; `finish_sum` waits for it.
+
+        All ranks begin such sums in the same order. On a GPU both follow what the present stream has been given.
+        """
+        with self._told_when_lost():
+            work: dist.Work | None = dist.all_reduce(tensor, async_op=True)
+        assert work is not None, "of several ranks, each is one of the group"
+        return work
+
+    def finish_sum(self, work: dist.Work) -> None:
+        """Return when a sum is there; on a GPU, when the present stream is to wait for it."""
+        with self._together():
+            work.wait()
+
     def largest(self, value: int) -> int:
         """The largest of the ranks' values, on every rank."""
         if self.size == 1:
@@ -67,6 +82,10 @@ class Ranks:
             shared = torch.tensor(value, device=self.device)
             dist.all_reduce(shared, op=dist.ReduceOp.MAX)
             return int(shared.item())
+
+    def smallest(self, value: int) -> int:
+        """The smallest of the ranks' values, on every rank."""
+        return -self.largest(-value)
 
     def any(self, claim: bool) -> bool:
         """True on every rank where the claim holds on one."""
@@ -94,7 +113,14 @@ class Ranks:
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Count what all ranks do as progress; ConnectionLost where it fails, which torch tells by a RuntimeError."""
+        """Count what all ranks do as progress; ConnectionLost where it fails."""
+        with self._told_when_lost():
+            yield
+        self.pulse.beat()
+
+    @contextmanager
+    def _told_when_lost(self) -> Iterator[None]:
+        """ConnectionLost where a collective fails, which torch tells by a RuntimeError."""
         try:
             yield
         except torch.OutOfMemoryError:
@@ -105,7 +131,6 @@ class Ranks:
                 where=str(problem).strip().partition("\n")[0],
                 hint="look for what ended another process; the same command continues from the newest checkpoint",
             ) from problem
-        self.pulse.beat()
 
 
 def is_under_torchrun() -> bool:

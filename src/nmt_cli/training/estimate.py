@@ -6,20 +6,31 @@ from dataclasses import dataclass
 
 import torch
 
-from nmt_cli.dataset.plan import accumulation
+from nmt_cli.dataset.shape import accumulation
 from nmt_cli.devices import Precision
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import ModelConfig, Recipe
+from nmt_cli.recipe.schema import ModelConfig, Recipe, TrainingConfig
+
+
+def max_tokens_of(training: TrainingConfig) -> int:
+    """The tokens a side that a recipe lets a device take at once; where it leaves that open, all of an update."""
+    return training.batch_tokens if training.max_tokens_per_device == "auto" else training.max_tokens_per_device
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Parameters, micro-batches a device and update, and bytes on each device."""
+    """Parameters, micro-batches a device and update, tokens a side of a full one, and bytes on each device."""
 
     num_parameters: int
     accumulation: int
+    tokens: int
     weight_bytes: int
     activation_bytes: int
+
+    @property
+    def bytes_a_token(self) -> float:
+        """Bytes of activations for a source and a target token."""
+        return self.activation_bytes / self.tokens
 
 
 def estimate(
@@ -29,7 +40,7 @@ def estimate(
 
     Memory is that of weights, gradients and moments, with an average of the weights that average and the weights set
     aside, and of what a device's one full micro-batch keeps for its backward pass; the library's own and the
-    allocator's come on top.
+    allocator's come on top. Where the recipe leaves the size of micro-batches open, it is the device's whole share.
     """
     with torch.device("meta"):
         model = Transformer(recipe.model, source_vocab=source_vocab, target_vocab=target_vocab)
@@ -37,14 +48,13 @@ def estimate(
     training = recipe.training
     has_average = training.ema is not None or training.optimizer.name == "schedule_free"
     bytes_each = 4 + 4 + 8 + (2 + 2 if precision == "bf16" else 0) + (8 if has_average else 0)
-    tokens = min(training.max_tokens_per_device, -(-training.batch_tokens // world_size))
+    tokens = min(max_tokens_of(training), -(-training.batch_tokens // world_size))
     element = 2 if precision == "bf16" else 4
     per_pair = _kept_per_token(recipe.model) * element + model.output_weight.size(0) * element
     return Estimate(
         num_parameters,
-        accumulation(
-            batch_tokens=training.batch_tokens, max_tokens=training.max_tokens_per_device, world_size=world_size
-        ),
+        accumulation(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size),
+        tokens,
         num_parameters * bytes_each,
         tokens * per_pair,
     )

@@ -23,15 +23,17 @@ from nmt_cli.recipe.schema import ModelConfig, Recipe
 _FREE = frozenset({"dropout"})
 
 
-def describe_model(path: Path, recipe: Recipe, data: PreparedData) -> InitialModel:
+def describe_model(path: Path, recipe: Recipe, data: PreparedData | None) -> InitialModel:
     """What run.json says of the model directory `path` that a run is to begin from, once it is seen to fit.
 
+    `data` is None where they are not there yet, before a run is begun.
     Raises ModelError where it is none, DataError where the data has other vocabularies, and RecipeError where the
     recipe has another architecture.
     """
     require_model(path)
     config, manifest = load_config(path), read_manifest(path, error=ModelError, hint=DAMAGED)
-    _check_vocabulary(path, data)
+    if data is not None:
+        _check_vocabulary(path, data)
     _check_architecture(path, config.recipe.model, recipe.model)
     sha256 = manifest["files"].get(WEIGHTS, {}).get("sha256")
     if sha256 is None:

@@ -77,9 +77,9 @@ class _RankProcesses:
 
     @contextmanager
     def passing_signals_on(self) -> Iterator[None]:
-        """Give SIGTERM and Ctrl-C to the ranks while the block runs."""
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        earlier = {number: signal.signal(number, self._receive) for number in numbers}
+        """Give SIGTERM, Ctrl-C and Ctrl-Z to the ranks while the block runs."""
+        earlier = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        earlier[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._suspend)
         try:
             yield
         finally:
@@ -113,6 +113,15 @@ class _RankProcesses:
         self._signals.append(number)
         if self._signals.count(signal.SIGINT) > 1:
             self._hurry(_HASTE_SECONDS)
+        self._send(number)
+
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        """Stop with all ranks until somebody, such as the shell's `fg`, lets this process go on."""
+        self._send(signal.SIGSTOP)
+        _stop_this_process()
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
         for process in self._processes:
             process.send_signal(number)
 
@@ -147,6 +156,10 @@ class _RankProcesses:
 
     def _code_of_signals(self) -> int:
         return EXIT_PREEMPTED if signal.SIGTERM in self._signals else EXIT_INTERRUPTED
+
+
+def _stop_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _lost(rank: int, process: subprocess.Popen[bytes], *, num_ranks: int) -> TrainingError:

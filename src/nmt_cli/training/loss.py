@@ -5,14 +5,22 @@ Shapes: N target tokens, D d_model, V target vocabulary, W >= V rows of the outp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from nmt_cli.tokenization.tokenizer import PAD
+
+GradientsOf = Callable[[Tensor, Tensor, int, float], tuple[Tensor, Tensor]]
+"""Given logits [R, W], gold [R], the vocabulary and epsilon: the sums over rows of the smoothed loss and of the NLL.
+
+The gradient of the first is left in the place of the logits: zeros in rows without gold, and in padded columns.
+"""
 
 _ROWS = 128
-_CPU_ELEMENTS = 1 << 22
+_CPU_ELEMENTS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
 _CUDA_ELEMENTS = 1 << 28
 
 
@@ -32,19 +40,21 @@ def smoothed_cross_entropy(
     output_bias: Tensor | None,
     vocab: int,
     smoothing: float,
+    gradients_of: GradientsOf | None = None,
 ) -> Loss:
     """The loss of hidden [N, D] against gold [N] under the output matrix [W, D], whose first `vocab` rows are pieces.
 
-    `output_bias` [W] is added to the logits, where the model has one.
-
-    Rows of `hidden` beyond those of `gold` are empty slots and count nothing.
+    `output_bias` [W] is added to the logits, where the model has one. Rows whose gold is PAD are empty slots and count
+    nothing.
 
     As F.cross_entropy(label_smoothing=smoothing, reduction="sum") of the logits: epsilon / V on every piece, the gold
     one included (Szegedy et al. 2016, section 7). The logits exist once, in the precision of `hidden`; statistics are
-    float32.
+    float32. All shapes follow from those of the arguments, and nothing waits for a GPU.
+
+    `gradients_of` is another way to turn logits into gradients, made for a certain device.
     """
     smoothed, nll = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
-        hidden, output_weight, output_bias, gold, vocab, smoothing, torch.is_grad_enabled()
+        hidden, output_weight, output_bias, gold, vocab, smoothing, gradients_of, torch.is_grad_enabled()
     )
     return Loss(smoothed, nll)
 
@@ -61,39 +71,29 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         gold: Tensor,
         vocab: int,
         smoothing: float,
+        gradients_of: GradientsOf | None,
         has_backward: bool,
     ) -> tuple[Tensor, Tensor]:
         # Under no_grad `needs_input_grad` still says that the weights would need one.
         keeps_gradient = has_backward and any(ctx.needs_input_grad)  # type: ignore[attr-defined]  # not annotated
-        num_rows = output_weight.size(0)
-        gradient = hidden.new_empty(hidden.size(0), num_rows) if keeps_gradient else None
-        if gradient is not None:
-            gradient[:, vocab:] = 0
-            gradient[len(gold) :] = 0
-        smoothed = hidden.new_zeros((), dtype=torch.float32)
-        nll = hidden.new_zeros((), dtype=torch.float32)
+        num_tokens, num_rows = hidden.size(0), output_weight.size(0)
         elements = _CUDA_ELEMENTS if hidden.is_cuda else _CPU_ELEMENTS
         block = max(1, elements // num_rows)
         block = block // _ROWS * _ROWS or block  # sizes that come again, as those of the batches do
-        for start in range(0, hidden.size(0), block):
-            gold_column = gold[start : start + block, None]
-            rows = slice(start, start + len(gold_column))
-            logits = F.linear(hidden[start : start + block], output_weight, output_bias)[: len(gold_column), :vocab]
-            probabilities = logits.softmax(1, dtype=torch.float32)
-            # The likeliest piece has a probability of at least 1 / V: its logarithm gives logsumexp without underflow.
-            logsumexp = logits.amax(1).float() - probabilities.amax(1).log_()
-            gold_nll = logsumexp - logits.gather(1, gold_column)[:, 0].float()
-            mean_nll = logsumexp - logits.sum(1, dtype=torch.float32) / vocab
-            nll += gold_nll.sum()
-            smoothed += ((1 - smoothing) * gold_nll + smoothing * mean_nll).sum()
-            if gradient is not None:
-                probabilities.sub_(smoothing / vocab)
-                probabilities.scatter_add_(
-                    1, gold_column, probabilities.new_full((1, 1), smoothing - 1).expand_as(gold_column)
-                )
-                gradient[rows, :vocab] = probabilities
-        if gradient is not None:
-            ctx.save_for_backward(gradient, hidden, output_weight)
+        logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_rows)
+        losses = []
+        for start in range(0, num_tokens, block):
+            gold_block = gold[start : start + block]
+            place = logits[start if keeps_gradient else 0 :][: len(gold_block)]
+            _multiply(hidden[start : start + block], output_weight, output_bias, out=place)
+            if keeps_gradient:
+                sums = (gradients_of or _gradients_of)(place, gold_block, vocab, smoothing)
+            else:
+                sums = _statistics(place, gold_block, vocab, smoothing)[1:]
+            losses.append(torch.stack(sums))
+        smoothed, nll = torch.stack(losses).sum(0)
+        if keeps_gradient:
+            ctx.save_for_backward(logits, hidden, output_weight)
             ctx.has_bias = output_bias is not None  # type: ignore[attr-defined]  # a context takes any attribute
         ctx.mark_non_differentiable(nll)
         return smoothed, nll
@@ -105,4 +105,35 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         weight_gradient = (logit_gradient.t() @ hidden) * scale
         has_bias: bool = ctx.has_bias  # type: ignore[attr-defined]  # set in forward
         bias_gradient = (logit_gradient.sum(0, dtype=torch.float32) * scale).to(hidden.dtype) if has_bias else None
-        return (logit_gradient @ output_weight) * scale, weight_gradient, bias_gradient, None, None, None, None
+        return (logit_gradient @ output_weight) * scale, weight_gradient, bias_gradient, None, None, None, None, None
+
+
+def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
+    if bias is None:
+        torch.mm(hidden, weight.t(), out=out)
+    else:
+        torch.addmm(bias, hidden, weight.t(), out=out)
+
+
+def _gradients_of(logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Both sums over the rows of logits [R, W], in whose place comes the gradient of the smoothed loss."""
+    probabilities, smoothed, nll = _statistics(logits, gold, vocab, smoothing)
+    is_token = (gold != PAD).float()[:, None]
+    of_gold = (probabilities.gather(1, gold[:, None]) - (1 - smoothing + smoothing / vocab)) * is_token
+    logits[:, :vocab] = probabilities.sub_(smoothing / vocab).mul_(is_token)
+    logits[:, vocab:] = 0
+    logits.scatter_(1, gold[:, None], of_gold.to(logits.dtype))
+    return smoothed, nll
+
+
+def _statistics(logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The probabilities [R, V] of the pieces in float32, the sum of the smoothed losses and that of the NLL."""
+    scores = logits[:, :vocab].float()
+    probabilities = scores.softmax(1)
+    # The likeliest piece has a probability of at least 1 / V: its logarithm gives logsumexp without underflow.
+    logsumexp = scores.amax(1) - probabilities.amax(1).log()
+    is_token = gold != PAD
+    gold_nll = (logsumexp - scores.gather(1, gold[:, None])[:, 0]).where(is_token, 0)
+    mean_nll = (logsumexp - scores.mean(1)).where(is_token, 0)
+    nll = gold_nll.sum()
+    return probabilities, (1 - smoothing) * nll + smoothing * mean_nll.sum(), nll

@@ -7,9 +7,9 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -17,69 +17,26 @@ from typing import Any
 
 from nmt_cli import console, files
 from nmt_cli.errors import ModelError
+from nmt_cli.training.figures import Clock, Figures, Standing, Sums
 from nmt_cli.training.live import LiveView
+from nmt_cli.training.tensorboard import EventFile
 from nmt_cli.training.validation import Validation
 
 _log = logging.getLogger(__name__)
-
-Clock = Callable[[], float]
-
-
-class Stopwatch:
-    """Seconds of training alone: it stands still while something else, such as a validation, is done."""
-
-    def __init__(self, clock: Clock = time.perf_counter) -> None:
-        self._clock = clock
-        self._since: float | None = None
-        self._seconds = 0.0
-
-    def run(self) -> None:
-        """Start, or go on."""
-        if self._since is None:
-            self._since = self._clock()
-
-    def stop(self) -> None:
-        """Stand still."""
-        self._seconds = self.seconds
-        self._since = None
-
-    @property
-    def seconds(self) -> float:
-        """Seconds so far."""
-        return self._seconds + (0.0 if self._since is None else self._clock() - self._since)
-
-
-@dataclass(slots=True)
-class Window:
-    """Sums since the last line of the log: losses in nats, tokens with EOS, seconds of training."""
-
-    smoothed: float = 0.0
-    nll: float = 0.0
-    source_tokens: int = 0
-    target_tokens: int = 0
-    started: float = 0.0
-
-    def add(self, smoothed: float, nll: float, source_tokens: int, target_tokens: int) -> None:
-        """Count one more update."""
-        self.smoothed += smoothed
-        self.nll += nll
-        self.source_tokens += source_tokens
-        self.target_tokens += target_tokens
-
-    def rate(self, seconds: float) -> float:
-        """Target tokens a second at `seconds` of the stopwatch."""
-        return self.target_tokens / max(seconds - self.started, 1e-9)
 
 
 class Reporter:
     """Writes the events of a run; only the first rank has one that speaks."""
 
-    def __init__(self, file: Path | None, *, updates: int, clock: Clock = time.perf_counter) -> None:
-        """`file` is metrics.jsonl, appended to; None for a rank that keeps silent."""
+    def __init__(
+        self, file: Path | None, *, updates: int, board: EventFile | None = None, clock: Clock = time.perf_counter
+    ) -> None:
+        """`file` is metrics.jsonl, appended to; None for a rank that keeps silent. `board` is told of events too."""
         self._updates, self._clock = updates, clock
         self._started, self._first_update = clock(), 0
         self._file = file
         self._stream = None if file is None else _open_at_end(file)
+        self._board = board
         self._view: LiveView | None = None
 
     def __enter__(self) -> Reporter:
@@ -90,6 +47,8 @@ class Reporter:
     ) -> None:
         if self._stream is not None:
             self._stream.close()
+        if self._board is not None:
+            self._board.close()
 
     @contextmanager
     def counting_from(self, update: int) -> Iterator[None]:
@@ -104,43 +63,40 @@ class Reporter:
             finally:
                 self._view = None
 
-    def advance(
-        self, update: int, *, epoch: int, loss: float, target_tokens: int, seconds: float, learning_rate: float
-    ) -> None:
-        """Move the live view on by an update with a sum of losses over its tokens, 0 of them where it was skipped."""
-        if self._view is None:
-            return
-        if target_tokens:
-            self._view.count(loss=loss, tokens=target_tokens, seconds=seconds)
-        self._view.move(update, epoch=epoch + 1, learning_rate=learning_rate, time_left=self._time_left(update))
+    def advance(self, standing: Standing, figures: Figures) -> None:
+        """Move the live view on by an update, with the figures of the last ones."""
+        if self._view is not None:
+            self._view.move(standing, figures, time_left=self._time_left(standing.update))
 
     def note(self, text: str) -> None:
         """Tell on the live view what is done between two updates."""
         if self._view is not None:
             self._view.note(text)
 
-    def train(
-        self, *, update: int, epoch: int, window: Window, seconds: float, learning_rate: float, norm: float
-    ) -> None:
+    def train(self, standing: Standing, sums: Sums, figures: Figures) -> None:
         """A line about the updates since the last one."""
-        tokens = max(window.target_tokens, 1)
-        loss, speed = window.smoothed / tokens, window.rate(seconds)
         self.event(
             "train",
-            update=update,
-            epoch=epoch,
-            loss=loss,
-            nll=window.nll / tokens,
-            learning_rate=learning_rate,
-            gradient_norm=norm,
-            target_tokens_per_second=speed,
-            source_tokens=window.source_tokens,
-            target_tokens=window.target_tokens,
-            seconds=seconds,
+            update=standing.update,
+            epoch=standing.epoch,
+            loss=figures.loss,
+            nll=figures.nll,
+            learning_rate=standing.learning_rate,
+            gradient_norm=standing.gradient_norm,
+            target_tokens_per_second=figures.target_tokens_per_second,
+            matrix_rate_share=figures.matrix_rate_share,
+            padding=figures.padding,
+            waiting=figures.waiting,
+            memory_gb=standing.memory_gb,
+            source_tokens=sums.source_tokens,
+            target_tokens=sums.target_tokens,
+            seconds=standing.seconds,
         )
         if self._view is None:
-            figures = f"loss {loss:.3f}  learning rate {learning_rate:.2e}  {speed:,.0f} tokens/s"
-            self.say(f"{self._at(update)}/{self._updates:,}  epoch {epoch + 1}  {figures}  {self._time_left(update)}")
+            at, left = self._at(standing.update), self._time_left(standing.update)
+            speed = f"{figures.target_tokens_per_second:,.0f} tokens/s"
+            told = f"loss {figures.loss:.3f}  learning rate {standing.learning_rate:.2e}  {speed}"
+            self.say(f"{at}/{self._updates:,}  epoch {standing.epoch + 1}  {told}  {left}")
 
     def validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
         """What a validation after `update` has measured."""
@@ -151,7 +107,7 @@ class Reporter:
             f"  in {measured.seconds:.1f} s{'  best so far' if is_best else ''}"
         )
         if is_best and self._view is not None:
-            self._view.keep_best(f"{score.strip() or f'loss {measured.loss:.4f}'} after {update:,}")
+            self._view.keep_best(score.strip() or f"loss {measured.loss:.4f}", update=update)
 
     def event(self, event: str, **values: Any) -> None:
         """Append a line to metrics.jsonl, where a value that is not finite is null; ModelError on a full disk."""
@@ -165,6 +121,8 @@ class Reporter:
         with files.disk_errors(self._file, ModelError):
             while line:
                 line = line[self._stream.write(line) :]
+        if self._board is not None:
+            self._board.write(event, finite)
 
     def say(self, text: str) -> None:
         """A line for the reader."""

@@ -13,7 +13,7 @@ from typing import Any
 from nmt_cli import files
 from nmt_cli.bundle.kinds import RUN_FILE, kind_of
 from nmt_cli.bundle.manifest import MANIFEST
-from nmt_cli.bundle.run import CHECKPOINTS, InitialModel, Run, RunRecord, open_run
+from nmt_cli.bundle.run import CHECKPOINTS, FoundTokens, InitialModel, Run, RunRecord, open_run
 from nmt_cli.dataset.plan_folder import PLANS
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
@@ -31,7 +31,7 @@ _FREE = (
     ("validation",),
     *(("training", key) for key in ("log_every", "checkpoint_every", "keep_last", "keep_best", "patience")),
     *(("training", key) for key in ("max_skipped_updates", "spike_nats", "max_returns", "watchdog_seconds")),
-    ("training", "max_tokens_per_device"),  # as the number of devices: the same updates, other dropout masks
+    *(("training", key) for key in ("max_tokens_per_device", "compile")),  # the same updates, other dropout masks
     ("training", "precision"),  # checked against what the checkpoints were trained in
 )
 
@@ -85,7 +85,16 @@ def check_place(directory: Path) -> None:
 
 def mark_finished(run: Run, *, is_finished: bool) -> Run:
     """Note in run.json when the training came to its end, or that it goes on after one."""
-    record = run.record.model_copy(update={"finished": _now() if is_finished else None})
+    return _noted(run, finished=_now() if is_finished else None)
+
+
+def note_found(run: Run, found: FoundTokens) -> Run:
+    """Note in run.json how many tokens its devices take at once."""
+    return _noted(run, max_tokens_per_device=found)
+
+
+def _noted(run: Run, **values: Any) -> Run:
+    record = run.record.model_copy(update=values)
     files.write_file(run.directory / RUN_FILE, _as_json(record), error=ModelError)
     return open_run(run.directory)
 
@@ -152,6 +161,7 @@ def _has_saved_nothing(directory: Path) -> bool:
     """True where there is only what a start leaves that failed before its first checkpoint."""
     files.clear_interrupted(directory / CHECKPOINTS, name="update-*")
     begun = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
+    begun |= {"tensorboard", "profile"}
     is_bare = all(entry.name in begun for entry in directory.iterdir())
     return is_bare and not any((directory / CHECKPOINTS).glob("*"))
 

@@ -7,30 +7,36 @@ import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
-from nmt_cli.bundle.average import choose, make_model
-from nmt_cli.bundle.config import load_config
-from nmt_cli.bundle.kinds import kind_of
 from nmt_cli.bundle.run import Run
-from nmt_cli.dataset.plan import accumulation
+from nmt_cli.dataset.batch import Batch, make_batch
+from nmt_cli.dataset.rows import Rows
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.devices import Precision, keep_freed_memory
+from nmt_cli.devices import Precision, keep_freed_memory, multiply_float32_fast
 from nmt_cli.errors import TrainingError
-from nmt_cli.model.attention import choose_kernel
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.checkpoints import TrainingState
 from nmt_cli.training.distributed import Ranks, is_under_torchrun
 from nmt_cli.training.divergence import CALMER, RecentUpdates, diverged, divergence, in_words, pairs_of
+from nmt_cli.training.ending import Ending, leave_model
+from nmt_cli.training.estimate import max_tokens_of
+from nmt_cli.training.figures import Meter, Standing, Stopwatch, Sums, memory_gb
 from nmt_cli.training.initial import build_model
+from nmt_cli.training.loader import Loader
 from nmt_cli.training.order import DataOrder
-from nmt_cli.training.progress import Reporter, Stopwatch, Window
+from nmt_cli.training.plan_line import plan_in_words
+from nmt_cli.training.probing import settle_max_tokens
+from nmt_cli.training.profiling import FOLDER as PROFILE_FOLDER
+from nmt_cli.training.profiling import Profiling
+from nmt_cli.training.progress import Reporter
 from nmt_cli.training.runs import mark_finished
 from nmt_cli.training.signals import StopSignal
+from nmt_cli.training.speed import speed_of
+from nmt_cli.training.tensorboard import FOLDER as BOARD_FOLDER
+from nmt_cli.training.tensorboard import EventFile
 from nmt_cli.training.update import Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
 
-Ending = Literal["finished", "patience", "preempted", "interrupted"]
 _SANITY_SENTENCES = 2
 _log = logging.getLogger(__name__)
 
@@ -40,37 +46,65 @@ class _StopAsked(Exception):
 
 
 class Trainer:
-    """Trains the model of a run on prepared data, from its newest checkpoint or from the start."""
+    """Trains the model of a run on prepared data, from its newest checkpoint or from the start.
+
+    `by_tensorboard` asks for event files beside metrics.jsonl, `profiled_updates` for the profile of so many.
+    """
 
     def __init__(
-        self, run: Run, data: PreparedData, *, ranks: Ranks, precision: Precision, command: Sequence[str]
+        self,
+        run: Run,
+        data: PreparedData,
+        *,
+        ranks: Ranks,
+        precision: Precision,
+        command: Sequence[str],
+        by_tensorboard: bool,
+        profiled_updates: int,
     ) -> None:
         self._run, self._recipe = run, run.recipe
         self._ranks, self._precision, self._command = ranks, precision, command
+        self._by_tensorboard, self._profiled_updates = by_tensorboard, profiled_updates
         if ranks.device.type == "cpu":
             keep_freed_memory()
-        pairs = data.split("train")
-        self._order = DataOrder(data, self._recipe, world_size=ranks.size, fallback=run.directory)
+            multiply_float32_fast(ranks.device)
+        self._pairs = data.split("train")
+        max_tokens = max_tokens_of(self._recipe.training)
+        self._order = DataOrder(
+            data, self._recipe, world_size=ranks.size, max_tokens=max_tokens, fallback=run.directory
+        )
         model = build_model(self._recipe, data).to(ranks.device)
-        self._updater = Updater(self._recipe, pairs, model, precision=precision, ranks=ranks)
-        self._validator = Validator(self._recipe, data, self._updater, device=ranks.device)
+        self._updater = Updater(self._recipe, model, precision=precision, ranks=ranks)
+        self._run = run = settle_max_tokens(
+            run, self._order, self._pairs, self._updater, precision=precision, ranks=ranks
+        )
+        self._max_tokens = self._order.max_tokens
+        self._validator = Validator(self._recipe, data, self._updater, device=ranks.device, max_tokens=self._max_tokens)
         self._checkpointer = Checkpointer(run, data, self._updater, precision=precision, ranks=ranks)
         self._state = TrainingState(precision)
         self._validation: Validation | None = None
         self._recent = RecentUpdates()
-        self._stopwatch, self._window, self._stop = Stopwatch(), Window(), StopSignal(comes_twice=is_under_torchrun())
+        self._loader = Loader(self._order, self._pairs, ranks)
+        self._meter: Meter
+        self._profiling: Profiling
+        self._stopwatch, self._stop = Stopwatch(), StopSignal(comes_twice=is_under_torchrun())
 
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends it; saved either way."""
         file = self._run.directory / "metrics.jsonl" if self._ranks.is_first else None
-        with Reporter(file, updates=self._recipe.training.updates) as reporter, self._stop.listening():
+        board = EventFile(self._run.directory / BOARD_FOLDER) if file and self._by_tensorboard else None
+        with Reporter(file, updates=self._recipe.training.updates, board=board) as reporter, self._stop.listening():
             self._resume(reporter)
-            ending = self._asked_to_stop() or self._end() or self._train_on(reporter)
-            if ending in ("finished", "patience"):
-                self._finish(reporter, ending)
-            else:
+            ending = self._asked_to_stop() or self._end()
+            if ending is None:
+                ending = self._train_on(reporter)
+            elif self._profiled_updates:
+                reporter.say("--profile: there is no update left to watch")
+            if ending not in ("finished", "patience"):
                 reporter.event("end", reason=ending, update=self._state.update)
                 reporter.say(f"stopped after update {self._state.update:,}, saved: the same command continues")
+            elif self._ranks.is_first:
+                leave_model(self._run, self._state, ending, reporter, command=self._command)
         self._ranks.wait()
         return ending
 
@@ -78,15 +112,32 @@ class Trainer:
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
         self._order.open()
-        reporter.say(self._plan_in_words())
+        plan = plan_in_words(
+            self._recipe, self._updater, self._ranks, precision=self._precision, max_tokens=self._max_tokens
+        )
+        reporter.say(plan)
+        self._meter = Meter(speed_of(self._updater.model, self._ranks))
+        if self._state.update == 0 or self._updater.reason_not_to_compile is None:
+            self._updater.warm_up([self._batch(rows) for rows in (self._order.longest, self._order.full)])
         if self._state.update == 0:
             self._sanity_pass(reporter)
-        with reporter.counting_from(self._state.update):
+        with reporter.counting_from(self._state.update), self._profiled(reporter) as self._profiling, self._loader:
             return self._loop(reporter)
+
+    def _profiled(self, reporter: Reporter) -> Profiling:
+        return Profiling(
+            self._run.directory / PROFILE_FOLDER,
+            num_updates=self._profiled_updates if self._ranks.is_first else 0,
+            device=self._ranks.device,
+            waited=lambda: self._loader.waited,
+            pause=self._stopwatch.stop,
+            say=reporter.say,
+        )
 
     def _loop(self, reporter: Reporter) -> Ending:
         while (ending := self._end()) is None:
-            self._update(reporter)
+            with self._profiling.update():
+                self._update(reporter)
             if (problem := self._divergence()) is not None:
                 self._return(problem, reporter)
                 continue
@@ -119,9 +170,11 @@ class Trainer:
 
     def _update(self, reporter: Reporter) -> None:
         self._stopwatch.run()
-        micro = self._order.next()
-        tokens, number = self._order.target_tokens(micro), self._state.update + 1
-        result = self._updater.update(micro, number=number, target_tokens=tokens)
+        number = self._state.update + 1
+        loaded = self._loader.next(num_left=self._recipe.training.updates - self._state.update)
+        update = loaded.update
+        micro, tokens = update.micro, update.target_tokens
+        result = self._updater.update(loaded.batches, number=number, num_micro=len(micro), target_tokens=tokens)
         course, loss = self._state.course, result.smoothed / tokens if result.is_applied else math.inf
         self._recent.add(number, loss=loss, micro=micro)
         self._state = replace(
@@ -129,37 +182,34 @@ class Trainer:
             update=number,
             applied=self._state.applied + result.is_applied,
             skipped_in_row=0 if result.is_applied else self._state.skipped_in_row + 1,
-            epoch=self._order.epoch,
-            index=self._order.index,
+            epoch=update.epoch,
+            index=update.index,
             course=course.after(loss) if result.is_applied else course,
         )
         self._validation = None
+        taken = Sums()
         if result.is_applied:
-            self._window.add(result.smoothed, result.nll, self._order.source_tokens(micro), tokens)
+            taken = Sums(result.smoothed, result.nll, update.source_tokens, tokens, update.slots)
         else:
             self._note_skip(pairs_of(micro, result.suspects), reporter)
-        reporter.advance(
-            number,
-            epoch=self._order.epoch,
-            loss=result.smoothed,
-            target_tokens=tokens if result.is_applied else 0,
-            seconds=self._stopwatch.seconds,
-            learning_rate=result.learning_rate,
-        )
-        if number % self._recipe.training.log_every == 0:
-            self._log(result, reporter)
+        self._meter.add(taken, seconds=self._stopwatch.seconds, waited=self._loader.waited)
+        self._tell(result, reporter)
 
-    def _log(self, result: UpdateResult, reporter: Reporter) -> None:
-        seconds = self._stopwatch.seconds
-        reporter.train(
-            update=self._state.update,
-            epoch=self._state.epoch,
-            window=self._window,
-            seconds=seconds,
+    def _batch(self, rows: Rows) -> Batch:
+        return make_batch(rows, self._pairs, device=self._ranks.device, shape=self._order.shape, pinned=False)
+
+    def _tell(self, result: UpdateResult, reporter: Reporter) -> None:
+        standing = Standing(
+            self._state.update,
+            self._state.epoch,
             learning_rate=result.learning_rate,
-            norm=result.gradient_norm,
+            gradient_norm=result.gradient_norm,
+            memory_gb=memory_gb(self._ranks.device),
+            seconds=self._stopwatch.seconds,
         )
-        self._window = Window(started=seconds)
+        reporter.advance(standing, self._meter.recent())
+        if standing.update % self._recipe.training.log_every == 0:
+            reporter.train(standing, *self._meter.line())
 
     def _note_skip(self, pairs: list[int], reporter: Reporter) -> None:
         update, in_row = self._state.update, self._state.skipped_in_row
@@ -185,7 +235,8 @@ class Trainer:
             raise diverged(problem, returns=failed.returns, metrics=metrics)
         self._stopwatch.stop()
         self._state = state = self._checkpointer.return_from(failed)
-        self._validation, self._window = None, Window(started=self._stopwatch.seconds)
+        self._validation = None
+        self._meter.forget()
         if self._ranks.is_first:
             _log.warning("%s: back to update %d, and on with other pairs (%s)", problem, state.update, metrics)
         worst = self._recent.worst()
@@ -247,49 +298,8 @@ class Trainer:
             self._save(reporter)
 
     def _sanity_pass(self, reporter: Reporter) -> None:
-        """The largest micro-batch, a validation with search and score, and a save, before hours are spent on them."""
-        self._updater.model.train()
-        self._updater.accumulate(self._order.longest, key=(0, 0), target_tokens=1)
-        self._updater.weights.gradients.zero_()
+        """A validation with search and score, and a save, after the warm-up and before hours are spent on them."""
         if self._ranks.is_first:
             self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.pulse.beat)
             self._checkpointer.rehearse(self._state)
         reporter.say("sanity pass done: train, validate, decode, score, save")
-
-    def _plan_in_words(self) -> str:
-        """What is trained on what, and how an update is spread."""
-        architecture, training, ranks = self._recipe.model, self._recipe.training, self._ranks
-        dtype = self._updater.model.output_weight.dtype
-        kernel = choose_kernel(
-            ranks.device, dtype, d_k=architecture.d_k, d_v=architecture.d_v, window=architecture.encoder_window
-        )
-        rounds = accumulation(
-            batch_tokens=training.batch_tokens, max_tokens=training.max_tokens_per_device, world_size=ranks.size
-        )
-        model = f"{self._updater.model.num_parameters() / 1e6:.1f} million parameters"
-        spread = f"{ranks.size} device(s) x {rounds} micro-batch(es)"
-        return (
-            f"{model} on {ranks.device} in {self._precision} with {kernel} attention;"
-            f" an update of {training.batch_tokens:,} tokens is {spread}"
-        )
-
-    def _finish(self, reporter: Reporter, ending: Ending) -> None:
-        """Leave a model directory: of the best checkpoint where the recipe keeps those, else of the last."""
-        if not self._ranks.is_first:
-            return
-        output, keeps_best = self._run.directory / "model", self._recipe.training.keep_best > 0
-        (chosen,) = choose(self._run, last=None if keeps_best else 1, best=1 if keeps_best else None)
-        update = self._state.update
-        is_there = kind_of(output) == "model" and load_config(output).updates == [chosen.update]
-        if self._run.record.finished is not None and is_there:
-            reporter.say(f"{self._run.directory} finished before, after update {update:,}; its model is {output}")
-            return
-        if ending == "patience":
-            reporter.say(
-                f"no better {self._recipe.validation.metric} in {self._state.validations_since_best} validations:"
-                f" training ends after update {update:,}"
-            )
-        reporter.event("end", reason=ending, update=update)
-        run = mark_finished(self._run, is_finished=True)
-        make_model(run, [chosen], output=output, overwrite=True, command=self._command)
-        reporter.say(f"model of update {chosen.update:,} written to {output}")

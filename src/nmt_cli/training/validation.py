@@ -51,8 +51,10 @@ class Validation:
 class Validator:
     """The validation set, measured with a model in training and translated with it or its float32 twin."""
 
-    def __init__(self, recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> None:
-        self._recipe, self._updater, self._device = recipe, updater, device
+    def __init__(
+        self, recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device, max_tokens: int
+    ) -> None:
+        self._recipe, self._updater, self._device, self._max_tokens = recipe, updater, device, max_tokens
         self._searcher = _searcher(recipe, data, updater, device=device)
         self._pairs = data.split("valid")
         self._usable = np.flatnonzero(
@@ -86,8 +88,8 @@ class Validator:
     @torch.no_grad()
     def _losses(self, pairs: Array, beat: Callable[[], None]) -> tuple[float, float, int]:
         model, totals, tokens = self._updater.model.eval(), torch.zeros(2, device=self._device), 0
-        for part in _parts(pairs, self._pairs.tgt.lengths, max_tokens=self._recipe.training.max_tokens_per_device):
-            batch = make_batch(self._pairs.rows(part), self._pairs, device=self._device)
+        for part in _parts(pairs, self._pairs.tgt.lengths, max_tokens=self._max_tokens):
+            batch = make_batch(self._pairs.rows(part), self._pairs, device=self._device, shape=None, pinned=False)
             hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
             loss = smoothed_cross_entropy(
                 hidden,
@@ -98,7 +100,7 @@ class Validator:
                 smoothing=self._recipe.training.label_smoothing,
             )
             totals += torch.stack([loss.smoothed, loss.nll])
-            tokens += batch.gold.numel()
+            tokens += batch.target.num_tokens
             beat()
         smoothed, nll = totals.tolist()
         return smoothed, nll, tokens

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from nmt_cli.devices import Precision
+from nmt_cli.training.distributed import Ranks
+from nmt_cli.training.reduction import BUCKET_ELEMENTS, GradientSum, in_forward_order, make_buckets
 
 
 class MasterWeights:
@@ -19,12 +22,13 @@ class MasterWeights:
 
     In fp32 the model's parameters are views of that vector. In bf16 the model computes with a bf16 copy: `collect` adds
     its gradients to the float32 ones after each backward pass, `publish` renews the copy after an update. `set_aside`
-    is the vector that is trained, while another stands in its place.
+    is the vector that is trained, while another stands in its place. `summing` is for the backward pass that ends an
+    update: it collects, and sums over the ranks.
     """
 
     def __init__(self, model: nn.Module, *, precision: Precision) -> None:
         """Take over `model`, in float32 and on its device."""
-        parameters = sorted(model.named_parameters(), key=lambda item: item[1].ndim < 2)
+        parameters = sorted(in_forward_order(model), key=lambda item: item[1].ndim < 2)
         self.shapes = {name: parameter.shape for name, parameter in parameters}
         self.num_in_matrices = sum(parameter.numel() for _, parameter in parameters if parameter.ndim >= 2)
         self.values = torch.cat([parameter.detach().float().reshape(-1) for _, parameter in parameters])
@@ -40,6 +44,13 @@ class MasterWeights:
         for parameter, value, total in zip(self._parameters, values, self._sums, strict=True):
             parameter.data = value
             parameter.grad = total if self._copy is None else None
+        self._buckets = make_buckets(
+            [parameter.numel() for parameter in self._parameters],
+            num_matrices=sum(parameter.ndim >= 2 for parameter in self._parameters),
+            most_elements=BUCKET_ELEMENTS,
+        )
+        self._sum: GradientSum | None = None
+        self._has_hooks = False
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of a vector [P] by parameter name."""
@@ -52,12 +63,30 @@ class MasterWeights:
 
     def collect(self) -> None:
         """Add the gradients of the last backward pass to the float32 sum."""
-        if self._copy is None:
+        if self._copy is not None:
+            for index in range(len(self._parameters)):
+                self._collect(index)
+
+    @contextmanager
+    def summing(self, ranks: Ranks, *, precision: Precision) -> Iterator[None]:
+        """Collect the gradients of the backward pass in the block, and leave with the sum over all ranks.
+
+        Sums travel in `precision`, and begin while the block is still at work. A rank without a last micro-batch has
+        nothing to do in the block. Raises ConnectionLost.
+        """
+        if ranks.size == 1:
+            yield
+            self.collect()
             return
-        for parameter, total in zip(self._parameters, self._sums, strict=True):
-            if parameter.grad is not None:
-                total.add_(parameter.grad)
-                parameter.grad = None
+        if not self._has_hooks:
+            self._register_hooks()
+        self._sum = GradientSum(self.gradients, self._buckets, ranks=ranks, precision=precision)
+        try:
+            yield
+            self.collect()
+            self._sum.finish()
+        finally:
+            self._sum = None
 
     def publish(self) -> None:
         """Let the model see the present values."""
@@ -79,6 +108,32 @@ class MasterWeights:
             self.values.copy_(self.set_aside)
             self.set_aside = None
             self.publish()
+
+    def drop_gradients(self) -> None:
+        """Leave no gradient, also where a backward pass has ended in the middle."""
+        self.gradients.zero_()
+        if self._copy is not None:
+            for parameter in self._parameters:
+                parameter.grad = None
+
+    def _collect(self, index: int) -> None:
+        parameter = self._parameters[index]
+        if parameter.grad is not None:
+            self._sums[index].add_(parameter.grad)
+            parameter.grad = None
+
+    def _register_hooks(self) -> None:
+        """Have torch tell when the gradient of a parameter is complete: of a shared one, when all its parts are in."""
+        for index, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(partial(self._complete, index))
+        self._has_hooks = True
+
+    def _complete(self, index: int, parameter: Tensor) -> None:
+        if self._sum is None:  # the backward pass of an earlier micro-batch
+            return
+        if self._copy is not None:
+            self._collect(index)
+        self._sum.complete(index)
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         sizes = [shape.numel() for shape in self.shapes.values()]

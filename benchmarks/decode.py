@@ -1,0 +1,215 @@
+"""Decoding speed, latency and memory, of this project's engines and of others on the same weights, alternating.
+
+python benchmarks/decode.py --model runs/multi30k/averaged --input test.en --beams 1 4 \
+    --engines torch:fp32 torch:bf16 ctranslate2:fp32 ctranslate2:int8 \
+    --peers peers/bin/python --decode decode.py --to-ct2 to_ct2.py --json result.json
+
+Each system translates the file in a process of its own, once before the clock runs and then `--runs` times; loading is
+left out, tokenising is not. Every round takes all systems in turn. Latency is that of single sentences. With --peers,
+a Python with transformers and ctranslate2, the model is exported to Hugging Face, and from there to CTranslate2 by
+--to-ct2; --decode translates with either. Prints a table; --json FILE has everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+_LATENCY_SENTENCES = 60
+
+
+def main() -> None:
+    """Run all systems in turn and print the table."""
+    arguments = _arguments()
+    if arguments.one:
+        print(json.dumps(_measure_here(arguments)))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        text = folder / "text"
+        lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[: arguments.lines]
+        text.write_text("".join(f"{line}\n" for line in lines if line.strip()), encoding="utf-8")
+        commands = _commands(arguments, folder=folder, text=text)
+        rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+        for _ in range(arguments.rounds):
+            for name, command in commands.items():
+                rounds[name].append(_run(command))
+                print(f"{name}: {rounds[name][-1]['sentences_per_second']} sentences/s", file=sys.stderr)
+    systems = {name: _summary(runs) for name, runs in rounds.items()}
+    print(_table(systems))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(_record(arguments, systems), indent=2) + "\n", encoding="utf-8")
+
+
+def _commands(arguments: argparse.Namespace, *, folder: Path, text: Path) -> dict[str, list[str]]:
+    """How each system is run, by its name."""
+    commands: dict[str, list[str]] = {}
+    shared = ["--model", arguments.model, "--input", str(text), "--threads", str(arguments.threads)]
+    for beam in arguments.beams:
+        for engine in arguments.engines:
+            for batch in arguments.batch_tokens:
+                options = ["--one", engine, "--beams", str(beam), "--batch-tokens", str(batch)]
+                more = ["--device", arguments.device, "--runs", str(arguments.runs)]
+                if arguments.max_extra_tokens is not None:
+                    more += ["--max-extra-tokens", str(arguments.max_extra_tokens)]
+                name = f"nmt {engine} beam {beam} batch-tokens {batch}"
+                commands[name] = [sys.executable, __file__, *shared, *options, *more]
+    if arguments.peers:
+        commands |= _peer_commands(arguments, folder=folder, text=text)
+    return commands
+
+
+def _peer_commands(arguments: argparse.Namespace, *, folder: Path, text: Path) -> dict[str, list[str]]:
+    marian, converted, spm = folder / "marian", folder / "ct2", Path(arguments.model) / "source.spm"
+    export = [sys.executable, "-m", "nmt_cli", "export", arguments.model, "--to", "huggingface", "-o", str(marian)]
+    subprocess.run(export, check=True)
+    subprocess.run([arguments.peers, arguments.to_ct2, str(marian), str(spm), str(converted)], check=True)
+    commands: dict[str, list[str]] = {}
+    for beam in arguments.beams:
+        for system in arguments.peer_systems:
+            engine, precision, workers = (*system.split(":"), "1")[:3]
+            threads = max(1, arguments.threads // int(workers))
+            model = converted if engine == "ctranslate2" else marian
+            for batch in arguments.peer_batches:
+                options = {"engine": engine, "model": model, "spm": spm, "input": text, "beam": beam, "batch": batch}
+                options |= {"precision": precision, "workers": workers, "threads": threads, "runs": arguments.runs}
+                options |= {"max-tokens": arguments.peer_max_tokens, "device": arguments.device}
+                flags = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+                name = f"{engine} {precision} {workers} x {threads} beam {beam} batch {batch}"
+                commands[name] = [arguments.peers, arguments.decode, *flags]
+    return commands
+
+
+def _run(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
+    """One engine of this project, in this process."""
+    import torch
+
+    from nmt_cli import Translator
+
+    torch.set_num_threads(arguments.threads)
+    engine, _, precision = arguments.one.partition(":")
+    translator = Translator.from_pretrained(
+        arguments.model, device=arguments.device, precision=precision or "auto", engine=engine
+    )
+    options = {"beam": arguments.beams[0], "batch_tokens": arguments.batch_tokens[0]}
+    options["max_extra_tokens"] = arguments.max_extra_tokens
+    lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
+    translator.translate(lines, **options)
+    seconds, tokens = [], 0
+    for _ in range(arguments.runs):
+        started = time.perf_counter()
+        found = translator.translate(lines, **options)
+        seconds.append(time.perf_counter() - started)
+        tokens = sum(one.num_pieces + 1 for one in found)
+    latencies = []
+    for line in lines[:_LATENCY_SENTENCES]:
+        started = time.perf_counter()
+        translator.translate([line], **options)
+        latencies.append(time.perf_counter() - started)
+    median = statistics.median(seconds)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    is_gpu = translator.device.startswith("cuda")
+    return {
+        "sentences_per_second": round(len(lines) / median, 1),
+        "tokens_per_second": round(tokens / median),
+        "seconds": [round(one, 3) for one in seconds],
+        "latency_milliseconds": {f"p{share}": round(1000 * _percentile(latencies, share), 1) for share in (50, 90, 99)},
+        "peak_memory_megabytes": round(memory / 1e6),
+        "peak_gpu_memory_megabytes": round(torch.cuda.max_memory_allocated() / 1e6) if is_gpu else None,
+    }
+
+
+def _percentile(values: list[float], share: int) -> float:
+    return sorted(values)[min(len(values) - 1, len(values) * share // 100)]
+
+
+def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median round, with all rounds' sentences a second."""
+    rates = [float(run["sentences_per_second"]) for run in runs]
+    middle = min(runs, key=lambda run: abs(float(run["sentences_per_second"]) - statistics.median(rates)))
+    return {**middle, "sentences_per_second": round(statistics.median(rates), 1), "rounds": rates}
+
+
+def _table(systems: dict[str, dict[str, Any]]) -> str:
+    rows = [
+        "| system | sentences/s | rounds | tokens/s | latency p50, p90, p99 (ms) | memory (MB) |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, found in systems.items():
+        latency = ", ".join(str(value) for value in found.get("latency_milliseconds", {}).values())
+        rounds = ", ".join(f"{rate:g}" for rate in found["rounds"])
+        memory = found.get("peak_gpu_memory_megabytes") or found.get("peak_memory_megabytes", "")
+        rows.append(
+            f"| {name} | {found['sentences_per_second']} | {rounds} | {found['tokens_per_second']} | {latency}"
+            f" | {memory} |"
+        )
+    return "\n".join(rows)
+
+
+def _record(arguments: argparse.Namespace, systems: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    import torch
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "benchmark": "decoding",
+        "commit": commit.stdout.strip(),
+        "hardware": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} CPUs",
+        "torch": torch.__version__,
+        "load": os.getloadavg(),
+        "model": arguments.model,
+        "lines": arguments.lines,
+        "device": arguments.device,
+        "threads": arguments.threads,
+        "systems": systems,
+    }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="a model directory of nmt")
+    parser.add_argument("--input", required=True, help="source text")
+    parser.add_argument("--lines", type=int, default=1000)
+    parser.add_argument("--beams", type=int, nargs="+", default=[4])
+    parser.add_argument("--engines", nargs="*", default=["torch:fp32"], help="ENGINE:PRECISION of nmt")
+    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[4096])
+    parser.add_argument("--max-extra-tokens", type=int, help="else the model's own")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="CPUs of each system")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=3, help="timed runs in each round, of which the median counts")
+    parser.add_argument("--peers", help="a Python with transformers and ctranslate2")
+    parser.add_argument("--decode", help="the script that translates with either")
+    parser.add_argument("--to-ct2", help="the script that converts a Marian directory for CTranslate2")
+    parser.add_argument(
+        "--peer-systems",
+        nargs="*",
+        default=["ctranslate2:float32:1", "ctranslate2:int8:1", "ctranslate2:int8:2", "hf:bfloat16", "hf:float32"],
+        help="ENGINE:PRECISION[:WORKERS]",
+    )
+    parser.add_argument("--peer-batches", type=int, nargs="+", default=[64], help="sentences")
+    parser.add_argument("--peer-max-tokens", type=int, default=256)
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

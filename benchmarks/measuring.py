@@ -1,0 +1,96 @@
+"""What every benchmark of this folder tells beside its figures, and how it sums them up."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Figures = dict[str, Any]
+NMT = [sys.executable, "-m", "nmt_cli"]
+
+
+def circumstances(device: str, *, commit: str | None) -> Figures:
+    """Commit, hardware, versions and command; `commit` where the code lies outside of git."""
+    import torch
+
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    return {
+        "commit": commit or found or "unknown",
+        "hardware": hardware(device),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "load": round(os.getloadavg()[0], 2),
+        "command": shlex.join(["python", *sys.argv]),
+    }
+
+
+def hardware(device: str) -> str:
+    """The name of the GPU, or of the processor, with the number of CPUs that this process may use."""
+    import torch
+
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {len(os.sched_getaffinity(0))} CPUs, {torch.get_num_threads()} threads"
+
+
+def wait_for(device: str) -> None:
+    """Return when the device has done all that it was given."""
+    import torch
+
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def summed_up(windows: Sequence[float], *, digits: int = 0) -> Figures:
+    """Median, quartiles and all windows, rounded to so many digits."""
+    quartiles = statistics.quantiles(windows, n=4) if len(windows) > 1 else [windows[0]] * 3
+    return {
+        "median": _rounded(statistics.median(windows), digits),
+        "quartiles": [_rounded(quartiles[0], digits), _rounded(quartiles[2], digits)],
+        "windows": [_rounded(window, digits) for window in windows],
+    }
+
+
+def judged(measured: float, *, bar: float, stretch: float) -> Figures:
+    """A figure beside what it should reach, at least."""
+    verdict = "stretch reached" if measured >= stretch else "bar reached" if measured >= bar else "falls short"
+    return {"measured": round(measured, 3), "bar": bar, "stretch": stretch, "verdict": verdict}
+
+
+def run(command: Sequence[str], *, log: Path | None = None) -> str:
+    """What a command prints; the program ends with what it said where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if log is not None:
+        log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    if done.returncode:
+        sys.exit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def score(hypothesis: Path, reference: Path) -> float:
+    """sacreBLEU of a translation, as `nmt score` has it."""
+    from nmt_cli.scoring.metrics import bleu
+
+    return round(bleu(*(lines_of(file) for file in (hypothesis, reference))).value, 2)
+
+
+def lines_of(file: Path) -> list[str]:
+    """The lines of a text file, .gz or plain."""
+    data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    return data.decode().split("\n")[:-1]
+
+
+def _rounded(value: float, digits: int) -> float:
+    return round(value, digits) if digits else round(value)

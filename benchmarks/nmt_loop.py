@@ -1,0 +1,127 @@
+"""`nmt`'s own training loop without validation, checkpoints and log: data order, loader, compiled updates."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from measuring import Figures
+
+from nmt_cli.dataset.batch import make_batch
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.devices import choose_device, keep_freed_memory, multiply_float32_fast
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.distributed import Ranks
+from nmt_cli.training.estimate import max_tokens_of
+from nmt_cli.training.figures import memory_gb
+from nmt_cli.training.initial import build_model
+from nmt_cli.training.loader import Loader
+from nmt_cli.training.order import DataOrder
+from nmt_cli.training.profiling import Profiling
+from nmt_cli.training.speed import Speed, speed_of
+from nmt_cli.training.update import Updater
+
+
+class NmtLoop:
+    """Updates of a recipe on prepared data; a context, in which what is compiled and recorded is so already.
+
+    All of an update is taken at once: the recipe says how many tokens a device takes.
+    """
+
+    def __init__(self, recipe: Recipe, data: PreparedData, *, device: str) -> None:
+        self.recipe = recipe
+        self._pairs, self._ranks = data.split("train"), Ranks(0, 1, choose_device(device))
+        if self._ranks.device.type == "cpu":
+            keep_freed_memory()
+            multiply_float32_fast(self._ranks.device)
+        self._stack = ExitStack()
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        self._order = DataOrder(data, recipe, world_size=1, max_tokens=max_tokens_of(recipe.training), fallback=folder)
+        self._model = build_model(recipe, data).to(self._ranks.device)
+        self._updater = Updater(recipe, self._model, precision="bf16", ranks=self._ranks)
+        self._loader = Loader(self._order, self._pairs, self._ranks)
+        self._number, self._source, self._target, self._slots = 0, 0, 0, 0
+        self._ready_seconds, self._graphs, self._memory_gb = 0.0, 0, 0.0
+
+    def __enter__(self) -> NmtLoop:
+        self._speed: Speed = speed_of(self._model, self._ranks)
+        start = time.perf_counter()
+        shape = self._order.shape
+        batches = [
+            make_batch(rows, self._pairs, device=self._ranks.device, shape=shape, pinned=False)
+            for rows in (self._order.longest, self._order.full)
+        ]
+        self._updater.warm_up(batches)
+        self._ready_seconds, self._graphs = time.perf_counter() - start, _graphs_compiled()
+        self._memory_gb = memory_gb(self._ranks.device)  # before other models come to lie in the same process
+        self._stack.enter_context(self._loader)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def tokens_an_update(self) -> tuple[float, float]:
+        """Source and target tokens with EOS, the mean so far."""
+        return self._source / self._number, self._target / self._number
+
+    @property
+    def flops_per_target_token(self) -> float:
+        """The model's operations for a target token and its share of the source, as a training's log counts them."""
+        return self._speed.flops(source_tokens=self._source, target_tokens=self._target) / self._target
+
+    def facts(self) -> Figures:
+        """Padding, waiting, shape, memory, and what was compiled and how long that took."""
+        shape = self._order.shape
+        source, target = self.tokens_an_update
+        return {
+            "not_compiled": self._updater.reason_not_to_compile,
+            "seconds_to_compile_and_record": round(self._ready_seconds, 1),
+            "padding": round(1 - (self._source + self._target) / self._slots, 4),
+            "seconds_waited_for_data": round(self._loader.waited, 3),
+            "tokens_an_update": [round(source), round(target)],
+            "slots": [shape.src_slots, shape.tgt_slots],
+            "gflop_a_target_token": round(self.flops_per_target_token / 1e9, 4),
+            "graphs_compiled_after_the_start": _graphs_compiled() - self._graphs,
+            "peak_memory_gb": round(self._memory_gb, 2),
+        }
+
+    def update(self) -> int:
+        """One update; its target tokens, EOS included."""
+        self._number += 1
+        loaded = self._loader.next(num_left=self.recipe.training.updates)
+        update = loaded.update
+        self._updater.update(
+            loaded.batches, number=self._number, num_micro=len(update.micro), target_tokens=update.target_tokens
+        )
+        self._source += update.source_tokens
+        self._target += update.target_tokens
+        self._slots += update.slots
+        return update.target_tokens
+
+    def profile(self, folder: Path, *, updates: int) -> list[str]:
+        """The lines that `nmt train --profile` has on so many updates; with a trace, they are in the folder too."""
+        told: list[str] = []
+        profiling = Profiling(
+            folder,
+            num_updates=updates,
+            device=self._ranks.device,
+            waited=lambda: self._loader.waited,
+            pause=lambda: None,
+            say=told.append,
+        )
+        with profiling:
+            while not told:
+                with profiling.update():
+                    self.update()
+        return [line for text in told for line in text.splitlines() if line]
+
+
+def _graphs_compiled() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

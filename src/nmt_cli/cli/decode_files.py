@@ -1,0 +1,228 @@
+"""Where `nmt decode` reads and writes: files and streams, by blocks of lines."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nmt_cli.errors import DataError, UsageError
+
+logger = logging.getLogger(__name__)
+
+STANDARD = Path("-")
+_CHUNK_BYTES = 1 << 16
+# Lines that are sorted by length and translated together; none is written before all of them are done.
+_BLOCK_LINES = 1000
+# A writer that has more lines gives them within this time; who types them does not notice it.
+_PATIENCE_SECONDS = 0.01
+# Lines that come one by one without a pause are not gathered for longer.
+_LONGEST_WAIT_SECONDS = 0.3
+_LIKE_THE_TEXT = "give one line of prefixes for each line of text; an empty one leaves its translation free"
+
+
+def check_output(output: Path, *, source: Path, overwrite: bool) -> None:
+    """Raise UsageError where the output would be the input, or would replace a file unasked."""
+    if output == STANDARD or not output.is_file():
+        return
+    if source != STANDARD and source.exists() and source.samefile(output):
+        raise UsageError(f"{output} is the input as well", where="--output", hint="give another file with -o")
+    if not overwrite:
+        raise UsageError(
+            f"{output} exists already", where=str(output), hint="add --overwrite, or give another file with -o"
+        )
+
+
+@contextmanager
+def opened_input(source: Path, *, is_streamed: bool) -> Iterator[Iterator[list[str]]]:
+    """The lines of a file or of stdin, in blocks; `is_streamed` closes a block when nothing more is there at once."""
+    from nmt_cli.files import open_bytes
+
+    if source != STANDARD:
+        with open_bytes(source) as stream:
+            read, has_more = _reader(source, stream, is_streamed=is_streamed)
+            yield _blocks(read, has_more, str(source))
+        return
+    descriptor = sys.stdin.fileno()
+    if os.isatty(descriptor):
+        logger.info("type a sentence a line; Ctrl-D ends")
+    patience = 0.0 if is_streamed else _PATIENCE_SECONDS
+    yield _blocks(partial(os.read, descriptor), _Patience(descriptor, seconds=patience).has_more, "stdin")
+
+
+@contextmanager
+def opened_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[int], list[str] | None]]:
+    """A function that gives the next so many lines of `file`; None where there is no file.
+
+    DataError where `source` has another number of lines: at once where both are files, else at its end.
+    """
+    from nmt_cli.files import open_bytes
+
+    if file is None:
+        yield lambda count: None
+        return
+    if source.is_file() and file.is_file():
+        _check_same_length(source, file)
+    with open_bytes(file) as stream:
+        lines = (line for block in _blocks(stream.read, lambda: True, str(file)) for line in block)
+        yield lambda count: list(islice(lines, count))
+        if next(lines, None) is not None:
+            raise DataError(f"{file} has more lines than the text", where="--prefix", hint=_LIKE_THE_TEXT)
+
+
+class Output:
+    """What the translations are written to, and how many lines of the input are in it already."""
+
+    def __init__(self, stream: io.FileIO, *, name: str, lines_done: int) -> None:
+        self._stream = stream
+        self._name = name
+        self.lines_done = lines_done
+
+    def write(self, text: str) -> None:
+        """Write all of the text at once; DataError where that cannot be."""
+        rest = memoryview(text.encode())
+        with _writing(self._name):
+            while rest:
+                rest = rest[self._stream.write(rest) or 0 :]
+
+
+@contextmanager
+def opened_output(
+    output: Path, *, job: Mapping[str, Any] | None, overwrite: bool, rows_are_numbered: bool
+) -> Iterator[Output]:
+    """Where to write; DataError where that is not possible.
+
+    The file appears when the block ends well: until then, and after an error, the text is in FILE.partial beside it,
+    which the same `job` continues; None is one that cannot be.
+    """
+    final = output.resolve()
+    if output == STANDARD or (final.exists() and not final.is_file()):  # stdout, a device, a pipe
+        name = "stdout" if output == STANDARD else str(output)
+        with _writing(name):
+            to_stdout = output == STANDARD
+            stream = io.FileIO(sys.stdout.fileno(), "w", closefd=False) if to_stdout else io.FileIO(final, "w")
+        with stream:
+            yield Output(stream, name=name, lines_done=0)
+        return
+    from nmt_cli.decoding.unfinished import Unfinished
+    from nmt_cli.files import locked
+
+    unfinished = Unfinished(final)
+    with locked(unfinished.path, busy="another nmt decode writes this file", error=DataError):
+        with _writing(str(output)):
+            done = 0
+            if job is None:
+                unfinished.forget()
+                unfinished.path.unlink(missing_ok=True)
+            else:
+                done = unfinished.begin(job, may_replace=overwrite, rows_are_numbered=rows_are_numbered)
+            stream = io.FileIO(unfinished.path, "a")
+        if done:
+            logger.info("%s has %s lines: going on after them", unfinished.path, f"{done:,}")
+        with stream:
+            try:
+                yield Output(stream, name=str(output), lines_done=done)
+            except BaseException:
+                _keep_what_there_is(unfinished.path, may_continue=job is not None)
+                if not unfinished.path.exists():
+                    unfinished.forget()
+                raise
+            with _writing(str(output)):
+                os.fsync(stream.fileno())
+                unfinished.path.replace(final)
+                unfinished.forget()
+
+
+def without_first(blocks: Iterator[list[str]], count: int, *, skip: Callable[[int], object]) -> Iterator[list[str]]:
+    """The blocks without the first `count` lines; `skip` is told how many lines are left out each time."""
+    for lines in blocks:
+        done = min(count, len(lines))
+        if done:
+            skip(done)
+            count -= done
+        if lines[done:]:
+            yield lines[done:]
+
+
+class _Patience:
+    """Whether more comes from a descriptor soon; not asked for longer than a block may be gathered."""
+
+    def __init__(self, descriptor: int, *, seconds: float) -> None:
+        self._descriptor = descriptor
+        self._seconds = seconds
+        self._since: float | None = None
+
+    def has_more(self) -> bool:
+        now = time.monotonic()
+        self._since = self._since or now
+        is_soon = now - self._since < _LONGEST_WAIT_SECONDS
+        if is_soon and select.select([self._descriptor], [], [], self._seconds)[0]:
+            return True
+        self._since = None
+        return False
+
+
+def _reader(source: Path, stream: BinaryIO, *, is_streamed: bool) -> tuple[Callable[[int], bytes], Callable[[], bool]]:
+    """How to read a file, and whether more is there: of a pipe that has a name, what has come."""
+    with suppress(OSError):
+        if is_streamed and not source.is_file():
+            return partial(os.read, stream.fileno()), _Patience(stream.fileno(), seconds=0.0).has_more
+    return stream.read, lambda: True
+
+
+def _blocks(read: Callable[[int], bytes], has_more: Callable[[], bool], name: str) -> Iterator[list[str]]:
+    from nmt_cli.decoding.reading import read_blocks
+
+    chunks: Iterable[bytes] = iter(partial(read, _CHUNK_BYTES), b"")
+    return read_blocks(chunks, has_more=has_more, max_lines=_BLOCK_LINES, name=name)
+
+
+def _check_same_length(source: Path, prefixes: Path) -> None:
+    counts = [_count_lines(path) for path in (source, prefixes)]
+    if counts[0] != counts[1]:
+        raise DataError(
+            f"{source} has {counts[0]:,} lines, {prefixes} has {counts[1]:,}",
+            where="--prefix",
+            hint=_LIKE_THE_TEXT,
+        )
+
+
+def _count_lines(path: Path) -> int:
+    from nmt_cli.files import open_bytes
+
+    count, last = 0, b"\n"
+    with open_bytes(path) as stream:
+        while chunk := stream.read(1 << 20):
+            count, last = count + chunk.count(b"\n"), chunk[-1:]
+    return count + (last != b"\n")
+
+
+def _keep_what_there_is(unfinished: Path, *, may_continue: bool) -> None:
+    if unfinished.stat().st_size:
+        more = "; the same command continues" if may_continue else ""
+        logger.warning("what was translated until then is in %s%s", unfinished, more)
+    else:
+        unfinished.unlink()
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        raise DataError(
+            f"cannot write the translations: {problem.strerror}",
+            where=name,
+            hint="free some space, or give another file with -o",
+        ) from None

@@ -1,0 +1,298 @@
+"""CTranslate2 as an engine: its search on a CPU, our limits and our penalty."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from nmt_cli import files
+from nmt_cli.bundle import directory as model_directory
+from nmt_cli.bundle.config import CONFIG, DAMAGED, load_config
+from nmt_cli.bundle.kinds import require_model
+from nmt_cli.bundle.manifest import MANIFEST, verify, write_manifest
+from nmt_cli.decoding import ctranslate2_model
+from nmt_cli.decoding.batches import plan_batches
+from nmt_cli.decoding.ctranslate2_model import library
+from nmt_cli.decoding.engine import Details, EngineName
+from nmt_cli.decoding.hypotheses import Hypothesis
+from nmt_cli.decoding.penalties import length_penalty, output_limit
+from nmt_cli.decoding.search import Source
+from nmt_cli.devices import num_cpus
+from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import BOS, PAD, UNK, Tokenizer
+
+logger = logging.getLogger(__name__)
+
+# CTranslate2 ends a search after so many times the beam of finished hypotheses, while the best may be yet to come:
+# with 1 that was so for 17 of 500 sentences, with 2 for none.
+PATIENCE = 2
+# Sentences of a batch that is worth a call of its own.
+_FEWEST = 16
+# Of what ctranslate2_model writes: another number where that becomes another.
+_CONVERSION = 1
+_TAKE_TORCH = "leave it out, or take --engine torch"
+Product = Literal["fp32", "int8"]
+
+
+class CTranslate2Engine:
+    """One model on the CPU, in float32 or int8, with a worker of one thread for each CPU.
+
+    Its n-best lists are ranked anew with our penalty. What it has finished first is not always what our search has, so
+    that now and then a translation is another one; log-probabilities of the same translation agree.
+    """
+
+    name: EngineName = "ctranslate2"
+    device = "cpu"
+
+    def __init__(self, path: Path, *, precision: Product) -> None:
+        """Of a model directory, converted at first use into a hidden folder beside it, or into a temporary one.
+
+        UsageError where CTranslate2 is not installed; ModelError for a model that it cannot express.
+        """
+        self.precision: str = precision
+        ctranslate2 = library()
+        require_model(path)
+        verify(path, error=ModelError, hint=DAMAGED, hashed=(CONFIG, "source.spm", "target.spm"))
+        config = load_config(path)
+        self.decoding = config.recipe.decoding
+        self.source, self.target = Tokenizer.load(path / "source.spm"), Tokenizer.load(path / "target.spm")
+        self.max_positions = config.recipe.model.max_positions
+        self._ids = {piece: number for number, piece in enumerate(self.target.pieces(range(self.target.vocab_size)))}
+        self._never = self.target.pieces([PAD, UNK, BOS])
+        folder, self._temporary = _converted(path, version=ctranslate2.__version__)
+        compute_type = {"fp32": "float32", "int8": "int8"}[precision]
+        threads = min(num_cpus(), torch.get_num_threads())
+        self._translator = ctranslate2.Translator(
+            str(folder), device="cpu", compute_type=compute_type, inter_threads=threads, intra_threads=1
+        )
+
+    def check(self, config: DecodingConfig) -> None:
+        """Raise UsageError for draws: CTranslate2's random numbers hang on how lines are batched."""
+        if config.samples:
+            raise UsageError(
+                "the engine ctranslate2 draws no samples: its random numbers would depend on the batch",
+                where="--samples",
+                hint=_TAKE_TORCH,
+            )
+
+    def search(
+        self, sources: Sequence[Source], *, config: DecodingConfig, nbest: int, details: Details
+    ) -> list[list[Hypothesis]]:
+        """The best hypotheses of each source, in input order; of one without pieces the empty one."""
+        asked = [
+            _Asked(
+                self.source.pieces(source.row),
+                self.target.pieces(source.prefix),
+                self._limit(source, config=config),
+            )
+            for source in sources
+        ]
+        found: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
+        lengths = [len(one.pieces) + len(one.prefix) if one.pieces else 0 for one in asked]
+        max_tokens = config.batch_tokens // config.beam
+        batches = _by_limit(plan_batches(lengths, max_tokens=max_tokens), asked)
+        again: dict[int, list[int]] = {}
+        for batch, results in self._translate(asked, batches, config=config):
+            for index, result in zip(batch, results, strict=True):
+                if self._must_be_cut(result, asked[index], longest=max(asked[other].limit for other in batch)):
+                    again.setdefault(asked[index].limit, []).append(index)
+                else:
+                    found[index] = self._ranked(result, asked[index], config=config)
+        strictly = [
+            [indices[place] for place in batch]
+            for indices in again.values()
+            for batch in plan_batches([lengths[index] for index in indices], max_tokens=max_tokens)
+        ]
+        for batch, results in self._translate(asked, strictly, config=config, is_strict=True):
+            for index, result in zip(batch, results, strict=True):
+                found[index] = self._ranked(result, asked[index], config=config)
+        searched = [index for index, length in enumerate(lengths) if length]
+        if not (config.min_tokens or details.piece_log_probs or any(one.prefix for one in asked)):
+            # What is suppressed, or forced, has the probabilities of the rest renormalised.
+            inexact = sorted(index for batch in strictly for index in batch)
+        else:
+            inexact = searched
+        self._score(inexact, asked, found, config=config)
+        found = [ranked[:nbest] for ranked in found]
+        if details.alignment:
+            self._align(searched, asked, found)
+        return found
+
+    def _limit(self, source: Source, *, config: DecodingConfig) -> int:
+        limit = output_limit(len(source.row), config=config, max_positions=self.max_positions)
+        return min(max(limit, len(source.prefix) + 1), self.max_positions)
+
+    def _translate(
+        self,
+        asked: Sequence[_Asked],
+        batches: Sequence[list[int]],
+        *,
+        config: DecodingConfig,
+        is_strict: bool = False,
+    ) -> list[tuple[list[int], list[Any]]]:
+        """The results of each batch, searched up to the longest limit in it; `is_strict` suppresses special pieces.
+
+        All batches are in CTranslate2's queue at once, so that no worker waits for another.
+        """
+        running = []
+        for batch in batches:
+            prefixes = [asked[index].prefix for index in batch]
+            longest = max(asked[index].limit for index in batch)
+            options: dict[str, Any] = {
+                "beam_size": config.beam,
+                # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
+                "num_hypotheses": PATIENCE * config.beam if config.beam > 1 else 1,
+                "patience": PATIENCE if config.beam > 1 else 1,
+                "length_penalty": 1,
+                "return_scores": True,
+                "min_decoding_length": min(config.min_tokens, longest),
+                "max_decoding_length": longest,
+                "max_input_length": 0,
+                "max_batch_size": len(batch),
+                "asynchronous": True,
+            }
+            if any(prefixes):
+                options["target_prefix"] = prefixes
+            if is_strict:
+                options["suppress_sequences"] = [[piece] for piece in self._never]
+            running.append(self._translator.translate_batch([asked[index].pieces for index in batch], **options))
+        return [
+            (batch, [waiting.result() for waiting in results]) for batch, results in zip(batches, running, strict=True)
+        ]
+
+    def _must_be_cut(self, result: Any, asked: _Asked, *, longest: int) -> bool:
+        """Whether the sentence's own limit, or pieces that are never generated, would have changed the search."""
+        is_beyond = longest > asked.limit and any(len(pieces) >= asked.limit for pieces in result.hypotheses)
+        return is_beyond or any(piece in pieces for pieces in result.hypotheses for piece in self._never)
+
+    def _ranked(self, result: Any, asked: _Asked, *, config: DecodingConfig) -> list[Hypothesis]:
+        """The hypotheses of a result by our penalty, best first."""
+        ranked = []
+        for place, pieces in enumerate(result.hypotheses):
+            is_cut = len(pieces) >= asked.limit
+            length = max(1, len(pieces) if is_cut else len(pieces) + 1)
+            log_prob = float(result.scores[place]) * length
+            ids = [self._ids[piece] for piece in pieces]
+            score = log_prob / length_penalty(length, config=config)
+            ranked.append(Hypothesis(ids, log_prob, score))
+        return sorted(ranked, key=lambda one: -one.score)
+
+    def _score(
+        self,
+        indices: Sequence[int],
+        asked: Sequence[_Asked],
+        found: list[list[Hypothesis]],
+        *,
+        config: DecodingConfig,
+    ) -> None:
+        """Give hypotheses the ln P of each piece by forced scoring, and rank them by it."""
+        pairs = [(asked[index], hypothesis) for index in indices for hypothesis in found[index]]
+        results = self._translator.score_batch(
+            [one.pieces for one, _ in pairs],
+            [self.target.pieces(hypothesis.ids) for _, hypothesis in pairs],
+            max_batch_size=config.batch_tokens,
+            batch_type="tokens",
+            max_input_length=0,
+        )
+        scored = iter(results)
+        for index in indices:
+            ranked = []
+            for hypothesis in found[index]:
+                length = min(len(hypothesis.ids) + 1, asked[index].limit)
+                terms = list(map(float, next(scored).log_probs))[:length]
+                score = sum(terms) / length_penalty(length, config=config)
+                ranked.append(Hypothesis(hypothesis.ids, sum(terms), score, terms))
+            found[index] = sorted(ranked, key=lambda one: -one.score)
+
+    def _align(self, indices: Sequence[int], asked: Sequence[_Asked], found: list[list[Hypothesis]]) -> None:
+        """Give hypotheses the place of the source piece with the most attention, for each of their pieces.
+
+        By a forced greedy pass: what its beam search returns for the first piece is another sentence's of the batch.
+        """
+        pairs = [(index, hypothesis) for index in indices for hypothesis in found[index] if hypothesis.ids]
+        results = self._translator.translate_batch(
+            [asked[index].pieces for index, _ in pairs],
+            target_prefix=[self.target.pieces(hypothesis.ids) for _, hypothesis in pairs],
+            beam_size=1,
+            return_attention=True,
+            max_decoding_length=1 + max((len(hypothesis.ids) for _, hypothesis in pairs), default=0),
+            max_input_length=0,
+            max_batch_size=32,
+        )
+        aligned: dict[int, list[Hypothesis]] = {index: [] for index in indices}
+        placed = iter(results)
+        for index in indices:
+            for hypothesis in found[index]:
+                weights = next(placed).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []
+                places = [max(range(len(row)), key=row.__getitem__) for row in weights]
+                aligned[index].append(replace(hypothesis, alignment=places))
+        for index in indices:
+            found[index] = aligned[index]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A source and its prefix in pieces, and the most tokens that its translation gets."""
+
+    pieces: list[str]
+    prefix: list[str]
+    limit: int
+
+
+def _by_limit(batches: Sequence[list[int]], asked: Sequence[_Asked]) -> list[list[int]]:
+    """The batches cut where the limit changes, as long as that leaves no small ones.
+
+    CTranslate2 has one limit for a batch; what goes beyond its own in there is searched again.
+    """
+    cut: list[list[int]] = []
+    for batch in batches:
+        current: list[int] = []
+        for index in batch:
+            if len(current) >= _FEWEST and asked[index].limit != asked[current[-1]].limit:
+                cut.append(current)
+                current = []
+            current.append(index)
+        cut.append(current)
+    return cut
+
+
+class _NotThere(NmtError):
+    """The folder beside the model cannot be written or is being written."""
+
+
+def _converted(model: Path, *, version: str) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
+    """The folder with CTranslate2's form of a model directory, and what keeps it where it is a temporary one."""
+    folder = model.resolve().with_name(f".{model.resolve().name}.ctranslate2")
+    key = {"conversion": _CONVERSION, "ctranslate2": version, "model": files.sha256(model / MANIFEST)}
+    if _is_of(folder, key):
+        return folder, None
+    loaded = model_directory.load(model, device=torch.device("cpu"), dtype=torch.float32)
+    try:
+        with files.locked(folder, busy="it is being written", error=_NotThere):
+            if _is_of(folder, key):  # since another process has written it, which may be reading it
+                return folder, None
+            with files.new_directory(folder, error=_NotThere) as temporary:
+                ctranslate2_model.write(loaded, temporary, quantization="float32")
+                write_manifest(temporary, key)
+    except _NotThere:
+        kept = tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-")
+        ctranslate2_model.write(loaded, Path(kept.name), quantization="float32")
+        logger.info("converted for CTranslate2, for this once: %s cannot be written", folder.parent)
+        return Path(kept.name), kept
+    logger.info("converted for CTranslate2: %s, which later runs take", folder)
+    return folder, None
+
+
+def _is_of(folder: Path, key: Mapping[str, object]) -> bool:
+    """Whether a folder is there that was written with this key, and its files have their sizes."""
+    try:
+        return verify(folder, error=_NotThere, hint="", hashed=()) == key
+    except (_NotThere, OSError):  # OSError: it is another user's, and not for us to read
+        return False

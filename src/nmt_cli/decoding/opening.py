@@ -1,0 +1,90 @@
+"""An engine by name: which program, on which device, in which precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from nmt_cli.decoding.engine import Engine, engine_name
+from nmt_cli.devices import choose_device, choose_precision, parse_precision
+from nmt_cli.errors import UsageError
+
+
+def open_engine(directories: Sequence[Path], *, engine: str, device: str, precision: str) -> Engine:
+    """The engine `engine` (torch, ctranslate2, auto) with the models of `directories`.
+
+    `device` is auto, cpu, cuda or cuda:N; `precision` auto, fp32, bf16 (torch) or int8 (ctranslate2). UsageError where
+    they do not go together or a package is missing, ModelError where a directory is no model or a damaged one or cannot
+    be expressed, DeviceError where there is no such device.
+    """
+    name = engine_name(engine)
+    if name == "ctranslate2" or (name == "auto" and _is_better_on_this_cpu(directories, device, precision)):
+        return _ctranslate2(directories, device=device, precision=precision)
+    return _torch(directories, device=device, precision=precision)
+
+
+def _is_better_on_this_cpu(directories: Sequence[Path], device: str, precision: str) -> bool:
+    """Whether CTranslate2 is the faster engine in float32, and can translate with these models.
+
+    With AVX-512 and matrices laid out for it torch is, on a CPU (docs/benchmarks); on a GPU it is in any case.
+    """
+    import torch
+
+    from nmt_cli.bundle.config import load_config
+    from nmt_cli.bundle.kinds import require_model
+    from nmt_cli.model.packed_linear import can_pack
+
+    is_float32_on_cpu = choose_device(device).type == "cpu" and precision in ("auto", "fp32")
+    if precision == "int8":
+        return True
+    has_avx512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    if not is_float32_on_cpu or (has_avx512 and can_pack(torch.float32)):
+        return False
+    if len(directories) > 1 or find_spec("ctranslate2") is None:
+        return False
+    require_model(directories[0])
+    return load_config(directories[0]).recipe.model.encoder_window is None
+
+
+def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
+    from nmt_cli.decoding.torch_engine import TorchEngine
+
+    if precision == "int8":
+        raise UsageError(
+            "the engine torch has no int8",
+            where="--precision",
+            hint="add --engine ctranslate2, or take --precision bf16",
+        )
+    choice = parse_precision(precision)
+    chosen = choose_device(device)
+    return TorchEngine.load(
+        directories, device=chosen, precision=choose_precision(choice, device=chosen, training=False)
+    )
+
+
+def _ctranslate2(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
+    from nmt_cli.decoding.ctranslate2_engine import CTranslate2Engine
+
+    if precision == "bf16":
+        raise UsageError(
+            "the engine ctranslate2 has no bf16 on a CPU",
+            where="--precision",
+            hint="take fp32 or int8, or --engine torch",
+        )
+    if precision != "int8":
+        parse_precision(precision)
+    if device not in ("auto", "cpu"):
+        choose_device(device)
+        raise UsageError(
+            "the engine ctranslate2 translates on the CPU",
+            where="--device",
+            hint="take --device cpu, or --engine torch",
+        )
+    if len(directories) > 1:
+        raise UsageError(
+            "the engine ctranslate2 translates with one model, not with several together",
+            where="--model",
+            hint="give one -m, or take --engine torch",
+        )
+    return CTranslate2Engine(directories[0], precision="int8" if precision == "int8" else "fp32")

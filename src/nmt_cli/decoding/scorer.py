@@ -1,0 +1,85 @@
+"""ln P of every next piece of every open hypothesis, by one model or by several together.
+
+Shapes: B sentences, W hypotheses a sentence, R = B * W rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nmt_cli.model.packing import pack
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
+
+# UNK is no word: with byte pieces nothing needs it, and without them it says nothing. The probabilities of what is left
+# are not renormalised, so that they are those of forced scoring.
+NEVER_GENERATED = (PAD, UNK, BOS)
+
+
+class Scorer:
+    """The models over a batch of sources, a step at a time.
+
+    Several models are weighed alike: P is the mean of theirs. Sentences begin with their `prefixes`, whatever the
+    models think of them, and do not end before `min_tokens` pieces. Statistics are float32, whatever the precision.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Transformer],
+        rows: Sequence[Sequence[int]],
+        *,
+        prefixes: Sequence[Sequence[int]],
+        min_tokens: int,
+        device: torch.device,
+    ) -> None:
+        source = pack([[*row, EOS] for row in rows], device=device)
+        self._models = models
+        self._caches = [model.start(model.encode(source), source) for model in models]
+        self._min_tokens = min_tokens
+        longest = max(map(len, prefixes), default=0)
+        # -1 where a sentence is free.
+        self._forced = torch.tensor(
+            [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes], dtype=torch.long, device=device
+        )
+
+    @property
+    def step(self) -> int:
+        """Pieces that each open hypothesis has after the last call of `log_probs`."""
+        return self._caches[0].step
+
+    def log_probs(self, ids: Tensor) -> Tensor:
+        """Natural log-probabilities [R, V] after one more piece ids [R] a row, -inf for what may not follow."""
+        place = self.step
+        each = [
+            model.logits(model.step(ids, cache)).log_softmax(dim=-1, dtype=torch.float32)
+            for model, cache in zip(self._models, self._caches, strict=True)
+        ]
+        together = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
+        if place < self._forced.size(1):
+            return self._restricted(together, self._forced[:, place], place=place)
+        return self._allowed(together, place=place)
+
+    def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
+        """Go on from `rows` [R'] of the present rows, and with `sentences` [B'] only, where some have left."""
+        for cache in self._caches:
+            cache.select(rows=rows, sentences=sentences)
+        if sentences is not None:
+            self._forced = self._forced[sentences]
+
+    def _allowed(self, log_probs: Tensor, *, place: int) -> Tensor:
+        log_probs[:, NEVER_GENERATED] = -torch.inf
+        if place < self._min_tokens:
+            log_probs[:, EOS] = -torch.inf
+        return log_probs
+
+    def _restricted(self, log_probs: Tensor, forced: Tensor, *, place: int) -> Tensor:
+        """Nothing but the forced piece, [B], where there is one."""
+        forced = forced.repeat_interleave(len(log_probs) // len(forced))[:, None]
+        kept = log_probs.gather(1, forced.clamp(min=0))
+        is_forced = forced >= 0
+        log_probs = self._allowed(log_probs, place=place).masked_fill_(is_forced, -torch.inf)
+        return log_probs.scatter_(1, forced.clamp(min=0), kept.where(is_forced, log_probs[:, :1]))

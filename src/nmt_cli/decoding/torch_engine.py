@@ -1,0 +1,107 @@
+"""This project's own engine: searches by models in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from nmt_cli.bundle import directory as model_directory
+from nmt_cli.bundle.directory import LoadedModel
+from nmt_cli.decoding.alignment import align
+from nmt_cli.decoding.batches import Batches
+from nmt_cli.decoding.engine import Details, EngineName
+from nmt_cli.decoding.hypotheses import Hypothesis
+from nmt_cli.decoding.search import Source
+from nmt_cli.devices import Precision, keep_freed_memory
+from nmt_cli.errors import ModelError
+from nmt_cli.model.packed_linear import pack_matrices
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import Tokenizer
+
+
+class TorchEngine:
+    """One model, or several whose probabilities are averaged, in float32 or bf16."""
+
+    name: EngineName = "torch"
+
+    def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: Precision) -> None:
+        self._loaded = loaded
+        self._models = [one.model for one in loaded]
+        self._device = device
+        self._batches = Batches(self._models, device=device)
+        self.precision: str = precision
+        self.device = str(device)
+
+    @classmethod
+    def load(cls, directories: Sequence[Path], *, device: torch.device, precision: Precision) -> TorchEngine:
+        """The engine of model directories, the first of which gives the settings.
+
+        ModelError where one is no model or damaged, and where their vocabularies differ.
+        """
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        loaded = [model_directory.load(path, device=device, dtype=dtype) for path in directories]
+        for path, one in zip(directories[1:], loaded[1:], strict=True):
+            _check_same_vocabulary(loaded[0], one, first_path=directories[0], path=path)
+        if device.type == "cpu":
+            keep_freed_memory()
+            for one in loaded:
+                pack_matrices(one.model)
+        return cls(loaded, device=device, precision=precision)
+
+    @property
+    def source(self) -> Tokenizer:
+        """The source's tokenizer."""
+        return self._loaded[0].source
+
+    @property
+    def target(self) -> Tokenizer:
+        """The target's tokenizer."""
+        return self._loaded[0].target
+
+    @property
+    def decoding(self) -> DecodingConfig:
+        """The first model's own decoding section."""
+        return self._loaded[0].config.recipe.decoding
+
+    @property
+    def max_positions(self) -> int:
+        """The most pieces on a side that all models take."""
+        return min(model.config.max_positions for model in self._models)
+
+    def check(self, config: DecodingConfig) -> None:
+        """Every search can be done."""
+
+    def search(
+        self, sources: Sequence[Source], *, config: DecodingConfig, nbest: int, details: Details
+    ) -> list[list[Hypothesis]]:
+        """The best hypotheses of each source, in input order; of one without pieces the empty one."""
+        found = self._batches.search(sources, config=config, nbest=nbest)
+        return self._aligned(sources, found, config=config) if details.alignment else found
+
+    def _aligned(
+        self, sources: Sequence[Source], found: list[list[Hypothesis]], *, config: DecodingConfig
+    ) -> list[list[Hypothesis]]:
+        pairs = [(source.row, one) for source, ranked in zip(sources, found, strict=True) for one in ranked]
+
+        def align_batch(batch: list[int]) -> list[list[int]]:
+            rows, targets = [pairs[index][0] for index in batch], [pairs[index][1].ids for index in batch]
+            return align(self._models, rows, targets, device=self._device)
+
+        lengths = [len(row) + len(one.ids) if row else 0 for row, one in pairs]
+        none: list[int] = []
+        aligned = iter(self._batches.map(align_batch, lengths, config=config, otherwise=none))
+        return [[replace(one, alignment=next(aligned)) for one in ranked] for ranked in found]
+
+
+def _check_same_vocabulary(first: LoadedModel, other: LoadedModel, *, first_path: Path, path: Path) -> None:
+    for side in ("source", "target"):
+        pieces = [(tokenizer := getattr(one, side)).pieces(range(tokenizer.vocab_size)) for one in (first, other)]
+        if pieces[0] != pieces[1]:
+            raise ModelError(
+                f"{path} has other {side} pieces than {first_path}: models that translate together need one vocabulary",
+                where=str(path),
+                hint="train them on the same prepared data, or translate with one of them",
+            )

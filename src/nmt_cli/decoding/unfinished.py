@@ -1,0 +1,106 @@
+"""The translations of a file before they are complete: what is there, what of, and where to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nmt_cli import files
+from nmt_cli.errors import DataError, UsageError
+
+_BLOCK = 1 << 20
+
+
+class Unfinished:
+    """FILE.partial beside the output, and FILE.partial.json, which says what it is the beginning of.
+
+    A process may be killed at any moment: what counts are the complete lines of FILE.partial.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.path = output.with_name(f"{output.name}.partial")
+        self._record = output.with_name(f"{output.name}.partial.json")
+
+    def begin(self, job: Mapping[str, Any], *, may_replace: bool, rows_are_numbered: bool) -> int:
+        """How many lines of the input are done; what follows the last of them is cut off.
+
+        Where FILE.partial belongs to another `job` it is begun anew if `may_replace`, else UsageError names what
+        differs. With `rows_are_numbered` an input line has several rows that begin with its number, and the last one's
+        may not be all.
+        """
+        known = self._known()
+        if known is not None and known != job:
+            if not may_replace:
+                raise UsageError(
+                    f"{self.path} was begun otherwise: {_differences(known, job)}",
+                    where=str(self.path),
+                    hint="give the command of then to continue it, or add --overwrite to begin anew",
+                )
+            known = None
+        if known is None:
+            self.path.unlink(missing_ok=True)
+            files.write_file(self._record, json.dumps(job, indent=2) + "\n", error=DataError)
+            return 0
+        done, size = _complete_numbered(self.path) if rows_are_numbered else _complete(self.path)
+        os.truncate(self.path, size)
+        return done
+
+    def forget(self) -> None:
+        """Remove the record, once the output is complete or is not to be continued."""
+        self._record.unlink(missing_ok=True)
+
+    def _known(self) -> Mapping[str, Any] | None:
+        """What the record says, where there is one and something was written for it."""
+        try:
+            known = json.loads(self._record.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return known if isinstance(known, dict) and self.path.is_file() else None
+
+
+def identity(path: Path) -> dict[str, Any]:
+    """What a file is known by: its size and its SHA-256, which takes seconds where translating takes hours."""
+    with files.reading_errors(path):
+        return {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
+
+
+def _complete(path: Path) -> tuple[int, int]:
+    """The lines of a file that have an end, and the bytes that they take."""
+    lines = size = place = 0
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            lines += block.count(b"\n")
+            last = block.rfind(b"\n")
+            size = place + last + 1 if last >= 0 else size
+            place += len(block)
+    return lines, size
+
+
+def _complete_numbered(path: Path) -> tuple[int, int]:
+    """The number before that of the last whole row, and where the rows of that one begin."""
+    number = start = place = 0
+    with path.open("rb") as stream:
+        for row in stream:
+            if not row.endswith(b"\n"):
+                break
+            found = int(row.partition(b"\t")[0])
+            if found != number:
+                number, start = found, place
+            place += len(row)
+    return max(0, number - 1), start
+
+
+def _differences(known: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    changed = [
+        f"{name} was {_short(known.get(name))} and is {_short(job.get(name))}"
+        for name in sorted(known.keys() | job.keys())
+        if known.get(name) != job.get(name)
+    ]
+    return "; ".join(changed)
+
+
+def _short(value: Any) -> str:
+    return f"another {'file' if 'bytes' in value else 'one'}" if isinstance(value, dict) else json.dumps(value)

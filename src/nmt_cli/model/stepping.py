@@ -1,0 +1,76 @@
+"""A decoder layer one token at a time, over cached keys and values (sections 3.1 and 3.2.3).
+
+Shapes: B sentences, W hypotheses a sentence, R = B * W rows, S source tokens, N slots of the cache, D d_model, H heads,
+K = d_k, V = d_v.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nmt_cli.model.cache import LayerCache
+from nmt_cli.model.layers import CrossAttention, DecoderLayer, SelfAttention
+
+
+def step_layer(
+    layer: DecoderLayer,
+    x: Tensor,
+    cache: LayerCache,
+    *,
+    positions: Tensor,
+    first_slot: int,
+    past: Tensor | None,
+    source_bias: Tensor | None,
+) -> Tensor:
+    """x [R, D] of one new token a row, at `positions` [R], to [R, D]; its keys and values go into the cache.
+
+    `past` [B, 1, W, N] and `source_bias` [B, 1, 1, S] are added to the scores of attention: 0, or -inf at what a
+    hypothesis does not see.
+    """
+    around = layer.self_attention_residual
+    x = around.leave(x, _self_attention(layer.self_attention, around.enter(x), cache, positions, first_slot, past))
+    around = layer.cross_attention_residual
+    x = around.leave(x, _cross_attention(layer.cross_attention, around.enter(x), cache, source_bias))
+    around = layer.feed_forward_residual
+    return around.leave(x, layer.feed_forward(around.enter(x)))
+
+
+def bias_of(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """0 where `mask` is True and -inf elsewhere, in `dtype`."""
+    if mask is None:
+        return None
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+
+
+def _self_attention(
+    module: SelfAttention, x: Tensor, cache: LayerCache, positions: Tensor, first_slot: int, past: Tensor | None
+) -> Tensor:
+    q, k, v = (_by_sentence(rows, len(cache.cross_keys)) for rows in module._project(x, positions))
+    keys_BHNK, values_BHNV = cache.append(k, v, start=first_slot)
+    out: Tensor = module.output(_mix(q, keys_BHNK, values_BHNV, bias=past))
+    return out
+
+
+def _cross_attention(module: CrossAttention, x: Tensor, cache: LayerCache, source_bias: Tensor | None) -> Tensor:
+    q = _by_sentence(module.q(x).unflatten(-1, (module.heads, module.d_k)), len(cache.cross_keys))
+    out: Tensor = module.output(_mix(q, cache.cross_keys, cache.cross_values, bias=source_bias))
+    return out
+
+
+def _by_sentence(rows: Tensor, num_sentences: int) -> Tensor:
+    """[R, H, K] as [B, H, W, K]."""
+    by_sentence: Tensor = rows.unflatten(0, (num_sentences, -1))
+    return by_sentence.transpose(1, 2)
+
+
+def _mix(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k) + bias) V for q [B, H, W, K], by rows: [R, H * V].
+
+    Plain products: with few queries a sentence, torch's fused kernels take longer, and do not all take a mask.
+    """
+    scores_BHWN = (q * q.size(-1) ** -0.5) @ k.mT
+    if bias is not None:
+        scores_BHWN += bias
+    mixed_BHWV: Tensor = scores_BHWN.softmax(-1) @ v
+    return mixed_BHWV.transpose(1, 2).flatten(0, 1).flatten(1)

@@ -1,0 +1,63 @@
+"""Whether parts of a model are compiled, and what is said where they cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from nmt_cli.errors import DeviceError
+from nmt_cli.model.attention import choose_kernel
+from nmt_cli.recipe.schema import Recipe
+
+# Weights lie end to end in one vector, and layers that share a graph must all find theirs at multiples of 16 bytes.
+_WIDTH_MULTIPLE = 8
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """The function, compiled as a whole when it is first called, for the shapes and numbers that it is called with."""
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why a model that computes in `dtype` on `device` is not compiled; None where it is."""
+    if device.type == "cpu":
+        return "on a CPU"
+    if not recipe.training.compile:
+        return "training.compile is false"
+    model = recipe.model
+    if model.d_model % _WIDTH_MULTIPLE or model.d_ff % _WIDTH_MULTIPLE:
+        return f"d_model or d_ff is no multiple of {_WIDTH_MULTIPLE}"
+    kernel = choose_kernel(device, dtype, d_k=model.d_k, d_v=model.d_v, window=model.encoder_window)
+    return None if kernel == "varlen" else f"with {kernel} attention, shapes change from batch to batch"
+
+
+@contextmanager
+def compiling(device: torch.device) -> Iterator[None]:
+    """A context in which functions are called for the first time: DeviceError where they cannot be compiled."""
+    try:
+        yield
+    except RuntimeError as problem:
+        from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+
+        if not isinstance(problem, TorchDynamoException) or is_out_of_memory(problem):
+            raise
+        reason = problem.inner_exception if isinstance(problem, BackendCompilerFailed) else problem
+        raise DeviceError(
+            f"the model cannot be compiled for {device}",
+            where=str(reason).strip().partition("\n")[0],
+            hint="--no-compile trains without; compiling needs the Triton that came with torch, and a C compiler",
+        ) from problem
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """True where the device's memory did not suffice, or that is what led to the problem."""
+    seen: BaseException | None = problem
+    while seen is not None and not isinstance(seen, torch.OutOfMemoryError):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None

@@ -1,0 +1,199 @@
+"""The batches of the next updates, made by a thread while the device computes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from nmt_cli.dataset.batch import Batch, make_batch
+from nmt_cli.dataset.store import TokenPairs
+from nmt_cli.training.distributed import Ranks
+from nmt_cli.training.order import DataOrder, Update
+
+# On a CPU the thread takes from the cores that compute, and an update lasts long.
+_AHEAD = {"cuda": 3, "cpu": 1}
+# Until Python lets another thread go on. By its own 5 ms, a GPU could be left without work while this thread counts.
+_SWITCH_SECONDS = 0.0005
+# What a thread may take to end: where it is in the middle of a long plan, the process does not wait for it.
+_SECONDS_TO_END = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An update, and this rank's batches of it on its device, each with its place among all micro-batches."""
+
+    update: Update
+    batches: list[tuple[int, Batch]]
+
+
+class Copies(Protocol):
+    """How batches get to the device beside what it computes."""
+
+    is_pinned: bool
+
+    def beside(self) -> AbstractContextManager[None]:
+        """A context for the whole of the thread that copies."""
+
+    def mark(self) -> object:
+        """In the thread: a mark after all copies so far."""
+
+    def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
+        """In the main thread: let what is computed from now on come after the mark, and keep the batches till then."""
+
+
+class Loader:
+    """The updates of a training from where its order stands, in turn; a context that ends its thread.
+
+    The order is the thread's alone from the first `next` on. Where an update was loaded, and no more is taken, nothing
+    is lost: the position that counts is that of the last update taken.
+    """
+
+    def __init__(
+        self, order: DataOrder, data: TokenPairs, ranks: Ranks, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._order, self._data, self._ranks, self._clock = order, data, ranks, clock
+        device = ranks.device
+        self._copies: Copies = SideStream(device) if device.type == "cuda" else NoCopies()
+        self._ahead = _AHEAD[device.type]
+        self._ready: deque[tuple[Loaded, object]] = deque()
+        self._wanted, self._is_closed = 0, False
+        self._problem: BaseException | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self.waited = 0.0
+        """Seconds that `next` has waited for data, in all."""
+        self._switch_seconds = 0.0
+
+    def __enter__(self) -> Loader:
+        self._switch_seconds = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._ready.clear()
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_SECONDS_TO_END)
+        sys.setswitchinterval(self._switch_seconds)
+
+    def next(self, *, num_left: int) -> Loaded:
+        """The next update; at most `num_left`, this one among them, are loaded. Raises what the thread met with."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="nmt-loader", daemon=True)
+            self._thread.start()
+        start = self._clock()
+        with self._changed:
+            self._wanted = min(1 + self._ahead, num_left)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ready or self._problem)
+            if not self._ready:
+                assert self._problem is not None
+                raise self._problem
+            loaded, mark = self._ready.popleft()
+            self._wanted -= 1
+        self.waited += self._clock() - start
+        self._copies.receive(loaded.batches, mark)
+        return loaded
+
+    def _work(self) -> None:
+        try:
+            with self._copies.beside():
+                while self._is_wanted():
+                    loaded = self._load()
+                    mark = self._copies.mark()
+                    with self._changed:
+                        self._ready.append((loaded, mark))
+                        self._changed.notify_all()
+        except BaseException as problem:
+            with self._changed:
+                self._problem = problem
+                self._changed.notify_all()
+
+    def _is_wanted(self) -> bool:
+        """Wait until another update is wanted: True, or none ever will be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or len(self._ready) < self._wanted)
+            return not self._is_closed
+
+    def _load(self) -> Loaded:
+        update = self._order.next()
+        mine = range(self._ranks.rank, len(update.micro), self._ranks.size)
+        return Loaded(update, [(index, self._batch(update, index)) for index in mine if len(update.micro[index])])
+
+    def _batch(self, update: Update, index: int) -> Batch:
+        return make_batch(
+            update.micro[index],
+            self._data,
+            device=self._ranks.device,
+            shape=self._order.shape,
+            pinned=self._copies.is_pinned,
+        )
+
+
+class NoCopies:
+    """Batches are made where they are used."""
+
+    is_pinned = False
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Nothing to set up."""
+        return nullcontext()
+
+    def mark(self) -> object:
+        """Nothing to wait for."""
+        return None
+
+    def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
+        """They are there."""
+
+
+class SideStream:
+    """Batches are copied from pinned memory by a stream of their own."""
+
+    is_pinned = True
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """The thread's device, which is not inherited from the main thread, and its stream."""
+        with torch.cuda.device(self._stream.device), torch.cuda.stream(self._stream):
+            yield
+
+    def mark(self) -> object:
+        """An event on the stream."""
+        return self._stream.record_event()
+
+    def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
+        """The present stream waits for the event; the memory of the batches is not given away before it has used them.
+
+        Pinned memory needs no such care: its allocator sees the copies.
+        """
+        assert isinstance(mark, torch.cuda.Event)
+        present = torch.cuda.current_stream(self._device)
+        present.wait_event(mark)
+        for _, batch in batches:
+            for tensor in _tensors(batch):
+                tensor.record_stream(present)
+
+
+def _tensors(batch: Batch) -> Iterator[Tensor]:
+    for side in (batch.source, batch.target):
+        yield from (side.ids, side.cu_seqlens, side.positions)
+    yield batch.gold

@@ -1,0 +1,166 @@
+"""The benchmarks for a GPU, run small on the CPU, each with a stand-in for the peer's script: one JSON object each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.tiny import RECIPE, parallel_text, prepare_tiny, write_text
+
+TINY = [
+    *("--set", "model.encoder_layers=1", "--set", "model.decoder_layers=1", "--set", "model.d_model=32"),
+    *("--set", "model.d_ff=64", "--set", "model.heads=2", "--set", "model.d_k=16", "--set", "model.d_v=16"),
+]
+PEER_TRAINS = """
+import argparse, json
+parser = argparse.ArgumentParser()
+for name in "src tgt spm size precision device batch-tokens dropout windows updates minutes save".split():
+    parser.add_argument(f"--{name}")
+arguments = parser.parse_args()
+assert arguments.precision == "bf16" and arguments.device == "cpu"
+assert len(open(arguments.src).readlines()) == len(open(arguments.tgt).readlines()) > 0
+print(json.dumps({"windows": [100, 300], "tokens_per_second": 200}))
+"""
+PEER_DECODES = """
+import argparse
+parser = argparse.ArgumentParser()
+for name in "engine model spm input output device runs beam batch precision".split():
+    parser.add_argument(f"--{name}")
+arguments = parser.parse_args()
+open(arguments.output, "w").write(open(arguments.input).read())
+"""
+
+
+def run(repository: Path, folder: Path, *command: str) -> Any:
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+    script, *options = command
+    process = subprocess.run(
+        [sys.executable, str(repository / "benchmarks" / script), *options, "--device", "cpu", "--commit", "abc"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=folder,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Path:
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    (folder / "hf_train.py").write_text(PEER_TRAINS, encoding="utf-8")
+    (folder / "decode.py").write_text(PEER_DECODES, encoding="utf-8")
+    return folder
+
+
+def test_step_rate_tells_rates_shares_ratios_and_costs(repository: Path, tmp_path: Path, peer: Path) -> None:
+    prepare_tiny(tmp_path)
+    result = run(
+        *(repository, tmp_path, "step_rate.py", "--data", "data/tiny", "--size", "base", "--batch-tokens", "300"),
+        *("--source", "tiny-train.en", "--target", "tiny-train.de", "--peer", str(peer / "hf_train.py"), *TINY),
+        *("--rounds", "2", "--windows", "2", "--updates", "2", "--warm-up", "1", "--profile", "profile"),
+        *("--profiled-updates", "2"),
+    )
+    assert result["commit"] == "abc"
+    assert result["torch"]
+    assert result["command"].startswith("python ")
+    assert len(result["nmt"]["windows"]) == len(result["eager"]["windows"]) == 4
+    assert result["peer"] == {"median": 200, "quartiles": [100, 300], "windows": [100, 300, 100, 300]}
+    assert result["ratios"]["times_peer"] == pytest.approx(result["nmt"]["median"] / 200, rel=0.01)
+    assert {name: bar["bar"] for name, bar in result["bars"].items()} == {
+        "share_of_matrix_rate": 0.42,
+        "times_eager": 1.6,
+        "times_peer": 2.5,
+    }
+    assert result["facts"]["nmt"]["padding"] < 0.2
+    assert result["own_products"]["milliseconds_a_step"] > 0
+    assert result["facts"]["nmt"]["not_compiled"]
+    assert "2 updates on cpu" in result["profile"][0]
+    assert (tmp_path / "profile" / "trace.json.gz").exists()
+
+
+def write_metrics(run: Path, nlls: list[float], *, seconds: float) -> None:
+    """The log of a run that was validated every 100 updates, each of so many seconds and 50 tokens."""
+    run.mkdir(parents=True)
+    lines: list[dict[str, Any]] = []
+    for update, nll in zip(range(100, 10_000, 100), nlls, strict=False):
+        lines.append({"event": "train", "update": update, "target_tokens": 5000, "seconds": seconds * update})
+        lines.append({"event": "validation", "update": update, "nll": nll})
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+
+def test_records_tells_when_one_recipe_reaches_the_quality_of_another(repository: Path, tmp_path: Path) -> None:
+    for seed, last in ((1, 2.0), (2, 2.5)):
+        write_metrics(tmp_path / f"runs/base-{seed}", [4.0, 3.0, last, 3.5], seconds=0.1)
+        write_metrics(tmp_path / f"runs/against-{seed}", [3.0, 1.0, 0.5], seconds=0.2)
+    result = run(
+        *(repository, tmp_path, "records.py", "--data", "data/mix", "--updates", "400", "--train", "neither"),
+        *("--folder", "runs", "--seeds", "1,2"),
+    )
+    first, second = result["runs"]
+    assert (first["target_nll"], second["target_nll"]) == (2.0, 2.5)
+    assert first["base"]["to_target"] == {"updates": 300, "tokens": 15_000, "seconds": 30.0}
+    assert first["against"]["to_target"] == {"updates": 150, "tokens": 7500, "seconds": 30.0}
+    assert second["against"]["to_target"] == {"updates": 125, "tokens": 6250, "seconds": 25.0}
+    assert (first["ratio_of_seconds"], first["ratio_of_updates"]) == (1.0, 0.5)
+    assert result["ratio_of_seconds"] == pytest.approx((1 + 25 / 30) / 2, abs=1e-3)
+    assert "| modern | base: 2.250 nats a piece | mix | " in result["row"]
+    assert result["row"].endswith(" | 0.50 | 0.46 | 0.92 | 1,2 | abc |")
+
+
+def test_records_tells_where_a_recipe_never_gets_there_or_was_not_trained(repository: Path, tmp_path: Path) -> None:
+    write_metrics(tmp_path / "runs/base-1", [4.0, 3.0], seconds=0.1)
+    options = ["--data", "data/mix", "--updates", "200", "--train", "neither", "--folder", "runs"]
+    alone = run(repository, tmp_path, "records.py", *options)
+    assert alone["row"] is None
+    assert alone["runs"][0]["against"] is None
+    write_metrics(tmp_path / "runs/against-1", [4.5, 3.5], seconds=0.1)
+    missed = run(repository, tmp_path, "records.py", *options)
+    assert missed["ratio_of_seconds"] is None
+    assert " | 0.33 | never | - | 1 | abc |" in missed["row"]
+
+
+@pytest.mark.slow
+def test_records_trains_both_and_scores_them(repository: Path, tmp_path: Path) -> None:
+    prepare_tiny(tmp_path)
+    for name, factor in (("slow", 0.1), ("fast", 1.0)):
+        text = RECIPE.replace("factor: 0.3", f"factor: {factor}")
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    result = run(
+        *(repository, tmp_path, "records.py", "--data", "data/tiny", "--base", "slow.yaml", "--against", "fast.yaml"),
+        *("--updates", "12", "--validate-every", "3", "--set", "training.precision=fp32"),
+        *("--test-source", "tiny-valid.en", "--test-reference", "tiny-valid.de"),
+    )
+    (pair,) = result["runs"]
+    assert [point[0] for point in pair["base"]["curve"]] == [3, 6, 9, 12]
+    assert pair["target_nll"] == pair["base"]["last"]["nll"]
+    assert pair["against"]["to_target"]["updates"] < 12
+    assert pair["base"]["bleu"] is not None
+
+
+@pytest.mark.slow
+def test_the_race_scores_all_sides(repository: Path, tmp_path: Path, peer: Path) -> None:
+    pairs = parallel_text(420, seed=3)
+    train, valid = write_text(tmp_path / "train", pairs[20:]), write_text(tmp_path / "valid", pairs[:20])
+    small = [part.replace("--set", "--small-set") for part in TINY]
+    result = run(
+        *(repository, tmp_path, "quality_race.py", "--train", train, "--valid", valid, "--test", f"one={valid}"),
+        *("--small-train", train, "--small-valid", valid, "--peer", str(peer), "--minutes", "0.02", "--beam", "2"),
+        *("--vocab-size", "400", "--small-pieces", "400", "--batch-tokens", "300", "--checkpoint-every", "20"),
+        *(*TINY, *small, "--small-set", "training.updates=20", "--small-set", "training.schedule.warmup_updates=5"),
+        *("--small-set", "training.checkpoint_every=5", "--set", "training.max_tokens_per_device=400"),
+    )
+    assert result["ours"]["seconds"] >= 1.2
+    assert set(result["ours"]["bleu"]) == set(result["peer"]["bleu"]) == {"one"}
+    assert result["peer"]["tokens_per_second"] == 200
+    (small_run,) = result["small"]
+    assert small_run["updates"] == 20
+    assert small_run["lower_cased_tokenised_bleu"] >= 0

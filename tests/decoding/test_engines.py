@@ -1,0 +1,275 @@
+"""CTranslate2 as an engine beside our own: the same options and translations, and what it refuses."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt_cli import files
+from nmt_cli.bundle import directory
+from nmt_cli.decoding import ctranslate2_engine
+from nmt_cli.decoding.translator import Translation, Translator
+from nmt_cli.errors import ModelError, UsageError
+from tests.bundle.tiny import save_tiny, tiny_recipe
+from tests.decoding.trained import TEST
+
+LINES = [source for source, _ in TEST[:300]]
+# A line with blanks around it and a blank one.
+LINES[5:7] = ["", f"  {LINES[5]} "]
+
+
+@pytest.fixture(scope="module")
+def ours(trained: Path) -> Translator:
+    return Translator.from_pretrained(trained, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def theirs(trained: Path) -> Translator:
+    pytest.importorskip("ctranslate2")
+    return Translator.from_pretrained(trained, device="cpu", engine="ctranslate2")
+
+
+def assert_close(ours: Translation, theirs: Translation) -> None:
+    assert ours.text == theirs.text
+    assert ours.score == pytest.approx(theirs.score, abs=1e-4)
+    assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-4)
+    assert ours.num_pieces == theirs.num_pieces
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beam": 1},
+        {"beam": 5, "length_penalty": 1.0, "length_penalty_form": "length"},
+        {"length_penalty_form": "none", "batch_tokens": 200},
+        {"max_extra_tokens": 0},
+    ],
+)
+def test_both_engines_give_the_same(ours: Translator, theirs: Translator, options: dict[str, Any]) -> None:
+    pairs = list(zip(ours.translate(LINES, **options), theirs.translate(LINES, **options), strict=True))
+    same = [(one, other) for one, other in pairs if one.text == other.text]
+    # How a search ends is CTranslate2's own: a hypothesis that would have won may not be finished.
+    assert len(same) >= 0.99 * len(pairs)
+    for one, other in same:
+        assert_close(one, other)
+    assert pairs[5] == (Translation("", 0.0, 0.0, 0),) * 2
+
+
+def test_lists_words_and_alignments_are_the_same(ours: Translator, theirs: Translator) -> None:
+    lines = LINES[:60]
+    options: dict[str, Any] = {"nbest": 2, "word_scores": True, "alignments": True}
+    num_same = 0
+    for one, other in zip(ours.translate(lines, **options), theirs.translate(lines, **options), strict=True):
+        if [one.text, *(alternative.text for alternative in one.alternatives)] != [
+            other.text,
+            *(alternative.text for alternative in other.alternatives),
+        ]:
+            continue
+        num_same += 1
+        for a, b in zip((one, *one.alternatives), (other, *other.alternatives), strict=True):
+            assert_close(a, b)
+            assert a.word_log_probs == pytest.approx(b.word_log_probs, abs=1e-4)
+            assert a.alignment == b.alignment
+            assert len(a.word_log_probs) == (len(a.text.split()) + 1 if a.text else 0)
+    assert num_same >= 57
+
+
+def test_prefixes_are_forced_by_both(ours: Translator, theirs: Translator) -> None:
+    lines = LINES[10:40]
+    prefixes = [" ".join(target.split()[: number % 3]) for number, (_, target) in enumerate(TEST[10:40])]
+    pairs = list(zip(ours.translate(lines, prefixes=prefixes), theirs.translate(lines, prefixes=prefixes), strict=True))
+    assert all(one.text.startswith(prefix) for (one, _), prefix in zip(pairs, prefixes, strict=True))
+    assert sum(one.text == other.text for one, other in pairs) >= 29
+    for one, other in pairs:
+        if one.text == other.text:
+            assert_close(one, other)
+
+
+def test_min_tokens_hold_for_both(ours: Translator, theirs: Translator) -> None:
+    for translator in (ours, theirs):
+        found = translator.translate(LINES[:10], min_tokens=25)
+        assert all(not one.text or one.num_pieces >= 25 for one in found)
+
+
+def test_limits_are_each_sentences_own_in_ctranslate2(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 2})
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
+    lines = ["the sea", "a small house stands by the old sea", "Haus", "the old sea"] * 3
+    by_torch, by_ctranslate2 = (
+        Translator.from_pretrained(tmp_path / "model", device="cpu", engine=engine).translate(lines)
+        for engine in ("torch", "ctranslate2")
+    )
+    # A random model ends nothing: all is cut, at its own length.
+    for one, other in zip(by_torch, by_ctranslate2, strict=True):
+        assert_close(one, other)
+
+
+def test_int8_is_near(ours: Translator, trained: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    quantised = Translator.from_pretrained(trained, device="cpu", engine="ctranslate2", precision="int8")
+    assert (quantised.engine, quantised.precision, quantised.device) == ("ctranslate2", "int8", "cpu")
+    pairs = list(zip(ours.translate(LINES[:100]), quantised.translate(LINES[:100]), strict=True))
+    assert sum(one.text == other.text for one, other in pairs) >= 80
+
+
+def test_a_model_is_converted_once_and_anew_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("ctranslate2")
+    path = tmp_path / "model"
+    save_tiny(path, spm_folder=tmp_path)
+    texts = []
+    with caplog.at_level(logging.INFO, logger="nmt_cli"):
+        for seed in (1, 1, 2):
+            if seed == 2:
+                save_tiny(path, spm_folder=tmp_path, seed=seed, overwrite=True)
+            translator = Translator.from_pretrained(path, engine="ctranslate2")
+            texts.append(translator.translate(["the old sea"])[0].text)
+    told = f"converted for CTranslate2: {tmp_path / '.model.ctranslate2'}, which later runs take"
+    assert [record.getMessage() for record in caplog.records] == [told, told]
+    assert texts[0] == texts[1] != texts[2]
+    # Our own engine does not mind what lies beside the model.
+    assert Translator.from_pretrained(path, device="cpu").translate(["the old sea"])[0].text == texts[2]
+
+
+def test_a_copy_that_another_process_has_just_made_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one may be reading it: replaced under its eyes, its files would be missing for a moment."""
+    pytest.importorskip("ctranslate2")
+    path, copy = tmp_path / "model", tmp_path / ".model.ctranslate2" / "model.bin"
+    save_tiny(path, spm_folder=tmp_path)
+    load = directory.load
+    written: list[int] = []
+
+    def load_late(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        Translator.from_pretrained(path, engine="ctranslate2")
+        written.append(copy.stat().st_ino)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(directory, "load", load_late)
+    assert Translator.from_pretrained(path, engine="ctranslate2").translate(["the old sea"])[0].text
+    assert written == [copy.stat().st_ino]
+
+
+def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    texts = []
+    for _ in range(2):
+        translator = Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
+        texts.append(translator.translate(["the old sea"])[0].text)
+        copy = tmp_path / ".model.ctranslate2" / "model.bin"
+        copy.write_bytes(copy.read_bytes()[:-9])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
+def test_a_translation_may_take_all_positions(tmp_path: Path, positions: str) -> None:
+    pytest.importorskip("ctranslate2")
+    recipe = tiny_recipe(
+        model={"positions": positions, "max_positions": 32}, decoding={"beam": 2, "max_extra_tokens": 20}
+    )
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
+    options: dict[str, Any] = {"word_scores": True, "alignments": True, "min_tokens": 40}
+    lines = ["Haus am alten Meer", "the"]
+    by_torch, by_ctranslate2 = (
+        Translator.from_pretrained(tmp_path / "model", device="cpu", engine=engine).translate(lines, **options)
+        for engine in ("torch", "ctranslate2")
+    )
+    assert by_torch[0].num_pieces == 32
+    for one, other in zip(by_torch, by_ctranslate2, strict=True):
+        assert_close(one, other)
+        assert one.alignment == other.alignment
+        assert one.alignment
+        assert sum(one.word_log_probs) == pytest.approx(one.log_prob, abs=1e-4)
+
+
+def test_a_folder_that_cannot_be_written_is_made_do_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("ctranslate2")
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise ctranslate2_engine._NotThere("no", hint="")
+
+    monkeypatch.setattr(files, "new_directory", refuse)
+    with caplog.at_level(logging.INFO, logger="nmt_cli"):
+        translator = Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
+    assert translator.translate(["the old sea"])[0].text
+    message = f"converted for CTranslate2, for this once: {tmp_path} cannot be written"
+    assert [record.getMessage() for record in caplog.records] == [message]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "shared.spm"]
+
+
+def test_what_ctranslate2_cannot_do_is_refused(tmp_path: Path, theirs: Translator, trained: Path) -> None:
+    with pytest.raises(UsageError, match="draws no samples") as error:
+        theirs.translate(["a"], samples=2)
+    assert (error.value.where, error.value.hint) == ("--samples", "leave it out, or take --engine torch")
+    with pytest.raises(UsageError, match="with one model, not with several") as error:
+        Translator.from_pretrained([trained, trained], engine="ctranslate2")
+    assert error.value.hint == "give one -m, or take --engine torch"
+    with pytest.raises(UsageError, match="no bf16 on a CPU") as error:
+        Translator.from_pretrained(trained, engine="ctranslate2", precision="bf16")
+    assert error.value.hint == "take fp32 or int8, or --engine torch"
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
+    with pytest.raises(ModelError, match="no restricted self-attention in the encoder") as model_error:
+        Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
+    assert model_error.value.hint == "translate with nmt decode --engine torch, which has it"
+    assert not (tmp_path / ".model.ctranslate2").exists()
+    with pytest.raises(UsageError, match="no precision called 'int4'"):
+        Translator.from_pretrained(trained, engine="ctranslate2", precision="int4")
+
+
+def test_without_the_package_the_line_to_install_it_is_told(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(UsageError, match="the package ctranslate2 is not installed") as error:
+        Translator.from_pretrained(trained, engine="ctranslate2")
+    assert error.value.hint == 'pip install "nmt-cli[export]", or pip install ctranslate2'
+    assert Translator.from_pretrained(trained, engine="auto", device="cpu").translate(LINES[:1])[0].text
+
+
+def test_auto_is_the_faster_engine_in_float32(trained: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def engine(*paths: Path, **options: str) -> str:
+        return Translator.from_pretrained(paths, engine="auto", device="cpu", **options).engine
+
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert engine(trained) == "torch"
+    assert engine(trained, precision="int8") == "ctranslate2"
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert engine(trained) == "ctranslate2"
+    assert engine(trained, precision="bf16") == "torch"
+    assert engine(trained, trained) == "torch"
+    save_tiny(tmp_path / "window", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
+    assert engine(tmp_path / "window") == "torch"
+
+
+def test_models_of_different_vocabularies_do_not_translate_together(tmp_path: Path, trained: Path) -> None:
+    save_tiny(tmp_path / "other", spm_folder=tmp_path)
+    with pytest.raises(ModelError, match="has other source pieces than") as error:
+        Translator.from_pretrained([trained, tmp_path / "other"], device="cpu")
+    assert error.value.where == str(tmp_path / "other")
+    assert error.value.hint == "train them on the same prepared data, or translate with one of them"
+
+
+def test_models_of_one_vocabulary_translate_together(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("first", "second")]
+    for seed, path in enumerate(paths, 1):
+        save_tiny(path, spm_folder=tmp_path, seed=seed)
+    lines = ["the old sea", "a small house"]
+    texts = [
+        [one.text for one in Translator.from_pretrained(chosen, device="cpu").translate(lines)]
+        for chosen in (paths, paths[:1], paths[1:])
+    ]
+    assert texts[0] != texts[1]
+    assert texts[1] != texts[2]
+    shutil.rmtree(paths[1])
+    with pytest.raises(ModelError, match="there is no model directory"):
+        Translator.from_pretrained(paths, device="cpu")

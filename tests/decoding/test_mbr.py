@@ -1,0 +1,62 @@
+"""Minimum Bayes risk against sums written out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+
+from nmt_cli.decoding.mbr import expected_utilities, relative_probabilities
+from nmt_cli.decoding.translator import Translator
+from nmt_cli.errors import UsageError
+from tests.decoding.trained import TEST
+
+TEXTS = ["the old sea is cold", "the old sea was cold", "a house", "the old sea is cold"]
+
+
+def test_utility_is_the_weighed_mean_over_all_candidates() -> None:
+    weights = [0.5, 0.25, 0.125, 1.0]
+    chrf = expected_utilities(TEXTS, weights, utility="chrf")
+    bleu = expected_utilities(TEXTS, weights, utility="bleu")
+    for place, text in enumerate(TEXTS):
+        by_chrf = [sacrebleu.sentence_chrf(text, [other]).score for other in TEXTS]
+        by_bleu = [sacrebleu.sentence_bleu(text, [other]).score for other in TEXTS]
+        for ours, each in ((chrf, by_chrf), (bleu, by_bleu)):
+            expected = sum(w * value for w, value in zip(weights, each, strict=True)) / sum(weights)
+            assert ours[place] == pytest.approx(expected)
+    assert max(chrf) == chrf[0] == chrf[3]
+    assert relative_probabilities([-1000.0, -1000.0 - 0.6931471805599453]) == pytest.approx([1.0, 0.5])
+
+
+@pytest.mark.parametrize("options", [{"beam": 6}, {"samples": 8, "seed": 3}])
+def test_the_chosen_one_has_the_highest_utility(trained: Path, options: dict[str, Any]) -> None:
+    translator = Translator.from_pretrained(trained, device="cpu")
+    lines = ["", *(source for source, _ in TEST[:8])]
+    number = options.get("beam") or options["samples"]
+    lists = translator.translate(lines, nbest=number, **options)
+    chosen = translator.translate(lines, mbr="chrf", nbest=2, **options)
+    assert chosen[0] == lists[0]
+    for ranked, best in zip(lists[1:], chosen[1:], strict=True):
+        candidates = [ranked, *ranked.alternatives]
+        weights = (
+            [1.0] * number if "samples" in options else relative_probabilities([one.log_prob for one in candidates])
+        )
+        utilities = expected_utilities([one.text for one in candidates], weights, utility="chrf")
+        assert best.utility == pytest.approx(max(utilities))
+        assert best.text == candidates[utilities.index(max(utilities))].text
+        assert len(best.alternatives) == 1
+        assert best.alternatives[0].utility is not None
+        assert best.utility is not None
+        assert best.alternatives[0].utility <= best.utility
+
+
+def test_mbr_needs_a_known_utility_and_several_candidates(trained: Path) -> None:
+    translator = Translator.from_pretrained(trained, device="cpu")
+    with pytest.raises(UsageError, match="no utility called 'comet'") as error:
+        translator.translate([], mbr="comet")
+    assert error.value.hint == "take chrf or bleu"
+    with pytest.raises(UsageError, match="chooses among several translations of a line, and there is one") as error:
+        translator.translate([], mbr="chrf", beam=1)
+    assert error.value.hint == "add --beam 8, or --samples 32"

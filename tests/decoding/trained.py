@@ -1,0 +1,34 @@
+"""A model trained for some seconds on sentences of a made-up language: it translates well, though not perfectly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.training.tiny import parallel_text, prepare_tiny, train
+
+PAIRS = parallel_text(1900, seed=3)
+TEST, TRAIN = PAIRS[:500], PAIRS[500:]
+SETTINGS = {
+    "training.updates": 200,
+    "training.batch_tokens": 1500,
+    "training.max_tokens_per_device": 1600,
+    "training.schedule.factor": 1.0,
+    "training.schedule.warmup_updates": 50,
+    "training.checkpoint_every": 200,
+    "training.log_every": 100,
+    "validation.every": 200,
+    "model.d_model": 64,
+    "model.d_ff": 128,
+    "model.heads": 4,
+    "model.dropout": 0.0,
+    "averaging.last": 1,
+    "decoding.beam": 4,
+    "decoding.max_extra_tokens": 20,
+}
+
+
+def train_model(folder: Path) -> Path:
+    """The directory of the trained model."""
+    data = prepare_tiny(folder, train=TRAIN, valid=TEST[:20])
+    assert train(data, folder / "run", *(f"{key}={value}" for key, value in SETTINGS.items())) == 0
+    return folder / "run" / "model"

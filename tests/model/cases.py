@@ -1,0 +1,62 @@
+"""Sentences of several lengths that attend to themselves or to others, all, the past, or their neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from nmt_cli.model.attention import attend
+from nmt_cli.model.packing import pack
+from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Lengths of the sentences on both sides, what `attend` is told, and what that means."""
+
+    q_lengths: list[int]
+    k_lengths: list[int]
+    is_causal: bool
+    window: int | None
+    sees: Sees
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, device: torch.device = CPU) -> Tensor:
+        queries, keys = (
+            pack([[0] * length for length in lengths], device=device) for lengths in (self.q_lengths, self.k_lengths)
+        )
+        return attend(q, k, v, queries=queries, keys=keys, is_causal=self.is_causal, window=self.window)
+
+    def by_loops(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q_bounds, k_bounds = ([0, *accumulate(lengths)] for lengths in (self.q_lengths, self.k_lengths))
+        return packed_attention(q, k, v, q_bounds=q_bounds, k_bounds=k_bounds, sees=self.sees)
+
+    def inputs(self, *, d_k: int, d_v: int) -> list[Tensor]:
+        """q, k, v in float64 with three heads."""
+        generator = torch.Generator().manual_seed(1)
+        shapes = [(sum(self.q_lengths), d_k), (sum(self.k_lengths), d_k), (sum(self.k_lengths), d_v)]
+        return [
+            torch.randn(tokens, 3, width, dtype=torch.float64, generator=generator).requires_grad_()
+            for tokens, width in shapes
+        ]
+
+
+CASES = {
+    "self": Case([4, 1, 6], [4, 1, 6], False, None, sees_all),
+    "self, equal lengths": Case([4, 4, 4], [4, 4, 4], False, None, sees_all),
+    "cross": Case([4, 1, 6], [3, 5, 2], False, None, sees_all),
+    "causal": Case([4, 1, 6], [4, 1, 6], True, None, sees_the_past),
+    "window 1": Case([4, 1, 6], [4, 1, 6], False, 1, sees_neighbours(1)),
+    "window 3": Case([4, 1, 6], [4, 1, 6], False, 3, sees_neighbours(3)),
+    "window 4": Case([4, 1, 6], [4, 1, 6], False, 4, sees_neighbours(4)),
+}
+
+
+def gradients(out: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Those of a sum with weights that are all different."""
+    weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64, device=out.device).view(out.shape)
+    return torch.autograd.grad((out.double() * weights).sum(), inputs)

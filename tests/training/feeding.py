@@ -1,0 +1,62 @@
+"""Updates of the tiny training without its loop: recipes, batches of one shape, and updaters to be given them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from nmt_cli.dataset.batch import Batch, make_batch
+from nmt_cli.dataset.rows import Rows
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.devices import Precision
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.distributed import Ranks
+from nmt_cli.training.initial import build_model
+from nmt_cli.training.order import DataOrder, Update
+from nmt_cli.training.update import Updater, UpdateResult
+from tests.training.tiny import RECIPE
+
+MAX_TOKENS = 320
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The updates of a recipe on prepared data, two micro-batches each, but for the last of an epoch: 8 updates."""
+
+    recipe: Recipe
+    data: PreparedData
+    order: DataOrder
+    device: torch.device
+
+    def updater(self, precision: Precision) -> Updater:
+        """A new one, always with the same weights."""
+        torch.manual_seed(1)
+        model = build_model(self.recipe, self.data).to(self.device)
+        return Updater(self.recipe, model, precision=precision, ranks=Ranks(0, 1, self.device))
+
+    def batch(self, rows: Rows) -> Batch:
+        return make_batch(rows, self.data.split("train"), device=self.device, shape=self.order.shape, pinned=False)
+
+    def updates(self, number: int) -> Iterator[tuple[int, Update]]:
+        """The first updates with their numbers."""
+        self.order.move_to(epoch=0, index=0)
+        for place in range(1, number + 1):
+            yield place, self.order.next()
+
+    def give(self, updater: Updater, number: int, update: Update) -> UpdateResult:
+        """Let an updater take an update."""
+        batches = [(index, self.batch(rows)) for index, rows in enumerate(update.micro) if len(rows)]
+        return updater.update(batches, number=number, num_micro=len(update.micro), target_tokens=update.target_tokens)
+
+
+def feed(data: PreparedData, folder: Path, *settings: str, device: str = "cpu") -> Feed:
+    """The tiny recipe with two layers in the encoder, without dropout, changed by settings."""
+    file = folder / "tiny.yaml"
+    file.write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(file, overrides=["model.encoder_layers=2", "model.dropout=0", *settings])
+    order = DataOrder(data, recipe, world_size=1, max_tokens=MAX_TOKENS, fallback=folder)
+    return Feed(recipe, data, order, torch.device(device))

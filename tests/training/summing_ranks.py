@@ -1,0 +1,99 @@
+"""Two ranks that sum the gradients of a small model: `python -m tests.training.summing_ranks FILE`, started for each.
+
+The first writes what came of it to FILE as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from nmt_cli.devices import Precision
+from nmt_cli.errors import NmtError
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.training import weights as weights_module
+from nmt_cli.training.distributed import Ranks, join
+from nmt_cli.training.reduction import GradientSum
+from nmt_cli.training.weights import MasterWeights
+from tests.reference.models import logits_of, random_model, random_pairs, tiny_config
+
+VOCAB = 21
+MICRO = 4
+_ELEMENTS = 300  # of a bucket: a small model has many
+
+
+def small_model() -> Transformer:
+    """The same on every rank: tied embeddings, two layers a side."""
+    config = tiny_config(encoder_layers=2, decoder_layers=2)
+    return random_model(config, vocab=VOCAB, seed=1, dtype=torch.float32).train()
+
+
+def backward(model: Transformer, index: int) -> None:
+    """The backward pass of micro-batch `index`."""
+    logits = torch.cat(logits_of(model, random_pairs([(4, 3), (2, 5)], vocab=VOCAB, seed=index)))
+    logits.float().log_softmax(-1)[:, 5].sum().backward()
+
+
+def main() -> None:
+    """Sum in each precision with an even and an uneven share, then lose the second rank."""
+    ranks = join("cpu")
+    results: dict[str, object] = {}
+    for precision in ("fp32", "bf16"):
+        for wire in ("fp32", "bf16"):
+            for num_micro in (MICRO, MICRO - 1):
+                gradients, begun = _summed(ranks, precision, wire, num_micro=num_micro)
+                results[f"{precision} {wire} {num_micro}"] = {"gradients": gradients.tolist(), "begun": begun}
+    ranks.wait()
+    results["lost"] = _lose(ranks)
+    if ranks.is_first:
+        Path(sys.argv[1]).write_text(json.dumps(results), encoding="utf-8")
+    os._exit(0)
+
+
+def _summed(ranks: Ranks, precision: Precision, wire: Precision, *, num_micro: int) -> tuple[Tensor, list[int]]:
+    """The summed gradients, and how many buckets were begun within the backward pass, of how many."""
+    model = small_model()
+    with patch.object(weights_module, "BUCKET_ELEMENTS", _ELEMENTS):
+        weights = MasterWeights(model, precision=precision)
+    mine = [index for index in range(ranks.rank, MICRO, ranks.size) if index < num_micro]
+    last = MICRO - ranks.size + ranks.rank
+    for index in mine:
+        if index != last:
+            backward(model, index)
+            weights.collect()
+    begun: list[int] = []
+    finish = GradientSum.finish
+
+    def noted(self: GradientSum) -> None:
+        begun.extend([len(self._begun), len(self._parts)])
+        finish(self)
+
+    with patch.object(GradientSum, "finish", noted), weights.summing(ranks, precision=wire):
+        if last in mine:
+            backward(model, last)
+    return weights.gradients, begun
+
+
+def _lose(ranks: Ranks) -> list[str]:
+    """What the first rank is told when the second ends in the middle of a backward pass."""
+    model = small_model()
+    with patch.object(weights_module, "BUCKET_ELEMENTS", _ELEMENTS):
+        weights = MasterWeights(model, precision="bf16")
+    if not ranks.is_first:
+        os._exit(0)
+    try:
+        with weights.summing(ranks, precision="fp32"):
+            backward(model, 0)
+    except NmtError as error:
+        return [type(error).__name__, error.message, error.hint]
+    return []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Compiled training on the CPU, with torch's variable-length operator: the path that a GPU takes.
+
+One test compiles with torch's own compiler, in about half a minute where nothing is in its cache; others only trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from nmt_cli.dataset.batch import Batch
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.devices import Precision
+from nmt_cli.errors import DeviceError
+from nmt_cli.model import attention
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.training import loss, objective, update
+from nmt_cli.training.compiling import reason_not_to_compile
+from nmt_cli.training.distributed import Ranks
+from nmt_cli.training.objective import gradients_by_columns
+from nmt_cli.training.plan_line import plan_in_words
+from nmt_cli.training.update import Updater
+from tests.reference.varlen import register
+from tests.training.feeding import Feed, feed
+from tests.training.tiny import RECIPE, train
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Attention by torch's variable-length operator, and layers compiled on the CPU, of which nothing remains."""
+    register()
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
+    monkeypatch.setattr(update, "CudaGraphs", lambda device: run_again)
+    monkeypatch.setattr(update, "reason_not_to_compile", lambda recipe, **_: None)
+    yield
+    torch.compiler.reset()
+
+
+def run_again(function: Callable[[], None]) -> Callable[[], None]:
+    """In place of a CUDA graph the function itself."""
+    return function
+
+
+def tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what is compiled be traced, forward and backward, and run as traced."""
+    trace = partial(torch.compile, fullgraph=True, dynamic=False, backend="aot_eager")
+    monkeypatch.setattr(objective, "compiled", trace)
+
+
+def plain_updater(given: Feed, monkeypatch: pytest.MonkeyPatch, *, precision: Precision) -> Updater:
+    with monkeypatch.context() as patch:
+        patch.setattr(update, "reason_not_to_compile", lambda recipe, **_: "to compare with")
+        return given.updater(precision)
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_compiled_training_is_the_training_itself_and_is_compiled_once(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss, "_CPU_ELEMENTS", 128 * 408)  # so that the loss takes two blocks of rows and a rest
+    given = feed(prepared, tmp_path, "model.encoder_layers=3", "model.decoder_layers=2")
+    plain, compiled = plain_updater(given, monkeypatch, precision="fp32"), given.updater("fp32")
+    counters.clear()
+    compiled.warm_up([given.batch(given.order.full), given.batch(given.order.longest)])
+    # The encoder's layers, the decoder's layers, embeddings of each side, the loss of a block and of the rest.
+    assert counters["stats"]["unique_graphs"] == 6
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for number, each in given.updates(10):
+            ours, theirs = given.give(compiled, number, each), given.give(plain, number, each)
+            # float32 rounds at 6e-8; losses are sums of some 500 terms near 5, added in another order.
+            assert ours.smoothed == pytest.approx(theirs.smoothed, rel=1e-5)
+            assert ours.nll == pytest.approx(theirs.nll, rel=1e-5)
+            assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=1e-4)
+            torch.testing.assert_close(compiled.weights.values, plain.weights.values, rtol=0, atol=2e-5)
+        # A validation runs the model itself, with shapes of its own.
+        assert compiled.model.eval().encode(given.batch(given.order.full).source).isfinite().all()
+    assert counters["stats"]["unique_graphs"] == 6
+
+
+VARIANTS = {
+    "modern": (
+        "model.norm=pre",
+        "model.norm_type=rms",
+        "model.activation=swiglu",
+        "model.positions=rotary",
+        "model.encoder_window=9",
+    ),
+    "learned": ("model.positions=learned", "model.attention_bias=true", "model.output_bias=true"),
+}
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_can_be_traced_and_fits_all_batches(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tracing(monkeypatch)
+    given = feed(prepared, tmp_path, *VARIANTS[name])
+    plain, compiled = plain_updater(given, monkeypatch, precision="bf16"), given.updater("bf16")
+    compiled.warm_up([given.batch(given.order.full)])
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for number, each in given.updates(2):
+            ours, theirs = given.give(compiled, number, each), given.give(plain, number, each)
+            # bf16 keeps 8 bits; losses are sums of some 500 terms whose errors differ in sign.
+            assert ours.smoothed == pytest.approx(theirs.smoothed, rel=2e-3)
+            assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=2e-2)
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracing(monkeypatch)
+    monkeypatch.setattr("nmt_cli.model.dropout._BITS", {})  # masks by torch's own dropout, as on a GPU
+    given = feed(prepared, tmp_path, "model.dropout=0.3")
+    updater, batch = given.updater("fp32"), given.batch(given.order.full)
+    keys = [(1, 0), (1, 1), (2, 0), (1, 0)]
+    losses = [float(updater.accumulate(batch, key=key, target_tokens=1, is_last=False).smoothed) for key in keys]
+    assert losses[0] == losses[3]
+    assert len(set(losses)) == 3
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_longer_sentences_need_the_layers_compiled_once_more_and_nothing_else(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracing(monkeypatch)
+    given = feed(prepared, tmp_path)
+    updater, batch = given.updater("fp32"), given.batch(given.order.full)
+    longer = Batch(replace(batch.source, bound=512), replace(batch.target, bound=512), batch.gold)
+    counters.clear()
+    updater.warm_up([batch])
+    before = counters["stats"]["unique_graphs"]
+    updater.warm_up([longer])
+    assert counters["stats"]["unique_graphs"] == before + 2
+    with torch.compiler.set_stance("fail_on_recompile"):
+        updater.warm_up([batch, longer, batch])
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_a_compiler_that_fails_is_an_error_with_a_way_out(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(graph: object, inputs: object) -> Callable[..., object]:
+        raise RuntimeError("Cannot find a working triton installation.\nMore about it.")
+
+    broken_compile = partial(torch.compile, fullgraph=True, dynamic=False, backend=broken)
+    monkeypatch.setattr(objective, "compiled", broken_compile)
+    given = feed(prepared, tmp_path)
+    with pytest.raises(DeviceError) as caught:
+        given.updater("fp32").warm_up([given.batch(given.order.full)])
+    assert caught.value.message == "the model cannot be compiled for cpu"
+    assert caught.value.where == "Cannot find a working triton installation."
+    assert caught.value.hint.startswith("--no-compile trains without")
+    assert caught.value.exit_code == 6
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_memory_that_is_missing_while_compiling_is_told_as_that(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def greedy(graph: object, inputs: object) -> Callable[..., object]:
+        raise torch.OutOfMemoryError
+
+    greedy_compile = partial(torch.compile, fullgraph=True, dynamic=False, backend=greedy)
+    monkeypatch.setattr(objective, "compiled", greedy_compile)
+    given = feed(prepared, tmp_path)
+    with pytest.raises(DeviceError, match=r"^the memory of cpu does not hold a micro-batch"):
+        given.updater("fp32").warm_up([given.batch(given.order.full)])
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "settings", "reason"),
+    [
+        (CUDA, torch.bfloat16, (), None),
+        (CUDA, torch.bfloat16, ("training.compile=false",), "training.compile is false"),
+        (CUDA, torch.float32, (), "with sdpa attention, shapes change from batch to batch"),
+        (CUDA, torch.bfloat16, ("model.d_v=32",), "with sdpa attention, shapes change from batch to batch"),
+        (CUDA, torch.bfloat16, ("model.d_ff=60",), "d_model or d_ff is no multiple of 8"),
+        (CPU, torch.bfloat16, (), "on a CPU"),
+    ],
+)
+def test_what_is_not_compiled_has_a_reason(
+    tmp_path: Path, device: torch.device, dtype: torch.dtype, settings: tuple[str, ...], reason: str | None
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(tmp_path / "tiny.yaml", overrides=settings)
+    assert reason_not_to_compile(recipe, device=device, dtype=dtype) == reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("vocab", "rows"), [(20, 20), (37, 64)])
+def test_gradients_by_columns_are_torchs(vocab: int, rows: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = (torch.randn(9, rows, generator=generator) * 4).to(dtype)
+    gold = torch.randint(1, vocab, (9,), generator=generator)
+    gold[6:] = 0  # empty slots
+    exact = logits[:6, :vocab].double().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(exact, gold[:6], label_smoothing=0.1, reduction="sum")
+    expected.backward()
+    smoothed, nll = gradients_by_columns(logits, gold, vocab, 0.1)
+    assert smoothed.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert nll.item() == pytest.approx(nll_of(exact, gold[:6]).item(), rel=1e-6)
+    assert exact.grad is not None
+    # float32 knows logsumexp, below 20, to 1e-6; in bf16 gradients below 1 are rounded at 2^-9.
+    tolerance = 3e-6 if dtype == torch.float32 else 2**-9
+    torch.testing.assert_close(logits[:6, :vocab].double(), exact.grad, rtol=0, atol=tolerance)
+    assert not logits[6:].any()
+    assert not logits[:, vocab:].any()
+
+
+def nll_of(logits: Tensor, gold: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(logits, gold, reduction="sum")
+
+
+@pytest.mark.parametrize(
+    ("device", "reason", "expected"),
+    [
+        (CUDA, None, "on cuda in bf16 with varlen attention, compiled;"),
+        (CUDA, "training.compile is false", "with varlen attention, not compiled (training.compile is false);"),
+        (CPU, "on a CPU", "on cpu in bf16 with products attention;"),
+    ],
+)
+def test_the_first_line_of_a_training_on_a_gpu_says_whether_it_is_compiled(
+    prepared: PreparedData, tmp_path: Path, device: torch.device, reason: str | None, expected: str
+) -> None:
+    given = feed(prepared, tmp_path)
+    updater = given.updater("bf16")
+    updater.reason_not_to_compile = reason
+    line = plan_in_words(given.recipe, updater, Ranks(0, 1, device), precision="bf16", max_tokens=320)
+    assert expected in line
+
+
+def test_no_compile_is_a_setting_that_may_change_between_two_starts(prepared: PreparedData, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, "training.updates=1", no_compile=True) == 0
+    assert load_recipe(run / "recipe.yaml", overrides=()).training.compile is False
+    assert train(prepared, run, "training.updates=2") == 0
+    assert load_recipe(run / "recipe.yaml", overrides=()).training.compile is True

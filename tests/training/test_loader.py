@@ -1,0 +1,227 @@
+"""Batches made ahead by a thread: the same, in the same order, no more than are needed, and no thread is left."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli.dataset.batch import Batch, make_batch
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import DataError
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.training import loader as loader_module
+from nmt_cli.training.distributed import Ranks
+from nmt_cli.training.loader import Loaded, Loader
+from nmt_cli.training.order import DataOrder, Update
+from tests.training.tiny import RECIPE, events, prepare_tiny, stopped_after, train
+
+CPU = torch.device("cpu")
+ALONE = Ranks(0, 1, CPU)
+
+
+class FakeClock:
+    """Seconds that only the test moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def order_of(data: PreparedData, folder: Path, *, world_size: int = 1) -> DataOrder:
+    (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(folder / "tiny.yaml")
+    return DataOrder(data, recipe, world_size=world_size, max_tokens=320, fallback=folder / "not-needed")
+
+
+def loader_of(data: PreparedData, folder: Path, *, ranks: Ranks = ALONE, clock: FakeClock | None = None) -> Loader:
+    order = order_of(data, folder, world_size=ranks.size)
+    return Loader(order, data.split("train"), ranks, clock=clock or FakeClock())
+
+
+def numbers(loaded: Loaded) -> list[tuple[int, list[int], list[int]]]:
+    """What this rank's batches hold."""
+    return [(index, batch.source.ids.tolist(), batch.gold.tolist()) for index, batch in loaded.batches]
+
+
+def is_running() -> bool:
+    return any(thread.name == "nmt-loader" and thread.is_alive() for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_it_loads_what_the_order_gives_for_this_rank(prepared: PreparedData, tmp_path: Path, rank: int) -> None:
+    order, pairs = order_of(prepared, tmp_path, world_size=2), prepared.split("train")
+    with loader_of(prepared, tmp_path, ranks=Ranks(rank, 2, CPU)) as loader:
+        for _ in range(20):  # into the second epoch
+            loaded, update = loader.next(num_left=99), order.next()
+            assert (loaded.update.epoch, loaded.update.index) == (update.epoch, update.index)
+            assert [rows["pair"].tolist() for rows in loaded.update.micro] == [
+                rows["pair"].tolist() for rows in update.micro
+            ]
+            assert [index for index, _ in loaded.batches] == list(range(rank, len(update.micro), 2))
+            for index, batch in loaded.batches:
+                expected = make_batch(update.micro[index], pairs, device=CPU, shape=order.shape, pinned=False)
+                assert torch.equal(batch.source.ids, expected.source.ids)
+                assert torch.equal(batch.gold, expected.gold)
+
+
+def test_it_loads_one_update_ahead_and_none_beyond_the_last(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    gave = threading.Event()
+    original = DataOrder.next
+
+    def noted(self: DataOrder) -> Update:
+        update = original(self)
+        given.append(update.index)
+        gave.set()
+        return update
+
+    monkeypatch.setattr(DataOrder, "next", noted)
+    with loader_of(prepared, tmp_path) as loader:
+        for num_left in (3, 2, 1):
+            gave.clear()
+            loader.next(num_left=num_left)
+            if num_left > 1:
+                assert gave.wait(timeout=10)
+    assert given == [1, 2, 3]
+
+
+def test_waiting_is_the_time_until_an_update_is_there(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, made = FakeClock(), threading.Semaphore(0)
+
+    def slowly(update: Update, *arguments: object, **options: object) -> Batch:
+        clock.now += 2.0
+        batch = make_batch(update, *arguments, **options)  # type: ignore[arg-type]  # passed on as they came
+        made.release()
+        return batch
+
+    monkeypatch.setattr(loader_module, "make_batch", slowly)
+    with loader_of(prepared, tmp_path, clock=clock) as loader:
+        first = loader.next(num_left=2)
+        num_batches = len(first.batches)
+        assert loader.waited >= 2.0 * num_batches
+        for _ in range(2 * num_batches):
+            assert made.acquire(timeout=10)
+        before = loader.waited
+        while not loader._ready:  # the last batch is made; its update is put there in a moment
+            pass
+        loader.next(num_left=1)
+        assert loader.waited == before
+
+
+def test_what_the_thread_meets_with_is_raised_where_updates_are_taken(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object, **options: object) -> Batch:
+        raise DataError("train.en.ids is cut short", hint="prepare it anew")
+
+    with loader_of(prepared, tmp_path) as loader:
+        loader.next(num_left=1)
+        monkeypatch.setattr(loader_module, "make_batch", broken)
+        for _ in range(2):
+            with pytest.raises(DataError, match="cut short") as caught:
+                loader.next(num_left=1)
+            assert caught.value.hint == "prepare it anew"
+    assert not is_running()
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_no_thread_is_left(prepared: PreparedData, tmp_path: Path, taken: int) -> None:
+    interval = sys.getswitchinterval()
+    loader = loader_of(prepared, tmp_path)
+
+    def interrupted() -> None:
+        with loader:
+            for _ in range(taken):
+                loader.next(num_left=99)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not is_running()
+    assert sys.getswitchinterval() == pytest.approx(interval)
+
+
+def test_a_plan_damaged_under_way_is_built_anew_in_the_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = prepare_tiny(tmp_path)
+    with loader_of(data, tmp_path) as loader:
+        expected = [numbers(loader.next(num_left=99)) for _ in range(5)]
+    (plan,) = (path for path in (data.directory / "plans").iterdir() if path.is_dir())
+    with loader_of(data, tmp_path) as loader:
+        found = [numbers(loader.next(num_left=1))]
+        (plan / "rows").write_bytes(bytes((plan / "rows").stat().st_size))
+        found += [numbers(loader.next(num_left=99)) for _ in range(4)]
+    assert found == expected
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.endswith("are not those that were written: it is built anew")
+
+
+def test_copies_are_marked_in_the_thread_and_received_before_they_are_used(
+    prepared: PreparedData, tmp_path: Path
+) -> None:
+    main, seen = threading.get_ident(), list[tuple[str, bool]]()
+
+    class Noted:
+        is_pinned = False
+
+        @contextmanager
+        def beside(self) -> Iterator[None]:
+            seen.append(("beside", threading.get_ident() == main))
+            yield
+            seen.append(("done", threading.get_ident() == main))
+
+        def mark(self) -> object:
+            seen.append(("mark", threading.get_ident() == main))
+            return len(seen)
+
+        def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
+            assert batches
+            assert mark == 2
+            seen.append(("receive", threading.get_ident() == main))
+
+    loader = loader_of(prepared, tmp_path)
+    loader._copies = Noted()  # a GPU's part, played
+    with loader:
+        loader.next(num_left=1)
+        seen.append(("used", True))
+    assert seen == [("beside", False), ("mark", False), ("receive", True), ("used", True), ("done", False)]
+
+
+def test_the_position_that_is_saved_is_that_of_the_last_update_taken(prepared: PreparedData, tmp_path: Path) -> None:
+    settings = ("training.updates=20", "training.log_every=1")
+    assert train(prepared, tmp_path / "whole", *settings) == 0
+    with stopped_after(9):
+        assert train(prepared, tmp_path / "run", *settings) == 75
+    assert train(prepared, tmp_path / "run", *settings) == 0
+    ours, theirs = (
+        [(line["update"], line["loss"], line["source_tokens"]) for line in events(tmp_path / name, "train")]
+        for name in ("run", "whole")
+    )
+    assert ours == theirs
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_batches_arrive_whole(prepared: PreparedData, tmp_path: Path) -> None:
+    device = torch.device("cuda")
+    order, pairs = order_of(prepared, tmp_path), prepared.split("train")
+    with loader_of(prepared, tmp_path, ranks=Ranks(0, 1, device)) as loader:
+        for _ in range(50):
+            loaded, update = loader.next(num_left=99), order.next()
+            for index, batch in loaded.batches:
+                expected = make_batch(update.micro[index], pairs, device=CPU, shape=order.shape, pinned=False)
+                assert batch.gold.device.type == "cuda"
+                assert torch.equal(batch.source.ids.cpu(), expected.source.ids)
+                assert torch.equal(batch.target.positions.cpu(), expected.target.positions)
+                assert torch.equal(batch.gold.cpu(), expected.gold)

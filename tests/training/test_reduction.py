@@ -1,0 +1,155 @@
+"""Gradients summed over ranks in buckets while the backward pass goes on: the same sum, begun early and in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt_cli.devices import Precision
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.training.distributed import Ranks
+from nmt_cli.training.reduction import GradientSum, make_buckets
+from nmt_cli.training.weights import MasterWeights
+from tests.reference.models import random_model, tiny_config
+from tests.training.summing_ranks import MICRO, VOCAB, backward, small_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What two ranks, joined by gloo, have summed."""
+    file = tmp_path_factory.mktemp("sums") / "sums.json"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.training.summing_ranks", str(file)],
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=ROOT,
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def of_one(precision: Precision, *, num_micro: int) -> Tensor:
+    weights = MasterWeights(model := small_model(), precision=precision)
+    for index in range(num_micro):
+        backward(model, index)
+        weights.collect()
+    return weights.gradients
+
+
+@pytest.mark.parametrize("num_micro", [MICRO, MICRO - 1], ids=["even", "the last rank has one fewer"])
+@pytest.mark.parametrize("wire", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_sum_of_two_ranks_is_that_of_one(
+    of_two: dict[str, Any], precision: Precision, wire: str, num_micro: int
+) -> None:
+    expected = of_one(precision, num_micro=num_micro)
+    found = torch.tensor(of_two[f"{precision} {wire} {num_micro}"]["gradients"])
+    # Another order of four float32 summands; on the wire in bf16, three roundings of 2^-9 of parts that may cancel.
+    tolerance = 1e-6 if wire == "fp32" else 2**-7
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+
+
+def test_all_but_the_last_sums_are_begun_while_the_backward_pass_goes_on(of_two: dict[str, Any]) -> None:
+    for precision in ("fp32", "bf16"):
+        begun, buckets = of_two[f"{precision} fp32 {MICRO}"]["begun"]
+        assert begun == buckets > 10  # each by the hook that completed it
+
+
+def test_a_rank_that_is_lost_in_the_middle_is_one_plain_error(of_two: dict[str, Any]) -> None:
+    kind, message, hint = of_two["lost"]
+    assert kind == "ConnectionLost"
+    assert message == "rank 0 of 2 lost the connection to the others"
+    assert hint == "look for what ended another process; the same command continues from the newest checkpoint"
+
+
+def test_buckets_take_matrices_from_the_last_on_and_then_the_vectors() -> None:
+    buckets = make_buckets([90, 40, 30, 60, 5, 6, 7], num_matrices=4, most_elements=100)
+    assert buckets.bounds == ((130, 220), (90, 130), (0, 90), (220, 238))
+    assert buckets.of_parameter == (2, 1, 0, 0, 3, 3, 3)
+    assert buckets.sizes() == [2, 1, 1, 3]
+
+
+def test_a_parameter_larger_than_a_bucket_is_one_of_its_own() -> None:
+    assert make_buckets([500, 10, 500], num_matrices=3, most_elements=100).bounds == ((510, 1010), (500, 510), (0, 500))
+
+
+@pytest.mark.parametrize("tying", ["all", "target", "none"])
+def test_buckets_lie_in_the_order_of_the_backward_pass(tying: str) -> None:
+    config = tiny_config(tying=tying, encoder_layers=2, decoder_layers=2, norm="pre")
+    model = random_model(config, vocab=VOCAB, seed=1, dtype=torch.float32)
+    weights = MasterWeights(model, precision="fp32")
+    completed: list[str] = []
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: completed.append(name))
+    backward(model, 0)
+    made, planned = (
+        list(dict.fromkeys(_stage(name) for name in names if len(weights.shapes[name]) >= 2))
+        for names in (completed, reversed(weights.shapes))
+    )
+    assert made == planned
+
+
+def _stage(name: str) -> str:
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] in ("encoder", "decoder") else parts[0]
+
+
+class Recorded(Ranks):
+    """Ranks that note what they are given to sum."""
+
+    begun: list[Tensor]
+
+    def begin_sum(self, tensor: Tensor) -> Any:
+        _BEGUN.append(tensor)
+
+    def finish_sum(self, work: Any) -> None:
+        pass
+
+
+_BEGUN: list[Tensor] = []
+
+
+def test_sums_are_begun_in_one_order_whatever_is_complete_first() -> None:
+    _BEGUN.clear()
+    gradients = torch.arange(12.0)
+    buckets = make_buckets([4, 4, 4], num_matrices=3, most_elements=4)
+    total = GradientSum(gradients, buckets, ranks=Recorded(0, 2, torch.device("cpu")), precision="fp32")
+    total.complete(0)
+    assert _BEGUN == []
+    total.complete(2)
+    assert [part.tolist() for part in _BEGUN] == [[8, 9, 10, 11]]
+    total.complete(1)
+    assert [part.tolist() for part in _BEGUN[1:]] == [[4, 5, 6, 7], [0, 1, 2, 3]]
+    total.finish()
+    assert len(_BEGUN) == 3
+
+
+def test_a_shared_parameter_is_complete_once_with_all_its_parts() -> None:
+    """What torch's hook promises for a tied matrix: it comes after embeddings, both of them, and output have added."""
+    model: Transformer = small_model()
+    seen: list[Tensor] = []
+    shared = model.output_weight
+    assert shared is model.source_embedding.weight
+    shared.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter.grad.clone()))
+    backward(model, 0)
+    assert len(seen) == 1
+    assert shared.grad is not None
+    assert torch.equal(seen[0], shared.grad)

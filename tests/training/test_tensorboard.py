@@ -1,0 +1,89 @@
+"""Event files for TensorBoard: the numbers of metrics.jsonl, read back with TensorBoard's own reader."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.training import tensorboard
+from nmt_cli.training.tensorboard import EventFile
+from tests.training.tiny import events, stopped_after, train
+
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None, reason="needs tensorboard: pip install 'nmt-cli[tensorboard]'"
+)
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """The values of each scalar with their updates."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found: dict[str, list[tuple[int, float]]] = {}
+    for file in sorted(folder.iterdir()):
+        read = EventAccumulator(str(file), size_guidance={"scalars": 0})
+        read.Reload()
+        for tag in read.Tags()["scalars"]:
+            found.setdefault(tag, []).extend((point.step, point.value) for point in read.Scalars(tag))
+    return found
+
+
+@needs_package
+def test_the_event_files_have_the_numbers_of_the_metrics(prepared: PreparedData, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with stopped_after(10):
+        assert train(prepared, run, tensorboard=True) == 75
+    assert train(prepared, run, tensorboard=True) == 0
+    found = scalars(run / "tensorboard")
+    assert len(list((run / "tensorboard").iterdir())) == 2
+    for kind in ("train", "validation"):
+        lines = events(run, kind)
+        names = [name for name, value in lines[0].items() if isinstance(value, int | float) and name != "update"]
+        for name in names:
+            points = found[f"{kind}/{name}"]
+            assert [update for update, _ in points] == [line["update"] for line in lines]
+            assert [value for _, value in points] == pytest.approx([line[name] for line in lines], rel=1e-6)
+    assert {"train/loss", "train/padding", "train/matrix_rate_share", "validation/bleu"} <= set(found)
+    assert not any("path" in name or "signature" in name for name in found)
+
+
+@needs_package
+def test_without_the_flag_there_are_none(prepared: PreparedData, tmp_path: Path) -> None:
+    assert train(prepared, tmp_path / "run", "training.updates=2") == 0
+    assert not (tmp_path / "run/tensorboard").exists()
+
+
+@needs_package
+def test_an_event_is_on_the_disk_at_once_and_what_is_no_number_is_left_out(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "board")
+    file.write("train", {"update": 3, "loss": 2.5, "gradient_norm": None, "reason": "x", "is_best": True, "pairs": [1]})
+    file.write("checkpoint", {"update": 3, "path": "x"})
+    assert scalars(tmp_path / "board") == {"train/loss": [(3, 2.5)]}
+    file.close()
+
+
+@needs_package
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "board")
+    (path,) = (tmp_path / "board").iterdir()
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        file._records._writer = full
+        with pytest.raises(ModelError, match="the disk is full") as caught:
+            file.write("train", {"update": 3, "loss": 2.5})
+    assert caught.value.where == str(path)
+    file.close()
+
+
+def test_a_missing_package_is_told_before_anything_starts(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    with pytest.raises(UsageError) as caught:
+        train(prepared, tmp_path / "run", tensorboard=True)
+    assert caught.value.message == "--tensorboard needs the package tensorboard, which is not installed"
+    assert caught.value.hint == "pip install 'nmt-cli[tensorboard]'"
+    assert not (tmp_path / "run").exists()
