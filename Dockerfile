@@ -3,6 +3,7 @@
 #   docker run --rm --init -v "$PWD:/workspace" -v nmt-cache:/cache nmt prepare multi30k-en-de
 #   docker run --rm --init --gpus all --ipc=host -v "$PWD:/workspace" --entrypoint torchrun nmt \
 #     --standalone --nproc-per-node=8 -m nmt_cli train big
+#   docker run --rm --init -p 127.0.0.1:8000:8000 -v "$PWD/runs/base/averaged:/model:ro" nmt serve -m /model --host 0.0.0.0
 # The volume nmt-cache keeps what is downloaded from a hub. The mounted folder must be writable for user 10001, or give
 # --user "$(id -u):$(id -g)".
 
@@ -16,7 +17,9 @@ RUN pip install -c constraints.txt hatchling \
     && python -m venv /opt/nmt \
     && /opt/nmt/bin/pip install -c constraints.txt torch
 COPY pyproject.toml ./
-RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+# The extras are what `nmt serve` and its quick engine need.
+RUN python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; more = p["optional-dependencies"]; \
+print(*p["dependencies"], *more["serve"], *more["export"], sep="\n")' \
     > requirements.txt \
     && /opt/nmt/bin/pip install -c constraints.txt -r requirements.txt
 COPY README.md LICENSE ./
@@ -35,7 +38,8 @@ ENV PATH=/opt/nmt/bin:$PATH \
 VOLUME ["/cache"]
 WORKDIR /workspace
 USER 10001:10001
-# There is no server to ask yet: healthy means that the installed command starts.
+EXPOSE 8000
+# Most commands are no servers: healthy means that the installed command starts. deploy/compose.yaml asks a server.
 HEALTHCHECK --interval=60s --timeout=10s --start-period=10s CMD ["nmt", "--version"]
 ENTRYPOINT ["nmt"]
 CMD ["--help"]

@@ -11,14 +11,14 @@ from tests.source_modules import Module, Rule, assert_kept, called, dotted_name,
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
-EDGES = {"serving/app.py", "preparing/workers.py"}
+EDGES = {"serving/app.py", "serving/crew.py", "serving/worker.py", "preparing/workers.py", "training/loader.py"}
 UNPICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # The modules whose classes describe what users write in YAML.
 SCHEMAS = {"recipe/schema.py", "preparing/corpora.py"}
 
 
 def only_edges_catch_user_errors(modules: Sequence[Module]) -> Iterator[str]:
-    """NmtError passes through to `cli/`, to the server, or out of a worker process into the one that started it.
+    """NmtError passes through to `cli/`, to the server, or out of a process or thread into the one that started it.
 
     Elsewhere a handler may recover from one family, as from a damaged file, or end by raising an error itself.
     """

@@ -36,11 +36,19 @@ _TRAINING = {
 _DEMO = {"generator.train_pairs": 300, "generator.valid_pairs": 20, "generator.test_pairs": 20}
 _VOCABULARY = 400
 
+# Reads the options of a benchmark, as it does itself, and runs nothing.
+_OPTIONS = "import importlib, sys; del sys.argv[0]; importlib.import_module(sys.argv[0][11:-3])._arguments()"
+
 # Programs that would reach for the network, for devices or for minutes of time. Each does what it can do here, and
 # refuses what it does not know.
 _CLIENT = f"exec {sys.executable} -IS {Path(__file__).with_name('client.py')}"
 _STAND_INS = {
-    "nmt": f'{_CLIENT} nmt "$@"',
+    # A server is a process of its own, which its shell can end.
+    "nmt": f"""\
+case "$1" in
+serve) exec {sys.executable} -m nmt_cli "$@" ;;
+*) {_CLIENT} nmt "$@" ;;
+esac""",
     # The real make prints what it would run.
     "make": f'PATH="$NMT_DOCS_PATH" exec make -C {ROOT} --dry-run "$@" > /dev/null',
     # The real pip reads the project and the constraints, and fetches nothing.
@@ -48,14 +56,17 @@ _STAND_INS = {
 test "$1" = install
 cd {ROOT}
 exec {sys.executable} -m pip install --quiet --dry-run --no-deps --no-build-isolation "${{@:2}}" """,
-    # A file is run by the server. Of pytest it is only asked which tests there are.
+    # A file is run by the server. Of pytest it is only asked which tests there are, of a benchmark its options.
     "python": f"""\
 case "$1" in
 -m) test "$2" = pytest; cd {ROOT}; exec {sys.executable} "$@" --collect-only --quiet ;;
 -c) exec {sys.executable} "$@" ;;
+benchmarks/*) cd {ROOT}/benchmarks; exec {sys.executable} -c '{_OPTIONS}' "$@" ;;
 *) {_CLIENT} "$@" ;;
 esac""",
+    # The real curl asks what runs on this machine.
     "curl": """\
+case "$*" in *http://127.0.0.1:*) PATH="$NMT_DOCS_PATH" exec curl --silent --show-error "$@" ;; esac
 while test $# -gt 1; do test "$1" != -o || output="$2"; shift; done
 case "$1" in https://*) cp "$NMT_DOCS_DOWNLOADS/$(basename "$1")" "$output";; *) exit 2;; esac""",
     "torchrun": """\

@@ -18,7 +18,20 @@ from tests.docs.pages import RECORDS, ROOT, Page, pages
 
 PAGES = pages()
 GUIDES = [page for page in PAGES if page.path not in RECORDS]
-COMMANDS = ("corpora", "prepare", "train", "average", "decode", "score", "reproduce", "info", "export", "import")
+COMMANDS = (
+    "corpora",
+    "prepare",
+    "train",
+    "average",
+    "decode",
+    "score",
+    "reproduce",
+    "info",
+    "export",
+    "import",
+    "serve",
+    "attention",
+)
 MISSPELT = {"model.dropuot"}  # to show an error
 OF_OTHER_PROGRAMS = {"--user", "--entrypoint", "--max-restarts"}
 OF_OTHER_TOOLKITS = {name for known in SPELLINGS.values() for spellings in known.values() for name in spellings.split()}

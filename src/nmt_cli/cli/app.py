@@ -20,7 +20,20 @@ from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error
 from nmt_cli.cli.spellings import check_spellings
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, NmtError
 
-_COMMANDS = ("corpora", "prepare", "train", "average", "decode", "score", "export", "import", "reproduce", "info")
+_COMMANDS = (
+    "corpora",
+    "prepare",
+    "train",
+    "average",
+    "decode",
+    "score",
+    "serve",
+    "attention",
+    "export",
+    "import",
+    "reproduce",
+    "info",
+)
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")]
 # `main` looks for it among the arguments, so that it holds for errors in the arguments as well.

@@ -1,0 +1,254 @@
+"""Requests a second, latency and CPU of `nmt serve` under many clients, beside `nmt decode`; prints one JSON object.
+
+python benchmarks/serve_load.py --model runs/demo --input data/demo/test.en --clients 1 8 64 --seconds 20
+
+For each engine and each number of clients, batching on and off (each sentence alone): every client sends a sentence on
+its kept connection, waits for the answer, and sends the next. Server CPU is that of all its processes over the window.
+First, all lines of --input (at most 1,000) are sent by 64 clients at once, and the answers compared with `nmt decode`.
+With --open R, R requests a second are sent whatever the answers, for overload. The client takes its share of the CPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import resource
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from measuring import NMT, Figures, circumstances, lines_of
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_COMPARED, _COMPARED_CLIENTS = 1000, 64
+
+
+@dataclass
+class Window:
+    """What the clients saw: seconds to each answer with its status, and the texts."""
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: dict[str, int] = field(default_factory=dict)
+    refused_seconds: list[float] = field(default_factory=list)
+    texts: dict[int, str] = field(default_factory=dict)
+
+    def add(self, status: int, seconds: float) -> None:
+        """Count one answer."""
+        self.statuses[str(status)] = self.statuses.get(str(status), 0) + 1
+        (self.seconds if status == 200 else self.refused_seconds).append(seconds)
+
+
+def main() -> None:
+    """Measure all combinations and print the figures."""
+    arguments = _arguments()
+    lines = lines_of(arguments.input)[:_COMPARED]
+    figures: Figures = circumstances("cpu", commit=arguments.commit)
+    figures["engines"] = {}
+    for engine in arguments.engines:
+        expected, decode = _decode(arguments, engine, lines)
+        found: Figures = {"decode": decode, "batching": {}}
+        for batching in arguments.batching:
+            with _server(arguments, engine, batching) as (pid, port):
+                if batching == "on":
+                    found["equal to decode"] = asyncio.run(_compare(port, lines, expected))
+                found["batching"][batching] = [
+                    _measure(arguments, pid, port, lines, clients) for clients in arguments.clients
+                ]
+                if arguments.open and batching == "on":
+                    found["overload"] = _measure(arguments, pid, port, lines, 0)
+        figures["engines"][engine] = found
+    print(json.dumps(figures, indent=2))
+
+
+def _measure(arguments: argparse.Namespace, pid: int, port: int, lines: Sequence[str], clients: int) -> Figures:
+    asyncio.run(_closed(port, lines, clients=min(clients or 8, 8), seconds=1.0))
+    cpu, memory, started = _cpu_seconds(pid), _megabytes(pid), time.perf_counter()
+    if clients:
+        window = asyncio.run(_closed(port, lines, clients=clients, seconds=arguments.seconds))
+    else:
+        window = asyncio.run(_open(port, lines, rate=arguments.open, seconds=arguments.seconds))
+    wall = time.perf_counter() - started
+    answered = window.statuses.get("200", 0)
+    return {
+        "clients": clients or f"{arguments.open:g} requests a second",
+        "answers a second": round(answered / wall, 1),
+        "statuses": window.statuses,
+        "milliseconds": _percentiles(window.seconds),
+        "refused after milliseconds": _percentiles(window.refused_seconds),
+        "server CPU seconds a sentence": round((_cpu_seconds(pid) - cpu) / max(1, answered), 5),
+        "megabytes before and after": [memory, _megabytes(pid)],
+    }
+
+
+async def _closed(port: int, lines: Sequence[str], *, clients: int, seconds: float) -> Window:
+    window, until = Window(), time.perf_counter() + seconds
+
+    async def client(first: int) -> None:
+        connection = await Connection.open(port)
+        place = first * 37
+        while time.perf_counter() < until:
+            started = time.perf_counter()
+            status, _ = await connection.translate(lines[place % len(lines)])
+            window.add(status, time.perf_counter() - started)
+            place += 1
+        connection.close()
+
+    await asyncio.gather(*(client(number) for number in range(clients)))
+    return window
+
+
+async def _open(port: int, lines: Sequence[str], *, rate: float, seconds: float) -> Window:
+    window = Window()
+    idle: list[Connection] = []
+
+    async def ask(place: int) -> None:
+        started = time.perf_counter()
+        connection = idle.pop() if idle else await Connection.open(port)
+        status, _ = await connection.translate(lines[place % len(lines)])
+        window.add(status, time.perf_counter() - started)
+        idle.append(connection)
+
+    tasks = []
+    begun = time.perf_counter()
+    for place in range(int(rate * seconds)):
+        await asyncio.sleep(max(0.0, begun + place / rate - time.perf_counter()))
+        tasks.append(asyncio.ensure_future(ask(place)))
+    await asyncio.gather(*tasks)
+    for connection in idle:
+        connection.close()
+    return window
+
+
+async def _compare(port: int, lines: Sequence[str], expected: Sequence[str]) -> str:
+    waiting = list(reversed(list(enumerate(lines))))
+    found: dict[int, str] = {}
+
+    async def client() -> None:
+        connection = await Connection.open(port)
+        while waiting:
+            place, line = waiting.pop()
+            _, found[place] = await connection.translate(line)
+        connection.close()
+
+    await asyncio.gather(*(client() for _ in range(_COMPARED_CLIENTS)))
+    same = sum(found[place] == line for place, line in enumerate(expected))
+    return f"{same:,} of {len(expected):,} sentences"
+
+
+class Connection:
+    """A kept HTTP connection that asks for one sentence after another."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int) -> Connection:
+        """A new one."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def translate(self, line: str) -> tuple[int, str]:
+        """Status, and the translation if it is 200."""
+        body = json.dumps({"text": line, "split": "lines"}).encode()
+        head = (
+            f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        self._writer.write(head.encode() + b"\r\n\r\n" + body)
+        answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        found = re.search(r"content-length: (\d+)", answer)
+        assert found is not None
+        content = await self._reader.readexactly(int(found[1]))
+        status = int(answer.split(" ", 2)[1])
+        return status, json.loads(content)["translations"][0]["text"] if status == 200 else ""
+
+    def close(self) -> None:
+        """End it."""
+        self._writer.close()
+
+
+@contextmanager
+def _server(arguments: argparse.Namespace, engine: str, batching: str) -> Iterator[tuple[int, int]]:
+    """The process id and the port of a server."""
+    command = [*NMT, "serve", "-m", str(arguments.model), "--port", "0", "--device", "cpu", "--engine", engine]
+    command += ["--precision", "int8"] if engine == "ctranslate2" else []
+    command += ["--max-batch-tokens", "1", "--max-wait-ms", "0"] if batching == "off" else []
+    process = subprocess.Popen([*command, *arguments.serve], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    port = 0
+    for line in process.stderr:
+        if found := re.search(r"ready: http://\S+:(\d+)", line):
+            port = int(found[1])
+            break
+    # What the server logs must not fill the pipe.
+    drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
+    try:
+        yield process.pid, port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        drain.wait()
+
+
+def _decode(arguments: argparse.Namespace, engine: str, lines: Sequence[str]) -> tuple[list[str], Figures]:
+    """What `nmt decode` makes of the lines, and its CPU seconds a sentence, without those of an empty input."""
+    command = [*NMT, "-q", "decode", "-m", str(arguments.model), "--device", "cpu", "--engine", engine]
+    command += ["--precision", "int8"] if engine == "ctranslate2" else []
+
+    def timed(text: str) -> tuple[str, float]:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    _, idle = timed(lines[0] + "\n")
+    out, busy = timed("".join(line + "\n" for line in lines))
+    return out.split("\n")[:-1], {"CPU seconds a sentence": round((busy - idle) / (len(lines) - 1), 5)}
+
+
+def _processes(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(process for child in children for process in _processes(int(child)))]
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in _processes(pid)]
+    return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS
+
+
+def _megabytes(pid: int) -> int:
+    pages = [int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in _processes(pid)]
+    return sum(pages) * os.sysconf("SC_PAGE_SIZE") // 1_000_000
+
+
+def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
+    if len(seconds) < 2:
+        return None
+    points = statistics.quantiles(seconds, n=100, method="inclusive")
+    named = {"p50": points[49], "p95": points[94], "p99": points[98], "max": max(seconds)}
+    return {name: round(1000 * value, 1) for name, value in named.items()}
+
+
+def _arguments() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="a model or a run")
+    parser.add_argument("--input", type=Path, required=True, help="sentences, a line each")
+    parser.add_argument("--engines", nargs="+", default=["torch", "ctranslate2"])
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, 64, 256])
+    parser.add_argument("--batching", nargs="+", default=["on", "off"], choices=["on", "off"])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
+    parser.add_argument("--open", type=float, help="requests a second of one more window")
+    parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="options of nmt serve")
+    parser.add_argument("--commit", help="where the code lies outside of git")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

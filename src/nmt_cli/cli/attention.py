@@ -1,0 +1,144 @@
+"""`nmt attention`: what a model looks at, in the terminal and as a drawing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from nmt_cli.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.decoding.attention_maps import AttentionMap, Part
+
+logger = logging.getLogger(__name__)
+
+SourceArgument = Annotated[str, typer.Argument(metavar="SENTENCE", help="In the source language.", show_default=False)]
+TargetArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="TRANSLATION", help="Its translation; else the model's own.", show_default=False),
+]
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", "-m", metavar="DIR", help="Model, or a run for its model; else the newest under runs/."),
+]
+PartOption = Annotated[
+    str, typer.Option(metavar="cross|encoder|decoder", help="cross: from the translation to the source.")
+]
+LayerOption = Annotated[
+    int | None, typer.Option("--layer", "-l", metavar="N", help="A single layer, from 1; else all of them.")
+]
+HeadOption = Annotated[
+    str, typer.Option("--head", metavar="N|mean|all", help="A single head, from 1, the mean of them, or each.")
+]
+WordsOption = Annotated[bool, typer.Option("--words", help="Words in place of pieces; with cross.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="Draw an SVG in place of the terminal.")
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the file that stands at -o.")]
+
+
+def attention(
+    source: SourceArgument,
+    translation: TargetArgument = None,
+    model: ModelOption = None,
+    part: PartOption = "cross",
+    layer: LayerOption = None,
+    head: HeadOption = "mean",
+    words: WordsOption = False,
+    output: OutputOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Show what each piece of a translation looks at in the source, for each layer and head.
+
+    Example: nmt attention -m runs/base --head all -o attention.svg "The house is old ."
+    """
+    chosen = _part(part, words=words)
+    if output is not None and output.exists() and not overwrite:
+        hint = "add --overwrite, or give another file with -o"
+        raise UsageError(f"{output} exists already", where=str(output), hint=hint)
+    found = _map(_model(model), source, translation, part=chosen, words=words)
+    num_layers, num_heads = found.weights.shape[:2]
+    layers = list(range(num_layers)) if layer is None else [_number(layer, num_layers, "--layer")]
+    heads: list[int | None]
+    match head:
+        case "mean":
+            heads = [None]
+        case "all":
+            heads = list(range(num_heads))
+        case _:
+            heads = [_number(head, num_heads, "--head")]
+    _show(found, layers=layers, heads=heads, output=output)
+
+
+def _show(found: AttentionMap, *, layers: list[int], heads: list[int | None], output: Path | None) -> None:
+    from nmt_cli.decoding.attention_drawing import svg, text_panel
+
+    if output is not None:
+        try:
+            output.write_text(svg(found, layers=layers, heads=heads), encoding="utf-8")
+        except OSError as problem:
+            hint = "give another file with -o"
+            raise DataError(f"cannot write the drawing: {problem.strerror}", where=str(output), hint=hint) from None
+        logger.info("%s: written", output)
+        return
+    for layer in layers:
+        for head in heads:
+            weights = found.weights[layer].mean(dim=0) if head is None else found.weights[layer, head]
+            name = "mean of all heads" if head is None else f"head {head + 1}"
+            typer.echo(f"layer {layer + 1}, {name}")
+            typer.echo("\n".join(text_panel(found, weights)) + "\n")
+
+
+def _map(model: Path, source: str, translation: str | None, *, part: Part, words: bool) -> AttentionMap:
+    from nmt_cli.decoding.attention_maps import AttentionMaps
+
+    if translation is None and part != "encoder":
+        from nmt_cli.decoding.translator import Translator
+
+        (best,) = Translator.from_pretrained(model, device="cpu").translate([source])
+        translation = best.text
+        logger.info("translation: %s", translation)
+    maps = AttentionMaps.from_pretrained(model)
+    if words:
+        return maps.cross_words(source, translation or "")
+    return maps.pieces(source, translation or source, part=part)
+
+
+def _model(given: Path | None) -> Path:
+    from nmt_cli.bundle.directory import model_of_run, newest_model
+    from nmt_cli.bundle.kinds import kind_of
+
+    if given is not None and kind_of(given) != "run":
+        return given
+    model = newest_model(Path("runs")) if given is None else model_of_run(given)
+    logger.info("model: %s", model)
+    return model
+
+
+def _part(part: str, *, words: bool) -> Part:
+    from nmt_cli.decoding.attention_maps import Part
+
+    if words and part != "cross":
+        hint = "leave --words out, or take --part cross"
+        raise UsageError(
+            "--words is about the attention from the translation to the source", where="--words", hint=hint
+        )
+    parts: tuple[Part, ...] = get_args(Part)
+    for one in parts:
+        if part == one:
+            return one
+    raise UsageError(f"there is no part called {part!r}", where="--part", hint=f"take one of: {', '.join(parts)}")
+
+
+def _number(given: int | str, limit: int, option: str) -> int:
+    """The place, from 0, of a layer or head that is counted from 1."""
+    text = str(given)
+    if not text.isdecimal() or not 1 <= int(text) <= limit:
+        what = option.removeprefix("--")
+        raise UsageError(
+            f"{option} is {text}, and the model has {limit}", where=option, hint=f"a {what} from 1 to {limit}"
+        )
+    return int(text) - 1

@@ -1,0 +1,159 @@
+"""`nmt serve`: models behind HTTP, and a page to translate on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmt_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.serving.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+# A batch takes seconds; a worker that is silent for longer than this hangs.
+_MIN_BATCH_SECONDS = 60.0
+_MAX_BEAM = 16
+
+ModelOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--model", "-m", metavar="DIR", help="Model or run, once for each language pair; else the newest under runs/."
+    ),
+]
+HostOption = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 is every address.")]
+PortOption = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes a free one and says which.")]
+EngineOption = Annotated[
+    str, typer.Option(metavar="torch|ctranslate2|auto", help="What computes; ctranslate2 is an extra, quick on CPUs.")
+]
+DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU where there is one.")]
+PrecisionOption = Annotated[
+    str, typer.Option(metavar="auto|fp32|bf16|int8", help="Of matrix products; bf16: torch, int8: ctranslate2.")
+]
+WorkersOption = Annotated[int, typer.Option(metavar="N", min=1, help="Processes with each model.")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="CPU threads of a worker; else all CPUs but one over the workers."),
+]
+MaxBatchTokensOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Source pieces times beam searched at once; else the model's own."),
+]
+MaxWaitOption = Annotated[
+    float, typer.Option(metavar="MS", min=0, max=1000, help="Longest wait of a sentence for others to go with it.")
+]
+SplitOption = Annotated[int, typer.Option(metavar="N", min=8, help="Pieces beyond which a sentence is cut.")]
+QueueOption = Annotated[int, typer.Option(metavar="N", min=1, help="Sentences that may wait, for each model.")]
+RequestsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Requests in work at once.")]
+CharactersOption = Annotated[int, typer.Option(metavar="N", min=1, help="Characters of a request.")]
+TextsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Texts of a request.")]
+AlternativesOption = Annotated[int, typer.Option(metavar="N", min=0, max=_MAX_BEAM - 1, help="Alternatives of a text.")]
+TimeoutOption = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Longest time to an answer.")]
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Keys to ask for; a line each: NAME KEY REQUESTS_PER_MINUTE."),
+]
+CorsOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ORIGIN", help="A site whose pages may call the server from a browser; * is any."),
+]
+
+
+def serve(
+    model: ModelOption = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    engine: EngineOption = "torch",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
+    workers: WorkersOption = 1,
+    threads: ThreadsOption = None,
+    max_batch_tokens: MaxBatchTokensOption = None,
+    max_wait_ms: MaxWaitOption = 5.0,
+    split_beyond: SplitOption = 128,
+    queue_size: QueueOption = 1024,
+    max_requests: RequestsOption = 512,
+    char_limit: CharactersOption = 10_000,
+    batch_limit: TextsOption = 200,
+    max_alternatives: AlternativesOption = 9,
+    timeout: TimeoutOption = 30.0,
+    api_key_file: KeyFileOption = None,
+    cors: CorsOption = None,
+) -> None:
+    """Serve models over HTTP, with a page to translate on and the APIs of LibreTranslate and DeepL.
+
+    Example: nmt serve -m runs/base --port 8000
+    """
+    _check_extra()
+    from nmt_cli.serving.jobs import Engine
+    from nmt_cli.serving.limits import Limits
+    from nmt_cli.serving.models import Operation
+    from nmt_cli.serving.server import Settings, run
+
+    models = model or [_newest()]
+    settings = Settings(
+        models,
+        host,
+        port,
+        operation=Operation(
+            engine=Engine(engine, device, precision, threads or _share(workers * len(models))),
+            workers=workers,
+            max_batch_tokens=max_batch_tokens,
+            max_wait_seconds=max_wait_ms / 1000,
+            queue=queue_size,
+            batch_timeout_seconds=max(_MIN_BATCH_SECONDS, 2 * timeout),
+            split_pieces=split_beyond,
+        ),
+        limits=Limits(
+            characters=char_limit,
+            texts=batch_limit,
+            sentences=queue_size,
+            queue=queue_size,
+            requests=max_requests,
+            timeout_seconds=timeout,
+            alternatives=max_alternatives,
+            beam=_MAX_BEAM,
+        ),
+        keys=_keys(api_key_file),
+        origins=cors or [],
+    )
+    run(settings)
+
+
+def _keys(path: Path | None) -> Keys:
+    from nmt_cli.serving.keys import Keys, read_keys
+
+    return Keys([]) if path is None else read_keys(path, clock=time.monotonic)
+
+
+def _share(processes: int) -> int:
+    """The CPU threads of each of so many processes, where one CPU is left to the server itself."""
+    from nmt_cli.devices import num_cpus
+
+    return max(1, (num_cpus() - 1) // processes)
+
+
+def _newest() -> Path:
+    from nmt_cli.bundle.directory import newest_model
+
+    model = newest_model(Path("runs"))
+    logger.info("model: %s", model)
+    return model
+
+
+def _check_extra() -> None:
+    """Raise UsageError with the line to install where a library of the extra is missing."""
+    try:
+        from nmt_cli.serving.server import missing_library
+
+        name = missing_library()
+    except ModuleNotFoundError as problem:
+        name = problem.name
+    if name is not None:
+        message = f"nmt serve needs {name}, which is not installed"
+        raise UsageError(message, where="nmt serve", hint="pip install 'nmt-cli[serve]'")

@@ -1,0 +1,141 @@
+"""One queue of sentences a model, from which batches are cut across requests.
+
+A batch begins with the sentence that has waited longest and is filled with those nearest to it in length, so that
+nobody starves and little is padded. What a sentence's translation is does not depend on its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from nmt_cli.serving.jobs import Job, Search
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.refusals import busy
+
+# How much a new measurement counts in the mean rate that Retry-After is reckoned from.
+_NEW_SHARE = 0.2
+
+
+@dataclass(eq=False, slots=True)
+class Sentence:
+    """A sentence that waits: its text, its source tokens with EOS, what is to be done, and the answer to be."""
+
+    text: str
+    tokens: int
+    job: Job
+    result: asyncio.Future[dict[str, Any]]
+    queued: float = 0.0
+    num_losses: int = field(default=0)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody still waits for the answer."""
+        return not self.result.done()
+
+
+class Batcher:
+    """A bounded queue; batches hold at most `max_tokens` padded source tokens times beam, or one sentence."""
+
+    def __init__(
+        self, name: str, *, max_tokens: int, max_wait_seconds: float, max_sentences: int, metrics: Metrics
+    ) -> None:
+        self.name = name
+        self._max_tokens = max_tokens
+        self._max_wait = max_wait_seconds
+        self._max_sentences = max_sentences
+        self._metrics = metrics
+        self._queue: list[Sentence] = []
+        self._arrived = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._seconds_per_sentence = 0.05
+
+    def submit(self, sentences: Sequence[Sentence]) -> None:
+        """Queue the sentences, all or none; Refused where there is no room for them."""
+        self._drop_unwanted()
+        if len(self._queue) + len(sentences) > self._max_sentences:
+            seconds = max(1, min(60, math.ceil(len(self._queue) * self._seconds_per_sentence)))
+            raise busy(f"{len(self._queue):,} sentences are waiting already", retry_after_seconds=seconds)
+        now = asyncio.get_running_loop().time()
+        for sentence in sentences:
+            sentence.queued = now
+        self._queue += sentences
+        self._changed()
+
+    def give_back(self, batch: Sequence[Sentence]) -> None:
+        """Put a batch whose worker was lost at the head of the queue; each of its sentences then goes alone."""
+        for sentence in batch:
+            sentence.num_losses += 1
+        self._queue[:0] = [sentence for sentence in batch if sentence.is_wanted]
+        self._changed()
+
+    def done(self, batch: Sequence[Sentence], *, seconds: float) -> None:
+        """Learn from a batch how long sentences take."""
+        each = seconds / len(batch)
+        self._seconds_per_sentence += _NEW_SHARE * (each - self._seconds_per_sentence)
+
+    async def take(self) -> list[Sentence]:
+        """The next batch: once there is a full one, or the oldest sentence has waited long enough."""
+        async with self._turn:
+            while True:
+                self._arrived.clear()
+                self._drop_unwanted()
+                if not self._queue:
+                    await self._arrived.wait()
+                    continue
+                batch = self._cut()
+                oldest = self._queue[0]
+                remaining = oldest.queued + self._max_wait - asyncio.get_running_loop().time()
+                if remaining <= 0 or oldest.num_losses or self._is_full(batch):
+                    return self._remove(batch)
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._arrived.wait(), remaining)
+
+    def _cut(self) -> list[Sentence]:
+        oldest = self._queue[0]
+        budget = self._budget(oldest.job)
+        alike = [one for one in self._queue if one.job == oldest.job and not one.num_losses]
+        if oldest.num_losses or not isinstance(oldest.job, Search):
+            return [oldest]
+        # Sorting is stable: of those equally near, the one that came first.
+        alike.sort(key=lambda one: abs(one.tokens - oldest.tokens))
+        batch: list[Sentence] = []
+        longest = 0
+        for sentence in alike:
+            longest = max(longest, sentence.tokens)
+            if batch and longest * (len(batch) + 1) > budget:
+                break
+            batch.append(sentence)
+        return batch
+
+    def _is_full(self, batch: Sequence[Sentence]) -> bool:
+        longest = max(one.tokens for one in batch)
+        return longest * (len(batch) + 1) > self._budget(batch[0].job)
+
+    def _budget(self, job: Job) -> int:
+        return self._max_tokens // (job.beam if isinstance(job, Search) else 1)
+
+    def _remove(self, batch: Sequence[Sentence]) -> list[Sentence]:
+        now = asyncio.get_running_loop().time()
+        taken = {id(sentence) for sentence in batch}
+        self._queue = [sentence for sentence in self._queue if id(sentence) not in taken]
+        for sentence in batch:
+            self._metrics.queue_seconds.labels(self.name).observe(now - sentence.queued)
+        self._metrics.batch_sentences.labels(self.name).observe(len(batch))
+        self._metrics.batch_tokens.labels(self.name).observe(len(batch) * max(one.tokens for one in batch))
+        self._metrics.queue_sentences.labels(self.name).set(len(self._queue))
+        return list(batch)
+
+    def _drop_unwanted(self) -> None:
+        kept = [sentence for sentence in self._queue if sentence.is_wanted]
+        if len(kept) < len(self._queue):
+            self._metrics.dropped.labels(self.name).inc(len(self._queue) - len(kept))
+            self._queue = kept
+
+    def _changed(self) -> None:
+        self._metrics.queue_sentences.labels(self.name).set(len(self._queue))
+        self._arrived.set()

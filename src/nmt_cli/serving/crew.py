@@ -1,0 +1,166 @@
+"""The workers of one model: they take its batches, are replaced when they die, and change for a new model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmt_cli.errors import DataError, NmtError, UsageError
+from nmt_cli.serving.batcher import Batcher, Sentence
+from nmt_cli.serving.jobs import Engine
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.process import WorkerLost, WorkerProcess
+from nmt_cli.serving.refusals import Refused
+
+logger = logging.getLogger(__name__)
+
+_MAX_LOSSES = 2
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 10.0
+
+
+class Crew:
+    """`size` workers with the model in a directory, on one queue."""
+
+    def __init__(
+        self, batcher: Batcher, *, size: int, engine: Engine, timeout_seconds: float, metrics: Metrics
+    ) -> None:
+        self._batcher = batcher
+        self._size = size
+        self._engine = engine
+        self._timeout = timeout_seconds
+        self._metrics = metrics
+        self._posts: list[_Post] = []
+
+    async def load(self, model: Path) -> None:
+        """Put new workers with `model` in the place of those there are, which finish what they have begun.
+
+        NmtError where the model cannot be loaded; those there are go on then.
+        """
+        starts = [asyncio.ensure_future(WorkerProcess.start(model, self._engine)) for _ in range(self._size)]
+        try:
+            workers = await asyncio.gather(*starts)
+        except (NmtError, WorkerLost, OSError, asyncio.CancelledError) as problem:
+            for start in starts:
+                start.cancel()
+            done = await asyncio.gather(*starts, return_exceptions=True)
+            await asyncio.gather(*(worker.close() for worker in done if isinstance(worker, WorkerProcess)))
+            if isinstance(problem, WorkerLost | OSError):
+                hint = "memory or open files may not suffice: see what the log says above"
+                raise NmtError(
+                    f"the model's worker died while it loaded: {problem}", where=str(model), hint=hint
+                ) from None
+            raise
+        old = self._posts
+        self._posts = [_Post(self, model, worker) for worker in workers]
+        await asyncio.gather(*(post.retire() for post in old))
+
+    @property
+    def num_ready(self) -> int:
+        """Workers that are there now."""
+        return sum(post.worker is not None for post in self._posts)
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers that are there now."""
+        return [post.worker.pid for post in self._posts if post.worker is not None]
+
+    async def close(self) -> None:
+        """End all workers, each after the batch that it has."""
+        await asyncio.gather(*(post.retire() for post in self._posts))
+        self._posts = []
+
+
+class _Post:
+    """A place for one worker, which goes from batch to batch until it is retired."""
+
+    def __init__(self, crew: Crew, model: Path, worker: WorkerProcess) -> None:
+        self._crew = crew
+        self._model = model
+        self.worker: WorkerProcess | None = worker
+        self._is_idle = False
+        self._is_retired = False
+        self._task = asyncio.ensure_future(self._work())
+
+    async def retire(self) -> None:
+        """Finish the batch, if there is one, and end the worker."""
+        self._is_retired = True
+        if self._is_idle:
+            self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self.worker is not None:
+            await self.worker.close()
+
+    async def _work(self) -> None:
+        while not self._is_retired:
+            if self.worker is None:
+                await self._replace()
+                continue
+            self._is_idle = True
+            batch = await self._crew._batcher.take()
+            self._is_idle = False
+            try:
+                await self._do(batch, self.worker)
+            except WorkerLost as problem:
+                logger.error("a worker of %s was lost: %s; it is replaced", self._crew._batcher.name, problem)
+                await self.worker.close()
+                self.worker = None
+                self._after_loss(batch)
+
+    async def _do(self, batch: Sequence[Sentence], worker: WorkerProcess) -> None:
+        loop, metrics, name = asyncio.get_running_loop(), self._crew._metrics, self._crew._batcher.name
+        started = loop.time()
+        texts = [sentence.text for sentence in batch]
+        try:
+            answers = await worker.ask(texts, batch[0].job, timeout_seconds=self._crew._timeout)
+        except NmtError as problem:
+            _fail(batch, problem)
+            return
+        seconds = loop.time() - started
+        self._crew._batcher.done(batch, seconds=seconds)
+        metrics.inference_seconds.labels(name).observe(seconds)
+        metrics.tokens.labels(name, "source").inc(sum(sentence.tokens for sentence in batch))
+        metrics.tokens.labels(name, "target").inc(sum(answer.get("num_pieces", 0) + 1 for answer in answers))
+        for sentence, answer in zip(batch, answers, strict=True):
+            if sentence.is_wanted:
+                sentence.result.set_result(answer)
+
+    def _after_loss(self, batch: Sequence[Sentence]) -> None:
+        """A sentence on which two workers died is refused: it may be why."""
+        hopeless = [sentence for sentence in batch if sentence.num_losses + 1 >= _MAX_LOSSES]
+        _fail(
+            hopeless, NmtError("the model died twice on this sentence", hint="leave it out; the server's log says more")
+        )
+        self._crew._batcher.give_back([sentence for sentence in batch if sentence.num_losses + 1 < _MAX_LOSSES])
+
+    async def _replace(self) -> None:
+        """A new worker, tried for until there is one."""
+        pause = _FIRST_PAUSE_SECONDS
+        self._is_idle = True
+        while self.worker is None:
+            try:
+                self.worker = await WorkerProcess.start(self._model, self._crew._engine)
+            except (NmtError, WorkerLost, OSError) as problem:
+                logger.error("no new worker for %s: %s; next try in %.1f s", self._model, problem, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        self._is_idle = False
+        self._crew._metrics.restarts.labels(self._crew._batcher.name).inc()
+        logger.warning("a new worker serves %s", self._crew._batcher.name)
+
+
+def _fail(sentences: Sequence[Sentence], problem: NmtError) -> None:
+    is_ours = not isinstance(problem, DataError | UsageError)
+    refused = Refused(
+        problem.message,
+        hint=problem.hint,
+        where=problem.where,
+        status=503 if is_ours else 400,
+        code="failed" if is_ours else "invalid_request",
+        retry_after_seconds=1 if is_ours else None,
+    )
+    for sentence in sentences:
+        if sentence.is_wanted:
+            sentence.result.set_exception(refused)

@@ -1,0 +1,115 @@
+"""API keys: who may ask, and how often."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from nmt_cli.errors import DataError
+from nmt_cli.serving.refusals import Refused
+
+_FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE, for example: alice 3f9a27c1e0b84d52 60"
+_SHORTEST = 8
+
+
+class Client:
+    """The owner of a key: a name for the log, a bucket of requests that refills evenly, and characters translated."""
+
+    def __init__(self, name: str, digest: bytes, *, per_minute: float, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.digest = digest
+        self.characters = 0
+        self._per_minute = per_minute
+        self._clock = clock
+        self._tokens = per_minute
+        self._filled = clock()
+
+    def spend(self, requests: int) -> None:
+        """Take so many requests out of the bucket; Refused, 429, where it is empty.
+
+        Several at once may overdraw it, so that no batch is refused for ever.
+        """
+        now = self._clock()
+        self._tokens = min(self._per_minute, self._tokens + (now - self._filled) * self._per_minute / 60)
+        self._filled = now
+        if self._tokens < 1:
+            seconds = max(1, math.ceil((1 - self._tokens) * 60 / self._per_minute))
+            raise Refused(
+                f"this key has used its {self._per_minute:g} requests a minute",
+                hint=f"try again in {seconds} s",
+                status=429,
+                code="too_many_requests",
+                retry_after_seconds=seconds,
+            )
+        self._tokens -= requests
+
+
+class Keys:
+    """All keys; none: everybody may ask."""
+
+    def __init__(self, clients: Sequence[Client]) -> None:
+        self._clients = clients
+        self.anonymous = Client("anonymous", b"", per_minute=math.inf, clock=time.monotonic)
+
+    @property
+    def are_required(self) -> bool:
+        """Whether a request needs a key."""
+        return bool(self._clients)
+
+    def find(self, key: str) -> Client | None:
+        """The client with that key; all keys are compared, each in constant time."""
+        digest = _digest(key)
+        found = None
+        for client in self._clients:
+            if hmac.compare_digest(client.digest, digest):
+                found = client
+        return found
+
+
+def read_keys(path: Path, *, clock: Callable[[], float]) -> Keys:
+    """The keys of a file, a line each; # begins a comment. DataError names the line that is wrong."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise DataError(f"the keys cannot be read: {problem}", where=str(path), hint=f"write {_FORMAT}") from None
+    clients = list(_clients(lines, path=path, clock=clock))
+    if not clients:
+        raise DataError(f"{path} has no keys", where=str(path), hint=f"write {_FORMAT}, or leave --api-key-file out")
+    return Keys(clients)
+
+
+def _clients(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> Iterator[Client]:
+    seen: set[bytes] = set()
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        rate = _rate(words[2]) if len(words) == 3 else None
+        if rate is None:
+            raise DataError(f"line {number} is not a key", where=f"{path}:{number}", hint=f"write {_FORMAT}")
+        name, key, _ = words
+        if len(key) < _SHORTEST:
+            hint = "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
+            raise DataError(
+                f"the key of {name} has fewer than {_SHORTEST} characters", where=f"{path}:{number}", hint=hint
+            )
+        if _digest(key) in seen:
+            raise DataError(f"the key of {name} is there twice", where=f"{path}:{number}", hint="a key has one owner")
+        seen.add(_digest(key))
+        yield Client(name, _digest(key), per_minute=rate, clock=clock)
+
+
+def _rate(word: str) -> float | None:
+    try:
+        rate = float(word)
+    except ValueError:
+        return None
+    return rate if 0 < rate < math.inf else None
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

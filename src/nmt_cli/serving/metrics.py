@@ -1,0 +1,68 @@
+"""What the server counts, for Prometheus; no text, no addresses and no keys."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.exposition import generate_latest
+
+from nmt_cli import __version__
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Each counter would have a second one with the time when it was made.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client annotates most of itself
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+class Metrics:
+    """The server's own registry: two servers in a process do not mix."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter("nmt_requests_total", "Requests answered.", ["endpoint", "code"], registry=registry)
+        self.request_seconds = Histogram(
+            "nmt_request_duration_seconds",
+            "From the first byte of a request to the last of its answer.",
+            ["endpoint"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.in_flight = Gauge("nmt_requests_in_flight", "Requests that are being served.", registry=registry)
+        self.queue_seconds = Histogram(
+            "nmt_queue_wait_seconds", "A sentence's wait for its batch.", ["model"], buckets=_SECONDS, registry=registry
+        )
+        self.inference_seconds = Histogram(
+            "nmt_inference_duration_seconds", "A batch's search.", ["model"], buckets=_SECONDS, registry=registry
+        )
+        self.batch_sentences = Histogram(
+            "nmt_batch_sentences", "Sentences in a batch.", ["model"], buckets=_COUNTS, registry=registry
+        )
+        self.batch_tokens = Histogram(
+            "nmt_batch_tokens", "Padded source tokens of a batch.", ["model"], buckets=_TOKENS, registry=registry
+        )
+        self.queue_sentences = Gauge(
+            "nmt_queue_sentences", "Sentences that wait for a batch.", ["model"], registry=registry
+        )
+        self.tokens = Counter(
+            "nmt_tokens_total", "Pieces read and written, EOS counted.", ["model", "side"], registry=registry
+        )
+        self.dropped = Counter(
+            "nmt_dropped_sentences_total", "Sentences whose client was gone.", ["model"], registry=registry
+        )
+        self.restarts = Counter(
+            "nmt_worker_restarts_total", "Workers that died and were replaced.", ["model"], registry=registry
+        )
+        self.build = Gauge("nmt_build_info", "Always 1.", ["version", "model"], registry=registry)
+
+    def name_model(self, name: str) -> None:
+        """Have the model's series from the start, at zero."""
+        self.build.labels(__version__, name).set(1)
+        for metric in (self.queue_sentences, self.dropped, self.restarts):
+            metric.labels(name)
+        for side in ("source", "target"):
+            self.tokens.labels(name, side)
+
+    def render(self) -> bytes:
+        """All of it in Prometheus's text format."""
+        return generate_latest(self._registry)

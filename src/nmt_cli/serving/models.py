@@ -1,0 +1,211 @@
+"""The models that are served: each a language pair, its tokenizer for counting, its queue and its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt_cli.bundle.config import BundleConfig, load_config
+from nmt_cli.bundle.directory import model_of_run
+from nmt_cli.bundle.kinds import kind_of, require_model
+from nmt_cli.errors import NmtError, UsageError
+from nmt_cli.serving.batcher import Batcher
+from nmt_cli.serving.crew import Crew
+from nmt_cli.serving.jobs import Engine
+from nmt_cli.serving.languages import Detected, Detector, match_code
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.refusals import invalid
+from nmt_cli.tokenization.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """How models are run: workers a model, their engine, and how batches are cut."""
+
+    engine: Engine
+    workers: int
+    max_batch_tokens: int | None
+    max_wait_seconds: float
+    queue: int
+    batch_timeout_seconds: float
+    split_pieces: int
+
+
+class ServedModel:
+    """One language pair. `given` is the directory or run of the command line, looked up again at each swap."""
+
+    def __init__(self, given: Path, operation: Operation, metrics: Metrics) -> None:
+        self.given = given
+        self._split_pieces = operation.split_pieces
+        self._read(_model_directory(given))
+        self.pair = (self.config.languages.source, self.config.languages.target)
+        self.name = "-".join(self.pair)
+        metrics.name_model(self.name)
+        self.batcher = Batcher(
+            self.name,
+            max_tokens=operation.max_batch_tokens or self.config.recipe.decoding.batch_tokens,
+            max_wait_seconds=operation.max_wait_seconds,
+            max_sentences=operation.queue,
+            metrics=metrics,
+        )
+        self.crew = Crew(
+            self.batcher,
+            size=operation.workers,
+            engine=operation.engine,
+            timeout_seconds=operation.batch_timeout_seconds,
+            metrics=metrics,
+        )
+
+    async def load(self) -> None:
+        """Start its workers."""
+        await self.crew.load(self.directory)
+        logger.info("%s: %s is loaded", self.name, self.directory)
+
+    async def swap(self) -> None:
+        """Take what now stands where the model was read; on any error the old one stays."""
+        directory = _model_directory(self.given)
+        languages = load_config(directory).languages
+        if (languages.source, languages.target) != self.pair:
+            other = f"{languages.source}-{languages.target}"
+            raise UsageError(f"{directory} now translates {other}", where=str(directory), hint="restart nmt serve")
+        await self.crew.load(directory)
+        self._read(directory)
+        logger.info("%s: %s is loaded in its place", self.name, directory)
+
+    def counter(self) -> Counter:
+        """A counter of source pieces, for one request."""
+        return Counter(self._tokenizer, self._longest)
+
+    def _read(self, directory: Path) -> None:
+        self.directory = directory
+        self.config: BundleConfig = load_config(directory)
+        self._tokenizer = Tokenizer.load(directory / "source.spm")
+        positions, extra = self.config.recipe.model.max_positions, self.config.recipe.decoding.max_extra_tokens
+        # As much as the translator takes at once: it splits what is longer in its own way.
+        self._longest = min(self._split_pieces, positions - max(1, min(extra, positions // 2)))
+
+
+class Counter:
+    """Counts the source pieces of texts, of each text once."""
+
+    def __init__(self, tokenizer: Tokenizer, longest: int) -> None:
+        self._tokenizer = tokenizer
+        self._longest = longest
+        self._counted: dict[str, int] = {}
+
+    def count(self, text: str) -> int:
+        """Source pieces of a text, EOS not counted."""
+        if text not in self._counted:
+            self._counted[text] = len(self._tokenizer.encode([text])[0])
+        return self._counted[text]
+
+    def fits(self, text: str) -> bool:
+        """Whether the model takes the text as one sentence."""
+        return self.count(text) <= self._longest
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The model for a request, and the language that was detected if none was given."""
+
+    model: ServedModel
+    detected: Detected | None
+
+
+class Models:
+    """All models, found by source and target."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._by_pair: dict[tuple[str, str], ServedModel] = {}
+        for model in models:
+            if model.pair in self._by_pair:
+                raise UsageError(
+                    f"{self._by_pair[model.pair].given} and {model.given} both translate {model.name}",
+                    where="--model",
+                    hint="give one model for each language pair",
+                )
+            self._by_pair[model.pair] = model
+        self.detector = Detector(tuple(self.sources))
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._by_pair.values())
+
+    @property
+    def sources(self) -> list[str]:
+        """The codes of the source languages, in the order of the models."""
+        return list(dict.fromkeys(source for source, _ in self._by_pair))
+
+    @property
+    def targets(self) -> list[str]:
+        """The codes of the target languages, in the order of the models."""
+        return list(dict.fromkeys(target for _, target in self._by_pair))
+
+    def targets_of(self, source: str) -> list[str]:
+        """The target languages of a source language; none where it is only a target."""
+        return [target for one, target in self._by_pair if one == source]
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether each model has a worker."""
+        return all(model.crew.num_ready > 0 for model in self._by_pair.values())
+
+    def route(self, source: str | None, target: str | None, *, text: str) -> Route:
+        """The model for a source (None or auto: detected in `text`) and a target (None: where there is one only)."""
+        detected = None
+        if source is None or source.strip().lower() in ("auto", ""):
+            detected = self.detector.detect(text)
+            code = detected.code
+        else:
+            code = _matched(source, self.sources, what="source")
+        targets = self.targets_of(code)
+        if target is None and len(targets) == 1:
+            return Route(self._by_pair[code, targets[0]], detected)
+        if target is None:
+            raise invalid("the target language is missing", hint=f"give one of {', '.join(targets)}", where="target")
+        _matched(target, self.targets, what="target")
+        chosen = match_code(target, targets)
+        if chosen is None:
+            pairs = ", ".join(model.name for model in self._by_pair.values())
+            raise invalid(f"{code} to {_short(target)} is not supported", hint=f"take one of {pairs}", where="target")
+        return Route(self._by_pair[code, chosen], detected)
+
+    async def load(self) -> None:
+        """Load all of them; NmtError where one cannot be."""
+        await asyncio.gather(
+            asyncio.to_thread(self.detector.prepare), *(model.load() for model in self._by_pair.values())
+        )
+
+    async def swap(self) -> list[NmtError]:
+        """Load all of them again, each on its own; what went wrong."""
+        outcomes = await asyncio.gather(*(model.swap() for model in self._by_pair.values()), return_exceptions=True)
+        problems = [outcome for outcome in outcomes if isinstance(outcome, NmtError)]
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, NmtError):
+                raise outcome
+        return problems
+
+    async def close(self) -> None:
+        """End all workers."""
+        await asyncio.gather(*(model.crew.close() for model in self._by_pair.values()))
+
+
+def _model_directory(given: Path) -> Path:
+    directory = model_of_run(given) if kind_of(given) == "run" else given
+    require_model(directory)
+    return directory
+
+
+def _matched(wanted: str, codes: Sequence[str], *, what: str) -> str:
+    code = match_code(wanted, codes)
+    if code is None:
+        raise invalid(f"{_short(wanted)} is not supported", hint=f"{what}: one of {', '.join(codes)}", where=what)
+    return code
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 20 else text[:20] + "…"

@@ -1,0 +1,117 @@
+"""The server's side of a worker process: start it, ask it, notice when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.errors import NmtError
+from nmt_cli.serving.jobs import Engine, Job, frame, job_fields
+
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from nmt_cli.serving.worker import main; main()"
+_GONE_SECONDS = 5.0
+# Threads that wait for each other must not spin, since the server itself needs a CPU. Batches have ever new shapes, and
+# oneDNN would keep what it made for each of the last thousand: hundreds of megabytes.
+_QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32"}
+
+
+class WorkerLost(Exception):
+    """The worker died, or did not answer in time and was killed."""
+
+
+class WorkerProcess:
+    """A worker process that has loaded its model and answers one batch at a time."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
+        """A worker that has loaded `model`; its NmtError where it cannot."""
+        threads = str(engine.threads)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            _START,
+            json.dumps(sys.path),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=_QUIET | os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            start_new_session=True,
+        )
+        worker = cls(process)
+        try:
+            answer = await worker._exchange({"model": str(model), "engine": asdict(engine)})
+        except (WorkerLost, asyncio.CancelledError):
+            await worker.close()
+            raise
+        if "error" in answer:
+            await worker.close()
+            raise _as_error(answer["error"])
+        return worker
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
+        """The answers to some sentences; WorkerLost where none comes, NmtError where the worker refuses."""
+        try:
+            message = {"lines": list(lines), "job": job_fields(job)}
+            answer = await asyncio.wait_for(self._exchange(message), timeout_seconds)
+        except TimeoutError:
+            self.kill()
+            raise WorkerLost(f"no answer within {timeout_seconds:.0f} s") from None
+        if "error" in answer:
+            raise _as_error(answer["error"])
+        answers: list[dict[str, Any]] = answer["answers"]
+        return answers
+
+    def kill(self) -> None:
+        """End it at once."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def close(self) -> None:
+        """End it: by the end of its input, or by force where it does not go."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), _GONE_SECONDS)
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
+    async def _exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(frame(message))
+            await self._process.stdin.drain()
+            size = int.from_bytes(await self._process.stdout.readexactly(4), "big")
+            answer: dict[str, Any] = json.loads(await self._process.stdout.readexactly(size))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise WorkerLost(await self._ending()) from None
+        return answer
+
+    async def _ending(self) -> str:
+        try:
+            code = await asyncio.wait_for(self._process.wait(), _GONE_SECONDS)
+        except TimeoutError:
+            self.kill()
+            return "it closed its output"
+        return f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+
+
+def _as_error(fields: Mapping[str, Any]) -> NmtError:
+    kind = next((one for one in NmtError.__subclasses__() if one.__name__ == fields["kind"]), NmtError)
+    return kind(fields["message"], hint=fields["hint"], where=fields["where"])

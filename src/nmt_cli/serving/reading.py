@@ -1,0 +1,144 @@
+"""What a request says, whichever way it says it: JSON, a form, a query string; within bytes and seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import parse_qs
+
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+from nmt_cli.serving.limits import Limits
+from nmt_cli.serving.refusals import Refused, invalid, too_large
+
+M = TypeVar("M", bound=BaseModel)
+
+_MAX_FIELDS = 2000
+_JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
+
+
+async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
+    """The fields of body and query string, the body's first; a form's field that comes twice is a list."""
+    # Not request.url: it is made from the Host header, which may be anything.
+    fields = _form_fields(request.scope["query_string"].decode("latin-1"))
+    body = await _read_body(request, max_bytes=limits.body_bytes, timeout_seconds=limits.timeout_seconds)
+    if not body:
+        return fields
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind.endswith("json"):
+        return fields | _json_fields(body)
+    if kind == "multipart/form-data":
+        return fields | await _multipart_fields(body, request.headers)
+    try:
+        return fields | _form_fields(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise invalid("the body is not UTF-8", hint=_JSON_HINT) from None
+
+
+def parse(kind: type[M], fields: Mapping[str, Any]) -> M:
+    """The fields as a record; Refused with the name of the first that is wrong, never with its value."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as problem:
+        error = problem.errors(include_url=False, include_context=False, include_input=False)[0]
+        name = str(error["loc"][0]) if error["loc"] else "request"
+        where = ".".join(map(str, error["loc"]))
+        names = ", ".join(kind.model_fields)
+        if error["type"] == "missing":
+            raise invalid(f"Invalid request: missing {name} parameter", hint=_JSON_HINT, where=name) from None
+        if error["type"] == "extra_forbidden":
+            raise invalid(f"Invalid request: there is no {name[:40]}", hint=f"take {names}", where=name[:40]) from None
+        message = str(error["msg"])
+        raise invalid(f"Invalid request: {name}: {message}", hint="see /docs", where=where[:80]) from None
+
+
+@asynccontextmanager
+async def watching(request: Request) -> AsyncIterator[asyncio.Future[None]]:
+    """A future that is done when the client has gone; for a request whose body has been read."""
+
+    async def wait() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task = asyncio.ensure_future(wait())
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+async def _read_body(request: Request, *, max_bytes: int, timeout_seconds: float) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        _refuse_length(max_bytes)
+    body = bytearray()
+
+    async def read() -> None:
+        async for chunk in request.stream():
+            body.extend(chunk)
+            if len(body) > max_bytes:
+                _refuse_length(max_bytes)
+
+    try:
+        await asyncio.wait_for(read(), timeout_seconds)
+    except TimeoutError:
+        hint = "send it in one go"
+        raise Refused("the body did not arrive in time", hint=hint, status=408, code="timeout") from None
+    except ClientDisconnect:
+        raise Refused("the client has gone", hint="stay", status=400, code="gone") from None
+    return bytes(body)
+
+
+def _refuse_length(max_bytes: int) -> NoReturn:
+    raise too_large(f"the body has more than {max_bytes:,} bytes", hint="send the text in several requests")
+
+
+def _json_fields(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError:
+        raise invalid("the body is not UTF-8", hint=_JSON_HINT) from None
+    except ValueError:
+        raise invalid("the body is not JSON", hint=_JSON_HINT) from None
+    except RecursionError:
+        raise invalid("the JSON is nested too deeply", hint="send an object of texts and numbers") from None
+    if not isinstance(value, dict):
+        raise invalid("the JSON is no object", hint='send an object, as in {"q": "..."}')
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _form_fields(text: str) -> dict[str, Any]:
+    try:
+        found = parse_qs(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
+    except UnicodeDecodeError:
+        raise invalid("the form is not UTF-8", hint=_JSON_HINT) from None
+    except ValueError:
+        raise too_large(f"the form has more than {_MAX_FIELDS:,} fields", hint="send fewer") from None
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+
+
+async def _multipart_fields(body: bytes, headers: Headers) -> dict[str, Any]:
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    try:
+        form = await MultiPartParser(
+            headers, stream(), max_files=0, max_fields=_MAX_FIELDS, max_part_size=len(body)
+        ).parse()
+    except (MultiPartException, UnicodeDecodeError, KeyError, ValueError, LookupError):
+        raise invalid("the form cannot be read", hint=_JSON_HINT) from None
+    fields: dict[str, Any] = {}
+    for name in form:
+        values = [str(value) for value in form.getlist(name)]
+        fields[name] = values[0] if len(values) == 1 else values
+    return fields

@@ -1,0 +1,162 @@
+"""The process: a socket, the models, uvicorn, and signals: SIGTERM and Ctrl-C drain, SIGHUP loads the models again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import uvicorn
+
+from nmt_cli.errors import UsageError
+from nmt_cli.serving.app import build
+from nmt_cli.serving.keys import Keys
+from nmt_cli.serving.limits import Limits
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.models import Models, Operation, ServedModel
+from nmt_cli.serving.protocol import MAX_HEADER_BYTES, protocol_for
+from nmt_cli.serving.service import Service
+from nmt_cli.serving.translation import Translation
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 15.0
+_CONNECTIONS_PER_REQUEST = 4
+_BACKLOG = 1024
+# Beside connections: libraries, logs, pipes of workers.
+_OTHER_FILES = 256
+_KEEP_ALIVE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `nmt serve` was told."""
+
+    models: Sequence[Path]
+    host: str
+    port: int
+    operation: Operation
+    limits: Limits
+    keys: Keys
+    origins: Sequence[str]
+
+
+def missing_library() -> str | None:
+    """The name of what the extra brings and is imported late only, where it is not installed."""
+    return next((name for name in ("py3langid", "python_multipart") if find_spec(name) is None), None)
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or Ctrl-C; every request that was accepted is answered first.
+
+    NmtError where the address cannot be taken or a model cannot be loaded.
+    """
+    _allow_files(_CONNECTIONS_PER_REQUEST * settings.limits.requests + _OTHER_FILES)
+    listener = _bind(settings.host, settings.port)
+    with listener:
+        asyncio.run(_serve(settings, listener))
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    # By default the signal ends a process, and there is nothing to load again yet.
+    loop.add_signal_handler(signal.SIGHUP, logger.info, "the models are being loaded already")
+    metrics = Metrics()
+    models = Models([ServedModel(path, settings.operation, metrics) for path in settings.models])
+    service = Service(models, settings.limits, settings.keys, metrics, Translation(settings.limits))
+    limits = settings.limits
+    config = uvicorn.Config(
+        build(service, origins=settings.origins),
+        http=protocol_for(
+            max_connections=_CONNECTIONS_PER_REQUEST * limits.requests, patience_seconds=_PATIENCE_SECONDS
+        ),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=int(limits.timeout_seconds) + 5,
+    )
+    server = _Server(config)
+    loading = asyncio.ensure_future(models.load())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _end, server, loading)
+    try:
+        await loading
+        swaps = _Swaps(models)
+        loop.add_signal_handler(signal.SIGHUP, swaps.begin)
+        listener.listen(_BACKLOG)
+        host, port = listener.getsockname()[:2]
+        logger.info("ready: http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        await server.serve(sockets=[listener])
+        logger.info("all requests are answered")
+    except asyncio.CancelledError:
+        logger.info("ended before the models were loaded")
+    finally:
+        await models.close()
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: the workers must be ended after the last request."""
+        yield
+
+
+def _end(server: uvicorn.Server, loading: asyncio.Future[None]) -> None:
+    logger.info("ending: requests in work are answered first")
+    loading.cancel()
+    server.should_exit = True
+
+
+class _Swaps:
+    """Loads the models again when asked, one time after another."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        """Begin to load all models again."""
+        logger.info("loading the models again")
+        task = asyncio.ensure_future(self._swap())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _swap(self) -> None:
+        async with self._lock:
+            for problem in await self._models.swap():
+                logger.error("the old model stays: %s; %s", problem.message, problem.hint)
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise the limit of open files to `wanted`, as far as the system lets: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as problem:
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {problem.strerror}",
+            where="--port",
+            hint="give another --port, or end what listens there; --host 0.0.0.0 is every address of this machine",
+        ) from None
+    return listener

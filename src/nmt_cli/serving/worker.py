@@ -1,0 +1,118 @@
+"""A worker process: one model, batches of sentences in on stdin, translations out on stdout.
+
+All that touches torch is here, behind messages, so that a model that is killed or hangs takes no connection with it.
+Messages are those of `jobs.frame`. The process ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nmt_cli import console
+from nmt_cli.errors import NmtError
+from nmt_cli.serving.jobs import Attend, Engine, Job, Search, frame, job_of
+
+
+def main() -> None:
+    """Load the model that the first message names, then answer one message after another."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a library prints must not come between the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    console.configure_logging(quiet=True)
+    logging.getLogger("nmt_cli.decoding").setLevel(logging.ERROR)
+    first = _receive(sys.stdin.buffer)
+    if first is None:
+        return
+    try:
+        model = Model(Path(first["model"]), Engine(**first["engine"]))
+    except NmtError as problem:
+        _send(answers, {"error": problem_fields(problem)})
+        return
+    _send(answers, {"ready": True})
+    while (message := _receive(sys.stdin.buffer)) is not None:
+        try:
+            answer: dict[str, Any] = {"answers": model.answer(message["lines"], job_of(message["job"]))}
+        except NmtError as problem:
+            answer = {"error": problem_fields(problem)}
+        _send(answers, answer)
+
+
+class Model:
+    """The model of a directory, and what it does with sentences."""
+
+    def __init__(self, directory: Path, engine: Engine) -> None:
+        import torch
+
+        from nmt_cli.decoding.translator import Translator
+
+        torch.set_num_threads(engine.threads)
+        self._translator = Translator.from_pretrained(
+            directory, engine=engine.name, device=engine.device, precision=engine.precision
+        )
+        self._directory = directory
+        self._attention: Any = None
+        self._translator.translate(["."])  # the first translation is slow
+
+    def answer(self, lines: Sequence[str], job: Job) -> list[dict[str, Any]]:
+        """One answer for each line, as JSON takes it."""
+        if isinstance(job, Attend):
+            return [self._attend(line, job.target) for line in lines]
+        return self._search(lines, job)
+
+    def _search(self, lines: Sequence[str], job: Search) -> list[dict[str, Any]]:
+        # The batch was cut by whoever sent it.
+        longest = max(map(len, lines), default=0) * 4 + 8
+        translations = self._translator.translate(
+            lines,
+            beam=job.beam,
+            nbest=job.nbest,
+            length_penalty=job.length_penalty,
+            max_extra_tokens=job.max_extra_tokens,
+            prefixes=[job.prefix] * len(lines) if job.prefix else None,
+            alignments=job.alignments,
+            batch_tokens=longest * len(lines) * job.beam + 1,
+        )
+        return [asdict(translation) for translation in translations]
+
+    def _attend(self, source: str, target: str) -> dict[str, Any]:
+        from nmt_cli.decoding.attention_maps import AttentionMaps
+
+        if self._attention is None:
+            self._attention = AttentionMaps.from_pretrained(self._directory)
+        return self._attention.cross_words(source, target).as_json()  # type: ignore[no-any-return]  # loaded late
+
+
+def problem_fields(problem: NmtError) -> dict[str, Any]:
+    """An error as JSON takes it."""
+    kind = type(problem).__name__
+    return {"kind": kind, "message": problem.message, "hint": problem.hint, "where": problem.where}
+
+
+def _receive(stream: BinaryIO) -> Mapping[str, Any] | None:
+    head = stream.read(4)
+    if len(head) < 4:
+        return None
+    size = int.from_bytes(head, "big")
+    content = stream.read(size)
+    if len(content) < size:
+        return None
+    message: dict[str, Any] = json.loads(content)
+    return message
+
+
+def _send(stream: BinaryIO, message: Mapping[str, Any]) -> None:
+    stream.write(frame(message))
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Attention maps against what the model computes with them, and how they are shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli.bundle import directory
+from nmt_cli.bundle.directory import LoadedModel
+from nmt_cli.cli.attention import attention
+from nmt_cli.decoding.attention_drawing import svg, text_panel
+from nmt_cli.decoding.attention_maps import AttentionMap, AttentionMaps, Part
+from nmt_cli.errors import DataError, UsageError
+from nmt_cli.model.layers import CrossAttention, SelfAttention
+from nmt_cli.model.packing import pack
+from nmt_cli.tokenization.tokenizer import BOS, EOS
+from tests.bundle.tiny import save_tiny, tiny_recipe
+
+SOURCE, TARGET = "the old sea", "das alte Meer"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("attention")
+    recipe = tiny_recipe(model={"decoder_layers": 2, "encoder_window": 3}, decoding={"max_extra_tokens": 3})
+    save_tiny(folder / "model", spm_folder=folder, recipe=recipe)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> LoadedModel:
+    return directory.load(folder / "model", device=CPU, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("part", ["cross", "encoder", "decoder"])
+def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: Part) -> None:
+    found = AttentionMaps(loaded, device=CPU).pieces(SOURCE, TARGET, part=part)
+    model = loaded.model
+    source = pack([[*loaded.source.encode([SOURCE])[0], EOS]], device=CPU)
+    target = pack([[BOS, *loaded.target.encode([TARGET])[0]]], device=CPU)
+    layers = model.encoder if part == "encoder" else model.decoder
+    for layer, weights_HTS in zip(layers, found.weights, strict=True):
+        module = layer.cross_attention if part == "cross" else layer.self_attention
+        assert isinstance(module, CrossAttention | SelfAttention)
+        seen: list[tuple[torch.Tensor, ...]] = []
+        handle = module.register_forward_hook(lambda module, given, out: seen.append((given[0], out)))  # noqa: B023
+        with torch.inference_mode():
+            memory = model.encode(source)
+            model.decode(target, memory, source)
+            handle.remove()
+            x, out = seen[0]
+            if isinstance(module, CrossAttention):
+                values = module.kv(memory)[:, module.heads * module.d_k :]
+            else:
+                values = module.qkv(x)[:, 2 * module.heads * module.d_k :]
+            v_HSV = values.unflatten(-1, (module.heads, module.d_v)).transpose(0, 1)
+            mixed = module.output((weights_HTS @ v_HSV).transpose(0, 1).flatten(1))
+        torch.testing.assert_close(mixed, out, atol=1e-5, rtol=1e-5)
+    assert found.weights.shape[-2:] == (len(found.rows), len(found.columns))
+    torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))
+
+
+def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
+    maps = AttentionMaps(loaded, device=CPU)
+    words, pieces = maps.cross_words(f"  {SOURCE} ", TARGET), maps.pieces(SOURCE, TARGET, part="cross")
+    assert words.columns == ["the", "old", "sea", "</s>"]
+    assert words.rows == ["das", "alte", "Meer", "</s>"]
+    first = next(n for n in range(1, 9) if pieces.rows[n].startswith("\u2581"))
+    second = next(n for n in range(1, 9) if pieces.columns[n].startswith("\u2581"))
+    expected = pieces.weights[1, 0, :first, :second].sum(-1).mean()
+    torch.testing.assert_close(words.weights[1, 0, 0, 0], expected)
+    torch.testing.assert_close(words.weights.sum(-1), torch.ones(2, 2, 4))
+    assert words.as_json()["weights"][1][0][0][0] == pytest.approx(float(expected), abs=6e-4)
+
+
+def test_a_terminal_shows_shades() -> None:
+    weights = torch.tensor([[1.0, 0.0, 0.0], [0.1, 0.3, 0.6]])
+    found = AttentionMap("cross", ["ab", "日"], ["x", "yz", "</s>"], weights[None, None])
+    assert text_panel(found, weights) == [
+        "       <",
+        "       /",
+        "     y s",
+        "   x z >",
+        "ab ██",
+        "日 ░░▒▒▓▓",
+    ]
+
+
+def test_a_drawing_has_a_panel_for_each_layer_and_head() -> None:
+    weights = torch.full((2, 3, 2, 2), 0.5)
+    found = AttentionMap("cross", ["<b>", "&"], ["c", "d"], weights)
+    root = ElementTree.fromstring(svg(found, layers=[0, 1], heads=[0, 2, None]))
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    titles = [text for text in texts if text and text.startswith("layer")]
+    assert titles == [
+        f"layer {layer}, {head}" for layer in (1, 2) for head in ("head 1", "head 3", "mean of all heads")
+    ]
+    assert texts.count("<b>") == 6
+    cells = [cell for cell in root.iter("{http://www.w3.org/2000/svg}rect") if cell.get("class") == "cell"]
+    assert len(cells) == 24
+    assert {cell.get("fill-opacity") for cell in cells} == {"0.500"}
+
+
+def test_the_command(folder: Path) -> None:
+    command = [sys.executable, "-m", "nmt_cli", "attention", "-m", "model", SOURCE]
+    shown = subprocess.run([*command, TARGET, "--words"], cwd=folder, capture_output=True, text=True, check=True)
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "layer 1, mean of all heads"
+    assert [line.split()[0] for line in lines[5:8]] == ["das", "alte", "Meer"]
+    drawn = subprocess.run([*command, "--head", "all", "-o", "a.svg"], cwd=folder, capture_output=True, text=True)
+    assert drawn.returncode == 0, drawn.stderr
+    assert drawn.stderr.splitlines()[-1] == "a.svg: written"
+    assert (folder / "a.svg").read_text().startswith("<svg ")
+
+
+def test_what_cannot_be_shown(folder: Path) -> None:
+    model = folder / "model"
+    with pytest.raises(UsageError, match="no part called 'all'") as error:
+        attention(SOURCE, TARGET, model=model, part="all")
+    assert error.value.hint == "take one of: cross, encoder, decoder"
+    with pytest.raises(UsageError, match="--words is about"):
+        attention(SOURCE, TARGET, model=model, part="encoder", words=True)
+    with pytest.raises(UsageError, match="--layer is 3, and the model has 2") as error:
+        attention(SOURCE, TARGET, model=model, layer=3)
+    assert error.value.hint == "a layer from 1 to 2"
+    with pytest.raises(UsageError, match="--head is x, and the model has 2"):
+        attention(SOURCE, TARGET, model=model, head="x")
+    with pytest.raises(DataError, match="the source is blank"):
+        attention(" ", TARGET, model=model)
+    with pytest.raises(DataError, match=r"the source has .* pieces, and the model takes 63"):
+        attention("sea " * 90, TARGET, model=model)
+    (folder / "there.svg").write_text("")
+    with pytest.raises(UsageError, match="exists already"):
+        attention(SOURCE, TARGET, model=model, output=folder / "there.svg")
+    with pytest.raises(DataError, match="cannot write the drawing"):
+        attention(SOURCE, TARGET, model=model, output=folder / "no" / "there.svg")

@@ -1,0 +1,88 @@
+"""Servers that several tests share: all are started at once, since each must import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.decoding.translator import Translator
+from tests.serving.models import Server, save_model
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+KEYS = """
+# who, which key, how often a minute
+alice  alice-secret-key  600
+bob    bob-secret-key    2   # for a try
+"""
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Model directories by pair."""
+    folder = tmp_path_factory.mktemp("models")
+    pairs = [("en", "de"), ("de", "en"), ("en", "fr")]
+    return {
+        f"{source}-{target}": save_model(folder / f"{source}-{target}", source, target, seed=number)
+        for number, (source, target) in enumerate(pairs, 1)
+    }
+
+
+@pytest.fixture(scope="session")
+def replaceable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model directory of `operated`."""
+    return save_model(tmp_path_factory.mktemp("replaceable") / "model", "en", "de", seed=1)
+
+
+@pytest.fixture(scope="session")
+def servers(
+    models: dict[str, Path], replaceable: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Server]]:
+    """`open` with two directions, `strict` with keys and small limits, `operated` with a model that may be replaced."""
+    folder = tmp_path_factory.mktemp("servers")
+    (folder / "keys").write_text(KEYS, encoding="utf-8")
+    small = [
+        "--cors",
+        "https://example.org",
+        "--char-limit",
+        "200",
+        "--batch-limit",
+        "4",
+        "--queue-size",
+        "8",
+        "--max-alternatives",
+        "2",
+    ]
+    servers = {
+        "open": Server(folder / "open.log", "-m", models["en-de"], "-m", models["de-en"], "--max-wait-ms", "20"),
+        "strict": Server(folder / "strict.log", "-m", models["en-de"], "--api-key-file", folder / "keys", *small),
+        "operated": Server(folder / "operated.log", "-m", replaceable),
+    }
+    try:
+        yield {name: server.wait() for name, server in servers.items()}
+    finally:
+        for server in servers.values():
+            server.end()
+        codes = [server.stop() for server in servers.values()]
+    assert codes == [0, 0, 0]
+
+
+@pytest.fixture(scope="session")
+def server(servers: dict[str, Server]) -> Server:
+    """A server of en-de and de-en, open to all, with the limits that are usual."""
+    return servers["open"]
+
+
+@pytest.fixture(scope="session")
+def strict(servers: dict[str, Server]) -> Server:
+    """A server of en-de with keys and small limits."""
+    return servers["strict"]
+
+
+@pytest.fixture(scope="session")
+def translator(models: dict[str, Path]) -> Translator:
+    """What `nmt decode` would answer for en-de."""
+    return Translator.from_pretrained(models["en-de"], device="cpu")

@@ -1,0 +1,152 @@
+"""Random small models of any language pair, and servers of them as processes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.bundle import directory
+from nmt_cli.bundle.config import Languages
+from nmt_cli.bundle.weights import weights_of
+from tests.bundle.tiny import tiny_config, tiny_model, tiny_recipe, write_spm
+
+_READY = re.compile(r"ready: http://127\.0\.0\.1:(\d+)")
+_SECONDS = 60
+
+
+def save_model(path: Path, source: str, target: str, *, seed: int = 1, overwrite: bool = False) -> Path:
+    """A random model directory that translates at most 59 pieces at once."""
+    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400})
+    spm = write_spm(path.parent / "shared.spm")
+    config = tiny_config(recipe, updates=[seed]).model_copy(
+        update={"languages": Languages(source=source, target=target)}
+    )
+    directory.save(
+        path,
+        config=config,
+        weights=weights_of(tiny_model(recipe, seed=seed)),
+        source_spm=spm,
+        target_spm=spm,
+        card="# A card\n",
+        overwrite=overwrite,
+    )
+    return path
+
+
+@dataclass(slots=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Server:
+    """A running `nmt serve`; its port once `wait` has returned, its log in a file."""
+
+    def __init__(self, log: Path, *arguments: str | Path) -> None:
+        self.log_file = log
+        with log.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "nmt_cli",
+                    "serve",
+                    "--port",
+                    "0",
+                    "--device",
+                    "cpu",
+                    "--threads",
+                    "1",
+                    *map(str, arguments),
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=stream,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+        self.port = 0
+
+    def wait(self) -> Server:
+        """Itself, once it is ready."""
+        deadline = time.monotonic() + _SECONDS
+        while (found := _READY.search(self.log)) is None:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+        self.port = int(found[1])
+        return self
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(encoding="utf-8")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] | None = None) -> Answer:
+        """One request on a connection of its own; a body that is no bytes goes as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
+        sent = dict(headers or {})
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            sent.setdefault("Content-Type", "application/json")
+        try:
+            connection.request(method, path, body=body, headers=sent)
+            response = connection.getresponse()
+            return Answer(response.status, response.read(), dict(response.headers.items()))
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: object, **headers: str) -> Answer:
+        return self.ask("POST", path, body, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+    def metric(self, line: str) -> float:
+        """The value of a sample by its name and labels; 0 where there is none yet."""
+        found = re.search(rf"^{re.escape(line)} (\S+)$", self.get("/metrics").body.decode(), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def worker_pids(self) -> list[int]:
+        """The processes that hold models."""
+        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=False)
+        return [int(word) for word in found.stdout.split()]
+
+    def until(self, text: str) -> None:
+        """Wait for a text in the log."""
+        deadline = time.monotonic() + _SECONDS
+        while text not in self.log:
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Tell it to end, as an operator does."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> int:
+        """End it; its exit code."""
+        self.end()
+        try:
+            return self.process.wait(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise

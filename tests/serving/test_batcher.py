@@ -1,0 +1,134 @@
+"""Batches across requests: what goes together, who waits, who is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from nmt_cli.serving.batcher import Batcher, Sentence
+from nmt_cli.serving.jobs import Attend, Engine, Job, Search, frame, job_fields, job_of
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.refusals import Refused
+
+T = TypeVar("T")
+SEARCH = Search(beam=2, nbest=1, length_penalty=0.6, max_extra_tokens=50, prefix="", alignments=False)
+WIDE = Search(beam=4, nbest=4, length_penalty=0.6, max_extra_tokens=50, prefix="das", alignments=True)
+
+
+def batcher(*, max_tokens: int = 100, max_wait: float = 0.0, max_sentences: int = 50) -> Batcher:
+    return Batcher(
+        "en-de", max_tokens=max_tokens, max_wait_seconds=max_wait, max_sentences=max_sentences, metrics=Metrics()
+    )
+
+
+def sentence(tokens: int, job: Job = SEARCH) -> Sentence:
+    return Sentence(f"{tokens}", tokens, job, asyncio.get_running_loop().create_future())
+
+
+def run(test: Callable[[], Awaitable[T]]) -> T:
+    async def main() -> T:
+        return await asyncio.wait_for(test(), 10)
+
+    return asyncio.run(main())
+
+
+def test_a_batch_has_the_oldest_and_those_nearest_in_length_within_the_budget() -> None:
+    async def test() -> list[list[int]]:
+        queue = batcher(max_tokens=100)  # 50 a beam of 2
+        queue.submit([sentence(tokens) for tokens in (10, 40, 11, 9, 12, 3, 10)])
+        return [[one.tokens for one in await queue.take()] for _ in range(3)]
+
+    taken = run(test)
+    assert taken[0] == [10, 10, 11, 9]  # a fifth, of 12, would make 60
+    assert taken[1] == [40]
+    assert taken[2] == [12, 3]
+    assert sum(len(batch) for batch in taken[:3]) == 7
+
+
+def test_other_searches_wait_for_a_batch_of_their_own() -> None:
+    async def test() -> list[list[Job]]:
+        queue = batcher()
+        attend = Attend("das Meer")
+        queue.submit([sentence(5), sentence(5, WIDE), sentence(5), sentence(5, attend), sentence(5, attend)])
+        return [[one.job for one in await queue.take()] for _ in range(4)]
+
+    attend = Attend("das Meer")
+    assert run(test) == [[SEARCH, SEARCH], [WIDE], [attend], [attend]]
+
+
+def test_a_sentence_longer_than_the_budget_goes_alone() -> None:
+    async def test() -> list[int]:
+        queue = batcher(max_tokens=10)
+        queue.submit([sentence(500), sentence(500)])
+        return [one.tokens for one in await queue.take()]
+
+    assert run(test) == [500]
+
+
+def test_a_batch_waits_for_others_but_not_longer_than_it_may() -> None:
+    async def test() -> tuple[int, float, int, float]:
+        loop = asyncio.get_running_loop()
+        queue = batcher(max_wait=0.2)
+        queue.submit([sentence(5)])
+        loop.call_later(0.05, lambda: queue.submit([sentence(5)]))
+        started = loop.time()
+        first = len(await queue.take())
+        waited = loop.time() - started
+        queue.submit([sentence(5) for _ in range(10)])  # full: 10 x 5 x beam 2
+        started = loop.time()
+        return first, waited, len(await queue.take()), loop.time() - started
+
+    first, waited, second, at_once = run(test)
+    assert (first, second) == (2, 10)
+    assert waited >= 0.19
+    assert at_once < 0.1
+
+
+def test_cancelled_sentences_are_dropped_and_make_room() -> None:
+    async def test() -> list[int]:
+        queue = batcher(max_sentences=2)
+        gone, kept = sentence(4), sentence(5)
+        queue.submit([gone, kept])
+        gone.result.cancel()
+        queue.submit([sentence(6)])
+        return sorted(one.tokens for one in await queue.take())
+
+    assert run(test) == [5, 6]
+
+
+def test_a_full_queue_refuses_all_of_a_request_and_says_when_to_come_back() -> None:
+    async def test() -> Refused:
+        queue = batcher(max_sentences=3)
+        queue.submit([sentence(5), sentence(5)])
+        with pytest.raises(Refused) as error:
+            queue.submit([sentence(5), sentence(5)])
+        queue.submit([sentence(5)])
+        return error.value
+
+    refused = run(test)
+    assert (refused.status, refused.message) == (503, "2 sentences are waiting already")
+    assert refused.retry_after_seconds == 1
+    assert refused.hint == "try again in 1 s"
+
+
+def test_sentences_of_a_lost_worker_go_first_and_alone() -> None:
+    async def test() -> list[list[int]]:
+        queue = batcher(max_wait=5)
+        queue.submit([sentence(5), sentence(6)])
+        queue.submit([sentence(7) for _ in range(6)])
+        lost = await queue.take()
+        queue.submit([sentence(8)])
+        queue.give_back(lost)
+        return [[one.tokens for one in await queue.take()] for _ in range(2)]
+
+    assert run(test) == [[5], [6]]
+
+
+def test_jobs_travel_as_json() -> None:
+    for job in (SEARCH, Attend("das Meer")):
+        assert job_of(job_fields(job)) == job
+    assert frame({"a": "ü"}) == b'\x00\x00\x00\x0f{"a": "\\u00fc"}'
+    assert Engine("torch", "cpu", "fp32", 1).threads == 1

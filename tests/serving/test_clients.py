@@ -1,0 +1,172 @@
+"""Clients that people already have, unchanged, over a socket: LibreTranslate's and DeepL's."""
+
+from __future__ import annotations
+
+import urllib.error
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import deepl
+import pytest
+from deep_translator import LibreTranslator
+from libretranslatepy import LibreTranslateAPI
+
+from nmt_cli.decoding.translator import Translator
+from tests.serving.models import Server
+
+TEXT = "the old sea"
+
+
+@pytest.fixture(scope="module")
+def expected(translator: Translator) -> str:
+    return translator.translate([TEXT])[0].text
+
+
+@pytest.fixture(autouse=True)
+def _no_retries() -> Iterator[None]:
+    retries = deepl.http_client.max_network_retries
+    deepl.http_client.max_network_retries = 0
+    yield
+    deepl.http_client.max_network_retries = retries
+
+
+def test_libretranslatepy(server: Server, strict: Server, expected: str) -> None:
+    client = LibreTranslateAPI(server.url)
+    assert client.translate(TEXT, "en", "de") == expected
+    assert client.detect("ein kleines Haus steht am alten Meer")[0]["language"] == "de"
+    assert client.languages() == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": ["en"]},
+    ]
+    assert LibreTranslateAPI(strict.url, "alice-secret-key").translate(TEXT, "en", "de") == expected
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        LibreTranslateAPI(strict.url, "wrong-secret-key").translate(TEXT, "en", "de")
+
+
+def test_deep_translator(server: Server, strict: Server, expected: str) -> None:
+    client = LibreTranslator(source="en", target="de", api_key="any", custom_url=f"{server.url}/")
+    assert client.translate(TEXT) == expected
+    assert client.translate_batch([TEXT, TEXT]) == [expected, expected]
+    client = LibreTranslator(source="en", target="de", api_key="alice-secret-key", custom_url=f"{strict.url}/")
+    assert client.translate(TEXT) == expected
+
+
+def test_deepl(server: Server, expected: str) -> None:
+    client = deepl.DeepLClient("any", server_url=server.url)
+    result = client.translate_text(TEXT, source_lang="EN", target_lang="DE")
+    assert isinstance(result, deepl.TextResult)
+    assert (result.text, result.detected_source_lang, result.billed_characters) == (expected, "EN", len(TEXT))
+    both = client.translate_text([TEXT, "das Meer"], target_lang="DE", source_lang="EN")
+    assert isinstance(both, list)
+    assert (len(both), both[0].text) == (2, expected)
+    found = client.translate_text("ein kleines Haus steht am alten Meer", target_lang="EN-US")
+    assert isinstance(found, deepl.TextResult)
+    assert found.detected_source_lang == "DE"
+    assert [language.code for language in client.get_source_languages()] == ["EN", "DE"]
+    assert [language.name for language in client.get_target_languages()] == ["German", "English"]
+    usage = client.get_usage()
+    assert not usage.any_limit_reached
+    assert usage.character.count is not None
+    assert usage.character.count >= len(TEXT)
+
+
+def test_deepl_with_keys(strict: Server, expected: str) -> None:
+    client = deepl.DeepLClient("alice-secret-key", server_url=strict.url)
+    result = client.translate_text(TEXT, target_lang="DE")
+    assert isinstance(result, deepl.TextResult)
+    assert result.text == expected
+    with pytest.raises(deepl.AuthorizationException):
+        deepl.DeepLClient("wrong-secret-key", server_url=strict.url).translate_text(TEXT, target_lang="DE")
+    with pytest.raises(deepl.DeepLException, match="too many"):
+        client.translate_text(["x"] * 5, target_lang="DE")
+    with pytest.raises(deepl.DeepLException, match="html is not supported"):
+        client.translate_text("<b>x</b>", target_lang="DE", tag_handling="html")
+    limited = deepl.DeepLClient("bob-secret-key", server_url=strict.url)
+    for _ in range(2):
+        limited.translate_text("sea", target_lang="DE")
+    with pytest.raises(deepl.TooManyRequestsException):
+        limited.translate_text("sea", target_lang="DE")
+
+
+FIELDS = {"q": TEXT, "source": "en", "target": "de"}
+FORM = "application/x-www-form-urlencoded"
+BOUNDARY = "multipart/form-data; boundary=xyz"
+
+
+def multipart(fields: dict[str, str]) -> bytes:
+    parts = [f'--xyz\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
+    return "".join([*parts, "--xyz--\r\n"]).encode()
+
+
+def test_json_forms_and_query_strings_say_the_same(server: Server, expected: str) -> None:
+    answers = [
+        server.post("/translate", FIELDS),
+        server.post("/translate", urlencode(FIELDS).encode(), Content_Type=FORM),
+        server.post("/translate", multipart(FIELDS), Content_Type=BOUNDARY),
+        server.post(f"/translate?{urlencode(FIELDS)}", b""),
+        server.post(f"/translate?{urlencode(FIELDS | {'q': 'other'})}", {"q": TEXT}),
+    ]
+    assert [answer.json for answer in answers] == [{"translatedText": expected}] * 5
+
+
+def test_lists_alternatives_and_detection(server: Server, translator: Translator) -> None:
+    asked: dict[str, Any] = {"q": [TEXT, "the sea"], "source": "auto", "target": "de", "alternatives": 2}
+    answer = server.post("/translate", asked).json
+    translations = translator.translate([TEXT, "the sea"], beam=3, nbest=3)
+    assert answer["translatedText"] == [one.text for one in translations]
+    assert answer["alternatives"] == [[other.text for other in one.alternatives] for one in translations]
+    assert [one["language"] for one in answer["detectedLanguage"]] == ["en", "en"]
+    assert all(0 < one["confidence"] <= 100 for one in answer["detectedLanguage"])
+
+
+def test_lines_of_a_form_end_as_libretranslate_ends_them(server: Server) -> None:
+    form = urlencode({"q": "the\r\nsea", "source": "en", "target": "de"}).encode()
+    assert "\r" not in server.post("/translate", form, Content_Type=FORM).json["translatedText"]
+    assert "\r\n" in server.post("/translate", FIELDS | {"q": "the\r\nsea"}).json["translatedText"]
+
+
+def test_what_a_page_of_libretranslate_asks_for(server: Server, strict: Server) -> None:
+    settings = server.get("/frontend/settings").json
+    assert (settings["charLimit"], settings["keyRequired"]) == (10_000, False)
+    assert settings["language"]["source"] == {"code": "en", "name": "English"}
+    assert strict.get("/frontend/settings").json["keyRequired"] is True
+    only = strict.post("/translate", {**FIELDS, "source": "auto", "api_key": "alice-secret-key"}).json
+    assert only["detectedLanguage"] == {"confidence": 100.0, "language": "en"}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        ({"q": ""}, 400, "Invalid request: missing q parameter"),
+        ({"q": None}, 400, "Invalid request: q"),
+        ({"source": None}, 400, "Invalid request: source"),
+        ({"target": "xx"}, 400, "xx is not supported (target: one of de)"),
+        ({"source": "x" * 99}, 400, "xxxxxxxxxxxxxxxxxxxx… is not supported"),
+        ({"format": "html"}, 400, "html is not supported: tags would be translated as words"),
+        ({"format": "pdf"}, 400, "Invalid request: format"),
+        ({"alternatives": 3}, 400, "3 alternatives are too many (ask for at most 2)"),
+        ({"alternatives": -1}, 400, "Invalid request: alternatives"),
+        ({"q": ["x"] * 5}, 413, "5 texts are too many (send at most 4 texts in a request)"),
+        ({"q": "x" * 201}, 413, "201 characters are too many (send at most 200 characters in a request)"),
+        ({"q": "\n".join("abcdefghi")}, 413, "9 sentences are too many (send at most 8 sentences in a request)"),
+        ({"api_key": None}, 400, "this server needs an API key"),
+        ({"api_key": "wrong-secret-key"}, 403, "Invalid API key"),
+    ],
+)
+def test_refusals_have_libretranslates_form(strict: Server, change: dict[str, Any], status: int, message: str) -> None:
+    answer = strict.post("/translate", {**FIELDS, "api_key": "alice-secret-key", **change})
+    assert answer.status == status
+    assert set(answer.json) == {"error"}
+    assert answer.json["error"].startswith(message)
+
+
+def test_keys_are_taken_from_headers_too(strict: Server) -> None:
+    asked = {"text": "sea"}
+    assert strict.post("/v1/translate", asked).status == 401
+    assert strict.post("/v1/translate", asked, Authorization="Bearer alice-secret-key").status == 200
+    assert strict.post("/v1/translate", asked, X_API_Key="alice-secret-key").status == 200
+    assert strict.post("/v1/translate", asked, X_API_Key="alice-secret-kex").status == 403
+    assert strict.get("/v2/usage", Authorization="DeepL-Auth-Key alice-secret-key").json["character_count"] > 0
+    assert "alice-secret-key" not in strict.log
+    assert '"client": "alice"' in strict.log

@@ -1,0 +1,103 @@
+"""Requests that nobody thought of, from the OpenAPI document and from hypothesis: no 500, no hang, errors in form."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.serving import libretranslate
+from nmt_cli.serving.own import TranslateRequest
+from tests.serving.models import Server
+
+schemathesis = pytest.importorskip("schemathesis")
+
+_EXAMPLES = 25
+_ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 422, 429, 499}
+QUIETLY = settings(
+    max_examples=_EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+NAMES = st.sampled_from([*TranslateRequest.model_fields, *libretranslate.TranslateRequest.model_fields, "translation"])
+SENSIBLE = st.sampled_from(["en", "de", "auto", "the old sea", 1, True, ["sea", ""]])
+FIELDS = st.dictionaries(NAMES, VALUES | SENSIBLE, max_size=8)
+PATHS = st.sampled_from(["/translate", "/detect", "/v1/translate", "/v1/attention", "/v2/translate", "/v2/languages"])
+
+
+def test_the_openapi_document_is_kept(server: Server) -> None:
+    """Every path with what schemathesis makes of its description, right and wrong."""
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    seen: dict[int, int] = {}
+    for result in schema.get_all_operations():
+        operation = result.ok()
+
+        @QUIETLY
+        @given(case=operation.as_strategy())
+        def check(case: Any) -> None:
+            response = case.call(timeout=20)
+            seen[response.status_code] = seen.get(response.status_code, 0) + 1
+            assert response.status_code in _ALLOWED | {503}, response.content
+            if response.status_code == 503:
+                assert "retry-after" in response.headers
+
+        check()
+    assert seen[200] > _EXAMPLES
+    assert "Traceback" not in server.log
+
+
+@settings(QUIETLY, max_examples=120)
+@given(path=PATHS, fields=FIELDS, kind=st.sampled_from(["json", "form", "query"]))
+def test_any_fields_are_answered(server: Server, path: str, fields: dict[str, Any], kind: str) -> None:
+    form = urlencode({name: str(value).encode("utf-8", "replace") for name, value in fields.items()})
+    match kind:
+        case "json":
+            answer = server.post(path, fields)
+        case "form":
+            answer = server.post(path, form.encode(), Content_Type="application/x-www-form-urlencoded")
+        case _:
+            answer = server.post(f"{path}?{form}", b"")
+    assert answer.status in _ALLOWED
+    if answer.headers["content-type"] != "application/x-ndjson":
+        content = answer.json
+        assert answer.status == 200 or ("message" if path.startswith("/v2") else "error") in content
+
+
+@settings(QUIETLY, max_examples=60)
+@given(
+    path=PATHS,
+    body=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: json.dumps({"q": text})[:-1].encode()),
+    kind=st.sampled_from(
+        ["application/json", "multipart/form-data", "multipart/form-data; boundary=x", "text/plain", "a/b; c", "", ";;"]
+    ),
+)
+def test_any_bytes_are_answered(server: Server, path: str, body: bytes, kind: str) -> None:
+    assert server.post(path, body, Content_Type=kind).status in _ALLOWED
+
+
+@settings(QUIETLY, max_examples=60)
+@given(path=st.text(st.characters(codec="latin-1", exclude_characters="\r\n\0 "), max_size=40))
+def test_any_path_is_answered(server: Server, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection._validate_path = lambda path: None  # type: ignore[attr-defined]  # paths that a client would not send
+    connection._encode_request = lambda request: request.encode("latin-1")  # type: ignore[attr-defined]
+    try:
+        connection.request("GET", "/" + path)
+        assert connection.getresponse().status in _ALLOWED
+    finally:
+        connection.close()
+
+
+def test_the_server_stands_after_all_this(server: Server) -> None:
+    assert server.get("/ready").status == 200
+    assert "Traceback" not in server.log
+    assert '"status": 500' not in server.log

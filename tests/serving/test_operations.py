@@ -1,0 +1,147 @@
+"""What an operator does to a server, and what happens to it: ends, swaps, deaths, wrong starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.cli.serve import serve
+from nmt_cli.decoding.translator import Translator
+from nmt_cli.errors import ModelError, UsageError
+from tests.serving.models import Answer, Server, save_model
+
+
+class Load:
+    """Clients that ask one thing after another until they are stopped."""
+
+    def __init__(self, server: Server, *, clients: int) -> None:
+        self.answers: list[Answer] = []
+        self.refused = 0
+        self._server = server
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        number = 0
+        while not self._is_over.is_set():
+            number += 1
+            time.sleep(0.02)
+            try:
+                asked = {"text": f"the old sea stands by a small house {number}", "source": "en"}
+                self.answers.append(self._server.post("/v1/translate", asked))
+            except ConnectionRefusedError:
+                self.refused += 1
+                return
+
+    def stop(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def model(replaceable: Path) -> Path:
+    return replaceable
+
+
+@pytest.fixture
+def operated(servers: dict[str, Server]) -> Server:
+    return servers["operated"]
+
+
+def text_of(server: Server) -> str:
+    text: str = server.post("/v1/translate", {"text": "the old sea"}).json["translations"][0]["text"]
+    return text
+
+
+def test_a_new_model_is_swapped_in_under_load_and_no_request_fails(operated: Server, model: Path) -> None:
+    before = text_of(operated)
+    load = Load(operated, clients=4)
+    save_model(model, "en", "de", seed=2, overwrite=True)
+    operated.process.send_signal(signal.SIGHUP)
+    operated.until("is loaded in its place")
+    load.stop()
+    assert {answer.status for answer in load.answers} == {200}
+    expected = Translator.from_pretrained(model, device="cpu").translate(["the old sea"])[0].text
+    assert text_of(operated) == expected != before
+    assert len(operated.worker_pids()) == 1
+
+
+def test_a_broken_model_is_not_swapped_in(operated: Server, model: Path) -> None:
+    before = text_of(operated)
+    (model / "model.safetensors").rename(model / "kept")
+    operated.process.send_signal(signal.SIGHUP)
+    operated.until("the old model stays: ")
+    (model / "kept").rename(model / "model.safetensors")
+    assert text_of(operated) == before
+    assert operated.get("/ready").status == 200
+
+
+def test_a_dead_worker_is_replaced_and_its_sentences_are_translated(operated: Server) -> None:
+    load = Load(operated, clients=4)
+    time.sleep(0.2)
+    (worker,) = operated.worker_pids()
+    os.kill(worker, signal.SIGKILL)
+    operated.until("a new worker serves en-de")
+    load.stop()
+    assert {answer.status for answer in load.answers} == {200}
+    assert "was lost: it was killed by signal 9" in operated.log
+    assert operated.metric('nmt_worker_restarts_total{model="en-de"}') == 1
+    assert operated.get("/ready").status == 200
+
+
+def test_sigterm_under_load_answers_every_request_that_was_accepted(operated: Server) -> None:
+    load = Load(operated, clients=8)
+    while len(load.answers) < 8:
+        time.sleep(0.02)
+    (worker,) = operated.worker_pids()
+    assert operated.stop() == 0
+    load.stop()
+    assert load.refused == 8
+    assert {answer.status for answer in load.answers} == {200}
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+    assert operated.log.rstrip().endswith("all requests are answered")
+
+
+def test_what_a_worker_refuses_is_told_in_three_lines(models: dict[str, Path]) -> None:
+    command = [sys.executable, "-m", "nmt_cli", "serve", "--device", "cpu", "--port", "0", "--precision", "int3"]
+    done = subprocess.run([*command, "-m", models["en-de"]], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()[-3:]
+    assert lines[0] == "error: there is no precision called 'int3'"
+    assert lines[2].startswith("fix:   take one of: ")
+
+
+def test_an_address_that_is_taken_is_named(models: dict[str, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use") as error:
+            serve(model=[models["en-de"]], port=port)
+    assert error.value.where == "--port"
+
+
+def test_models_that_cannot_be_served(models: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="both translate en-de") as error:
+        serve(model=[models["en-de"], models["en-de"]], port=0)
+    assert error.value.hint == "give one model for each language pair"
+    with pytest.raises(ModelError):
+        serve(model=[tmp_path], port=0)
+
+
+def test_without_the_extra_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "nmt_cli.serving.server", raising=False)
+    with pytest.raises(UsageError, match="nmt serve needs uvicorn, which is not installed") as error:
+        serve(port=0)
+    assert error.value.hint == "pip install 'nmt-cli[serve]'"

@@ -1,0 +1,138 @@
+"""The page in headless Chromium, as people use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.decoding.translator import Translator
+from tests.serving.browser import CHROMIUM, Browser
+from tests.serving.models import Server
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+READY = "document.querySelector('#into').options.length > 0"
+WORDS = "document.querySelectorAll('#target .word')"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Browser:
+    """The page with a translation on it."""
+    browser.size(1200, 900)
+    browser.console.clear()
+    browser.requests.clear()
+    browser.open(server.url)
+    browser.until(READY)
+    browser.run("localStorage.clear()")
+    browser.run("document.querySelector('#from').value = 'en'; document.querySelector('#from').onchange()")
+    browser.run("document.querySelector('#source').focus()")
+    browser.type("the old sea\n  stands by the house")
+    browser.until(f"{WORDS}.length > 1 && !document.querySelector('#target.waiting')")
+    return browser
+
+
+def test_typing_translates_and_nothing_is_loaded_from_elsewhere(
+    page: Browser, server: Server, translator: Translator
+) -> None:
+    first, second = (one.text for one in translator.translate(["the old sea", "stands by the house"]))
+    assert page.run("document.querySelector('#target').textContent") == f"{first}\n  {second}"
+    assert page.run("document.querySelector('#count').textContent") == "33 / 10,000"
+    assert all(url.startswith((server.url, "data:")) for url in page.requests)
+    assert page.console == []
+    call = page.run("document.querySelector('#curl').textContent")
+    assert call.startswith(f"curl {server.url}/v1/translate")
+    assert '"source":"en","target":"de"' in call
+
+
+def test_pointing_at_a_word_shows_what_it_looked_at(page: Browser, tmp_path: Path) -> None:
+    page.point("#target .word")
+    page.until("document.querySelectorAll('#figure line').length > 0")
+    marks = "[...document.querySelectorAll('#mirror span')]"
+    lit = f"{marks}.filter(one => one.style.backgroundColor).map(one => one.textContent)"
+    page.until(f"{lit}.length > 0")
+    assert set(page.run(lit)) <= {"the", "old", "sea"}
+    assert page.run("[...document.querySelectorAll('#figure text')].slice(0, 4).map(one => one.textContent)") == [
+        "the",
+        "old",
+        "sea",
+        "end",
+    ]
+    assert page.run("document.querySelector('#head').options.length") == 3
+    page.run("document.querySelector('#head').value = '1'; document.querySelector('#head').onchange()")
+    page.screenshot(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+    assert page.console == []
+
+
+def test_a_word_is_replaced_with_the_keyboard(page: Browser) -> None:
+    before = page.run("document.querySelector('#target').textContent")
+    page.run("document.querySelector('#target .word').focus()")
+    page.press("Enter")
+    page.run("document.querySelector('#target .word').click()")
+    page.until("!document.querySelector('#choices').hidden")
+    page.until("document.querySelector('#choices li').textContent[0] !== '…'")
+    if page.run("document.querySelector('#choices li.none') === null"):
+        page.press("Enter")
+        page.until("document.querySelector('#choices').hidden")
+        assert page.run("document.querySelector('#target').textContent") != before
+    else:
+        page.press("Escape")
+    assert page.run("document.querySelector('#choices').hidden")
+    assert page.run("document.activeElement.className") == "word"
+    assert page.console == []
+
+
+def test_swapping_translates_back(page: Browser) -> None:
+    translation = page.run("document.querySelector('#target').textContent")
+    page.point("#swap", click=True)
+    page.until("document.querySelector('#from').value === 'de' && document.querySelector('#into').value === 'en'")
+    assert page.run("document.querySelector('#source').value") == translation
+    page.until(f"{WORDS}.length > 0 && !document.querySelector('#target.waiting')")
+    assert page.console == []
+
+
+def test_dark_is_kept_and_a_phone_needs_no_scrolling_sideways(page: Browser, server: Server) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = page.run(colour)
+    page.point("#theme", click=True)
+    assert page.run(colour) != light
+    page.open(server.url)
+    page.until(READY)
+    assert page.run("document.documentElement.dataset.theme") == "dark"
+    page.size(360, 740, is_phone=True)
+    assert page.run("document.documentElement.scrollWidth") <= 360
+    controls = "[...document.querySelectorAll('button:not(.word), select')]"
+    assert page.run(f"{controls}.filter(one => one.offsetHeight && one.offsetHeight < 40).length") == 0
+    unnamed = (
+        "[...document.querySelectorAll('button, select, textarea, input')].filter(one =>"
+        " !(one.ariaLabel || one.textContent.trim() || one.labels?.length)).length"
+    )
+    assert page.run(unnamed) == 0
+
+
+def test_errors_are_told_on_the_page(page: Browser) -> None:
+    page.run("document.querySelector('#source').value = 'x'.repeat(10001)")
+    page.run("document.querySelector('#source').dispatchEvent(new Event('input'))")
+    page.until("document.querySelector('#status').textContent.startsWith('The text is longer')")
+    page.point("#clear", click=True)
+    page.until("document.querySelector('#status').textContent === ''")
+    assert page.run("document.querySelector('#target').textContent") == ""
+
+
+def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, strict: Server) -> None:
+    browser.open(strict.url)
+    browser.until(READY)
+    browser.run("document.querySelector('#source').value = 'the sea'")
+    browser.run("document.querySelector('#source').dispatchEvent(new Event('input'))")
+    browser.until("document.querySelector('#status').textContent.startsWith('this server needs an API key')")
+    browser.run("document.querySelector('#key').value = 'alice-secret-key'; document.querySelector('#key').onchange()")
+    browser.until(f"{WORDS}.length > 0")

@@ -1,0 +1,145 @@
+"""Texts in segments, languages by their codes, keys and their rates."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt_cli.errors import DataError
+from nmt_cli.serving.keys import read_keys
+from nmt_cli.serving.languages import Detector, match_code, name_of
+from nmt_cli.serving.refusals import Refused
+from nmt_cli.serving.segments import segment, split_sentences
+
+TEXT = "  One. Two!\r\n\r\n\tThree, four? \n"
+
+
+def test_whitespace_and_line_breaks_stay() -> None:
+    whole = segment(TEXT, fits=lambda text: True, by_sentence=False)
+    assert whole.sentences == ["One. Two!", "Three, four?"]
+    assert whole.join(["Eins.", "Drei?"]) == "  Eins.\r\n\r\n\tDrei? \n"
+    sentences = segment(TEXT, fits=lambda text: True, by_sentence=True)
+    assert sentences.sentences == ["One.", "Two!", "Three, four?"]
+    parts = segment(TEXT, fits=lambda text: len(text) <= 6, by_sentence=False)
+    assert parts.sentences == ["One.", "Two!", "Three,", "four?"]
+    assert parts.join(["1", "2", "3", "4"]) == "  1 2\r\n\r\n\t3 4 \n"
+
+
+@pytest.mark.parametrize(
+    "text", ["." * 10_000, "x" * 5000 + " ." * 2500, ". " * 5000, "a. " * 3333, "。" * 10_000, "a" + " " * 9998 + "b"]
+)
+def test_no_text_takes_quadratic_time(text: str) -> None:
+    started = time.process_time()
+    found = segment(text, fits=lambda text: True, by_sentence=True)
+    assert time.process_time() - started < 0.3  # linear: 0.02 s; it was seconds to minutes
+    assert found.join(found.sentences) == text
+
+
+def test_marks_at_the_end_are_no_sentence() -> None:
+    assert split_sentences("好。。") == ["好。。"]
+
+
+def is_short(longest: int, text: str) -> bool:
+    return len(text) <= longest
+
+
+@pytest.mark.parametrize(
+    ("line", "sentences"),
+    [
+        ("One. Two! Three? Four", ["One. ", "Two! ", "Three? ", "Four"]),
+        ("Mr. Smith met Dr. J. R. Brown. He left.", ["Mr. Smith met Dr. J. R. Brown. ", "He left."]),
+        ("Am 3. Mai, z. B. um 5.30 Uhr. Gut.", ["Am 3. Mai, z. B. um 5.30 Uhr. ", "Gut."]),
+        ("He said: “Go!” Then he went.", ["He said: “Go!” ", "Then he went."]),
+        ("wait... what? no.", ["wait... what? no."]),
+        ("Er kam … Sie ging. „Halt!“, rief er.", ["Er kam … ", "Sie ging. ", "„Halt!“, rief er."]),
+        ("今日は。元気？はい", ["今日は。", "元気？", "はい"]),
+        ("The U.S. Senate voted. ¿Qué? No!", ["The U.S. Senate voted. ", "¿Qué? ", "No!"]),
+        ("", []),
+    ],
+)
+def test_sentences_of_a_line(line: str, sentences: list[str]) -> None:
+    assert split_sentences(line) == sentences
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from(" \n\r\t.!\u2028"), max_size=80))
+def test_nothing_is_lost_between_sentences(text: str) -> None:
+    for longest in (4, 1000):
+        found = segment(text, fits=partial(is_short, longest), by_sentence=longest > 4)
+        assert found.join(found.sentences) == text
+        assert all(sentence == sentence.strip() != "" for sentence in found.sentences)
+        assert all(not gap.strip() for gap in found.gaps)
+
+
+def test_control_characters_are_spaces_to_the_model() -> None:
+    assert segment("a\x00b\x07c", fits=lambda text: True, by_sentence=True).sentences == ["a b c"]
+    assert segment("\x00", fits=lambda text: True, by_sentence=True).sentences == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [("de", "de"), ("DE", "de"), ("de-AT", "de"), ("EN-US", "en"), ("pt_BR", "pt-br"), ("xx", None)],
+)
+def test_codes_are_matched_as_clients_spell_them(wanted: str, found: str | None) -> None:
+    assert match_code(wanted, ["en", "de", "pt-br"]) == found
+
+
+def test_names_of_languages() -> None:
+    assert [name_of(code) for code in ("de", "pt-BR", "tlh")] == ["German", "Portuguese", "tlh"]
+
+
+def test_detection_is_among_the_languages_there_are() -> None:
+    detector = Detector(("en", "de"))
+    assert detector.detect("Das Haus steht am alten Meer.").code == "de"
+    found = detector.detect("La maison est au bord de la vieille mer.")
+    assert found.code in ("en", "de")
+    only = Detector(("fr",)).detect("the house")
+    assert (only.code, only.confidence, only.is_only) == ("fr", 1.0, True)
+    with pytest.raises(Refused, match="cannot be told apart") as error:
+        Detector(("xx", "yy")).detect("the house")
+    assert error.value.hint == "give the source language: one of xx, yy"
+
+
+def test_a_key_refills_evenly(tmp_path: Path) -> None:
+    now = 0.0
+    file = tmp_path / "keys"
+    file.write_text("bob bob-secret-key 2\n")
+    client = read_keys(file, clock=lambda: now).find("bob-secret-key")
+    assert client is not None
+    client.spend(1)
+    client.spend(1)
+    with pytest.raises(Refused, match="used its 2 requests a minute") as error:
+        client.spend(1)
+    assert (error.value.status, error.value.retry_after_seconds) == (429, 30)
+    now = 30.0
+    client.spend(5)  # a batch may overdraw
+    now = 60.0
+    with pytest.raises(Refused) as error:
+        client.spend(1)
+    assert error.value.retry_after_seconds == 120
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("alice alice-secret-key", "line 1 is not a key"),
+        ("# none\n", "keys has no keys"),
+        ("\nalice secret 5", "the key of alice has fewer than 8 characters"),
+        ("a same-secret 5\nb same-secret 5", "the key of b is there twice"),
+        ("a long-secret 0", "line 1 is not a key"),
+        ("a long-secret nan", "line 1 is not a key"),
+    ],
+)
+def test_a_wrong_key_file_is_refused_by_its_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    with pytest.raises(DataError, match=message) as error:
+        read_keys(file, clock=lambda: 0.0)
+    assert error.value.hint
+    assert "secret" not in error.value.message
+    with pytest.raises(DataError, match="the keys cannot be read"):
+        read_keys(tmp_path / "none", clock=lambda: 0.0)

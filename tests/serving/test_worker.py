@@ -1,0 +1,68 @@
+"""What a worker does, without its process; and what is not waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.decoding.translator import Translator
+from nmt_cli.serving.jobs import Attend, Engine, Search
+from nmt_cli.serving.limits import Limits
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.models import Operation, ServedModel
+from nmt_cli.serving.refusals import Refused
+from nmt_cli.serving.translation import ClientGone, Translation
+from nmt_cli.serving.worker import Model
+
+SEARCH = Search(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
+LIMITS = Limits(characters=1000, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=0.2, alternatives=3, beam=8)
+
+
+@pytest.mark.parametrize("name", ["torch", "ctranslate2"])
+def test_either_engine_answers_as_decode_does(models: dict[str, Path], name: str) -> None:
+    if name == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    lines = ["the old sea", "a small house stands"]
+    model = Model(models["en-de"], Engine(name, "cpu", "fp32", 1))
+    translator = Translator.from_pretrained(models["en-de"], engine=name, device="cpu", precision="fp32")
+    expected = translator.translate(lines, nbest=2, length_penalty=0.6)
+    found = model.answer(lines, SEARCH)
+    assert [one["text"] for one in found] == [one.text for one in expected]
+    assert [one["alternatives"][0]["text"] for one in found] == [one.alternatives[0].text for one in expected]
+    assert model.answer(["the sea"], Attend("das Meer"))[0]["rows"] == ["das", "Meer", "</s>"]
+
+
+def test_what_takes_too_long_or_has_no_client_leaves_the_queue(models: dict[str, Path]) -> None:
+    operation = Operation(
+        engine=Engine("torch", "cpu", "fp32", 1),
+        workers=1,
+        max_batch_tokens=None,
+        max_wait_seconds=0.0,
+        queue=9,
+        batch_timeout_seconds=9.0,
+        split_pieces=128,
+    )
+
+    async def run() -> None:
+        model = ServedModel(models["en-de"], operation, Metrics())  # nobody works
+        translation = Translation(LIMITS)
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with pytest.raises(Refused, match="the translation took too long") as error:
+            await translation.translate(["the sea\nthe sea"], model, SEARCH, by_sentence=True, gone=gone)
+        assert (error.value.status, error.value.retry_after_seconds) == (503, 1)
+        gone.set_result(None)
+        with pytest.raises(ClientGone):
+            await translation.translate(["the sea"], model, SEARCH, by_sentence=True, gone=gone)
+        with pytest.raises(Refused, match="10 sentences are too many"):
+            await translation.translate(["sea\n" * 10], model, SEARCH, by_sentence=True, gone=gone)
+        # All nine places are free again.
+        waiting = asyncio.ensure_future(
+            translation.translate(["sea\n" * 9], model, SEARCH, by_sentence=True, gone=asyncio.Future())
+        )
+        await asyncio.sleep(0)
+        assert len(await asyncio.wait_for(model.batcher.take(), 5)) == 9
+        waiting.cancel()
+
+    asyncio.run(run())
