@@ -81,6 +81,7 @@ class Server:
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
         self.port = 0
+        self._is_ending = False
 
     def wait(self) -> Server:
         """Itself, once it is ready."""
@@ -139,8 +140,9 @@ class Server:
 
     def end(self) -> None:
         """Tell it to end, as an operator does."""
-        if self.process.poll() is None:
+        if not self._is_ending:
             self.process.send_signal(signal.SIGTERM)
+        self._is_ending = True
 
     def stop(self) -> int:
         """End it; its exit code."""
