@@ -31,7 +31,8 @@ def test_a_translation_is_that_of_decode(server: Server, translator: Translator)
     assert answer.status == 200
     (best,) = translator.translate(["the old sea"], nbest=2)
     (found,) = answer.json["translations"]
-    assert (found["text"], found["score"]) == (best.text, round(best.score, 6))
+    assert found["text"] == best.text
+    assert found["score"] == pytest.approx(best.score, abs=1e-4)  # batches differ, and with them the order of sums
     assert found["alternatives"][0]["text"] == best.alternatives[0].text
     assert found["sentences"][0]["source"] == "the old sea"
     assert {answer.json[name] for name in ("source", "target", "detection")} == {"en", "de", "given"}
