@@ -114,7 +114,7 @@ def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_tha
     assert checkpoints(tmp_path / "run") == [6]
     # Only one of the two hears of it, and it is not the one that decides and saves.
     code, lines = train_on(in_update(27, "os.kill(os.getpid(), 2)", rank=1))
-    assert (code, lines[-1]) == (130, "stopped after update 27, saved: the same command continues")
+    assert (code, lines[-1]) == (130, "stopped after update 27, saved: the same command continues"), "\n".join(lines)
     assert lines[0] == "resuming run after update 6"
     assert checkpoints(tmp_path / "run") == [6, 12, 18, 24, 27]
     for update in (6, 12, 18, 24):

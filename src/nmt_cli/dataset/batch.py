@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,9 +31,24 @@ class Batch:
     target: Packed
     gold: Tensor
 
+    def tensors(self) -> list[Tensor]:
+        """All that it has on its device, in one order."""
+        sides = (self.source, self.target)
+        return [*(part for side in sides for part in (side.ids, side.cu_seqlens, side.positions)), self.gold]
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with what the function makes of each of its tensors."""
+        source, target = (
+            replace(
+                side, ids=function(side.ids), cu_seqlens=function(side.cu_seqlens), positions=function(side.positions)
+            )
+            for side in (self.source, self.target)
+        )
+        return Batch(source, target, function(self.gold))
+
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`; from pinned memory the host does not wait for the copies."""
-        return Batch(_moved(self.source, device), _moved(self.target, device), _copied(self.gold, device))
+        return self.each(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
 
 
 def make_batch(rows: Rows, data: TokenPairs, *, device: torch.device, shape: Shape | None, pinned: bool) -> Batch:
@@ -55,7 +71,7 @@ def make_batch(rows: Rows, data: TokenPairs, *, device: torch.device, shape: Sha
         bound = SHORT if max(source.max_len, target.max_len) <= SHORT else shape.longest
         source, target = replace(source, bound=bound), replace(target, bound=bound)
     batch = Batch(source, _shifted(target), target.ids)
-    return (_pinned(batch) if pinned else batch).to(device)
+    return (batch.each(Tensor.pin_memory) if pinned else batch).to(device)
 
 
 def _gather(side: TokenFile, rows: Rows, name: str, *, slots: int, num_dummies: int, sentences: int) -> Packed:
@@ -90,25 +106,3 @@ def _shifted(gold: Packed) -> Packed:
     ids[gold.cu_seqlens.numpy()[: gold.num_sentences]] = BOS
     ids[gold.num_tokens :] = PAD
     return replace(gold, ids=torch.from_numpy(ids))
-
-
-def _moved(packed: Packed, device: torch.device) -> Packed:
-    ids, cu_seqlens, positions = (_copied(part, device) for part in (packed.ids, packed.cu_seqlens, packed.positions))
-    return replace(packed, ids=ids, cu_seqlens=cu_seqlens, positions=positions)
-
-
-def _copied(tensor: Tensor, device: torch.device) -> Tensor:
-    return tensor.to(device, non_blocking=tensor.is_pinned())
-
-
-def _pinned(batch: Batch) -> Batch:
-    source, target = (
-        replace(
-            side,
-            ids=side.ids.pin_memory(),
-            cu_seqlens=side.cu_seqlens.pin_memory(),
-            positions=side.positions.pin_memory(),
-        )
-        for side in (batch.source, batch.target)
-    )
-    return Batch(source, target, batch.gold.pin_memory())

@@ -137,10 +137,10 @@ def _attention(module: nn.Module, x: Tensor, layout: Any, *rest: Any) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)) [H, T, S] of one sentence, as the module computes it (equation 1)."""
     if isinstance(module, CrossAttention):
         q = module.q(x).unflatten(-1, (module.heads, module.d_k))
-        k, _ = module._keys_values(rest[0])
+        k, _ = module.keys_values(rest[0])
         return _softmax(q, k, None)
     assert isinstance(module, SelfAttention)
-    q, k, _ = module._project(x, layout.positions)
+    q, k, _ = module.project(x, layout.positions)
     places = torch.arange(len(x), device=x.device)
     distance = places[:, None] - places
     mask = distance >= 0 if module.is_causal else torch.ones_like(distance, dtype=torch.bool)

@@ -32,12 +32,13 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """x [N, D] to [N, D], each sentence by itself."""
-        q, k, v = self._project(x, layout.positions)
+        q, k, v = self.project(x, layout.positions)
         mixed = attend(q, k, v, queries=layout, keys=layout, is_causal=self.is_causal, window=self.window)
         out: Tensor = self.output(mixed.flatten(1))
         return out
 
-    def _project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys [N, H, K], turned where positions are rotary, and values [N, H, V] of x [N, D]."""
         widths = [self.heads * self.d_k, self.heads * self.d_k, self.heads * self.d_v]
         q, k, v = self.qkv(x).split(widths, dim=-1)
         q, k = q.unflatten(-1, (self.heads, self.d_k)), k.unflatten(-1, (self.heads, self.d_k))
@@ -59,19 +60,20 @@ class CrossAttention(nn.Module):
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
         """x [N, D] attending to memory [M, D] of the same sentences."""
         q = self.q(x).unflatten(-1, (self.heads, self.d_k))
-        k, v = self._keys_values(memory)
+        k, v = self.keys_values(memory)
         mixed = attend(q, k, v, queries=layout, keys=source, is_causal=False, window=None)
         out: Tensor = self.output(mixed.flatten(1))
         return out
 
     def start(self, memory: Tensor, source: Packed) -> LayerCache:
         """A cache with this layer's keys and values of memory [M, D], laid out by sentence."""
-        k, v = self._keys_values(memory)
+        k, v = self.keys_values(memory)
         return LayerCache(
             to_rectangle(k, source).transpose(1, 2).contiguous(), to_rectangle(v, source).transpose(1, 2).contiguous()
         )
 
-    def _keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys [M, H, K] and values [M, H, V] of memory [M, D]."""
         k, v = self.kv(memory).split([self.heads * self.d_k, self.heads * self.d_v], dim=-1)
         return k.unflatten(-1, (self.heads, self.d_k)), v.unflatten(-1, (self.heads, self.d_v))
 

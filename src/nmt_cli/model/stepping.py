@@ -46,7 +46,7 @@ def bias_of(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 def _self_attention(
     module: SelfAttention, x: Tensor, cache: LayerCache, positions: Tensor, first_slot: int, past: Tensor | None
 ) -> Tensor:
-    q, k, v = (_by_sentence(rows, len(cache.cross_keys)) for rows in module._project(x, positions))
+    q, k, v = (_by_sentence(rows, len(cache.cross_keys)) for rows in module.project(x, positions))
     keys_BHNK, values_BHNV = cache.append(k, v, start=first_slot)
     out: Tensor = module.output(_mix(q, keys_BHNK, values_BHNV, bias=past))
     return out

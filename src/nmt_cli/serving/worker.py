@@ -14,11 +14,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nmt_cli import console
 from nmt_cli.errors import NmtError
 from nmt_cli.serving.jobs import Attend, Engine, Job, Search, frame, job_of
+
+if TYPE_CHECKING:
+    from nmt_cli.decoding.attention_maps import AttentionMaps
 
 
 def main() -> None:
@@ -59,7 +62,7 @@ class Model:
             directory, engine=engine.name, device=engine.device, precision=engine.precision
         )
         self._directory = directory
-        self._attention: Any = None
+        self._attention: AttentionMaps | None = None
         self._translator.translate(["."])  # the first translation is slow
 
     def answer(self, lines: Sequence[str], job: Job) -> list[dict[str, Any]]:
@@ -88,7 +91,7 @@ class Model:
 
         if self._attention is None:
             self._attention = AttentionMaps.from_pretrained(self._directory)
-        return self._attention.cross_words(source, target).as_json()  # type: ignore[no-any-return]  # loaded late
+        return self._attention.cross_words(source, target).as_json()
 
 
 def problem_fields(problem: NmtError) -> dict[str, Any]:

@@ -6,15 +6,14 @@ A graph launches thousands of kernels at once, where the host would take longer 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nmt_cli.dataset.batch import Batch
-from nmt_cli.model.packing import Packed
 from nmt_cli.training.compiling import is_out_of_memory
 
 _WARM_UPS = 3
@@ -55,7 +54,7 @@ class RecordedSteps:
         """
         if self._has_failed or batch in self:
             return
-        inputs, device = _copy_of(batch), batch.gold.device
+        inputs, device = batch.each(Tensor.clone), batch.gold.device
         divisor, losses = torch.ones((), device=device), torch.zeros(2, device=device)
 
         def step() -> None:
@@ -79,7 +78,7 @@ class RecordedSteps:
         torch's generators, seeded before, are drawn from as they would be by the step itself.
         """
         recorded = self._recorded[batch.source.bound]
-        for kept, new in zip(_tensors(recorded.batch), _tensors(batch), strict=True):
+        for kept, new in zip(recorded.batch.tensors(), batch.tensors(), strict=True):
             if kept.shape != new.shape:
                 raise ValueError(f"a batch has {list(new.shape)} where the recorded one had {list(kept.shape)}")
             kept.copy_(new, non_blocking=True)
@@ -129,18 +128,3 @@ class CudaGraphs:
             torch._C._cuda_endAllocateToPool(index, self._pool)
             torch._C._cuda_releasePool(index, self._pool)
         torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(self._device))
-
-
-def _tensors(batch: Batch) -> Iterator[Tensor]:
-    """All of a batch that lies on the device, in one order."""
-    for side in (batch.source, batch.target):
-        yield from (side.ids, side.cu_seqlens, side.positions)
-    yield batch.gold
-
-
-def _copy_of(batch: Batch) -> Batch:
-    return Batch(_cloned(batch.source), _cloned(batch.target), batch.gold.clone())
-
-
-def _cloned(side: Packed) -> Packed:
-    return replace(side, ids=side.ids.clone(), cu_seqlens=side.cu_seqlens.clone(), positions=side.positions.clone())

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from nmt_cli.dataset.batch import Batch, make_batch
 from nmt_cli.dataset.store import TokenPairs
@@ -189,11 +188,5 @@ class SideStream:
         present = torch.cuda.current_stream(self._device)
         present.wait_event(mark)
         for _, batch in batches:
-            for tensor in _tensors(batch):
+            for tensor in batch.tensors():
                 tensor.record_stream(present)
-
-
-def _tensors(batch: Batch) -> Iterator[Tensor]:
-    for side in (batch.source, batch.target):
-        yield from (side.ids, side.cu_seqlens, side.positions)
-    yield batch.gold

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,8 +41,8 @@ class Times:
     """Milliseconds of the updates that were watched, by kind and by operation; `spans` of updates in microseconds."""
 
     spans: list[tuple[float, float]] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)
-    operations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    kinds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    operations: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
 
     @property
     def total(self) -> float:
@@ -51,8 +51,8 @@ class Times:
 
     def add(self, name: str, kind: str, microseconds: float) -> None:
         """Count an operation."""
-        self.kinds[kind] += microseconds / 1000  # type: ignore[assignment]  # a Counter of floats
-        self.operations[name, kind] += microseconds / 1000  # type: ignore[assignment]  # a Counter of floats
+        self.kinds[kind] += microseconds / 1000
+        self.operations[name, kind] += microseconds / 1000
 
 
 class Profiling:
@@ -171,7 +171,7 @@ def summary_of(times: Times, *, waited_ms: float, device: torch.device) -> str:
     ordered = sorted(kinds.items(), key=lambda item: -item[1])
     lines += [_line(kind, ms / updates, ms / total) for kind, ms in ordered]
     lines += ["", "the operations that take most:", ""]
-    for (name, kind), ms in times.operations.most_common(_TOP):
+    for (name, kind), ms in sorted(times.operations.items(), key=lambda item: -item[1])[:_TOP]:
         lines.append(_line(f"{name[:60]} ({kind})", ms / updates, ms / total))
     return "\n".join(lines) + "\n"
 
