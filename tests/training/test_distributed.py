@@ -17,10 +17,11 @@ from nmt_cli.training.order import DataOrder
 from tests.training.tiny import RECIPE, checkpoint, checkpoints, events, stopped_after, train
 from tests.training.two_ranks import LAUNCHED, TORCHRUN, in_update, start
 
+UPDATES = 30
 SETTINGS = (
     "training.batch_tokens=1600",
     "training.max_tokens_per_device=224",
-    "training.updates=50",
+    f"training.updates={UPDATES}",
     "training.log_every=1",
     "training.clip_norm=0.5",
     "training.schedule.factor=0.05",  # at high rates the smallest difference, by rounding, grows tenfold in few updates
@@ -35,7 +36,7 @@ def run_of_two(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr
     assert stdout == ""
-    assert stderr.count(" 1/50 ") == 1, "only the first rank talks"
+    assert stderr.count(f" 1/{UPDATES} ") == 1, "only the first rank talks"
     assert stderr.count("next: nmt average run") == 1
     return folder / "run"
 
@@ -51,7 +52,7 @@ def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: P
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     recipe = load_recipe(tmp_path / "tiny.yaml", overrides=SETTINGS)
     one, two = (DataOrder(prepared, recipe, world_size=size, max_tokens=224, fallback=tmp_path) for size in (1, 2))
-    for _ in range(50):
+    for _ in range(UPDATES):
         micro, of_two = one.next().micro, two.next().micro
         assert len(micro) == len(of_two) == 8
         for left, right in zip(micro, of_two, strict=True):
@@ -60,7 +61,7 @@ def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: P
 
 def test_two_processes_log_the_losses_of_one(run_of_one: Path, run_of_two: Path) -> None:
     alone, together = events(run_of_one, "train"), events(run_of_two, "train")
-    assert len(alone) == 50
+    assert len(alone) == UPDATES
     for one, two in zip(alone, together, strict=True):
         for key in ("update", "epoch", "learning_rate", "source_tokens", "target_tokens"):
             assert two[key] == one[key]
@@ -79,9 +80,9 @@ def test_two_processes_end_with_the_weights_of_one(run_of_one: Path, run_of_two:
 
 
 def test_two_processes_validate_and_save_once(run_of_one: Path, run_of_two: Path) -> None:
-    assert checkpoints(run_of_two) == checkpoints(run_of_one) == [*range(6, 50, 6), 50]
+    assert checkpoints(run_of_two) == checkpoints(run_of_one) == [6, 12, 18, 24, 30]
     (alone, together) = (events(run, "validation") for run in (run_of_one, run_of_two))
-    assert [event["update"] for event in together] == [event["update"] for event in alone] == [*range(8, 50, 8), 50]
+    assert [event["update"] for event in together] == [event["update"] for event in alone] == [8, 16, 24, 30]
     for one, two in zip(alone, together, strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
@@ -89,26 +90,26 @@ def test_two_processes_validate_and_save_once(run_of_one: Path, run_of_two: Path
 def test_a_run_of_two_goes_on_as_a_run_of_one(
     prepared: PreparedData, run_of_one: Path, run_of_two: Path, tmp_path: Path
 ) -> None:
-    settings = (*SETTINGS, "training.updates=53")
+    settings = (*SETTINGS, "training.updates=33")
     for run in (run_of_one, run_of_two):
         assert train(prepared, run, *settings) == 0
     last = [events(run, "train")[-1] for run in (run_of_one, run_of_two)]
-    assert [event["update"] for event in last] == [53, 53]
+    assert [event["update"] for event in last] == [33, 33]
     assert last[1]["loss"] == pytest.approx(last[0]["loss"], rel=1e-5)
 
 
 def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_that_did_not(
     prepared: PreparedData, run_of_two: Path, tmp_path: Path
 ) -> None:
-    def train_on(fault: str) -> tuple[int, list[str]]:
-        settings = (*SETTINGS, "training.watchdog_seconds=6")
-        stdout, stderr = (process := start(LAUNCHED, prepared, tmp_path, *settings, fault=fault)).communicate()
+    def train_on(fault: str, *settings: str) -> tuple[int, list[str]]:
+        process = start(LAUNCHED, prepared, tmp_path, *SETTINGS, *settings, fault=fault)
+        stdout, stderr = process.communicate()
         assert stdout == ""
         assert "Traceback" not in stderr
         return process.returncode, stderr.splitlines()
 
     in_haste = "    from nmt_cli.training import watchdog\n    watchdog._DUMP_TICKS = 1\n"
-    code, lines = train_on(in_update(9, "time.sleep(600)", rank=1) + in_haste)
+    code, lines = train_on(in_update(9, "time.sleep(600)", rank=1) + in_haste, "training.watchdog_seconds=12")
     assert code == 7
     check_stacks(lines)
     assert checkpoints(tmp_path / "run") == [6]
@@ -123,7 +124,7 @@ def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_tha
 
 def check_stacks(lines: list[str]) -> None:
     """What is said of a hang: three lines of an error, and the stack of each rank, which one waits for in vain."""
-    error = lines.index("error: none of the ranks has made progress for 6 seconds: the training hangs")
+    error = lines.index("error: none of the ranks has made progress for 12 seconds: the training hangs")
     where, fix, *stacks = lines[error + 1 :]
     assert where == "at:    training.watchdog_seconds"
     assert fix.startswith("fix:   see in the stacks below what each rank waits for")

@@ -96,7 +96,13 @@ def options(
 
 def main() -> None:
     """Run `nmt` with the process's arguments and exit with the code of its outcome."""
-    sys.exit(_run(sys.argv[1:]))
+    code = _run(sys.argv[1:])
+    if "LOCAL_RANK" in os.environ:
+        # Threads of torch's may outlive a training of several ranks, and crash an interpreter that takes itself apart:
+        # the others, and the launcher, would take that for a failure of the training.
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run(arguments: Sequence[str]) -> int:
