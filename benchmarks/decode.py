@@ -106,6 +106,8 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(arguments.threads)
     engine, _, precision = arguments.one.partition(":")
+    if engine == "bare":
+        return _measure_bare(arguments, precision)
     translator = Translator.from_pretrained(
         arguments.model, device=arguments.device, precision=precision or "auto", engine=engine
     )
@@ -134,6 +136,43 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
         "latency_milliseconds": {f"p{share}": round(1000 * _percentile(latencies, share), 1) for share in (50, 90, 99)},
         "peak_memory_megabytes": round(memory / 1e6),
         "peak_gpu_memory_megabytes": round(torch.cuda.max_memory_allocated() / 1e6) if is_gpu else None,
+    }
+
+
+def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, Any]:
+    """CTranslate2 called directly, with the workers, threads and options of search that this project's engine takes."""
+    import ctranslate2
+
+    from nmt_cli.decoding.ctranslate2_copy import converted
+    from nmt_cli.decoding.ctranslate2_engine import PATIENCE
+    from nmt_cli.tokenization.tokenizer import Tokenizer
+
+    source, target = (Tokenizer.load(Path(arguments.model) / f"{side}.spm") for side in ("source", "target"))
+    folder, _kept = converted(Path(arguments.model), version=ctranslate2.__version__)
+    compute_type = {"fp32": "float32"}.get(precision, precision)
+    translator = ctranslate2.Translator(
+        str(folder), device="cpu", compute_type=compute_type, inter_threads=arguments.threads, intra_threads=1
+    )
+    ids = {piece: number for number, piece in enumerate(target.pieces(range(target.vocab_size)))}
+    beam = arguments.beams[0]
+    options = {"beam_size": beam, "length_penalty": 1, "max_decoding_length": 256, "max_batch_size": 64}
+    if beam > 1:
+        options |= {"patience": PATIENCE, "num_hypotheses": PATIENCE * beam}
+    lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
+    seconds, tokens = [], 0
+    for run in range(arguments.runs + 1):
+        started = time.perf_counter()
+        results = translator.translate_batch([source.pieces(row) for row in source.encode(lines)], **options)
+        rows = [[ids[piece] for piece in result.hypotheses[0]] for result in results]
+        target.decode(rows)
+        if run:
+            seconds.append(time.perf_counter() - started)
+        tokens = sum(len(row) + 1 for row in rows)
+    median = statistics.median(seconds)
+    return {
+        "sentences_per_second": round(len(lines) / median, 1),
+        "tokens_per_second": round(tokens / median),
+        "seconds": [round(one, 3) for one in seconds],
     }
 
 
@@ -188,8 +227,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--input", required=True, help="source text")
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--beams", type=int, nargs="+", default=[4])
-    parser.add_argument("--engines", nargs="*", default=["torch:fp32"], help="ENGINE:PRECISION of nmt")
-    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[4096])
+    parser.add_argument(
+        "--engines",
+        nargs="*",
+        default=["torch:fp32"],
+        help="ENGINE:PRECISION of nmt, or bare:PRECISION for CTranslate2 called directly with the same options",
+    )
+    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[8192])
     parser.add_argument("--max-extra-tokens", type=int, help="else the model's own")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="CPUs of each system")

@@ -69,6 +69,12 @@ def judged(measured: float, *, bar: float, stretch: float) -> Figures:
     return {"measured": round(measured, 3), "bar": bar, "stretch": stretch, "verdict": verdict}
 
 
+def judged_at_most(measured: float, *, bar: float, stretch: float) -> Figures:
+    """A figure beside what it should not exceed."""
+    verdict = "stretch reached" if measured <= stretch else "bar reached" if measured <= bar else "falls short"
+    return {"measured": round(measured, 4), "bar": bar, "stretch": stretch, "verdict": verdict}
+
+
 def run(command: Sequence[str], *, log: Path | None = None) -> str:
     """What a command prints; the program ends with what it said where it fails."""
     done = subprocess.run(command, capture_output=True, text=True)

@@ -5,7 +5,9 @@ python benchmarks/serve_load.py --model runs/demo --input data/demo/test.en --cl
 For each engine and each number of clients, batching on and off (each sentence alone): every client sends a sentence on
 its kept connection, waits for the answer, and sends the next. Server CPU is that of all its processes over the window.
 First, all lines of --input (at most 1,000) are sent by 64 clients at once, and the answers compared with `nmt decode`.
-With --open R, R requests a second are sent whatever the answers, for overload. The client takes its share of the CPUs.
+With --open R, R requests a second are sent whatever the answers, for overload. With --mixed S, clients send sentences
+and texts of some lines to all APIs for S seconds, and some vanish at any moment; told is the memory in each tenth of
+the time. `--clients` without a number leaves out all but these two. The load's own CPU stands beside the server's.
 """
 
 from __future__ import annotations
@@ -20,26 +22,31 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from measuring import NMT, Figures, circumstances, lines_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMPARED, _COMPARED_CLIENTS = 1000, 64
+_MIXED_CLIENTS = 32
+_VANISHING_SHARE = 0.03  # of the requests of a mixed load
+_MEMORY_SECONDS = 2.0
 
 
 @dataclass
 class Window:
-    """What the clients saw: seconds to each answer with its status, and the texts."""
+    """What the clients saw: seconds to each answer with its status; and how many clients did not wait for theirs."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: dict[str, int] = field(default_factory=dict)
     refused_seconds: list[float] = field(default_factory=list)
-    texts: dict[int, str] = field(default_factory=dict)
+    num_vanished: int = 0
 
     def add(self, status: int, seconds: float) -> None:
         """Count one answer."""
@@ -54,29 +61,34 @@ def main() -> None:
     figures: Figures = circumstances("cpu", commit=arguments.commit)
     figures["engines"] = {}
     for engine in arguments.engines:
-        expected, decode = _decode(arguments, engine, lines)
-        found: Figures = {"decode": decode, "batching": {}}
+        found: Figures = {"batching": {}}
+        expected: list[str] = []
+        if arguments.clients:
+            expected, found["decode"] = _decode(arguments, engine, lines)
         for batching in arguments.batching:
             with _server(arguments, engine, batching) as (pid, port):
-                if batching == "on":
+                if expected and batching == "on":
                     found["equal to decode"] = asyncio.run(_compare(port, lines, expected))
                 found["batching"][batching] = [
                     _measure(arguments, pid, port, lines, clients) for clients in arguments.clients
                 ]
                 if arguments.open and batching == "on":
                     found["overload"] = _measure(arguments, pid, port, lines, 0)
+                if arguments.mixed and batching == "on":
+                    found["mixed"] = _measure_mixed(arguments, pid, port, lines)
         figures["engines"][engine] = found
     print(json.dumps(figures, indent=2))
 
 
 def _measure(arguments: argparse.Namespace, pid: int, port: int, lines: Sequence[str], clients: int) -> Figures:
     asyncio.run(_closed(port, lines, clients=min(clients or 8, 8), seconds=1.0))
-    cpu, memory, started = _cpu_seconds(pid), _megabytes(pid), time.perf_counter()
+    cpu, memory = _cpu_seconds(pid), _megabytes(pid)
+    load, started = time.process_time(), time.perf_counter()
     if clients:
         window = asyncio.run(_closed(port, lines, clients=clients, seconds=arguments.seconds))
     else:
         window = asyncio.run(_open(port, lines, rate=arguments.open, seconds=arguments.seconds))
-    wall = time.perf_counter() - started
+    wall, load = time.perf_counter() - started, time.process_time() - load
     answered = window.statuses.get("200", 0)
     return {
         "clients": clients or f"{arguments.open:g} requests a second",
@@ -85,8 +97,82 @@ def _measure(arguments: argparse.Namespace, pid: int, port: int, lines: Sequence
         "milliseconds": _percentiles(window.seconds),
         "refused after milliseconds": _percentiles(window.refused_seconds),
         "server CPU seconds a sentence": round((_cpu_seconds(pid) - cpu) / max(1, answered), 5),
+        "CPU seconds of the load a sentence": round(load / max(1, answered), 5),
         "megabytes before and after": [memory, _megabytes(pid)],
     }
+
+
+def _measure_mixed(arguments: argparse.Namespace, pid: int, port: int, lines: Sequence[str]) -> Figures:
+    window, memory = asyncio.run(_mixed(pid, port, lines, clients=_MIXED_CLIENTS, seconds=arguments.mixed))
+    later = memory[len(memory) * 2 // 3 :]
+    return {
+        "clients": _MIXED_CLIENTS,
+        "seconds": arguments.mixed,
+        "statuses": window.statuses,
+        "clients that vanished": window.num_vanished,
+        "milliseconds": _percentiles(window.seconds),
+        "megabytes": [round(statistics.fmean(part)) for part in _parts(memory, 10)],
+        "megabytes a minute in the last third": round(60 * _slope(later) / _MEMORY_SECONDS, 2),
+    }
+
+
+async def _mixed(
+    pid: int, port: int, lines: Sequence[str], *, clients: int, seconds: float
+) -> tuple[Window, list[int]]:
+    """Sentences and texts at all APIs by clients that pause, and vanish now and then in the middle of a request."""
+    window, until = Window(), time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        random = Random(number)
+        connection = await Connection.open(port)
+        while time.perf_counter() < until:
+            path, body = _any_request(random, lines)
+            started = time.perf_counter()
+            asking = asyncio.ensure_future(connection.ask(path, body))
+            if random.random() < _VANISHING_SHARE:
+                await asyncio.wait([asking], timeout=random.random())
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+                connection.abort()
+                window.num_vanished += 1
+                connection = await Connection.open(port)
+                continue
+            status, _ = await asking
+            window.add(status, time.perf_counter() - started)
+            await asyncio.sleep(random.expovariate(20))
+        connection.close()
+
+    running = asyncio.gather(*(client(number) for number in range(clients)))
+    memory = []
+    while not running.done():
+        memory.append(_megabytes(pid))
+        await asyncio.wait([running], timeout=_MEMORY_SECONDS)
+    await running
+    return window, memory
+
+
+def _any_request(random: Random, lines: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    kind = random.randrange(10)
+    text = "\n".join(random.choices(lines, k=1 if kind < 8 else random.randint(2, 12)))
+    if kind == 0:
+        return "/translate", {"q": text, "source": "auto", "target": "de", "alternatives": 3}
+    if kind == 1:
+        return "/v2/translate", {"text": [text], "target_lang": "DE"}
+    if kind == 2:
+        return "/v1/translate", {"text": text, "nbest": 3, "alignments": True}
+    if kind == 3:
+        return "/v1/translate", {"text": text, "beam": random.randint(1, 8)}
+    return "/v1/translate", {"text": text}
+
+
+def _parts(values: Sequence[int], number: int) -> list[Sequence[int]]:
+    cuts = [place * len(values) // number for place in range(number + 1)]
+    return [values[one:other] for one, other in pairwise(cuts) if one < other]
+
+
+def _slope(values: Sequence[int]) -> float:
+    """How much they rise from one to the next, by least squares."""
+    return statistics.linear_regression(range(len(values)), values).slope if len(values) > 1 else 0.0
 
 
 async def _closed(port: int, lines: Sequence[str], *, clients: int, seconds: float) -> Window:
@@ -157,21 +243,26 @@ class Connection:
 
     async def translate(self, line: str) -> tuple[int, str]:
         """Status, and the translation if it is 200."""
-        body = json.dumps({"text": line, "split": "lines"}).encode()
-        head = (
-            f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        )
+        status, content = await self.ask("/v1/translate", {"text": line, "split": "lines"})
+        return status, json.loads(content)["translations"][0]["text"] if status == 200 else ""
+
+    async def ask(self, path: str, fields: Mapping[str, Any]) -> tuple[int, bytes]:
+        """Status and body of the answer."""
+        body = json.dumps(fields).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         self._writer.write(head.encode() + b"\r\n\r\n" + body)
         answer = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         found = re.search(r"content-length: (\d+)", answer)
         assert found is not None
-        content = await self._reader.readexactly(int(found[1]))
-        status = int(answer.split(" ", 2)[1])
-        return status, json.loads(content)["translations"][0]["text"] if status == 200 else ""
+        return int(answer.split(" ", 2)[1]), await self._reader.readexactly(int(found[1]))
 
     def close(self) -> None:
         """End it."""
         self._writer.close()
+
+    def abort(self) -> None:
+        """End it without a word."""
+        self._writer.transport.abort()
 
 
 @contextmanager
@@ -241,10 +332,11 @@ def _arguments() -> Any:
     parser.add_argument("--model", type=Path, required=True, help="a model or a run")
     parser.add_argument("--input", type=Path, required=True, help="sentences, a line each")
     parser.add_argument("--engines", nargs="+", default=["torch", "ctranslate2"])
-    parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, 64, 256])
+    parser.add_argument("--clients", nargs="*", type=int, default=[1, 8, 64, 256])
     parser.add_argument("--batching", nargs="+", default=["on", "off"], choices=["on", "off"])
     parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
     parser.add_argument("--open", type=float, help="requests a second of one more window")
+    parser.add_argument("--mixed", type=float, help="seconds of mixed load")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="options of nmt serve")
     parser.add_argument("--commit", help="where the code lies outside of git")
     return parser.parse_args()

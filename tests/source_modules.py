@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -42,6 +43,7 @@ def parse(path: str, text: str) -> Module:
     return Module(path, text, ast.parse(text, filename=path))
 
 
+@functools.cache
 def package_modules() -> list[Module]:
     files = sorted(SOURCE.rglob("*.py"))
     return [parse(file.relative_to(SOURCE).as_posix(), file.read_text(encoding="utf-8")) for file in files]

@@ -104,6 +104,14 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
+def return_freed_memory() -> None:
+    """Give the system what glibc keeps of freed blocks, which are of ever new sizes where batches are."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return
+
+
 def multiply_float32_fast(device: torch.device) -> bool:
     """Let float32 products on a CPU go through oneDNN where that is as exact, and say whether they do now.
 

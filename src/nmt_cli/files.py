@@ -120,11 +120,13 @@ def clear_unfinished_files(directory: Path) -> None:
 
 
 def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
-    """The content of a JSON file; `error` with `hint` where it is missing, cut short or not JSON."""
+    """The content of a JSON file; `error` with `hint` where it is missing, not for us, cut short or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path.name} is missing", where=str(path), hint=hint) from None
+    except OSError as problem:
+        raise error(f"{path.name} cannot be read: {problem.strerror}", where=str(path), hint=hint) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as problem:
         raise error(f"{path.name} is damaged: {problem}", where=str(path), hint=hint) from None
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forks import run_forked
 from tests.training.tiny import RECIPE, parallel_text, prepare_tiny, write_text
 
 TINY = [
@@ -38,16 +37,9 @@ open(arguments.output, "w").write(open(arguments.input).read())
 
 
 def run(repository: Path, folder: Path, *command: str) -> Any:
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
     script, *options = command
-    process = subprocess.run(
-        [sys.executable, str(repository / "benchmarks" / script), *options, "--device", "cpu", "--commit", "abc"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=folder,
-    )
+    file = str(repository / "benchmarks" / script)
+    process = run_forked([sys.executable, file, *options, "--device", "cpu", "--commit", "abc"], cwd=folder)
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout)
 

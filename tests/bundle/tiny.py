@@ -72,13 +72,19 @@ def tiny_model(recipe: Recipe, *, seed: int = 1, source_vocab: int = 300, target
 
 
 def tiny_config(
-    recipe: Recipe, *, source_vocab: int = 300, target_vocab: int = 300, updates: list[int]
+    recipe: Recipe,
+    *,
+    source_vocab: int = 300,
+    target_vocab: int = 300,
+    updates: list[int],
+    longest_source: int | None = None,
 ) -> BundleConfig:
     return BundleConfig(
         nmt_version="0.1.0",
         languages=Languages(source="en", target="de"),
         vocabulary=Vocabulary(source=source_vocab, target=target_vocab, shared=source_vocab == target_vocab),
         updates=updates,
+        longest_source=longest_source,
         recipe=recipe,
     )
 
@@ -91,6 +97,7 @@ def save_tiny(
     seed: int = 1,
     overwrite: bool = False,
     update: int = 7,
+    longest_source: int | None = None,
 ) -> Transformer:
     """Write a model directory of random weights at `path` and return its model."""
     recipe = recipe or tiny_recipe()
@@ -98,7 +105,7 @@ def save_tiny(
     spm = write_spm(spm_folder / "shared.spm")
     directory.save(
         path,
-        config=tiny_config(recipe, updates=[update]),
+        config=tiny_config(recipe, updates=[update], longest_source=longest_source),
         weights=weights_of(model),
         source_spm=spm,
         target_spm=spm,
@@ -144,6 +151,7 @@ def write_run(run: Path, *, recipe: Recipe | None = None, updates: int = 0, fini
         "command": ["nmt", "train", "tiny.yaml", "--data", "data/mini"],
         "started": "2026-01-02T03:04:05+00:00",
         "finished": finished,
+        "longest_source": 1030,
         "tokenizers": {"source": fingerprint, "target": fingerprint},
         "data_summary": {
             "splits": {"train": {"pairs": 1234, "source_tokens": 23456, "target_tokens": 24567}},

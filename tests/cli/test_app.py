@@ -18,6 +18,7 @@ from nmt_cli.cli.app import app
 from nmt_cli.errors import ModelError
 from tests.bundle.tiny import tiny_recipe, write_run
 from tests.cli.conftest import Shell
+from tests.forks import run_forked
 
 COMMANDS = ("prepare", "train", "average", "decode", "score", "info")
 # How typer spells a type.
@@ -185,11 +186,9 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_closed_stdout_ends_it_quietly(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    process = subprocess.run(
-        [sys.executable, "-m", "nmt_cli", *arguments], stdout=writer, stderr=subprocess.PIPE, check=False
-    )
+    process = run_forked([sys.executable, "-m", "nmt_cli", *arguments], stdout=writer)
     os.close(writer)
-    assert (process.returncode, process.stderr) == (141, b"")
+    assert (process.returncode, process.stderr) == (141, "")
 
 
 def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:

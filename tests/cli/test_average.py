@@ -13,6 +13,7 @@ from nmt_cli.bundle.directory import load_config
 from nmt_cli.cli.average import average
 from nmt_cli.errors import ModelError, UsageError
 from tests.bundle.tiny import save_tiny, tiny_recipe, write_run
+from tests.forks import run_forked
 
 
 def call(
@@ -48,9 +49,7 @@ def test_the_command_says_what_it_averaged_and_what_comes_next(tmp_path: Path) -
 
 def test_too_few_checkpoints_are_an_error_of_three_lines(tmp_path: Path) -> None:
     write_run(tmp_path / "x", updates=1)
-    done = subprocess.run(
-        [sys.executable, "-m", "nmt_cli", "average", "x"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_forked([sys.executable, "-m", "nmt_cli", "average", "x"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (5, "")
     assert done.stderr.splitlines() == [
         "error: 5 were asked for, but the run has 1 checkpoint",

@@ -13,6 +13,7 @@ import pytest
 
 from nmt_cli.decoding.translator import Translator
 from tests.bundle.tiny import save_tiny, tiny_recipe, write_run
+from tests.forks import run_forked
 from tests.interchange.marian import write_marian
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ FIGURE = r"ln P of a piece differs by at most \d\.\de-0\d, the translation is th
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nmt_cli", *arguments]
     environment = {**os.environ, "NO_COLOR": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_forked(command, cwd=folder, env=environment)
 
 
 def test_a_model_goes_out_comes_in_and_translates(tmp_path: Path, nmt: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

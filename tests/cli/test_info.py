@@ -86,6 +86,7 @@ def test_a_model_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert shown["parameters"] == f"{model.num_parameters():,}"
     assert shown["vocabulary"] == "300 pieces, shared"
     assert shown["weights"] == "update 7"
+    assert "trained on" not in shown
     assert shown["architecture"].startswith("2 + 1 layers, d_model 16, d_ff 24, 2 heads, post-norm")
     assert shown["use"] == f"nmt decode -m {tmp_path / 'm'} < input.txt > output.txt"
     described = as_json(tmp_path / "m", capsys)
@@ -103,6 +104,7 @@ def test_the_scores_of_a_model_are_those_of_its_updates(tmp_path: Path, capsys: 
     average([tmp_path / "x"], output=None, last=2, best=None, overwrite=False)
     shown = screen(tmp_path / "x" / "averaged", capsys)
     assert shown["weights"] == "mean of 2 checkpoints: updates 200, 300"
+    assert shown["trained on"] == "source sentences of up to 1,030 pieces"
     assert shown["validation"] == "update 200: loss 4.5000, BLEU 40.00; update 300: loss 4.2500, BLEU 13.00"
     assert shown["signature"] == SIGNATURE
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe, parse_recipe
 from tests.cli.conftest import Shell
-from tests.training.tiny import RECIPE, checkpoints, prepare_tiny
+from tests.training.tiny import RECIPE, checkpoints, measured_once, prepare_tiny
 
 SHORT = ["--set", "training.updates=3", "--device", "cpu", "--precision", "fp32"]
 
@@ -25,11 +26,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A current folder with the recipe tiny.yaml."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    return tmp_path
+    with measured_once():
+        yield tmp_path
 
 
 def origins(text: str) -> dict[str, str]:

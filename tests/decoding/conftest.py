@@ -1,4 +1,4 @@
-"""The trained model, once for all tests of a process."""
+"""The trained model, once for all tests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.decoding.trained import train_model
+from tests.decoding.trained import shared_model
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory."""
-    return train_model(tmp_path_factory.mktemp("trained"))
+    return shared_model(tmp_path_factory)

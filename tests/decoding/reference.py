@@ -100,11 +100,18 @@ def greedy_translation(model: Transformer, source: Sequence[int], *, limit: int)
 
 
 def naive_beam_search(
-    model: Transformer, source: Sequence[int], *, beam: int, limit: int, penalty: Penalty
+    model: Transformer,
+    source: Sequence[int],
+    *,
+    beam: int,
+    limit: int,
+    penalty: Penalty,
+    ending_share: float = 1.0,
 ) -> list[Scored]:
     """Everything that beam search finishes, best first, searched up to the limit.
 
-    Of the 2 * beam best candidates a step, those with EOS are finished and the `beam` best others go on.
+    Of the 2 * beam best candidates a step, those with EOS are finished and the `beam` best others go on;
+    `ending_share` is that of the candidates among which an end counts.
     """
     alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     finished: list[Scored] = []
@@ -114,7 +121,8 @@ def naive_beam_search(
         for (log_prob, ids), row in zip(alive, rows, strict=True):
             candidates += [(log_prob + row[piece], (*ids, piece)) for piece in range(EOS, len(row))]
         candidates = sorted(candidates, reverse=True)[: 2 * beam]
-        finished += [Scored(ids[:-1], total, total / penalty(length)) for total, ids in candidates if ids[-1] == EOS]
+        ending = candidates[: int(ending_share * len(candidates))]
+        finished += [Scored(ids[:-1], total, total / penalty(length)) for total, ids in ending if ids[-1] == EOS]
         alive = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam]
     finished += [Scored(ids, total, total / penalty(limit)) for total, ids in alive]
     return sorted(finished, key=lambda hypothesis: -hypothesis.score)

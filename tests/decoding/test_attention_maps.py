@@ -20,6 +20,7 @@ from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import pack
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.bundle.tiny import save_tiny, tiny_recipe
+from tests.forks import run_forked
 
 SOURCE, TARGET = "the old sea", "das alte Meer"
 CPU = torch.device("cpu")
@@ -77,6 +78,8 @@ def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
     torch.testing.assert_close(words.weights[1, 0, 0, 0], expected)
     torch.testing.assert_close(words.weights.sum(-1), torch.ones(2, 2, 4))
     assert words.as_json()["weights"][1][0][0][0] == pytest.approx(float(expected), abs=6e-4)
+    # Letters that the tokenizer spells in bytes are shown as they were written.
+    assert maps.cross_words("שלום sea", TARGET).columns == ["שלום", "sea", "</s>"]
 
 
 def test_a_terminal_shows_shades() -> None:
@@ -113,7 +116,7 @@ def test_the_command(folder: Path) -> None:
     lines = shown.stdout.splitlines()
     assert lines[0] == "layer 1, mean of all heads"
     assert [line.split()[0] for line in lines[5:8]] == ["das", "alte", "Meer"]
-    drawn = subprocess.run([*command, "--head", "all", "-o", "a.svg"], cwd=folder, capture_output=True, text=True)
+    drawn = run_forked([*command, "--head", "all", "-o", "a.svg"], cwd=folder)
     assert drawn.returncode == 0, drawn.stderr
     assert drawn.stderr.splitlines()[-1] == "a.svg: written"
     assert (folder / "a.svg").read_text().startswith("<svg ")

@@ -17,6 +17,7 @@ from nmt_cli.cli.decode import decode
 from nmt_cli.decoding.unfinished import Unfinished, identity
 from nmt_cli.errors import DataError, UsageError
 from tests.bundle.tiny import save_tiny, tiny_recipe
+from tests.forks import Forked, run_forked
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "--threads", "1"]
 NUM_LINES = 3000
@@ -33,14 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "-m", "model", "-i", "text", *options], cwd=folder, capture_output=True, text=True, check=False
-    )
+    return run_forked([*COMMAND, "-m", "model", "-i", "text", *options], cwd=folder)
 
 
 def kill_when_begun(folder: Path, *options: str, output: str) -> bytes:
     """Start a translation, kill it by SIGKILL when a part is written; that part."""
-    process = subprocess.Popen([*COMMAND, "-m", "model", "-i", "text", *options, "-o", output], cwd=folder)
+    process = Forked[bytes]([*COMMAND, "-m", "model", "-i", "text", *options, "-o", output], cwd=folder)
     partial = folder / f"{output}.partial"
     deadline = time.monotonic() + 60
     while not (partial.exists() and partial.stat().st_size):
@@ -94,7 +93,7 @@ def test_what_was_begun_otherwise_is_not_continued(folder: Path, tmp_path: Path)
 
 
 def test_two_processes_do_not_write_one_file(folder: Path) -> None:
-    process = subprocess.Popen([*COMMAND, "-m", "model", "-i", "text", "-o", "busy"], cwd=folder)
+    process = Forked[bytes]([*COMMAND, "-m", "model", "-i", "text", "-o", "busy"], cwd=folder)
     try:
         deadline = time.monotonic() + 60
         while not (folder / "busy.partial").exists():
@@ -126,6 +125,22 @@ def test_complete_rows_are_told_from_the_last_ones(tmp_path: Path) -> None:
         unfinished.begin({"beam": 5, "nbest": 2}, may_replace=False, rows_are_numbered=False)
 
 
+def test_a_part_of_which_nothing_is_known_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.partial").write_bytes(b"one\ntwo\n")
+    for source in (folder / "text", Path("/dev/null")):
+        with pytest.raises(UsageError) as error:
+            decode(model=[folder / "model"], source=source, output=tmp_path / "out", device="cpu")
+        assert error.value.message == (
+            f"{tmp_path}/out.partial has translations of an earlier command, which this one cannot continue"
+        )
+        assert error.value.where == f"{tmp_path}/out.partial"
+        assert error.value.hint == "rename it to keep them, or add --overwrite to begin anew"
+        assert (tmp_path / "out.partial").read_bytes() == b"one\ntwo\n"
+    decode(model=[folder / "model"], source=Path("/dev/null"), output=tmp_path / "out", overwrite=True, device="cpu")
+    assert (tmp_path / "out").read_bytes() == b""
+    assert not (tmp_path / "out.partial").exists()
+
+
 def test_prefixes_of_another_length_are_refused_before_anything_is_translated(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a\nb\nc\n")
     (tmp_path / "prefixes").write_text("x\n")
@@ -142,14 +157,8 @@ def test_prefixes_of_another_length_are_refused_before_anything_is_translated(fo
         "give one line of prefixes for each line of text; an empty one leaves its translation free"
     )
     assert not (tmp_path / "out.partial").exists()
-    process = subprocess.run(
-        [*COMMAND, "-m", "model", "--prefix", str(tmp_path / "prefixes")],
-        cwd=folder,
-        input="a\nb\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [*COMMAND, "-m", "model", "--prefix", str(tmp_path / "prefixes")]
+    process = run_forked(command, cwd=folder, input="a\nb\n")
     assert process.returncode == 4
     assert "error: there are 2 lines and 1 prefixes" in process.stderr
 
@@ -230,7 +239,7 @@ def test_options_that_make_no_sense(folder: Path, options: dict[str, object], wh
 
 def test_lines_that_trickle_in_are_answered_while_more_come(folder: Path) -> None:
     """A line every 2 ms, with no pause: the first answer comes long before the last line."""
-    process = subprocess.Popen(
+    process = Forked[bytes](
         [*COMMAND, "-m", "model", "--beam", "1"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin is not None
@@ -238,7 +247,7 @@ def test_lines_that_trickle_in_are_answered_while_more_come(folder: Path) -> Non
     os.set_blocking(process.stdout.fileno(), False)
     answered = 0
     try:
-        for number in range(4000):
+        for number in range(30_000):
             process.stdin.write(f"the sea {number}\n".encode())
             process.stdin.flush()
             time.sleep(0.002)
@@ -248,4 +257,4 @@ def test_lines_that_trickle_in_are_answered_while_more_come(folder: Path) -> Non
     finally:
         process.kill()
         process.wait()
-    assert 0 < answered < 3900
+    assert 0 < answered < 29_000

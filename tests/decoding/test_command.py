@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import PIPE, CompletedProcess
 
 import pytest
 
@@ -18,6 +19,7 @@ from nmt_cli.cli.decode_formats import Statistics, render
 from nmt_cli.decoding.translator import Translation, Translator
 from nmt_cli.errors import DataError, ModelError, UsageError
 from tests.bundle.tiny import save_tiny, tiny_recipe
+from tests.forks import Forked
 
 COMMAND = [sys.executable, "-m", "nmt_cli"]
 LINES = ["the old sea", "", "a small house stands by the sea", "Haus", "  ", "the sea " * 40, "am alten Meer"]
@@ -39,8 +41,10 @@ def expected(folder: Path) -> list[str]:
     return [translation.text for translation in translator.translate(LINES)]
 
 
-def run(folder: Path, *arguments: str, text: bytes) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*COMMAND, *arguments], cwd=folder, input=text, capture_output=True, check=False)
+def run(folder: Path, *arguments: str, text: bytes) -> CompletedProcess[bytes]:
+    process = Forked[bytes]([*COMMAND, *arguments], cwd=folder, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    stdout, stderr = process.communicate(text)
+    return CompletedProcess(arguments, process.returncode, stdout, stderr)
 
 
 def lines_of(texts: Sequence[str]) -> bytes:
@@ -77,9 +81,7 @@ def test_a_file_as_argument_is_told_the_option(folder: Path) -> None:
 
 def test_a_line_is_answered_before_the_next_is_given(folder: Path, expected: list[str]) -> None:
     command = [*COMMAND, "--quiet", "decode", "--device", "cpu"]
-    process = subprocess.Popen(
-        command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = Forked[bytes](command, cwd=folder, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -99,9 +101,7 @@ def test_closed_stdout_ends_it_quietly(folder: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [*COMMAND, "decode", "-m", "runs/tiny/model", "--device", "cpu"]
-    process = subprocess.run(
-        command, cwd=folder, input=lines_of(LINES[:4]), stdout=writer, stderr=subprocess.PIPE, check=False
-    )
+    process = subprocess.run(command, cwd=folder, input=lines_of(LINES[:4]), stdout=writer, stderr=PIPE, check=False)
     os.close(writer)
     assert process.returncode == 141
     assert process.stderr == b""
@@ -189,6 +189,9 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     with pytest.raises(UsageError, match=r"old\.txt exists already") as error:
         decode(output=old)
     assert error.value.hint == "add --overwrite, or give another file with -o"
+    with pytest.raises(UsageError, match="is a directory, not a file") as error:
+        decode(output=tmp_path)
+    assert error.value.hint == f"-o {tmp_path}/FILE"
     with pytest.raises(UsageError, match=r"old\.txt is the input as well"):
         decode(source=old, output=Path("old.txt"), overwrite=True)
     assert old.read_text() == "kept\n"

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from nmt_cli import files
 from nmt_cli.bundle import directory
-from nmt_cli.decoding import ctranslate2_engine
+from nmt_cli.bundle.config import BundleConfig, Languages
+from nmt_cli.decoding import ctranslate2_copy
 from nmt_cli.decoding.translator import Translation, Translator
 from nmt_cli.errors import ModelError, UsageError
+from tests.bundle import tiny
 from tests.bundle.tiny import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
 
@@ -197,7 +198,7 @@ def test_a_folder_that_cannot_be_written_is_made_do_without(
     save_tiny(tmp_path / "model", spm_folder=tmp_path)
 
     def refuse(*arguments: object, **options: object) -> None:
-        raise ctranslate2_engine._NotThere("no", hint="")
+        raise ctranslate2_copy._NotThere("no", hint="")
 
     monkeypatch.setattr(files, "new_directory", refuse)
     with caplog.at_level(logging.INFO, logger="nmt_cli"):
@@ -235,16 +236,13 @@ def test_without_the_package_the_line_to_install_it_is_told(trained: Path, monke
     assert Translator.from_pretrained(trained, engine="auto", device="cpu").translate(LINES[:1])[0].text
 
 
-def test_auto_is_the_faster_engine_in_float32(trained: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_auto_is_the_faster_engine_in_float32(trained: Path, tmp_path: Path) -> None:
     def engine(*paths: Path, **options: str) -> str:
         return Translator.from_pretrained(paths, engine="auto", device="cpu", **options).engine
 
     pytest.importorskip("ctranslate2")
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    assert engine(trained) == "torch"
-    assert engine(trained, precision="int8") == "ctranslate2"
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     assert engine(trained) == "ctranslate2"
+    assert engine(trained, precision="int8") == "ctranslate2"
     assert engine(trained, precision="bf16") == "torch"
     assert engine(trained, trained) == "torch"
     save_tiny(tmp_path / "window", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
@@ -257,6 +255,25 @@ def test_models_of_different_vocabularies_do_not_translate_together(tmp_path: Pa
         Translator.from_pretrained([trained, tmp_path / "other"], device="cpu")
     assert error.value.where == str(tmp_path / "other")
     assert error.value.hint == "train them on the same prepared data, or translate with one of them"
+
+
+def test_models_of_different_languages_do_not_translate_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def from_en_to_fr(*arguments: Any, **options: Any) -> BundleConfig:
+        return config(*arguments, **options).model_copy(update={"languages": Languages(source="en", target="fr")})
+
+    config = tiny.tiny_config
+    save_tiny(tmp_path / "first", spm_folder=tmp_path)
+    monkeypatch.setattr(tiny, "tiny_config", from_en_to_fr)
+    save_tiny(tmp_path / "second", spm_folder=tmp_path)
+    with pytest.raises(ModelError) as error:
+        Translator.from_pretrained([tmp_path / "first", tmp_path / "second"], device="cpu")
+    assert error.value.message == (
+        f"{tmp_path}/second translates en-fr, {tmp_path}/first en-de: models that translate together need one pair"
+    )
+    assert error.value.where == f"{tmp_path}/second"
+    assert error.value.hint == "give models of the same languages, or translate with one of them"
 
 
 def test_models_of_one_vocabulary_translate_together(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import torch
 
 from nmt_cli.decoding.batches import Batches
 from nmt_cli.decoding.hypotheses import Hypothesis
-from nmt_cli.decoding.largest import first_largest
 from nmt_cli.decoding.search import Source, search
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -95,7 +94,7 @@ def test_draws_hang_on_the_key_and_the_seed_alone() -> None:
     config = decoding(samples=3, seed=5)
     together = run([model], sources, config, nbest=3)
     alone = [run([model], [source], config, nbest=3)[0] for source in sources]
-    mixed = Batches([model], device=CPU).search(
+    mixed = Batches([model], device=CPU, fixed=None).search(
         sources[::-1], config=decoding(samples=3, seed=5, batch_tokens=90), nbest=3
     )
     for ours, single, other in zip(together, alone, mixed[::-1], strict=True):
@@ -143,15 +142,3 @@ def test_draws_have_the_models_distribution(settings: dict[str, Any], num_possib
         assert abs(first[piece] / count - p) <= 5 * math.sqrt(p * (1 - p) / count) + 1e-9
     for one in drawn[:50]:
         assert one.log_prob == pytest.approx(reference.forced_log_prob(model, row, one.ids, limit=3), abs=1e-4)
-
-
-def test_the_largest_are_found_block_by_block_as_in_the_whole_row() -> None:
-    torch.manual_seed(9)
-    for columns in (70, 1000, 8003):
-        x = torch.randn(50, columns).mul(4).round().div(4)  # many equal values
-        x[3] = 0.0
-        values, places = first_largest(x, count=8)
-        for row, found, where in zip(x.tolist(), values.tolist(), places.tolist(), strict=True):
-            wanted = sorted(sorted(range(columns), key=lambda place: (-row[place], place))[:8])
-            assert where == wanted
-            assert found == [row[place] for place in wanted]

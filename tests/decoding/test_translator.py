@@ -139,6 +139,43 @@ def test_a_line_too_long_for_the_model_is_translated_in_parts(
     assert len(translator.translate([sentence * 9], nbest=2)[0].alternatives) == 1
 
 
+def test_a_line_longer_than_those_of_training_is_split_at_sentence_ends(
+    translator: Translator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 5, "length_penalty": 0.5, "batch_tokens": 200})
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe, longest_source=20)
+    # The same weights, of which it is known what they were trained on.
+    knowing = Translator.from_pretrained(tmp_path / "model", device="cpu")
+    first, second = "Mr. Meer stands by the old sea.", "A small house."
+    whole = "the old sea stands by a small house by the old sea by a small house by the sea"
+    lines = [f"{first}  {second}", f"{first} {first}", whole, second]
+    options: dict[str, Any] = {"nbest": 2, "word_scores": True, "alignments": True}
+    with caplog.at_level(logging.INFO, logger="nmt_cli"):
+        joined, again, *others = knowing.translate(lines, **options)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("line 1 has ")
+    assert told.endswith("no line in training had more than 20: it is split at sentence ends, as all such lines are")
+    parts = translator.translate([first, second], **options)
+    assert joined.text == " ".join(part.text for part in parts)
+    assert joined.alternatives[0].text == " ".join(part.alternatives[0].text for part in parts)
+    assert joined.log_prob == pytest.approx(math.fsum(part.log_prob for part in parts), abs=1e-4)
+    assert math.fsum(joined.word_log_probs) == pytest.approx(joined.log_prob, abs=1e-4)
+    assert joined.alignment
+    assert again.text == f"{parts[0].text} {parts[0].text}"
+    # A sentence is not cut as long as the model takes it, nor is a line that has a prefix.
+    for one, other in zip(others, translator.translate(lines[2:], **options), strict=True):
+        assert (one.text, one.alignment) == (other.text, other.alignment)
+    prefixes = ["am Meer"]
+    (begun,), (other,) = (one.translate(lines[:1], prefixes=prefixes) for one in (knowing, translator))
+    assert begun.text == other.text
+    # What must be cut is cut to what the model knows.
+    with caplog.at_level(logging.WARNING, logger="nmt_cli"):
+        knowing.translate(["sea " * 64], beam=1)
+    assert caplog.records[-1].getMessage().endswith("this model takes 59 at once: it is translated in 7 parts")
+    both = Translator.from_pretrained([tmp_path / "model", tmp_path / "model"], device="cpu")
+    assert (both._engine.longest_source, translator._engine.longest_source) == (20, None)
+
+
 def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None:
     line = _Line(["xxxx", " y ", "zz", "zz"], [])
     words = [Translation(word, -1.0, -1.0, 1, (), (-1.0, 0.0), ((0, 0),)) for word in ("eins", "zwei", "drei", "vier")]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.sharing import shared_folder
 from tests.training.tiny import parallel_text, prepare_tiny, train
 
 PAIRS = parallel_text(1900, seed=3)
@@ -27,8 +30,12 @@ SETTINGS = {
 }
 
 
-def train_model(folder: Path) -> Path:
-    """The directory of the trained model."""
+def shared_model(factory: pytest.TempPathFactory) -> Path:
+    """The directory of the trained model, which is trained by the first test process that asks for it."""
+    return shared_folder(factory, "trained", train_model) / "run" / "model"
+
+
+def train_model(folder: Path) -> None:
+    """Train it in FOLDER/run."""
     data = prepare_tiny(folder, train=TRAIN, valid=TEST[:20])
     assert train(data, folder / "run", *(f"{key}={value}" for key, value in SETTINGS.items())) == 0
-    return folder / "run" / "model"

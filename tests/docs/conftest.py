@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 from tests.docs.pages import ROOT
 from tests.docs.programs import environment, write_downloads, write_programs, write_text
 
-_SECONDS = 120
+_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     write_downloads(downloads)
     variables = environment(programs=programs, downloads=downloads, server=server)
     command = [sys.executable, "-m", "tests.docs.server", str(server)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, env=os.environ) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, env=variables) as process:
         assert process.stdin is not None
         deadline = time.monotonic() + _SECONDS
         while not server.exists():

@@ -36,9 +36,6 @@ _TRAINING = {
 _DEMO = {"generator.train_pairs": 300, "generator.valid_pairs": 20, "generator.test_pairs": 20}
 _VOCABULARY = 400
 
-# Reads the options of a benchmark, as it does itself, and runs nothing.
-_OPTIONS = "import importlib, sys; del sys.argv[0]; importlib.import_module(sys.argv[0][11:-3])._arguments()"
-
 # Programs that would reach for the network, for devices or for minutes of time. Each does what it can do here, and
 # refuses what it does not know.
 _CLIENT = f"exec {sys.executable} -IS {Path(__file__).with_name('client.py')}"
@@ -56,12 +53,11 @@ esac""",
 test "$1" = install
 cd {ROOT}
 exec {sys.executable} -m pip install --quiet --dry-run --no-deps --no-build-isolation "${{@:2}}" """,
-    # A file is run by the server. Of pytest it is only asked which tests there are, of a benchmark its options.
+    # A file is run by the server. Of pytest it is only asked which tests there are.
     "python": f"""\
 case "$1" in
--m) test "$2" = pytest; cd {ROOT}; exec {sys.executable} "$@" --collect-only --quiet ;;
+-m) test "$2" = pytest; cd {ROOT}; {_CLIENT} "$@" --collect-only --quiet ;;
 -c) exec {sys.executable} "$@" ;;
-benchmarks/*) cd {ROOT}/benchmarks; exec {sys.executable} -c '{_OPTIONS}' "$@" ;;
 *) {_CLIENT} "$@" ;;
 esac""",
     # The real curl asks what runs on this machine.
@@ -99,7 +95,8 @@ def in_small(arguments: Sequence[str], *, is_dry: bool) -> list[str]:
         return [*arguments, "--dry-run"]
     if command not in ("prepare", "train", "decode") or "--help" in arguments:
         return list(arguments)
-    added: list[str] = []
+    # A process of its own for a few lines of text takes longer than the lines.
+    added = ["--workers", "1"] if command == "prepare" and "--workers" not in arguments else []
     settings = {"prepare": _DEMO if "demo" in arguments else {}, "train": {} if is_dry else _TRAINING, "decode": {}}
     if "--dry-run" not in arguments:
         added += [text for key, value in settings[command].items() for text in ("--set", f"{key}={value}")]

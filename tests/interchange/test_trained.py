@@ -12,13 +12,13 @@ from nmt_cli.decoding.ctranslate2_model import Quantization
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.interchange.exporting import export
 from nmt_cli.scoring.metrics import bleu
-from tests.decoding.trained import TEST, train_model
+from tests.decoding.trained import TEST, shared_model
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that translates such sentences well, though not perfectly."""
-    return train_model(tmp_path_factory.mktemp("trained"))
+    return shared_model(tmp_path_factory)
 
 
 def score(texts: Sequence[str]) -> float:
@@ -34,12 +34,12 @@ def by_ctranslate2(model: Path) -> list[str]:
     pieces = source.encode([src for src, _ in TEST], out_type=str)
     translator = ctranslate2.Translator(str(model), device="cpu", intra_threads=1)
     found = translator.translate_batch(
-        pieces, beam_size=4, patience=2, num_hypotheses=4, length_penalty=1, return_scores=True, disable_unk=True
+        pieces, beam_size=4, patience=2, num_hypotheses=8, length_penalty=0.6, return_scores=True, disable_unk=True
     )
     texts = []
     for result in found:
         lengths = [len(hypothesis) + 1 for hypothesis in result.hypotheses]  # with EOS
-        log_probs = [mean * length for mean, length in zip(result.scores, lengths, strict=True)]
+        log_probs = [score * length**0.6 for score, length in zip(result.scores, lengths, strict=True)]
         scores = [value / ((5 + length) / 6) ** 0.6 for value, length in zip(log_probs, lengths, strict=True)]
         texts.append(str(target.decode(result.hypotheses[scores.index(max(scores))])))
     return texts

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.model import cache as cache_module
+from nmt_cli.model import transformer as transformer_module
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from tests.reference.models import BOS, CPU, EOS, random_model, tiny_config
@@ -33,11 +34,12 @@ def model(request: pytest.FixtureRequest) -> Transformer:
     return random_model(tiny_config(**CONFIGS[request.param]), vocab=VOCAB, seed=5)
 
 
-@pytest.fixture(params=[1, 3, 32])
-def growth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Room for so many more steps at a time."""
-    monkeypatch.setattr(cache_module, "_GROWTH", request.param)
-    return int(request.param)
+@pytest.fixture(params=[(1, 1), (3, 4), (32, 16)], ids=["room 1", "room 3, fours", "room 32, sixteens"])
+def growth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for so many more steps at a time, and slots and tokens seen in multiples of so many."""
+    steps, grain = request.param
+    monkeypatch.setattr(cache_module, "_GROWTH", steps)
+    monkeypatch.setattr(transformer_module, "grain_of", lambda x: grain)
 
 
 def last_hidden(model: Transformer, rows: Sequence[Row]) -> Tensor:
@@ -65,7 +67,8 @@ def walk(model: Transformer, rows: list[Row], cache: cache_module.DecoderCache, 
     return rows
 
 
-def test_steps_are_the_whole_decoder_while_rows_are_chosen_and_sentences_leave(model: Transformer, growth: int) -> None:
+@pytest.mark.usefixtures("growth")
+def test_steps_are_the_whole_decoder_while_rows_are_chosen_and_sentences_leave(model: Transformer) -> None:
     source = pack(SOURCES, device=CPU)
     with torch.no_grad():
         cache = model.start(model.encode(source), source)
@@ -98,7 +101,7 @@ def test_sources_of_equal_length_need_no_mask() -> None:
     source = pack([SOURCES[1], SOURCES[1]], device=CPU)
     with torch.no_grad():
         cache = model.start(model.encode(source), source)
-        assert cache.source_mask is None
+        assert cache.source_bias is None
         rows = walk(model, [(1, [BOS]), (1, [BOS])], cache, steps=2)
         cache.select(rows=torch.tensor([1]), sentences=torch.tensor([1]))
         walk(model, rows[1:], cache, steps=1)

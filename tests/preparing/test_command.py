@@ -14,6 +14,7 @@ from nmt_cli.cli.prepare import _overlap_line, prepare
 from nmt_cli.errors import DataError, RecipeError, UsageError
 from nmt_cli.preparing import pipeline
 from nmt_cli.preparing.pipeline import Prepared
+from tests.forks import run_forked
 from tests.preparing.corpus_files import contents, small_corpus
 
 OWN = ["--train", "train", "--valid", "valid", "--languages", "en-de", "-o", "out/mine"]
@@ -23,7 +24,7 @@ OWN += ["--set", "tokenizer.vocab_size=400"]
 def nmt(arguments: Sequence[str], *, folder: Path, repository: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "NO_COLOR": "1"}
     command = [sys.executable, "-m", "nmt_cli", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_forked(command, cwd=folder, env=environment)
 
 
 def test_own_files_are_prepared_and_found_again(tmp_path: Path, repository: Path) -> None:

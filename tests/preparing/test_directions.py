@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import gzip
 from itertools import islice
 from pathlib import Path
@@ -25,6 +26,7 @@ CORPORA = [
 ]
 
 
+@functools.cache
 def read(folder: Path, prefix: str, language: str, *, number: int) -> Pairs:
     """Pairs spread over the first 30,000 of a corpus of English and another language."""
     sides = []

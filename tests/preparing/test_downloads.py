@@ -243,7 +243,7 @@ def test_two_processes_that_want_the_same_file_download_it_once(server: FileServ
         subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(2)
     ]
-    outputs = [process.communicate(timeout=60) for process in processes]
+    outputs = [process.communicate(timeout=300) for process in processes]
     assert [stdout.strip() for stdout, _ in outputs] == [str(cached_file(url))] * 2
     assert len(server.requests) == 1
     assert "waiting for another process that fetches a.tgz" in "".join(stderr for _, stderr in outputs)

@@ -14,6 +14,7 @@ import pytest
 from nmt_cli.dataset.store import TokenWriter
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import encoding
+from tests.forks import run_forked
 from tests.preparing.corpus_files import contents, invented_pairs, run, small_corpus, write_prefix
 
 
@@ -161,7 +162,7 @@ prepare(located, output=Path("data"), overwrite=False, num_workers=workers, prog
 def python(folder: Path, repository: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PREPARE, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_forked(command, cwd=folder, env=environment)
 
 
 @pytest.fixture(scope="module")

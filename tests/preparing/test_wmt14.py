@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.recipe.loading import packaged_folder
+from tests.forks import Forked, run_forked
 from tests.hub import COMMIT, Hub, serve_wmt14
 from tests.preparing.corpus_files import contents, write_prefix
 from tests.preparing.file_server import serve_files
@@ -77,7 +78,7 @@ def hub(tmp_path: Path, texts: dict[str, Pairs]) -> Iterator[Hub]:
 def nmt(folder: Path, repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "NO_COLOR": "1", **variables}
     command = [sys.executable, "-m", "nmt_cli", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return run_forked(command, cwd=folder, env=environment)
 
 
 def without_network(folder: Path) -> dict[str, str]:
@@ -208,7 +209,7 @@ def test_a_download_that_is_killed_or_breaks_off_is_finished_by_the_next_command
     command = [sys.executable, "-m", "nmt_cli", "prepare", "wmt14-en-de", *SMALL, "--limit", "300"]
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), **online}
     hub.seconds_per_block = 1.0
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    process = Forked(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
     while not any(path.startswith("GET") and path.endswith(".parquet") for path in hub.requests):
         assert process.poll() is None
         time.sleep(0.05)

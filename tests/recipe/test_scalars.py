@@ -140,7 +140,9 @@ _SCALARS = (
     | st.text()
     | st.sampled_from(["no", "5e-4", "1e3", "0o14", "0x1F", "1_000", "12:30", "~", "", ".inf", "2024-01-31", "=", "<<"])
 )
-_VALUES = st.recursive(_SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(min_size=1), inner))
+_VALUES = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(min_size=1), inner), max_leaves=10
+)
 
 
 @settings(deadline=None, max_examples=50)  # PyYAML is slow
@@ -165,7 +167,10 @@ _KEYS = st.from_regex(r"k[a-z_0-9]*", fullmatch=True)  # as those of a schema
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.dictionaries(_KEYS, st.recursive(_SCALARS, lambda inner: st.dictionaries(_KEYS, inner))), st.text())
+@given(
+    st.dictionaries(_KEYS, st.recursive(_SCALARS, lambda inner: st.dictionaries(_KEYS, inner), max_leaves=10)),
+    st.text(),
+)
 def test_notes_change_nothing_of_what_is_written(values: dict[str, Any], note: str) -> None:
     text = dump_annotated(values, dict.fromkeys(leaves(values), note))
     read = parse_document(text, source="f.yaml").values

@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import typer
@@ -24,6 +25,7 @@ from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.plan import make_plan
 from nmt_cli.reproducing.processes import Ended
 from nmt_cli.reproducing.stages import stages_of
+from tests.forks import Forked
 from tests.hub import Hub, serve_wmt14
 from tests.preparing.corpus_files import invented_pairs
 from tests.reproducing.test_needs import GPUS
@@ -66,6 +68,74 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         yield running
 
 
+class Stages:
+    """Runs each stage's command in a fork, in place of a process that begins anew, and stops the first training."""
+
+    def __init__(self, hub: Hub, folder: Path) -> None:
+        self._folder, self._environment = folder, {**os.environ, **hub.environment(folder / "home"), "NO_COLOR": "1"}
+        self.started: list[str] = []
+        self.told = ""
+
+    def __call__(self, arguments: Sequence[str], *, stdout: Path | None) -> Ended:
+        self.started.append(arguments[0])
+        command, sent = [sys.executable, "-m", "nmt_cli", *arguments], None
+        with Forked[str](command, env=self._environment, stdout=PIPE, stderr=PIPE, text=True) as process:
+            try:
+                if self.started == ["prepare", "train"]:
+                    wait_for_updates(self._folder, 20, process)
+                    sent = signal.SIGTERM
+                    process.send_signal(sent)
+                written, self.told = process.communicate(timeout=SECONDS)
+            finally:
+                process.kill()
+        if stdout is not None:
+            stdout.write_text(written)
+        return Ended(process.returncode, sent)
+
+
+def test_a_rehearsal_is_stopped_and_goes_on_to_its_end(
+    hub: Hub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stages = Stages(hub, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(chain, "run_nmt", stages)
+    monkeypatch.setattr(sys, "argv", ["nmt", *ARGUMENTS])
+    caplog.set_level("INFO", logger="nmt_cli")
+
+    def again() -> str:
+        stages.started.clear()
+        caplog.clear()
+        reproduce("base-en-de", limit=LIMIT, settings=[f"{key}={value}" for key, value in SETTINGS.items()])
+        return capsys.readouterr().out
+
+    with pytest.raises(typer.Exit) as ending:
+        again()
+    assert ending.value.exit_code == 75
+    assert capsys.readouterr().out.splitlines()[1].startswith("prepare\t")
+    assert "saved: the same command continues" in stages.told
+    assert "stopped in train; to go on: nmt reproduce base-en-de --limit 1200 --set" in caplog.text
+
+    table = again()
+    assert stages.started == ["train", "decode", "score", "average", "decode", "score"]
+    assert "[1/7] prepare: finished before" in caplog.text
+    assert "A rehearsal on 1,200 pairs: every stage has run, and its scores mean nothing." in caplog.text
+    resumed = [json.loads(line) for line in (tmp_path / RUN / "metrics.jsonl").read_text().splitlines()]
+    assert any(event["event"] == "resume" and event["update"] >= 20 for event in resumed)
+    check_table(table)
+    check_report(tmp_path)
+
+    before = len(hub.requests)
+    (tmp_path / RUN / "reproduction" / "newstest2014.de").write_text("something else\n")
+    assert again() == table
+    assert stages.started == ["decode"]
+    assert len(hub.requests) == before
+
+
+@pytest.mark.slow
 def test_a_rehearsal_is_stopped_and_killed_and_goes_on_to_its_end(hub: Hub, tmp_path: Path) -> None:
     with started(hub, tmp_path) as process:
         wait_for_updates(tmp_path, 20, process)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from nmt_cli.cli.score import score
 from nmt_cli.errors import NmtError
+from tests.forks import Forked, run_forked
 
 HYP = "Der Hund schläft.\nZwei Frauen gehen nach Hause.\nEin Mann liest ein Buch.\n"
 REF = "Der Hund schläft.\nZwei Frauen gehen heim.\nEin Mann liest das Buch.\n"
@@ -40,10 +41,9 @@ def refuse(family: type[NmtError], *arguments: str, stdin: bytes = b"") -> NmtEr
 
 def nmt(*arguments: str, stdin: str | int = "", **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nmt_cli", "score", *arguments]
-    variables = os.environ | environment
-    if isinstance(stdin, int):
-        return subprocess.run(command, capture_output=True, text=True, stdin=stdin, env=variables)
-    return subprocess.run(command, capture_output=True, text=True, input=stdin, env=variables)
+    if environment:  # which modules may read when they are imported: a process from the very start
+        return subprocess.run(command, capture_output=True, text=True, input=str(stdin), env=os.environ | environment)
+    return run_forked(command, stdin=stdin) if isinstance(stdin, int) else run_forked(command, input=stdin)
 
 
 def columns(output: str) -> list[list[str]]:
@@ -54,9 +54,8 @@ def on_a_terminal(arguments: Sequence[str], **environment: str) -> str:
     """What a process of its own writes to a terminal as stdout."""
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "nmt_cli", "score", *arguments]
-    process = subprocess.Popen(
-        command, stdout=terminal, stdin=subprocess.DEVNULL, env=os.environ | {"TERM": "xterm"} | environment
-    )
+    variables = os.environ | {"TERM": "xterm"} | environment
+    process = Forked[bytes](command, stdout=terminal, stdin=subprocess.DEVNULL, env=variables)
     os.close(terminal)
     output = b""
     try:

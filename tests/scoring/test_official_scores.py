@@ -21,7 +21,10 @@ def lines_of(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
-@pytest.mark.parametrize("system", ["OpenNMT", "PROMT", "Online-W"])
+@pytest.mark.parametrize(
+    "system",
+    [pytest.param("OpenNMT", marks=pytest.mark.slow), pytest.param("PROMT", marks=pytest.mark.slow), "Online-W"],
+)
 def test_every_official_score_of_wmt22_to_nine_digits(shared_data: Path, system: str) -> None:
     folder = shared_data / "wmt22-en-de"
     rows = rows_of(folder / "official-scores.tsv")

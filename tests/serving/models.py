@@ -15,9 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmt_cli.bundle import directory
 from nmt_cli.bundle.config import Languages
 from nmt_cli.bundle.weights import weights_of
+from nmt_cli.model.layers import DecoderLayer
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.bundle.tiny import tiny_config, tiny_model, tiny_recipe, write_spm
 
 _READY = re.compile(r"ready: http://127\.0\.0\.1:(\d+)")
@@ -25,8 +30,10 @@ _SECONDS = 60
 
 
 def save_model(path: Path, source: str, target: str, *, seed: int = 1, overwrite: bool = False) -> Path:
-    """A random model directory that translates at most 59 pieces at once."""
-    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400})
+    """A random model directory that translates at most 59 pieces at once; it writes letters and spaces, no bytes."""
+    recipe = tiny_recipe(
+        model={"output_bias": True, "tying": "none"}, decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400}
+    )
     spm = write_spm(path.parent / "shared.spm")
     config = tiny_config(recipe, updates=[seed]).model_copy(
         update={"languages": Languages(source=source, target=target)}
@@ -34,13 +41,26 @@ def save_model(path: Path, source: str, target: str, *, seed: int = 1, overwrite
     directory.save(
         path,
         config=config,
-        weights=weights_of(tiny_model(recipe, seed=seed)),
+        weights=weights_of(_literate(tiny_model(recipe, seed=seed), Tokenizer.load(spm))),
         source_spm=spm,
         target_spm=spm,
         card="# A card\n",
         overwrite=overwrite,
     )
     return path
+
+
+def _literate(model: Transformer, tokenizer: Tokenizer) -> Transformer:
+    """The model, which now writes words, and not the same ones whatever it reads."""
+    assert model.output_bias is not None
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    with torch.no_grad():
+        model.output_bias[tokenizer.byte_ids] = -20
+        model.output_bias[[number for number, piece in enumerate(pieces) if piece[0] == "\u2581" != piece]] = 3
+        for layer in model.decoder:
+            assert isinstance(layer, DecoderLayer)
+            layer.cross_attention.output.weight.mul_(3)
+    return model
 
 
 @dataclass(slots=True)

@@ -15,7 +15,9 @@ DEEP = b'{"q":' + b"[" * 80_000 + b"]" * 80_000 + b"}"
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.mark.parametrize("path", ["/translate", "/detect", "/v1/translate", "/v1/attention", "/v2/translate"])
+@pytest.mark.parametrize(
+    "path", ["/translate", "/detect", "/v1/translate", "/v1/words", "/v1/attention", "/v2/translate"]
+)
 @pytest.mark.parametrize(
     "body",
     [

@@ -72,6 +72,7 @@ def test_a_batch_waits_for_others_but_not_longer_than_it_may() -> None:
     async def test() -> tuple[int, float, int, float]:
         loop = asyncio.get_running_loop()
         queue = batcher(max_wait=0.2)
+        queue.done([sentence(5)], seconds=60)
         queue.submit([sentence(5)])
         loop.call_later(0.05, lambda: queue.submit([sentence(5)]))
         started = loop.time()
@@ -85,6 +86,27 @@ def test_a_batch_waits_for_others_but_not_longer_than_it_may() -> None:
     assert (first, second) == (2, 10)
     assert waited >= 0.19
     assert at_once < 0.1
+
+
+def test_a_worker_waits_for_a_share_of_the_time_that_batches_take() -> None:
+    async def test() -> tuple[float, int, float]:
+        loop = asyncio.get_running_loop()
+        queue = batcher(max_wait=5)
+        queue.submit([sentence(5)])
+        started = loop.time()
+        await queue.take()  # nothing is known yet
+        at_once = loop.time() - started
+        queue.done([sentence(5)], seconds=1.6)
+        queue.submit([sentence(5)])
+        await asyncio.sleep(0.2)  # it has waited for longer than that, and those just answered come back now
+        loop.call_later(0.05, lambda: queue.submit([sentence(5)]))
+        started = loop.time()
+        return at_once, len(await queue.take()), loop.time() - started
+
+    at_once, together, waited = run(test)
+    assert at_once < 0.1
+    assert together == 2
+    assert 0.19 <= waited < 1
 
 
 def test_cancelled_sentences_are_dropped_and_make_room() -> None:
@@ -112,6 +134,19 @@ def test_a_full_queue_refuses_all_of_a_request_and_says_when_to_come_back() -> N
     assert (refused.status, refused.message) == (503, "2 sentences are waiting already")
     assert refused.retry_after_seconds == 1
     assert refused.hint == "try again in 1 s"
+
+
+def test_what_waits_is_reckoned_in_seconds_once_a_batch_was_full() -> None:
+    async def test() -> list[float]:
+        queue = batcher(max_tokens=20)  # 10 a beam of 2
+        queue.submit([sentence(5) for _ in range(6)])
+        found = []
+        for size in (1, 2, 2):
+            queue.done([sentence(5) for _ in range(size)], seconds=2.0 * size)
+            found.append(queue.queued_seconds)
+        return found
+
+    assert run(test) == [0.0, 12.0, 12.0]
 
 
 def test_sentences_of_a_lost_worker_go_first_and_alone() -> None:

@@ -17,7 +17,9 @@ from tests.serving.models import Server
 
 schemathesis = pytest.importorskip("schemathesis")
 
-_EXAMPLES = 25
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance  # noqa: E402
+
+_EXAMPLES = 15
 _ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 422, 429, 499}
 QUIETLY = settings(
     max_examples=_EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
@@ -31,7 +33,9 @@ VALUES = st.recursive(
 NAMES = st.sampled_from([*TranslateRequest.model_fields, *libretranslate.TranslateRequest.model_fields, "translation"])
 SENSIBLE = st.sampled_from(["en", "de", "auto", "the old sea", 1, True, ["sea", ""]])
 FIELDS = st.dictionaries(NAMES, VALUES | SENSIBLE, max_size=8)
-PATHS = st.sampled_from(["/translate", "/detect", "/v1/translate", "/v1/attention", "/v2/translate", "/v2/languages"])
+PATHS = st.sampled_from(
+    ["/translate", "/detect", "/v1/translate", "/v1/words", "/v1/attention", "/v2/translate", "/v2/languages"]
+)
 
 
 def test_the_openapi_document_is_kept(server: Server) -> None:
@@ -49,6 +53,7 @@ def test_the_openapi_document_is_kept(server: Server) -> None:
             assert response.status_code in _ALLOWED | {503}, response.content
             if response.status_code == 503:
                 assert "retry-after" in response.headers
+            case.validate_response(response, checks=(content_type_conformance, response_schema_conformance))
 
         check()
     assert seen[200] > _EXAMPLES

@@ -48,7 +48,7 @@ def test_many_clients_at_once_get_what_decode_answers(server: Server, translator
         return text
 
     before = server.metric('nmt_batch_sentences_count{model="en-de"}')
-    with ThreadPoolExecutor(32) as pool:
+    with ThreadPoolExecutor(64) as pool:
         assert list(pool.map(ask, lines)) == expected
     # They were translated together, not one by one.
     assert server.metric('nmt_batch_sentences_count{model="en-de"}') - before < 160
@@ -122,6 +122,24 @@ def test_alignments_and_attention(server: Server) -> None:
     assert (blank.status, blank.json["error"]["message"]) == (400, "the target is blank")
 
 
+def test_words_that_may_come_next_differ_and_the_best_is_first(server: Server, translator: Translator) -> None:
+    asked = {"text": "the old sea", "prefix": "am  alten", "source": "en"}
+    found = server.post("/v1/words", asked).json["words"]
+    words = [one["word"] for one in found]
+    assert 1 < len(set(words)) == len(words) <= 10
+    assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
+    for one in found:
+        assert one["text"].split()[:3] == ["am", "alten", one["word"]]
+        (again,) = translator.translate(["the old sea"], prefixes=[f"am alten {one['word']}"])
+        assert one["score"] <= again.score + 1e-4
+    begun = server.post("/v1/words", {"text": "the old sea", "source": "en"}).json["words"]
+    assert translator.translate(["the old sea"])[0].text.split()[0] in [one["word"] for one in begun]
+    blank = server.post("/v1/words", asked | {"text": " "})
+    assert (blank.status, blank.json["error"]["message"]) == (400, "the sentence is blank")
+    long = server.post("/v1/words", asked | {"text": "the old sea " * 60})
+    assert (long.status, long.json["error"]["message"]) == (413, "the sentence is too long to look into")
+
+
 def test_the_source_language_is_detected_where_there_are_several(server: Server) -> None:
     answer = server.post("/v1/translate", {"text": "ein kleines Haus steht am alten Meer"})
     assert (answer.json["source"], answer.json["target"], answer.json["detection"]) == ("de", "en", "detected")
@@ -151,6 +169,15 @@ def test_health_readiness_metrics_and_documents(server: Server) -> None:
     models = server.get("/v1/models").json
     assert [model["source"]["code"] for model in models["models"]] == ["en", "de"]
     assert models["limits"]["characters"] == 10_000
+
+
+def test_head_is_answered_as_get_without_a_body(server: Server) -> None:
+    for path in ("/", "/docs", "/health", "/languages", "/nothing"):
+        got, head = server.get(path), server.ask("HEAD", path)
+        assert (head.status, head.body) == (got.status, b"")
+        assert head.headers["content-length"] == got.headers["content-length"]
+    assert server.ask("HEAD", "/translate").status == 405
+    assert '"method": "HEAD", "endpoint": "/docs", "status": 200' in server.log
 
 
 def test_the_log_and_the_metrics_have_no_text(server: Server) -> None:
@@ -226,4 +253,5 @@ def test_pages_of_other_sites_may_call_only_if_they_are_named(server: Server, st
     assert allowed.headers["access-control-allow-origin"] == "https://example.org"
     refused = strict.ask("OPTIONS", "/v1/translate", headers=asked | {"Origin": "https://example.com"})
     assert "access-control-allow-origin" not in refused.headers
+    assert (refused.status, refused.json["error"]["code"]) == (403, "wrong_origin")
     assert "access-control-allow-origin" not in server.get("/health", Origin="https://example.org").headers

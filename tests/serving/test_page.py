@@ -57,7 +57,7 @@ def test_pointing_at_a_word_shows_what_it_looked_at(page: Browser, tmp_path: Pat
     page.point("#target .word")
     page.until("document.querySelectorAll('#figure line').length > 0")
     marks = "[...document.querySelectorAll('#mirror span')]"
-    lit = f"{marks}.filter(one => one.style.backgroundColor).map(one => one.textContent)"
+    lit = f"{marks}.filter(one => one.style.getPropertyValue('--weight')).map(one => one.textContent)"
     page.until(f"{lit}.length > 0")
     assert set(page.run(lit)) <= {"the", "old", "sea"}
     assert page.run("[...document.querySelectorAll('#figure text')].slice(0, 4).map(one => one.textContent)") == [
@@ -75,19 +75,32 @@ def test_pointing_at_a_word_shows_what_it_looked_at(page: Browser, tmp_path: Pat
 
 def test_a_word_is_replaced_with_the_keyboard(page: Browser) -> None:
     before = page.run("document.querySelector('#target').textContent")
+    focused = f"[...{WORDS}].indexOf(document.activeElement)"
+    # The words are a single stop of the Tab key.
+    assert page.run(f"[...{WORDS}].filter(one => one.tabIndex === 0).length") == 1
     page.run("document.querySelector('#target .word').focus()")
+    page.press("ArrowRight")
+    assert page.run(focused) == 1
     page.press("Enter")
-    page.run("document.querySelector('#target .word').click()")
     page.until("!document.querySelector('#choices').hidden")
     page.until("document.querySelector('#choices li').textContent[0] !== '…'")
-    if page.run("document.querySelector('#choices li.none') === null"):
-        page.press("Enter")
-        page.until("document.querySelector('#choices').hidden")
-        assert page.run("document.querySelector('#target').textContent") != before
-    else:
-        page.press("Escape")
+    chosen = "document.getElementById(document.querySelector('#choices').getAttribute('aria-activedescendant'))"
+    assert page.run("document.querySelectorAll('#choices li').length") > 1
+    first = page.run(f"{chosen}.firstChild.textContent")
+    page.press("ArrowDown")
+    second = page.run(f"{chosen}.firstChild.textContent")
+    assert second != first
+    page.press("Enter")
+    page.until("document.querySelector('#choices').hidden")
+    after = page.run("document.querySelector('#target').textContent")
+    assert after != before
+    assert after.split()[:2] == [before.split()[0], second]
+    assert page.run(focused) == 1
+    page.press("Enter")
+    page.until("!document.querySelector('#choices').hidden")
+    page.press("Escape")
     assert page.run("document.querySelector('#choices').hidden")
-    assert page.run("document.activeElement.className") == "word"
+    assert page.run(focused) == 1
     assert page.console == []
 
 
@@ -126,13 +139,24 @@ def test_errors_are_told_on_the_page(page: Browser) -> None:
     page.point("#clear", click=True)
     page.until("document.querySelector('#status').textContent === ''")
     assert page.run("document.querySelector('#target').textContent") == ""
+    conditions = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    page.send("Network.emulateNetworkConditions", offline=True, **conditions)
+    page.run("document.querySelector('#source').focus()")
+    page.type("the sea")
+    page.until("document.querySelector('#status').textContent === 'The server does not answer; trying again in 3 s.'")
+    page.send("Network.emulateNetworkConditions", offline=False, **conditions)
+    page.type(" stands")
+    page.until(f"{WORDS}.length > 0 && document.querySelector('#status').textContent === ''")
 
 
 def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, strict: Server) -> None:
     browser.open(strict.url)
     browser.until(READY)
+    browser.size(360, 740, is_phone=True)
+    assert browser.run("document.documentElement.scrollWidth") <= 360
+    assert browser.run("document.querySelector('#theme').offsetWidth") >= 40
     browser.run("document.querySelector('#source').value = 'the sea'")
     browser.run("document.querySelector('#source').dispatchEvent(new Event('input'))")
-    browser.until("document.querySelector('#status').textContent.startsWith('this server needs an API key')")
+    browser.until("document.querySelector('#status').textContent.startsWith('This server asks for an API key')")
     browser.run("document.querySelector('#key').value = 'alice-secret-key'; document.querySelector('#key').onchange()")
     browser.until(f"{WORDS}.length > 0")

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmt_cli.decoding.sentences import split_sentences
 from nmt_cli.errors import DataError
 from nmt_cli.serving.keys import read_keys
 from nmt_cli.serving.languages import Detector, match_code, name_of
 from nmt_cli.serving.refusals import Refused
-from nmt_cli.serving.segments import segment, split_sentences
+from nmt_cli.serving.segments import segment
 
 TEXT = "  One. Two!\r\n\r\n\tThree, four? \n"
 
@@ -107,9 +108,12 @@ def test_detection_is_among_the_languages_there_are() -> None:
 def test_a_key_refills_evenly(tmp_path: Path) -> None:
     now = 0.0
     file = tmp_path / "keys"
-    file.write_text("bob bob-secret-key 2\n")
-    client = read_keys(file, clock=lambda: now).find("bob-secret-key")
+    file.write_text("bob bob-secret-key 2\ncarol carol-secret-key 2 operator\n")
+    keys = read_keys(file, clock=lambda: now)
+    client, operator = keys.find("bob-secret-key"), keys.find("carol-secret-key")
     assert client is not None
+    assert operator is not None
+    assert (client.is_operator, operator.is_operator) == (False, True)
     client.spend(1)
     client.spend(1)
     with pytest.raises(Refused, match="used its 2 requests a minute") as error:
@@ -131,6 +135,8 @@ def test_a_key_refills_evenly(tmp_path: Path) -> None:
         ("\nalice secret 5", "the key of alice has fewer than 8 characters"),
         ("a same-secret 5\nb same-secret 5", "the key of b is there twice"),
         ("a long-secret 0", "line 1 is not a key"),
+        ("a long-secret 5 boss", "line 1 is not a key"),
+        ("a long-secret operator", "line 1 is not a key"),
         ("a long-secret nan", "line 1 is not a key"),
     ],
 )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from nmt_cli.decoding.attention_maps import AttentionMaps
 from nmt_cli.decoding.translator import Translator
+from nmt_cli.serving.batcher import Sentence
 from nmt_cli.serving.jobs import Attend, Engine, Search
 from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.metrics import Metrics
@@ -31,7 +34,23 @@ def test_either_engine_answers_as_decode_does(models: dict[str, Path], name: str
     found = model.answer(lines, SEARCH)
     assert [one["text"] for one in found] == [one.text for one in expected]
     assert [one["alternatives"][0]["text"] for one in found] == [one.alternatives[0].text for one in expected]
-    assert model.answer(["the sea"], Attend("das Meer"))[0]["rows"] == ["das", "Meer", "</s>"]
+    attended = model.answer(["the sea"], Attend("das Meer"))[0]
+    assert attended["rows"] == ["das", "Meer", "</s>"]
+    again = AttentionMaps.from_pretrained(models["en-de"]).cross_words("the sea", "das Meer").as_json()
+    assert np.allclose(attended["weights"], again["weights"], atol=2e-3)  # of numbers rounded to three places
+
+
+def test_a_torch_worker_shows_the_attention_of_the_model_that_it_has(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(models["en-de"], Engine("torch", "cpu", "bf16", 1))
+    monkeypatch.setattr(AttentionMaps, "from_pretrained", None)  # no second one is read
+    (attended,) = model.answer(["the sea"], Attend("das Meer"))
+    assert np.allclose(np.sum(attended["weights"], axis=-1), 1, atol=2e-3)
+
+
+def sentence(job: Search, *, tokens: int = 3) -> Sentence:
+    return Sentence("the sea", tokens, job, asyncio.get_running_loop().create_future())
 
 
 def test_what_takes_too_long_or_has_no_client_leaves_the_queue(models: dict[str, Path]) -> None:
@@ -57,6 +76,13 @@ def test_what_takes_too_long_or_has_no_client_leaves_the_queue(models: dict[str,
             await translation.translate(["the sea"], model, SEARCH, by_sentence=True, gone=gone)
         with pytest.raises(Refused, match="10 sentences are too many"):
             await translation.translate(["sea\n" * 10], model, SEARCH, by_sentence=True, gone=gone)
+        model.batcher.submit(late := [sentence(SEARCH) for _ in range(2)])
+        model.batcher.done([sentence(SEARCH, tokens=9999)], seconds=2)
+        with pytest.raises(Refused, match=r"the server is 4 s behind, and a request may take 0\.2 s") as error:
+            await translation.translate(["the sea"], model, SEARCH, by_sentence=True, gone=asyncio.Future())
+        assert (error.value.status, error.value.retry_after_seconds) == (503, 2)
+        for one in late:
+            one.result.cancel()
         # All nine places are free again.
         waiting = asyncio.ensure_future(
             translation.translate(["sea\n" * 9], model, SEARCH, by_sentence=True, gone=asyncio.Future())

@@ -31,7 +31,8 @@ def test_only_the_first_that_fails_tells(bulletin: Bulletin) -> None:
     assert bulletin.failure() == Failure(4, is_stall=False)
 
 
-def test_a_lost_connection_waits_for_its_cause(bulletin: Bulletin) -> None:
+def test_a_lost_connection_waits_for_its_cause(bulletin: Bulletin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CAUSE_SECONDS", 60.0)
     cause = threading.Timer(0.2, bulletin.claim, [Failure(6, is_stall=False)])
     cause.start()
     assert failure_before(7, is_consequence=True) == Failure(6, is_stall=False)

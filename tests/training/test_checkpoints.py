@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -28,9 +27,18 @@ from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
 from nmt_cli.training.optimizers import Adam, Optimizer, build_optimizer
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
+from tests.forks import run_forked
 from tests.training.tiny import checkpoint, checkpoints, stopped_after, train
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+
+
+WITH_SMALL_FILES = """
+import resource
+from nmt_cli.cli.app import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+main()
+"""
 
 
 def shorten(file: Path) -> None:
@@ -52,11 +60,19 @@ def finished(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -
     return run
 
 
-@pytest.fixture
-def stopped(prepared: PreparedData, finished: Path, tmp_path: Path) -> Path:
-    """The same run, stopped after update 7, with checkpoints at 3, 6 and 7."""
+@pytest.fixture(scope="module")
+def stopped_once(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, stopped after update 7, with checkpoints at 3, 6 and 7, and its recipe beside it."""
+    run = tmp_path_factory.mktemp("stopped") / "run"
     with stopped_after(7):
-        assert train(prepared, tmp_path / "run", "training.updates=9", "training.checkpoint_every=3") == 75
+        assert train(prepared, run, "training.updates=9", "training.checkpoint_every=3") == 75
+    return run
+
+
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    """A copy of the stopped run."""
+    shutil.copytree(stopped_once.parent, tmp_path, dirs_exist_ok=True)
     return tmp_path / "run"
 
 
@@ -173,17 +189,8 @@ def test_a_checkpoint_that_the_kernel_refuses_to_write_is_an_error_with_three_li
     arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
     settings = ["--set", "training.updates=9", "--set", "training.checkpoint_every=3", "--precision", "fp32"]
 
-    def limit_file_sizes() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-
-    process = subprocess.run(
-        [sys.executable, "-m", "nmt_cli", "--quiet", *arguments, *settings],
-        cwd=stopped.parent,
-        preexec_fn=limit_file_sizes,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", WITH_SMALL_FILES, "--quiet", *arguments, *settings]
+    process = run_forked(command, cwd=stopped.parent)
     assert process.stderr.splitlines() == [
         "error: cannot write update-00000009: it would be larger than files may be here;"
         " the checkpoint of update 7 is complete",

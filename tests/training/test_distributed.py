@@ -17,7 +17,7 @@ from nmt_cli.training.order import DataOrder
 from tests.training.tiny import RECIPE, checkpoint, checkpoints, events, stopped_after, train
 from tests.training.two_ranks import LAUNCHED, TORCHRUN, in_update, start
 
-UPDATES = 30
+UPDATES = 50
 SETTINGS = (
     "training.batch_tokens=1600",
     "training.max_tokens_per_device=224",
@@ -80,9 +80,9 @@ def test_two_processes_end_with_the_weights_of_one(run_of_one: Path, run_of_two:
 
 
 def test_two_processes_validate_and_save_once(run_of_one: Path, run_of_two: Path) -> None:
-    assert checkpoints(run_of_two) == checkpoints(run_of_one) == [6, 12, 18, 24, 30]
+    assert checkpoints(run_of_two) == checkpoints(run_of_one) == [*range(6, 50, 6), 50]
     (alone, together) = (events(run, "validation") for run in (run_of_one, run_of_two))
-    assert [event["update"] for event in together] == [event["update"] for event in alone] == [8, 16, 24, 30]
+    assert [event["update"] for event in together] == [event["update"] for event in alone] == [*range(8, 50, 8), 50]
     for one, two in zip(alone, together, strict=True):
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
@@ -90,11 +90,11 @@ def test_two_processes_validate_and_save_once(run_of_one: Path, run_of_two: Path
 def test_a_run_of_two_goes_on_as_a_run_of_one(
     prepared: PreparedData, run_of_one: Path, run_of_two: Path, tmp_path: Path
 ) -> None:
-    settings = (*SETTINGS, "training.updates=33")
+    settings = (*SETTINGS, "training.updates=53")
     for run in (run_of_one, run_of_two):
         assert train(prepared, run, *settings) == 0
     last = [events(run, "train")[-1] for run in (run_of_one, run_of_two)]
-    assert [event["update"] for event in last] == [33, 33]
+    assert [event["update"] for event in last] == [53, 53]
     assert last[1]["loss"] == pytest.approx(last[0]["loss"], rel=1e-5)
 
 

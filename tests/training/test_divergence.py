@@ -7,6 +7,7 @@ import math
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -39,24 +40,34 @@ def trouble(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Taken]:
 
     Returns the updates that are taken, with their places.
     """
+    return partial(install_trouble, monkeypatch)
+
+
+def install_trouble(patch: pytest.MonkeyPatch, *places: int, loss: float = math.nan) -> Taken:
     update = Updater.update
+    taken: Taken = []
+    seen: dict[str, int] = {}
 
-    def install(*places: int, loss: float = math.nan) -> Taken:
-        taken: Taken = []
-        seen: dict[str, int] = {}
+    def troubled(self: Updater, batches: Batches, *, number: int, target_tokens: int, **rest: Any) -> UpdateResult:
+        place = seen.setdefault(str([batch.source.ids.tolist() for _, batch in batches]), len(seen))
+        taken.append((number, place))
+        if place in places and math.isnan(loss):
+            self.weights.gradients[3] = math.nan
+        result = update(self, batches, number=number, target_tokens=target_tokens, **rest)
+        return replace(result, smoothed=loss * target_tokens) if place in places and loss > 0 else result
 
-        def troubled(self: Updater, batches: Batches, *, number: int, target_tokens: int, **rest: Any) -> UpdateResult:
-            place = seen.setdefault(str([batch.source.ids.tolist() for _, batch in batches]), len(seen))
-            taken.append((number, place))
-            if place in places and math.isnan(loss):
-                self.weights.gradients[3] = math.nan
-            result = update(self, batches, number=number, target_tokens=target_tokens, **rest)
-            return replace(result, smoothed=loss * target_tokens) if place in places and loss > 0 else result
+    patch.setattr(Updater, "update", troubled)
+    return taken
 
-        monkeypatch.setattr(Updater, "update", troubled)
-        return taken
 
-    return install
+@pytest.fixture(scope="module")
+def whole(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that returns from trouble at places 5 and 6, and is not stopped."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        install_trouble(patch, 5, 6)
+        assert train(prepared, run, *SETTINGS) == 0
+    return run
 
 
 def test_gradients_that_stay_not_finite_lead_back_to_the_checkpoint_before_and_on_with_other_pairs(
@@ -84,18 +95,21 @@ def test_gradients_that_stay_not_finite_lead_back_to_the_checkpoint_before_and_o
 # After update 5, shortly before the trouble, it is saved for the stop alone.
 @pytest.mark.parametrize("update", [5, 6, 7, 8])
 def test_a_training_that_is_stopped_around_a_return_ends_in_the_same_bits(
-    prepared: PreparedData, tmp_path: Path, trouble: Callable[..., Taken], update: int
+    prepared: PreparedData, whole: Path, tmp_path: Path, trouble: Callable[..., Taken], update: int
 ) -> None:
     trouble(5, 6)
-    assert train(prepared, tmp_path / "whole", *SETTINGS) == 0
     with stopped_after(update, signal.SIGTERM):
         assert train(prepared, tmp_path / "run", *SETTINGS) == 75
     assert train(prepared, tmp_path / "run", *SETTINGS) == 0
-    assert checkpoint(tmp_path / "run", 12) == checkpoint(tmp_path / "whole", 12)
+    assert checkpoint(tmp_path / "run", 12) == checkpoint(whole, 12)
 
 
 def test_a_kill_between_the_parts_of_a_return_changes_nothing(
-    prepared: PreparedData, tmp_path: Path, trouble: Callable[..., Taken], monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData,
+    whole: Path,
+    tmp_path: Path,
+    trouble: Callable[..., Taken],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from nmt_cli.training.checkpoints import CheckpointFolder
 
@@ -103,7 +117,6 @@ def test_a_kill_between_the_parts_of_a_return_changes_nothing(
         raise KeyboardInterrupt
 
     trouble(5, 6)
-    assert train(prepared, tmp_path / "whole", *SETTINGS) == 0
     original = CheckpointFolder._write_state
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointFolder, "_write_state", _replaced_where(original, killed, returns=1))
@@ -111,7 +124,7 @@ def test_a_kill_between_the_parts_of_a_return_changes_nothing(
             train(prepared, tmp_path / "run", *SETTINGS)
     assert checkpoints(tmp_path / "run") == [2, 4]
     assert train(prepared, tmp_path / "run", *SETTINGS) == 0
-    assert checkpoint(tmp_path / "run", 12) == checkpoint(tmp_path / "whole", 12)
+    assert checkpoint(tmp_path / "run", 12) == checkpoint(whole, 12)
 
 
 def _replaced_where(original: Callable[..., None], other: Callable[..., None], *, returns: int) -> Callable[..., None]:

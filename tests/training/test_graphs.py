@@ -19,7 +19,8 @@ from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import attention
 from nmt_cli.model.packing import pack
-from nmt_cli.training.graphs import CudaGraphs, RecordedSteps
+from nmt_cli.model.recording import CudaGraphs
+from nmt_cli.training.graphs import RecordedSteps
 from nmt_cli.training.update import Updater, seed_dropout
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed

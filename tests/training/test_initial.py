@@ -24,7 +24,7 @@ STILL = "training.schedule={name: constant, peak: 1e-9, warmup_updates: 1}"
 def trained(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model after 60 updates."""
     run = tmp_path_factory.mktemp("trained") / "run"
-    assert train(prepared, run, "training.updates=60") == 0
+    assert train(prepared, run, "training.updates=60", "training.checkpoint_every=60", "validation.every=60") == 0
     return run / "model"
 
 

@@ -93,7 +93,7 @@ def test_ctrl_z_stops_the_ranks_until_the_launcher_goes_on(
 
     def stopped() -> None:
         """What follows until the launcher goes on: all ranks come to a stop, and make no progress."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while state_of_ranks(tmp_path) != {"T"} and time.monotonic() < deadline:
             time.sleep(0.01)
         states.append(state_of_ranks(tmp_path))
@@ -135,7 +135,7 @@ def test_ranks_that_wait_for_one_that_ctrl_c_has_ended_do_not_wait_for_ever(
     start = time.monotonic()
     deaf = "if rank != 1: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # as where all is within a call of C++
     assert ranks(f"{NOTE.format('SIGINT', 130)}{deaf}{WAIT}") == 130
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
 
 
 def test_what_lies_in_the_working_directory_and_in_an_outer_environment_does_not_reach_the_ranks(
@@ -173,7 +173,7 @@ def test_a_second_ctrl_c_does_not_wait_for_ranks_that_hang(ranks: Ranks, passing
     passing(signal.SIGINT, signal.SIGINT, pause=0.1)
     start = time.monotonic()
     assert ranks("signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT) == 130
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
 
 
 def test_a_rank_that_is_killed_ends_the_others_with_a_message(ranks: Ranks) -> None:

@@ -92,7 +92,7 @@ def test_it_loads_one_update_ahead_and_none_beyond_the_last(
             gave.clear()
             loader.next(num_left=num_left)
             if num_left > 1:
-                assert gave.wait(timeout=10)
+                assert gave.wait(timeout=60)
     assert given == [1, 2, 3]
 
 
@@ -113,7 +113,7 @@ def test_waiting_is_the_time_until_an_update_is_there(
         num_batches = len(first.batches)
         assert loader.waited >= 2.0 * num_batches
         for _ in range(2 * num_batches):
-            assert made.acquire(timeout=10)
+            assert made.acquire(timeout=60)
         before = loader.waited
         while not loader._ready:  # the last batch is made; its update is put there in a moment
             pass

@@ -228,6 +228,7 @@ def test_more_memory_than_needed_leaves_one_micro_batch(
     assert "an update of 600 tokens is 1 device(s) x 1 micro-batch(es) of at most 640 (auto)" in caplog.text
 
 
+@pytest.mark.slow
 def test_two_ranks_take_what_the_smaller_one_holds(prepared: PreparedData, tmp_path: Path) -> None:
     # A share of what is free, for two ranks of one machine.
     free = 10**12, 2 * _bytes_for(prepared, 150)

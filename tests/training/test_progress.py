@@ -20,6 +20,7 @@ from nmt_cli.training.figures import Figures, Standing, Stopwatch, Sums
 from nmt_cli.training.progress import Reporter
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
+from tests.forks import Forked
 from tests.training.test_figures import FakeClock
 from tests.training.tiny import RECIPE, checkpoints, events, stopped_after, train
 
@@ -205,11 +206,11 @@ def test_a_silent_rank_writes_and_says_nothing(tmp_path: Path, caplog: pytest.Lo
 def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: PreparedData, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
     arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
-    settings = ["--set", "training.updates=200", "--set", "validation.every=50"]  # seconds: the view is drawn often
+    settings = ["--set", "training.updates=100", "--set", "validation.every=50"]  # seconds: the view is drawn often
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "110", "LINES": "30"}
     environment.pop("NO_COLOR", None)
-    process = subprocess.Popen(
+    process = Forked[bytes](
         [sys.executable, "-m", "nmt_cli", *arguments, *settings, "--precision", "fp32"],
         cwd=tmp_path,
         env=environment,
@@ -221,7 +222,7 @@ def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: Prepare
     try:
         while block := _read(ours):
             shown += block
-        stdout, _ = process.communicate(timeout=60)
+        stdout, _ = process.communicate(timeout=120)
     finally:
         process.kill()
         os.close(ours)
@@ -229,14 +230,14 @@ def test_on_a_terminal_there_is_a_view_that_is_gone_at_the_end(prepared: Prepare
     assert process.returncode == 0, text
     assert stdout == b""
     figures = ("perplexity ", "rate ", "best BLEU ", "tokens/s", "matrix rate ", "padding ", "waiting ", "memory ")
-    for part in ("\x1b[1mrun\x1b[0m", " / 200", "left", *figures):
+    for part in ("\x1b[1mrun\x1b[0m", " / 100", "left", *figures):
         assert part in text
     assert "\x1b[?25l" in text  # the cursor is hidden, and comes back
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-    assert "/200  epoch" not in text  # plain lines are for pipes
+    assert "/100  epoch" not in text  # plain lines are for pipes
     last = text.splitlines()[-2:]
     assert last == [
-        "model of update 200 written to run/model",
+        "model of update 100 written to run/model",
         "next: nmt average run && nmt decode < input.txt > output.txt",
     ]
 

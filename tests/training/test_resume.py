@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -35,12 +36,19 @@ def whole(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> C
     return made
 
 
-@pytest.fixture
-def stopped(prepared: PreparedData, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def stopped_once(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in fp32 that SIGTERM has ended after update 7."""
+    run = tmp_path_factory.mktemp("stopped") / "run"
     with stopped_after(7):
-        assert train(prepared, tmp_path / "run") == 75
-    return tmp_path / "run"
+        assert train(prepared, run) == 75
+    return run
+
+
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(stopped_once, tmp_path / "run")
 
 
 def contents(directory: Path) -> dict[str, tuple[bytes, int]]:

@@ -6,15 +6,18 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from nmt_cli.bundle.run import open_run
+from nmt_cli.bundle.run import InitialModel, open_run
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import sha256
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training import runs
 from nmt_cli.training.runs import check_place, mark_finished, open_or_begin, recipe_fingerprint
+from tests.bundle.tiny import save_tiny
 from tests.training.tiny import RECIPE, prepare_tiny
 
 COMMAND = ["nmt", "train", "tiny.yaml"]
@@ -48,7 +51,27 @@ def test_a_new_run_says_what_it_was_begun_with(prepared: PreparedData, recipe: R
     for side in ("source", "target"):
         assert sha256(directory / f"{side}.spm") == record.tokenizers[side]
     assert record.data_summary["splits"]["train"]["pairs"] == 400
+    assert record.longest_source == run.config([]).longest_source == prepared.split("train").src.lengths.max() - 1
     assert run.recipe == recipe
+
+
+def test_the_longest_source_is_of_pairs_that_are_trained_on_and_of_the_model_before(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_BLOCK_PAIRS", 150)
+    pairs = prepared.split("train")
+    lengths = np.stack([pairs.src.lengths, pairs.tgt.lengths])
+    longest = int(lengths[0, lengths.max(axis=0) <= 20].max()) - 1
+    assert 0 < longest < lengths[0].max() - 1
+    assert runs._longest_source(prepared, None, max_positions=20) == longest
+    assert runs._longest_source(prepared, None, max_positions=1) is None
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, longest_source=longest + 5)
+    initial = InitialModel(path=str(tmp_path / "model"), weights_sha256="", updates=[])
+    assert runs._longest_source(prepared, initial, max_positions=20) == longest + 5
+    assert runs._longest_source(prepared, initial, max_positions=999) == max(longest + 5, lengths[0].max() - 1)
+    # An imported model does not tell how long its sentences were.
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, overwrite=True)
+    assert runs._longest_source(prepared, initial, max_positions=20) is None
 
 
 def test_a_run_that_is_there_is_kept_as_it_is(prepared: PreparedData, recipe: Recipe, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from nmt_cli.errors import ModelError
 from nmt_cli.training.lock import locked
 from nmt_cli.training.signals import StopSignal
 from nmt_cli.training.update import Updater
+from tests.forks import Forked
 from tests.training.tiny import RECIPE, checkpoints, stopped_after, train
 
 
@@ -121,7 +122,7 @@ def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(
     run = tmp_path / "run"
     arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
     settings = ["--precision", "fp32", "--set", "training.updates=100000", "--set", "training.keep_last=3"]
-    process = subprocess.Popen(
+    process = Forked[str](
         [sys.executable, "-m", "nmt_cli", *arguments, *settings],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -134,7 +135,7 @@ def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(
             with pytest.raises(ModelError, match=f"another nmt train is at work in .*: process {process.pid} on "):
                 train(prepared, run, "training.updates=100000", restart=restart)
         process.send_signal(signal.SIGTERM)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 75
@@ -146,8 +147,8 @@ def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(
 
 
 def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 120
     while not file.exists():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "nothing was saved within 90 seconds"
+        assert time.monotonic() < deadline, "nothing was saved within two minutes"
         time.sleep(0.02)

@@ -287,7 +287,7 @@ def memorised(tmp_path: Path) -> tuple[Path, list[tuple[str, str]]]:
         "training.label_smoothing=0",
         "training.schedule={name: noam, factor: 0.3, warmup_updates: 40}",
         "training.checkpoint_every=10",
-        "validation={every: 16, max_sentences: null}",
+        "validation={every: 32, max_sentences: null}",
         "decoding.max_extra_tokens=10",
     ]
     assert train(data, tmp_path / "runs/few", *settings) == 0
@@ -304,7 +304,7 @@ def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
     folder, pairs = memorised
     run = folder / "runs/few"
     scores = [event["bleu"] for event in events(run, "validation")]
-    assert scores[0] < 1
+    assert scores[0] < 20
     assert scores[-1] > 90
     average([run], output=None, last=3, best=None, overwrite=False)
     write_text(folder / "few", pairs)

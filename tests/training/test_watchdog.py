@@ -41,6 +41,12 @@ def ranks() -> tuple[Ranks, Ranks]:
     return one, two
 
 
+def wait_for(exits: list[int], number: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(exits) < number and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 @contextmanager
 def again_and_again(action: Callable[[], None]) -> Iterator[None]:
     """Do something every few milliseconds while the block runs."""
@@ -62,9 +68,7 @@ def test_ranks_that_stand_still_end_with_a_message_of_the_first_and_the_stacks_o
 ) -> None:
     monkeypatch.setattr(watchdog, "_TICK_SECONDS", 0.1)
     with watching(ranks[0], seconds=1), watching(ranks[1], seconds=1):
-        deadline = time.monotonic() + 10
-        while len(exits) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(exits, 2)
     assert exits == [7, 7]
     lines = capfd.readouterr().err.splitlines()
     assert lines[:3] == [
@@ -98,7 +102,7 @@ def test_a_rank_that_cannot_notice_another_one_s_failure_ends_with_its_code(
     assert fails.bulletin.claim(Failure(code, is_stall=False)) is None
     assert fails.bulletin.claim(Failure(1, is_stall=False)) == Failure(code, is_stall=False)
     with watching(waits, seconds=600):
-        time.sleep(0.5)
+        wait_for(exits, 1)
     assert exits == [code]
     assert capfd.readouterr().err == ""
 

@@ -174,10 +174,18 @@ def _limits(run: Run, config: BundleConfig) -> str:
             f"- Licence of the data: {licence}.",
             f"- It knows texts like those of the corpus `{run.record.corpus}`; expect worse translations of others.",
             "- Sentences are translated one by one, without their context.",
+            *_longest(config),
             f"- A side holds at most {config.recipe.model.max_positions:,} pieces; `nmt decode` splits longer lines.",
             "- Like any such model it may leave out, add or invert content. Have important translations checked.",
         ]
     )
+
+
+def _longest(config: BundleConfig) -> list[str]:
+    if config.longest_source is None:
+        return []
+    what = f"The longest source sentence in its training has {config.longest_source:,} pieces"
+    return [f"- {what}; `nmt decode` splits longer lines at the ends of sentences."]
 
 
 def _thinned(measured: Sequence[Measurement]) -> list[Measurement]:

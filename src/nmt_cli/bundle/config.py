@@ -60,6 +60,10 @@ class BundleConfig(Section):
         description="updates of the checkpoints that were averaged, or of the single one, ascending; none: imported"
     )
     validation: list[Measurement] = Field([], description="what training measured at those updates")
+    longest_source: PositiveInt | None = Field(
+        None,
+        description="pieces, EOS not counted, of the longest source sentence of its training data; none: not known",
+    )
     recipe: Recipe
 
     @model_validator(mode="after")

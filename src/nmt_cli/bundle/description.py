@@ -31,6 +31,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "bytes": _size(path),
         "updates": config.updates,
         "validation": [measured.model_dump() for measured in config.validation],
+        "longest_source": config.longest_source,
         "damage": _damage(path),
         "recipe": config.recipe.model_dump(mode="json"),
     }

@@ -59,6 +59,7 @@ class RunRecord(BaseModel):
     finished: str | None = None
     init_from: InitialModel | None = None
     max_tokens_per_device: FoundTokens | None = None
+    longest_source: PositiveInt | None = None
     data_summary: dict[str, Any] = {}
 
 
@@ -105,6 +106,7 @@ class Run:
             ),
             updates=sorted(updates),
             validation=[measured for measured in self.validations() if measured.update in updates],
+            longest_source=record.longest_source,
             recipe=self.recipe,
         )
 

@@ -43,6 +43,7 @@ def decode(
     length_penalty_form: options.LengthPenaltyFormOption = None,
     max_extra_tokens: options.MaxExtraTokensOption = None,
     min_tokens: options.MinTokensOption = None,
+    next_words: options.NextWordsOption = None,
     mbr: options.MbrOption = None,
     samples: options.SamplesOption = None,
     temperature: options.TemperatureOption = None,
@@ -63,23 +64,14 @@ def decode(
 
     Example: nmt decode --beam 4 < input.txt > output.txt
     """
-    check_form(form, nbest=nbest, word_scores=word_scores, alignments=alignments)
+    check_form(form, nbest=nbest, next_words=next_words, word_scores=word_scores, alignments=alignments)
     check_output(output, source=source, overwrite=overwrite)
     _use_threads(threads)
-    settings: dict[str, Any] = {
-        "beam": beam,
-        "length_penalty": length_penalty,
-        "length_penalty_form": length_penalty_form,
-        "max_extra_tokens": max_extra_tokens,
-        "min_tokens": min_tokens,
-        "batch_tokens": batch_tokens,
-        "samples": samples,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "seed": seed,
-    }
-    told = Told(form=form, nbest=nbest, mbr=mbr, word_scores=word_scores, alignments=alignments)
+    settings: dict[str, Any]
+    settings = {"beam": beam, "length_penalty": length_penalty, "length_penalty_form": length_penalty_form}
+    settings |= {"max_extra_tokens": max_extra_tokens, "min_tokens": min_tokens, "batch_tokens": batch_tokens}
+    settings |= {"samples": samples, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    told = Told(form=form, nbest=nbest, next_words=next_words, mbr=mbr, word_scores=word_scores, alignments=alignments)
     with opened_input(source, is_streamed=stream) as blocks, opened_prefixes(prefix, source=source) as next_prefixes:
         translator, models = _open(model, device=device, precision=precision, engine=engine)
         translate = partial(translator.translate, **settings, **told.options)

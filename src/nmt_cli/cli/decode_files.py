@@ -32,6 +32,8 @@ _LIKE_THE_TEXT = "give one line of prefixes for each line of text; an empty one 
 
 def check_output(output: Path, *, source: Path, overwrite: bool) -> None:
     """Raise UsageError where the output would be the input, or would replace a file unasked."""
+    if output.is_dir() and output != STANDARD:
+        raise UsageError(f"{output} is a directory, not a file", where="--output", hint=f"-o {output / 'FILE'}")
     if output == STANDARD or not output.is_file():
         return
     if source != STANDARD and source.exists() and source.samefile(output):
@@ -121,8 +123,7 @@ def opened_output(
         with _writing(str(output)):
             done = 0
             if job is None:
-                unfinished.forget()
-                unfinished.path.unlink(missing_ok=True)
+                unfinished.begin_anew(may_replace=overwrite)
             else:
                 done = unfinished.begin(job, may_replace=overwrite, rows_are_numbered=rows_are_numbered)
             stream = io.FileIO(unfinished.path, "a")

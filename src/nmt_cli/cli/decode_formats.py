@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FORMATS = ("text", "tsv", "jsonl")
 
 
-def check_form(form: str, *, nbest: int, word_scores: bool, alignments: bool) -> None:
+def check_form(form: str, *, nbest: int, next_words: int | None, word_scores: bool, alignments: bool) -> None:
     """Raise UsageError where the format does not exist or has no room for what is wanted."""
     if form not in _FORMATS:
         raise UsageError(
@@ -29,7 +29,8 @@ def check_form(form: str, *, nbest: int, word_scores: bool, alignments: bool) ->
             where="--nbest",
             hint="add --format tsv or --format jsonl",
         )
-    for flag, is_wanted in (("--word-scores", word_scores), ("--alignments", alignments)):
+    wanted = {"--next-words": next_words is not None, "--word-scores": word_scores, "--alignments": alignments}
+    for flag, is_wanted in wanted.items():
         if is_wanted:
             raise UsageError(
                 f"--format text has nothing but the translation, so no room for {flag}",
@@ -68,6 +69,7 @@ class Told:
 
     form: str
     nbest: int
+    next_words: int | None
     mbr: str | None
     word_scores: bool
     alignments: bool
@@ -77,6 +79,7 @@ class Told:
         """What the translator has to be asked for."""
         return {
             "nbest": self.nbest,
+            "next_words": self.next_words,
             "mbr": self.mbr,
             "word_scores": self.word_scores,
             "alignments": self.alignments,
@@ -85,7 +88,7 @@ class Told:
     @property
     def has_numbered_rows(self) -> bool:
         """Whether a line has several rows, each with its number."""
-        return self.form == "tsv" and self.nbest > 1
+        return self.form == "tsv" and (self.nbest > 1 or self.next_words is not None)
 
     def render(self, translations: Sequence[Translation], *, first_line: int) -> str:
         """The translations of consecutive lines."""

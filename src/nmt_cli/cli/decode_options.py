@@ -86,6 +86,14 @@ MinTokensOption = Annotated[
         metavar="N", help="Target pieces before a translation may end; else the model's own.", rich_help_panel=_SEARCH
     ),
 ]
+NextWordsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="At most N translations, each with another word after the line's --prefix; with tsv or jsonl.",
+        rich_help_panel=_SEARCH,
+    ),
+]
 MbrOption = Annotated[
     str | None,
     typer.Option(

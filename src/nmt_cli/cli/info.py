@@ -106,6 +106,8 @@ def _model_rows(model: dict[str, Any]) -> Rows:
     updates = [f"{update:,}" for update in model["updates"]]
     made = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
     yield "weights", made + ", ".join(updates) if updates else "imported from another program"
+    if model["longest_source"]:
+        yield "trained on", f"source sentences of up to {model['longest_source']:,} pieces"
     for measured in model["validation"]:
         yield "validation", _measured(measured)
     for signature in sorted({one["signature"] for one in model["validation"] if one["signature"]}):

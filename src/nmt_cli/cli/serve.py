@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 # A batch takes seconds; a worker that is silent for longer than this hangs.
 _MIN_BATCH_SECONDS = 60.0
 _MAX_BEAM = 16
+# Each has a copy of the model.
+_MOST_WORKERS = 4
 
 ModelOption = Annotated[
     list[Path] | None,
@@ -35,17 +37,20 @@ DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help=
 PrecisionOption = Annotated[
     str, typer.Option(metavar="auto|fp32|bf16|int8", help="Of matrix products; bf16: torch, int8: ctranslate2.")
 ]
-WorkersOption = Annotated[int, typer.Option(metavar="N", min=1, help="Processes with each model.")]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Processes with each model; else 1; with ctranslate2 one a CPU, up to 4."),
+]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="CPU threads of a worker; else all CPUs but one over the workers."),
+    typer.Option(metavar="N", min=1, help="CPU threads of a worker; else all CPUs but one, shared among the workers."),
 ]
 MaxBatchTokensOption = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Source pieces times beam searched at once; else the model's own."),
 ]
 MaxWaitOption = Annotated[
-    float, typer.Option(metavar="MS", min=0, max=1000, help="Longest wait of a sentence for others to go with it.")
+    float, typer.Option(metavar="MS", min=0, max=1000, help="Longest wait of a free worker for a batch to fill.")
 ]
 SplitOption = Annotated[int, typer.Option(metavar="N", min=8, help="Pieces beyond which a sentence is cut.")]
 QueueOption = Annotated[int, typer.Option(metavar="N", min=1, help="Sentences that may wait, for each model.")]
@@ -56,7 +61,9 @@ AlternativesOption = Annotated[int, typer.Option(metavar="N", min=0, max=_MAX_BE
 TimeoutOption = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Longest time to an answer.")]
 KeyFileOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Keys to ask for; a line each: NAME KEY REQUESTS_PER_MINUTE."),
+    typer.Option(
+        metavar="FILE", help="Keys to ask for; a line each: NAME KEY REQUESTS_PER_MINUTE, or with operator at the end."
+    ),
 ]
 CorsOption = Annotated[
     list[str] | None,
@@ -71,10 +78,10 @@ def serve(
     engine: EngineOption = "torch",
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
-    workers: WorkersOption = 1,
+    workers: WorkersOption = None,
     threads: ThreadsOption = None,
     max_batch_tokens: MaxBatchTokensOption = None,
-    max_wait_ms: MaxWaitOption = 5.0,
+    max_wait_ms: MaxWaitOption = 50.0,
     split_beyond: SplitOption = 128,
     queue_size: QueueOption = 1024,
     max_requests: RequestsOption = 512,
@@ -96,13 +103,14 @@ def serve(
     from nmt_cli.serving.server import Settings, run
 
     models = model or [_newest()]
+    num_workers = workers or _workers(engine, num_models=len(models))
     settings = Settings(
         models,
         host,
         port,
         operation=Operation(
-            engine=Engine(engine, device, precision, threads or _share(workers * len(models))),
-            workers=workers,
+            engine=Engine(engine, device, precision, threads or _share(num_workers * len(models))),
+            workers=num_workers,
             max_batch_tokens=max_batch_tokens,
             max_wait_seconds=max_wait_ms / 1000,
             queue=queue_size,
@@ -129,6 +137,13 @@ def _keys(path: Path | None) -> Keys:
     from nmt_cli.serving.keys import Keys, read_keys
 
     return Keys([]) if path is None else read_keys(path, clock=time.monotonic)
+
+
+def _workers(engine: str, *, num_models: int) -> int:
+    """Workers of each model: CTranslate2 searches a batch on one CPU, and torch on all, or on a GPU."""
+    from nmt_cli.devices import num_cpus
+
+    return max(1, min(_MOST_WORKERS, num_cpus() // num_models)) if engine == "ctranslate2" else 1
 
 
 def _share(processes: int) -> int:

@@ -90,7 +90,7 @@ class AttentionMaps:
         mean = torch.zeros(rows[-1] + 1, len(rows))
         mean[rows, torch.arange(len(rows))] = 1
         weights = (mean / mean.sum(dim=1, keepdim=True)) @ found.weights @ into.mT
-        return AttentionMap("cross", [*_joined(found.rows, rows)], [*_joined(found.columns, columns)], weights)
+        return AttentionMap("cross", _names(target, found.rows, rows), _names(source, found.columns, columns), weights)
 
     def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
         source_ids, target_ids = self._loaded.source.encode([source])[0], self._loaded.target.encode([target])[0]
@@ -114,7 +114,7 @@ class AttentionMaps:
         target = pack([[BOS, *target_ids]], device=self._device)
         with torch.inference_mode(), _inputs_of(modules) as inputs:
             model.decode(target, model.encode(source), source)
-            return torch.stack([_attention(module, *inputs[module]) for module in modules]).float().cpu()
+            return torch.stack([_attention(module, *inputs[module]) for module in modules]).cpu()
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def _inputs_of(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, tuple[A
 
 
 def _attention(module: nn.Module, x: Tensor, layout: Any, *rest: Any) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)) [H, T, S] of one sentence, as the module computes it (equation 1)."""
+    """softmax(Q K^T / sqrt(d_k)) [H, T, S] of one sentence, of the module's own Q and K, in float32 (equation 1)."""
     if isinstance(module, CrossAttention):
         q = module.q(x).unflatten(-1, (module.heads, module.d_k))
         k, _ = module.keys_values(rest[0])
@@ -150,7 +150,7 @@ def _attention(module: nn.Module, x: Tensor, layout: Any, *rest: Any) -> Tensor:
 
 
 def _softmax(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    scores_HTS = q.transpose(0, 1) @ k.transpose(0, 1).mT * q.size(-1) ** -0.5
+    scores_HTS = q.float().transpose(0, 1) @ k.float().transpose(0, 1).mT * q.size(-1) ** -0.5
     if mask is not None:
         scores_HTS = scores_HTS.masked_fill(~mask, -torch.inf)
     weights_HTS: Tensor = scores_HTS.softmax(-1)
@@ -165,6 +165,12 @@ def _word_of_each(pieces: Sequence[str]) -> list[int]:
             number += 1
         words.append(number)
     return words
+
+
+def _names(text: str, pieces: Sequence[str], words: Sequence[int]) -> list[str]:
+    """The words of the text; those of its pieces, which may be bytes, where the tokenizer sees others."""
+    names = [*text.split(), _END]
+    return names if len(names) == words[-1] + 1 else [*_joined(pieces, words)]
 
 
 def _joined(pieces: Sequence[str], words: Sequence[int]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from nmt_cli.decoding.fixed_beam import FixedBeam
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.search import Source, search
 from nmt_cli.errors import DeviceError
@@ -32,15 +33,19 @@ def search_batches(
     suffice for a sentence by itself.
     """
     sources = [Source(row, key=str(number)) for number, row in enumerate(rows)]
-    return Batches([model], device=device).search(sources, config=config, nbest=nbest)
+    return Batches([model], device=device, fixed=None).search(sources, config=config, nbest=nbest)
 
 
 class Batches:
-    """Searches by models on one device; where memory does not suffice, batches are smaller from then on."""
+    """Searches by models on one device; where memory does not suffice, batches are smaller from then on.
 
-    def __init__(self, models: Sequence[Transformer], *, device: torch.device) -> None:
+    `fixed` does what it takes of them, by the same models on the same device.
+    """
+
+    def __init__(self, models: Sequence[Transformer], *, device: torch.device, fixed: FixedBeam | None) -> None:
         self._models = models
         self._device = device
+        self._fixed = fixed
         self._most_tokens: int | None = None
 
     def search(self, sources: Sequence[Source], *, config: DecodingConfig, nbest: int) -> list[list[Hypothesis]]:
@@ -48,6 +53,8 @@ class Batches:
 
         def search_one(batch: list[int]) -> list[list[Hypothesis]]:
             chosen = [sources[index] for index in batch]
+            if self._fixed is not None and self._fixed.takes(chosen, config=config):
+                return self._fixed.search(chosen, config=config, nbest=nbest)
             return search(self._models, chosen, config=config, nbest=nbest, device=self._device)
 
         lengths = [len(source.row) + len(source.prefix) if source.row else 0 for source in sources]

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from nmt_cli.decoding.hypotheses import Endings, Hypothesis, Tree
-from nmt_cli.decoding.largest import first_largest
+from nmt_cli.decoding.largest import best_continuations
+from nmt_cli.decoding.leaving import who_leaves
 from nmt_cli.decoding.penalties import length_penalty
 from nmt_cli.decoding.scorer import NEVER_GENERATED, Scorer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
-# Sentences that have ended leave the batch when they are at least this share of it: each time, what is kept is copied.
-_LEAVING_SHARE = 1 / 8
 # Steps between looks at which sentences have ended: a look waits for a GPU, and costs nothing on a CPU.
 _STEPS_UNSEEN = {"cuda": 4}
 
@@ -84,13 +83,11 @@ class Beam:
 
     def _candidates(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """From log_probs [R, V] the best continuations: log-probabilities, pieces, and hypotheses continued, [B, C]."""
-        num_sentences, width = self._ids.shape
-        count = min(2 * self._config.beam, log_probs.size(-1) - len(NEVER_GENERATED))
-        values, ids = first_largest(log_probs, count=count)
-        totals = (self._log_probs[:, :, None] + values.view(num_sentences, width, count)).flatten(1)
-        totals, order = totals.sort(dim=1, descending=True, stable=True)
-        totals, order = totals[:, : 2 * self._config.beam], order[:, : 2 * self._config.beam]
-        return totals, ids.view(num_sentences, -1).gather(1, order), order // count
+        width, vocabulary = self._ids.size(1), log_probs.size(1)
+        count = 2 * self._config.beam
+        count = min(count, width * min(count, vocabulary - len(NEVER_GENERATED)))
+        totals, places = best_continuations(log_probs, self._log_probs, count=count)
+        return totals, places % vocabulary, places // vocabulary
 
     def _finish(self, log_probs: Tensor, nodes: Tensor, *, where: Tensor) -> None:
         """Let the hypotheses of log_probs [B, C] end `where` that is True, in sentences that are not done."""
@@ -103,10 +100,10 @@ class Beam:
         is_last = self._scorer.step >= self._last_limit
         if self._scorer.step % self._every and not is_last:
             return None
-        num_done = int(self._is_done.sum())
-        if num_done < len(self._is_done) and (num_done == 0 or num_done < len(self._is_done) * _LEAVING_SHARE):
+        leaving = who_leaves(self._is_done)
+        if leaving is None:
             return None
-        done, kept = self._is_done.nonzero().squeeze(1), (~self._is_done).nonzero().squeeze(1)
+        done, kept = leaving
         self._tree.end(self._sentences[done], self._finished.select(done))
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
         self._last_penalties = self._last_penalties[kept]

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from nmt_cli.decoding.hypotheses import Endings, Hypothesis, Tree
+from nmt_cli.decoding.largest import best_continuations
+from nmt_cli.decoding.leaving import who_leaves
 from nmt_cli.decoding.penalties import length_penalty
 from nmt_cli.decoding.scorer import Scorer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -52,12 +54,9 @@ class Chains:
         """The hypotheses of each sentence, best first by score."""
         while True:
             self._step()
-            is_done = ~self._is_open.any(dim=1)
-            kept = None
-            if bool(is_done.any()):
-                kept = self._leave(is_done)
-                if len(kept) == 0:
-                    return self._tree.read(self._num_sentences)
+            kept = self._leave()
+            if kept is not None and len(kept) == 0:
+                return self._tree.read(self._num_sentences)
             if kept is not None or self._scorer.step == 1:
                 self._scorer.select(rows=self._rows(kept), sentences=kept)
 
@@ -87,9 +86,12 @@ class Chains:
         )
         self._is_open = self._is_open & ~ends
 
-    def _leave(self, is_done: Tensor) -> Tensor:
-        """Let the sentences that are done leave; those that stay [B']."""
-        done, kept = is_done.nonzero().squeeze(1), (~is_done).nonzero().squeeze(1)
+    def _leave(self) -> Tensor | None:
+        """Let sentences that are done leave, if enough are; those that stay [B'], or None where nothing changes."""
+        leaving = who_leaves(~self._is_open.any(dim=1))
+        if leaving is None:
+            return None
+        done, kept = leaving
         none = Endings.none(len(done), 0, device=done.device)
         self._tree.end(self._sentences[done], none.best_with(self._ended.select(done), count=self._width))
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
@@ -100,7 +102,8 @@ class Chains:
 
 def most_probable(log_probs: Tensor, sentences: Tensor) -> Tensor:
     """The most probable piece of each row; of equal ones the first."""
-    return log_probs.argmax(dim=-1)
+    _, places = best_continuations(log_probs, log_probs.new_zeros(len(log_probs), 1), count=1)
+    return places.squeeze(1)
 
 
 class Draws:

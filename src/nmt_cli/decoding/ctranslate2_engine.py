@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import logging
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from nmt_cli import files
-from nmt_cli.bundle import directory as model_directory
 from nmt_cli.bundle.config import CONFIG, DAMAGED, load_config
 from nmt_cli.bundle.kinds import require_model
-from nmt_cli.bundle.manifest import MANIFEST, verify, write_manifest
-from nmt_cli.decoding import ctranslate2_model
+from nmt_cli.bundle.manifest import verify
 from nmt_cli.decoding.batches import plan_batches
+from nmt_cli.decoding.ctranslate2_copy import converted
 from nmt_cli.decoding.ctranslate2_model import library
 from nmt_cli.decoding.engine import Details, EngineName
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.penalties import length_penalty, output_limit
 from nmt_cli.decoding.search import Source
 from nmt_cli.devices import num_cpus
-from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, PAD, UNK, Tokenizer
-
-logger = logging.getLogger(__name__)
 
 # CTranslate2 ends a search after so many times the beam of finished hypotheses, while the best may be yet to come:
 # with 1 that was so for 17 of 500 sentences, with 2 for none.
 PATIENCE = 2
+# Source tokens times beam beyond which CTranslate2 takes longer on a CPU, not less long (docs/LOG.md).
+_MOST_TOKENS = 4096
 # Sentences of a batch that is worth a call of its own.
 _FEWEST = 16
-# Of what ctranslate2_model writes: another number where that becomes another.
-_CONVERSION = 1
 _TAKE_TORCH = "leave it out, or take --engine torch"
 Product = Literal["fp32", "int8"]
 
@@ -64,9 +58,10 @@ class CTranslate2Engine:
         self.decoding = config.recipe.decoding
         self.source, self.target = Tokenizer.load(path / "source.spm"), Tokenizer.load(path / "target.spm")
         self.max_positions = config.recipe.model.max_positions
+        self.longest_source = config.longest_source
         self._ids = {piece: number for number, piece in enumerate(self.target.pieces(range(self.target.vocab_size)))}
         self._never = self.target.pieces([PAD, UNK, BOS])
-        folder, self._temporary = _converted(path, version=ctranslate2.__version__)
+        folder, self._temporary = converted(path, version=ctranslate2.__version__)
         compute_type = {"fp32": "float32", "int8": "int8"}[precision]
         threads = min(num_cpus(), torch.get_num_threads())
         self._translator = ctranslate2.Translator(
@@ -96,27 +91,27 @@ class CTranslate2Engine:
         ]
         found: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
         lengths = [len(one.pieces) + len(one.prefix) if one.pieces else 0 for one in asked]
-        max_tokens = config.batch_tokens // config.beam
+        max_tokens = min(config.batch_tokens, _MOST_TOKENS) // config.beam
         batches = _by_limit(plan_batches(lengths, max_tokens=max_tokens), asked)
-        again: dict[int, list[int]] = {}
-        for batch, results in self._translate(asked, batches, config=config):
-            for index, result in zip(batch, results, strict=True):
-                if self._must_be_cut(result, asked[index], longest=max(asked[other].limit for other in batch)):
-                    again.setdefault(asked[index].limit, []).append(index)
-                else:
-                    found[index] = self._ranked(result, asked[index], config=config)
-        strictly = [
-            [indices[place] for place in batch]
-            for indices in again.values()
-            for batch in plan_batches([lengths[index] for index in indices], max_tokens=max_tokens)
-        ]
-        for batch, results in self._translate(asked, strictly, config=config, is_strict=True):
-            for index, result in zip(batch, results, strict=True):
-                found[index] = self._ranked(result, asked[index], config=config)
+
+        def alone(indices: list[int]) -> list[list[int]]:
+            """Batches of sentences with one limit each."""
+            limits = sorted({asked[index].limit for index in indices})
+            same = [[index for index in indices if asked[index].limit == limit] for limit in limits]
+            return [
+                [chosen[place] for place in batch]
+                for chosen in same
+                for batch in plan_batches([lengths[index] for index in chosen], max_tokens=max_tokens)
+            ]
+
+        cut, special = self._find(asked, batches, found, config=config)
+        _, more = self._find(asked, alone(cut), found, config=config)
+        strictly = sorted(special + more)
+        self._find(asked, alone(strictly), found, config=config, is_strict=True)
         searched = [index for index, length in enumerate(lengths) if length]
         if not (config.min_tokens or details.piece_log_probs or any(one.prefix for one in asked)):
             # What is suppressed, or forced, has the probabilities of the rest renormalised.
-            inexact = sorted(index for batch in strictly for index in batch)
+            inexact = strictly
         else:
             inexact = searched
         self._score(inexact, asked, found, config=config)
@@ -128,6 +123,32 @@ class CTranslate2Engine:
     def _limit(self, source: Source, *, config: DecodingConfig) -> int:
         limit = output_limit(len(source.row), config=config, max_positions=self.max_positions)
         return min(max(limit, len(source.prefix) + 1), self.max_positions)
+
+    def _find(
+        self,
+        asked: Sequence[_Asked],
+        batches: Sequence[list[int]],
+        found: list[list[Hypothesis]],
+        *,
+        config: DecodingConfig,
+        is_strict: bool = False,
+    ) -> tuple[list[int], list[int]]:
+        """Put into `found` what each sentence of the batches gets; which are to be searched again instead.
+
+        First those that their own limit would have cut, then those with pieces that are never generated.
+        """
+        cut, special = [], []
+        for batch, results in self._translate(asked, batches, config=config, is_strict=is_strict):
+            longest = max(asked[index].limit for index in batch)
+            for index, result in zip(batch, results, strict=True):
+                limit, hypotheses = asked[index].limit, result.hypotheses
+                if longest > limit and any(len(pieces) >= limit for pieces in hypotheses):
+                    cut.append(index)
+                elif not is_strict and any(piece in pieces for pieces in hypotheses for piece in self._never):
+                    special.append(index)
+                else:
+                    found[index] = self._ranked(result, asked[index], config=config)
+        return cut, special
 
     def _translate(
         self,
@@ -150,7 +171,7 @@ class CTranslate2Engine:
                 # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
                 "num_hypotheses": PATIENCE * config.beam if config.beam > 1 else 1,
                 "patience": PATIENCE if config.beam > 1 else 1,
-                "length_penalty": 1,
+                "length_penalty": _exponent(config),
                 "return_scores": True,
                 "min_decoding_length": min(config.min_tokens, longest),
                 "max_decoding_length": longest,
@@ -167,18 +188,13 @@ class CTranslate2Engine:
             (batch, [waiting.result() for waiting in results]) for batch, results in zip(batches, running, strict=True)
         ]
 
-    def _must_be_cut(self, result: Any, asked: _Asked, *, longest: int) -> bool:
-        """Whether the sentence's own limit, or pieces that are never generated, would have changed the search."""
-        is_beyond = longest > asked.limit and any(len(pieces) >= asked.limit for pieces in result.hypotheses)
-        return is_beyond or any(piece in pieces for pieces in result.hypotheses for piece in self._never)
-
     def _ranked(self, result: Any, asked: _Asked, *, config: DecodingConfig) -> list[Hypothesis]:
         """The hypotheses of a result by our penalty, best first."""
         ranked = []
         for place, pieces in enumerate(result.hypotheses):
             is_cut = len(pieces) >= asked.limit
             length = max(1, len(pieces) if is_cut else len(pieces) + 1)
-            log_prob = float(result.scores[place]) * length
+            log_prob = float(result.scores[place]) * length ** _exponent(config)
             ids = [self._ids[piece] for piece in pieces]
             score = log_prob / length_penalty(length, config=config)
             ranked.append(Hypothesis(ids, log_prob, score))
@@ -246,6 +262,14 @@ class _Asked:
     limit: int
 
 
+def _exponent(config: DecodingConfig) -> float:
+    """The power of the length by which CTranslate2 shall choose which of what it has finished it returns.
+
+    Ours of ((5 + length) / 6) to the same power is near it, and near 1 is no penalty; 0 would be another way to end.
+    """
+    return max(config.length_penalty if config.length_penalty_form != "none" else 0.0, 1e-3)
+
+
 def _by_limit(batches: Sequence[list[int]], asked: Sequence[_Asked]) -> list[list[int]]:
     """The batches cut where the limit changes, as long as that leaves no small ones.
 
@@ -261,38 +285,3 @@ def _by_limit(batches: Sequence[list[int]], asked: Sequence[_Asked]) -> list[lis
             current.append(index)
         cut.append(current)
     return cut
-
-
-class _NotThere(NmtError):
-    """The folder beside the model cannot be written or is being written."""
-
-
-def _converted(model: Path, *, version: str) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
-    """The folder with CTranslate2's form of a model directory, and what keeps it where it is a temporary one."""
-    folder = model.resolve().with_name(f".{model.resolve().name}.ctranslate2")
-    key = {"conversion": _CONVERSION, "ctranslate2": version, "model": files.sha256(model / MANIFEST)}
-    if _is_of(folder, key):
-        return folder, None
-    loaded = model_directory.load(model, device=torch.device("cpu"), dtype=torch.float32)
-    try:
-        with files.locked(folder, busy="it is being written", error=_NotThere):
-            if _is_of(folder, key):  # since another process has written it, which may be reading it
-                return folder, None
-            with files.new_directory(folder, error=_NotThere) as temporary:
-                ctranslate2_model.write(loaded, temporary, quantization="float32")
-                write_manifest(temporary, key)
-    except _NotThere:
-        kept = tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-")
-        ctranslate2_model.write(loaded, Path(kept.name), quantization="float32")
-        logger.info("converted for CTranslate2, for this once: %s cannot be written", folder.parent)
-        return Path(kept.name), kept
-    logger.info("converted for CTranslate2: %s, which later runs take", folder)
-    return folder, None
-
-
-def _is_of(folder: Path, key: Mapping[str, object]) -> bool:
-    """Whether a folder is there that was written with this key, and its files have their sizes."""
-    try:
-        return verify(folder, error=_NotThere, hint="", hashed=()) == key
-    except (_NotThere, OSError):  # OSError: it is another user's, and not for us to read
-        return False

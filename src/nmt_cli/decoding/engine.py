@@ -54,6 +54,10 @@ class Engine(Protocol):
     def max_positions(self) -> int:
         """The most pieces on a side."""
 
+    @property
+    def longest_source(self) -> int | None:
+        """Pieces, EOS not counted, of the longest source sentence in training; None where that is not known."""
+
     def check(self, config: DecodingConfig) -> None:
         """Raise UsageError where the engine cannot search like this."""
 

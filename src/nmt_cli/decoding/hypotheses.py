@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nmt_cli.tokenization.tokenizer import EOS
+
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,11 @@ class Tree:
         self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
         self._ended: list[tuple[Tensor, Endings]] = []
 
+    @property
+    def size(self) -> int:
+        """How many nodes there are, and the number of the next."""
+        return self._size
+
     def grow(self, pieces: Tensor, parents: Tensor, log_probs: Tensor) -> Tensor:
         """The new nodes, in the shape of the three."""
         start, self._size = self._size, self._size + pieces.numel()
@@ -78,29 +88,30 @@ class Tree:
 
     def read(self, num_sentences: int) -> list[list[Hypothesis]]:
         """The hypotheses of each sentence as they were noted."""
-        pieces, parents, totals = (torch.cat(column).tolist() for column in zip(*self._steps, strict=True))
         found: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
-        for sentences, endings in self._ended:
-            columns = (sentences, endings.nodes, endings.log_probs, endings.scores)
-            for sentence, *ranked in zip(*(column.tolist() for column in columns), strict=True):
-                found[sentence] = [
-                    _hypothesis(node, log_prob, score, pieces=pieces, parents=parents, totals=totals)
-                    for node, log_prob, score in zip(*ranked, strict=True)
-                    if score != -math.inf
-                ]
+        sentences, nodes, log_probs, scores = (
+            torch.cat(column).cpu()
+            for column in zip(*((at, one.nodes, one.log_probs, one.scores) for at, one in self._ended), strict=True)
+        )
+        hypotheses = self._hypotheses(nodes.flatten().numpy(), log_probs.flatten().tolist(), scores.flatten().tolist())
+        for sentence in sentences.tolist():
+            ranked = [next(hypotheses) for _ in range(nodes.size(1))]
+            found[sentence] = [one for one in ranked if one.score != -math.inf]
         return found
 
-
-def _hypothesis(
-    node: int, log_prob: float, score: float, *, pieces: list[int], parents: list[int], totals: list[float]
-) -> Hypothesis:
-    """The hypothesis that ended at `node`, whose piece is EOS unless it was cut there."""
-    ids: list[int] = []
-    reached: list[float] = []
-    while node >= 0:
-        ids.append(pieces[node])
-        reached.append(totals[node])
-        node = parents[node]
-    ids, reached = ids[::-1], reached[::-1]
-    terms = [total - earlier for total, earlier in zip(reached, [0.0, *reached], strict=False)]
-    return Hypothesis(ids[:-1] if ids[-1:] == [EOS] else ids, log_prob, score, terms)
+    def _hypotheses(self, nodes: Numbers, log_probs: list[float], scores: list[float]) -> Iterator[Hypothesis]:
+        """What ended at each of the nodes [M], all of them followed back at once."""
+        pieces, parents, totals = (torch.cat(column).cpu().numpy() for column in zip(*self._steps, strict=True))
+        path: list[Numbers] = []
+        while (nodes >= 0).any():
+            path.append(nodes)
+            nodes = np.where(nodes >= 0, parents[nodes], -1)
+        # From the first piece to the last, with places before the first where others are longer: [length, M].
+        path_LM = np.stack([nodes, *reversed(path)])
+        reached_LM = np.where(path_LM >= 0, totals[path_LM].astype(np.float64), 0.0)
+        columns = (pieces[path_LM[1:]].T.tolist(), np.diff(reached_LM, axis=0).T.tolist(), log_probs, scores)
+        for length, row, terms, log_prob, score in zip((path_LM >= 0).sum(axis=0).tolist(), *columns, strict=True):
+            first = len(row) - length
+            # The last piece is EOS unless the hypothesis was cut there.
+            ids = row[first:-1] if row[-1:] == [EOS] else row[first:]
+            yield Hypothesis(ids, log_prob, score, terms[first:])

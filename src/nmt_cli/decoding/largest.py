@@ -1,4 +1,7 @@
-"""The largest values of long rows, the same ones whatever the hardware."""
+"""The best continuations of hypotheses, the same ones whatever the hardware.
+
+Shapes: B sentences, W hypotheses a sentence, R = B * W rows, V vocabulary, C continuations wanted a sentence.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +10,44 @@ from torch import Tensor
 
 # Columns whose largest is looked at first, where there are many more of them than are wanted.
 _BLOCK = 64
+_PLACES = 1 << 32
 
 
-def first_largest(x: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest values of each row of x [R, V], count < V, and their columns, in the order of the columns.
+def best_continuations(log_probs: Tensor, before: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest sums of `before` [B, W] and log_probs [R, V], and their places w * V + v; both [B, C].
 
-    Of equal values the first columns are taken: torch.topk leaves that open, and logits in bf16 are often equal.
+    Largest first; of equal sums the first in place: torch.topk leaves that open, and logits in bf16 are often equal.
+    Needs float32 sums, and W * V places for 32 bits.
     """
-    values, columns = _largest(x, count=count + 1)
-    tied = (values[:, count - 1] == values[:, count]).nonzero().squeeze(1)
-    columns = columns[:, :count]
-    if len(tied) > 0:
-        least = values[tied, count][:, None]
-        is_larger, is_equal = x[tied] > least, x[tied] == least
-        room = count - is_larger.sum(dim=-1, keepdim=True)
-        is_taken = is_larger | (is_equal & (is_equal.cumsum(dim=-1) <= room))
-        columns[tied] = is_taken.nonzero()[:, 1].view(-1, count)
-    columns = columns.sort(dim=-1).values
-    return x.gather(1, columns), columns
+    vocabulary = log_probs.size(1)
+    by_sentence = log_probs.view(len(before), -1, vocabulary)
+    num_blocks = vocabulary // _BLOCK
+    if num_blocks * before.size(1) < 2 * count:
+        totals = (by_sentence + before[:, :, None]).flatten(1)
+        return _first_largest(totals, torch.arange(totals.size(1), device=totals.device), count=count)
+    # Each of the `count` best blocks has a sum that is at least as large, and no later, than any in other blocks.
+    whole = by_sentence[:, :, : num_blocks * _BLOCK].unflatten(2, (num_blocks, _BLOCK))
+    largest = (whole.amax(dim=-1) + before[:, :, None]).flatten(1)
+    _, blocks = _first_largest(largest, torch.arange(largest.size(1), device=largest.device), count=count)
+    starts = blocks // num_blocks * vocabulary + blocks % num_blocks * _BLOCK
+    places = (starts[:, :, None] + torch.arange(_BLOCK, device=starts.device)).flatten(1)
+    if num_blocks * _BLOCK < vocabulary:
+        rest = torch.arange(num_blocks * _BLOCK, vocabulary, device=starts.device)
+        rows = torch.arange(before.size(1), device=starts.device) * vocabulary
+        places = torch.cat([places, (rows[:, None] + rest).flatten().expand(len(places), -1)], dim=1)
+    values = by_sentence.flatten(1).gather(1, places)
+    return _first_largest(values + before.gather(1, places // vocabulary), places, count=count)
 
 
-def _largest(x: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
-    """torch.topk; on a CPU among the blocks of columns with the largest maxima, which hold the largest values."""
-    num_blocks = x.size(1) // _BLOCK
-    if x.device.type != "cpu" or num_blocks < 2 * count:
-        return torch.topk(x, count)
-    whole = x[:, : num_blocks * _BLOCK].unflatten(1, (num_blocks, _BLOCK))
-    blocks = whole.amax(dim=-1).topk(count, sorted=False).indices
-    starts = blocks * _BLOCK
-    places = (starts[:, :, None] + torch.arange(_BLOCK)).flatten(1)
-    rest = torch.arange(num_blocks * _BLOCK, x.size(1)).expand(len(x), -1)
-    places = torch.cat([places, rest], dim=1)
-    values, order = x.gather(1, places).topk(count)
-    return values, places.gather(1, order)
+def _first_largest(values: Tensor, places: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
+    """The largest values [B, N], of equal ones those of the smallest `places`, and these; both [B, C].
+
+    Both numbers make one key: a float's bits, turned so that they ascend with it, and the place from the other end.
+    """
+    keys = (_ascending(values.view(torch.int32)).long() * _PLACES + (_PLACES - 1 - places)).topk(count).values
+    return _ascending((keys >> 32).int()).view(torch.float32), _PLACES - 1 - (keys & (_PLACES - 1))
+
+
+def _ascending(bits: Tensor) -> Tensor:
+    """The bits [B, N] of floats as integers in the same order, and the other way round."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)

@@ -27,19 +27,14 @@ def open_engine(directories: Sequence[Path], *, engine: str, device: str, precis
 def _is_better_on_this_cpu(directories: Sequence[Path], device: str, precision: str) -> bool:
     """Whether CTranslate2 is the faster engine in float32, and can translate with these models.
 
-    With AVX-512 and matrices laid out for it torch is, on a CPU (docs/benchmarks); on a GPU it is in any case.
+    On a CPU it is (docs/LOG.md); on a GPU torch is.
     """
-    import torch
-
     from nmt_cli.bundle.config import load_config
     from nmt_cli.bundle.kinds import require_model
-    from nmt_cli.model.packed_linear import can_pack
 
-    is_float32_on_cpu = choose_device(device).type == "cpu" and precision in ("auto", "fp32")
     if precision == "int8":
         return True
-    has_avx512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    if not is_float32_on_cpu or (has_avx512 and can_pack(torch.float32)):
+    if choose_device(device).type != "cpu" or precision not in ("auto", "fp32"):
         return False
     if len(directories) > 1 or find_spec("ctranslate2") is None:
         return False

@@ -35,8 +35,11 @@ def with_options(config: DecodingConfig, options: Mapping[str, object]) -> Decod
     return found
 
 
-def check_candidates(nbest: int, *, config: DecodingConfig, vocabulary: int, mbr: str | None) -> None:
+def check_candidates(
+    nbest: int, *, config: DecodingConfig, vocab: int, mbr: str | None, next_words: int | None
+) -> None:
     """Raise UsageError unless a search like this can find so many translations of a sentence."""
+    _check_next_words(next_words, nbest=nbest, config=config, mbr=mbr)
     name, number = ("--samples", config.samples) if config.samples else ("--beam", config.beam)
     what = "--samples" if config.samples else "a beam"
     if nbest < 1:
@@ -47,9 +50,9 @@ def check_candidates(nbest: int, *, config: DecodingConfig, vocabulary: int, mbr
             where="--nbest",
             hint=f"add {name} {nbest}, or take --nbest {number}",
         )
-    if not config.samples and config.beam > vocabulary:
+    if not config.samples and config.beam > vocab:
         raise UsageError(
-            f"a beam of {config.beam:,} is larger than the target vocabulary of {vocabulary:,} pieces",
+            f"a beam of {config.beam:,} is larger than the target vocabulary of {vocab:,} pieces",
             where="--beam",
             hint="a beam of 4 to 12 is usual: --beam 4",
         )
@@ -59,6 +62,23 @@ def check_candidates(nbest: int, *, config: DecodingConfig, vocabulary: int, mbr
             where="--mbr",
             hint="add --beam 8, or --samples 32",
         )
+
+
+def _check_next_words(number: int | None, *, nbest: int, config: DecodingConfig, mbr: str | None) -> None:
+    """Raise UsageError where the number of other words makes no sense, or the search gives many anyway."""
+    if number is None:
+        return
+    if number < 1:
+        raise UsageError(
+            f"--next-words is {number}, but should be at least 1", where="--next-words", hint="--next-words 5"
+        )
+    for flag, is_given in (("--nbest", nbest > 1), ("--samples", config.samples > 0), ("--mbr", mbr is not None)):
+        if is_given:
+            raise UsageError(
+                f"--next-words and {flag} each say which translations of a line are wanted",
+                where="--next-words",
+                hint=f"leave one of them out: --next-words, or {flag}",
+            )
 
 
 def _flag(name: str) -> str:

@@ -18,6 +18,8 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
 # UNK is no word: with byte pieces nothing needs it, and without them it says nothing. The probabilities of what is left
 # are not renormalised, so that they are those of forced scoring.
 NEVER_GENERATED = (PAD, UNK, BOS)
+# Rows whose logits a CPU computes at a time.
+_ROWS = 64
 
 
 class Scorer:
@@ -55,8 +57,7 @@ class Scorer:
         """Natural log-probabilities [R, V] after one more piece ids [R] a row, -inf for what may not follow."""
         place = self.step
         each = [
-            model.logits(model.step(ids, cache)).log_softmax(dim=-1, dtype=torch.float32)
-            for model, cache in zip(self._models, self._caches, strict=True)
+            _log_probs(model, model.step(ids, cache)) for model, cache in zip(self._models, self._caches, strict=True)
         ]
         together = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
         if place < self._forced.size(1):
@@ -71,7 +72,8 @@ class Scorer:
             self._forced = self._forced[sentences]
 
     def _allowed(self, log_probs: Tensor, *, place: int) -> Tensor:
-        log_probs[:, NEVER_GENERATED] = -torch.inf
+        for piece in NEVER_GENERATED:
+            log_probs[:, piece] = -torch.inf
         if place < self._min_tokens:
             log_probs[:, EOS] = -torch.inf
         return log_probs
@@ -83,3 +85,16 @@ class Scorer:
         is_forced = forced >= 0
         log_probs = self._allowed(log_probs, place=place).masked_fill_(is_forced, -torch.inf)
         return log_probs.scatter_(1, forced.clamp(min=0), kept.where(is_forced, log_probs[:, :1]))
+
+
+def _log_probs(model: Transformer, hidden: Tensor) -> Tensor:
+    """Natural log-probabilities [R, V] in float32 after hidden [R, D].
+
+    On a CPU so few rows at a time that their logits are still in its cache when they are summed.
+    """
+    if hidden.device.type != "cpu" or len(hidden) <= _ROWS:
+        return model.logits(hidden).log_softmax(dim=-1, dtype=torch.float32)
+    log_probs = torch.empty(len(hidden), model.target_vocab)
+    for rows, out in zip(hidden.split(_ROWS), log_probs.split(_ROWS), strict=True):
+        torch.log_softmax(model.logits(rows), dim=-1, dtype=torch.float32, out=out)
+    return log_probs

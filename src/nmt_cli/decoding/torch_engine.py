@@ -13,13 +13,18 @@ from nmt_cli.bundle.directory import LoadedModel
 from nmt_cli.decoding.alignment import align
 from nmt_cli.decoding.batches import Batches
 from nmt_cli.decoding.engine import Details, EngineName
+from nmt_cli.decoding.fixed_beam import FixedBeam
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.search import Source
-from nmt_cli.devices import Precision, keep_freed_memory
+from nmt_cli.devices import Precision, keep_freed_memory, return_freed_memory
 from nmt_cli.errors import ModelError
 from nmt_cli.model.packed_linear import pack_matrices
+from nmt_cli.model.recording import CudaGraphs
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import Tokenizer
+
+# Sentences after which a CPU's freed memory is returned: so it stays what it is, and that costs under 1 % of the time.
+_RETURN_EVERY = 8000
 
 
 class TorchEngine:
@@ -31,7 +36,11 @@ class TorchEngine:
         self._loaded = loaded
         self._models = [one.model for one in loaded]
         self._device = device
-        self._batches = Batches(self._models, device=device)
+        # Recording repays itself within a batch or two; a CPU has nothing to record.
+        is_gpu = device.type == "cuda"
+        fixed = FixedBeam(self._models, device=device, recorder=CudaGraphs(device)) if is_gpu else None
+        self._batches = Batches(self._models, device=device, fixed=fixed)
+        self._searched = 0  # sentences since freed memory was returned
         self.precision: str = precision
         self.device = str(device)
 
@@ -39,17 +48,23 @@ class TorchEngine:
     def load(cls, directories: Sequence[Path], *, device: torch.device, precision: Precision) -> TorchEngine:
         """The engine of model directories, the first of which gives the settings.
 
-        ModelError where one is no model or damaged, and where their vocabularies differ.
+        ModelError where one is no model or damaged, and where their languages or vocabularies differ.
         """
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         loaded = [model_directory.load(path, device=device, dtype=dtype) for path in directories]
         for path, one in zip(directories[1:], loaded[1:], strict=True):
+            _check_same_languages(loaded[0], one, first_path=directories[0], path=path)
             _check_same_vocabulary(loaded[0], one, first_path=directories[0], path=path)
         if device.type == "cpu":
             keep_freed_memory()
             for one in loaded:
                 pack_matrices(one.model)
         return cls(loaded, device=device, precision=precision)
+
+    @property
+    def loaded(self) -> Sequence[LoadedModel]:
+        """The models, as they were read and are laid out now."""
+        return self._loaded
 
     @property
     def source(self) -> Tokenizer:
@@ -71,6 +86,12 @@ class TorchEngine:
         """The most pieces on a side that all models take."""
         return min(model.config.max_positions for model in self._models)
 
+    @property
+    def longest_source(self) -> int | None:
+        """Pieces of the longest source sentence that all models of which it is known were trained on."""
+        known = (one.config.longest_source for one in self._loaded)
+        return min((longest for longest in known if longest is not None), default=None)
+
     def check(self, config: DecodingConfig) -> None:
         """Every search can be done."""
 
@@ -79,7 +100,12 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, in input order; of one without pieces the empty one."""
         found = self._batches.search(sources, config=config, nbest=nbest)
-        return self._aligned(sources, found, config=config) if details.alignment else found
+        found = self._aligned(sources, found, config=config) if details.alignment else found
+        self._searched += len(sources)
+        if self._searched >= _RETURN_EVERY and self._device.type == "cpu":
+            self._searched = 0
+            return_freed_memory()
+        return found
 
     def _aligned(
         self, sources: Sequence[Source], found: list[list[Hypothesis]], *, config: DecodingConfig
@@ -94,6 +120,16 @@ class TorchEngine:
         none: list[int] = []
         aligned = iter(self._batches.map(align_batch, lengths, config=config, otherwise=none))
         return [[replace(one, alignment=next(aligned)) for one in ranked] for ranked in found]
+
+
+def _check_same_languages(first: LoadedModel, other: LoadedModel, *, first_path: Path, path: Path) -> None:
+    pairs = [f"{one.config.languages.source}-{one.config.languages.target}" for one in (first, other)]
+    if pairs[0] != pairs[1]:
+        raise ModelError(
+            f"{path} translates {pairs[1]}, {first_path} {pairs[0]}: models that translate together need one pair",
+            where=str(path),
+            hint="give models of the same languages, or translate with one of them",
+        )
 
 
 def _check_same_vocabulary(first: LoadedModel, other: LoadedModel, *, first_path: Path, path: Path) -> None:

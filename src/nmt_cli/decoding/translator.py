@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,13 +12,12 @@ from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.mbr import expected_utilities, relative_probabilities, utility_name
 from nmt_cli.decoding.opening import open_engine
 from nmt_cli.decoding.options import check_candidates, with_options
+from nmt_cli.decoding.other_words import best_of_each_word, other_beginnings
+from nmt_cli.decoding.parts import LineParts
 from nmt_cli.decoding.search import Source
-from nmt_cli.decoding.splitting import split_line
 from nmt_cli.decoding.words import word_alignment, word_log_probs
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import DecodingConfig
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,7 @@ class Translator:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._parts = LineParts(engine.source, usual=engine.longest_source)
 
     @classmethod
     def from_pretrained(
@@ -106,6 +105,7 @@ class Translator:
         top_p: float | None = None,
         seed: int | None = None,
         prefixes: Sequence[str] | None = None,
+        next_words: int | None = None,
         mbr: str | None = None,
         word_scores: bool = False,
         alignments: bool = False,
@@ -113,11 +113,12 @@ class Translator:
     ) -> list[Translation]:
         """The translation of each line, in order; settings that are None are those of the model's recipe.
 
-        `prefixes` has for each line what its translation begins with, or "". `mbr` (chrf or bleu) ranks a line's
-        candidates, the beam or the samples, by their similarity to each other in place of the score. A blank line's
-        translation is empty. A line too long for the model is translated in parts, with a warning that names its
-        number, counted from `first_line`. UsageError for a setting that makes no sense or that the engine lacks;
-        DataError for prefixes of another number than the lines, or one too long for the model.
+        `prefixes` has for each line what its translation begins with, or "". With `next_words` a line has at most so
+        many translations, each the best with another word after that. `mbr` (chrf or bleu) ranks a line's candidates,
+        the beam or the samples, by their similarity to each other. The translation of a blank line is empty. A line
+        longer than all of training is split at sentence ends, unless it has a prefix; one too long for the model is cut
+        further if need be, with a warning that has its number, from `first_line` on. UsageError for a setting that the
+        engine lacks or that makes no sense; DataError for prefixes of another number than lines, or one too long.
         """
         if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
             raise TypeError("translate takes a list of lines, each of them a string")
@@ -135,18 +136,36 @@ class Translator:
             seed=seed,
         )
         utility = None if mbr is None else utility_name(mbr)
-        check_candidates(nbest, config=config, vocabulary=self._engine.target.vocab_size, mbr=mbr)
+        check_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr, next_words=next_words)
         self._engine.check(config)
+        begun = ["" for _ in lines] if prefixes is None else prefixes
         split = self._split(lines, prefixes, config=config, first_line=first_line)
+        groups = [self._varied(line, prefix, number=next_words) for line, prefix in zip(split, begun, strict=True)]
         details = Details(piece_log_probs=word_scores, alignment=alignments)
-        wanted = nbest if utility is None else config.num_candidates
-        sources = [source for line in split for source in line.sources]
-        found = zip(sources, self._engine.search(sources, config=config, nbest=wanted, details=details), strict=True)
-        translated = (self._translations(source, ranked, details=details) for source, ranked in found)
-        joined = [line.join([next(translated) for _ in line.sources]) for line in split]
+        found = self._search(groups, config=config, nbest=config.num_candidates if utility else nbest, details=details)
+        if next_words is not None:
+            return [best_of_each_word(group, prefix) for group, prefix in zip(found, begun, strict=True)]
         if utility is None:
-            return joined
-        return [_by_utility(line, utility=utility, is_drawn=config.samples > 0, nbest=nbest) for line in joined]
+            return [one for (one,) in found]
+        return [_by_utility(one, utility=utility, is_drawn=config.samples > 0, nbest=nbest) for (one,) in found]
+
+    def _search(
+        self, groups: Sequence[Sequence[_Line]], *, config: DecodingConfig, nbest: int, details: Details
+    ) -> list[list[Translation]]:
+        """The translation of each line of each group, all of them searched together."""
+        sources = [source for group in groups for line in group for source in line.sources]
+        found = zip(sources, self._engine.search(sources, config=config, nbest=nbest, details=details), strict=True)
+        translated = (self._translations(source, ranked, details=details) for source, ranked in found)
+        return [[line.join([next(translated) for _ in line.sources]) for line in group] for group in groups]
+
+    def _varied(self, line: _Line, prefix: str, *, number: int | None) -> list[_Line]:
+        """The line once for each of so many words that its translation may go on with."""
+        if number is None or not line.parts:
+            return [line]
+        first, *others = line.sources
+        beginnings = other_beginnings(self._engine, line.parts[0].strip(), prefix, number=number)
+        rows = [row for row in self._engine.target.encode(beginnings) if len(row) < self._engine.max_positions]
+        return [_Line(line.parts, [replace(first, prefix=row), *others]) for row in rows] or [line]
 
     def _split(
         self, lines: Sequence[str], prefixes: Sequence[str] | None, *, config: DecodingConfig, first_line: int
@@ -157,24 +176,15 @@ class Translator:
         split = []
         forced = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
         for number, (text, row, prefix) in enumerate(zip(stripped, encode(stripped), forced, strict=True), first_line):
-            if len(row) <= longest:
-                split.append(_Line([text], [Source(row, prefix, str(number))]) if text else _Line([], []))
+            parts = self._parts.find(text, row, number=number, longest=longest, has_prefix=bool(prefix))
+            if len(parts) < 2:
+                split.append(_Line(parts, [Source(row, prefix, str(number)) for _ in parts]))
                 continue
-            parts = split_line(text, fits=lambda part: len(encode([part.strip()])[0]) <= longest)
-            parts = [part for part in parts if part.strip()]
-            rows = encode([part.strip() for part in parts])
             sources = [
                 Source(part_row, prefix if place == 0 else [], f"{number}.{place}")
-                for place, part_row in enumerate(rows)
+                for place, part_row in enumerate(encode([part.strip() for part in parts]))
             ]
             split.append(_Line(parts, sources))
-            logger.warning(
-                "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts",
-                number,
-                f"{len(row):,}",
-                f"{longest:,}",
-                len(parts),
-            )
         return split
 
     def _prefixes(self, prefixes: Sequence[str] | None, *, num_lines: int, first_line: int) -> list[list[int]]:

@@ -27,26 +27,36 @@ class Unfinished:
     def begin(self, job: Mapping[str, Any], *, may_replace: bool, rows_are_numbered: bool) -> int:
         """How many lines of the input are done; what follows the last of them is cut off.
 
-        Where FILE.partial belongs to another `job` it is begun anew if `may_replace`, else UsageError names what
-        differs. With `rows_are_numbered` an input line has several rows that begin with its number, and the last one's
-        may not be all.
+        Where FILE.partial belongs to another `job`, or nothing says to which, it is begun anew if `may_replace`, else
+        UsageError says so, and what differs. With `rows_are_numbered` an input line has several rows that begin with
+        its number, and the last one's may not be all.
         """
         known = self._known()
-        if known is not None and known != job:
-            if not may_replace:
-                raise UsageError(
-                    f"{self.path} was begun otherwise: {_differences(known, job)}",
-                    where=str(self.path),
-                    hint="give the command of then to continue it, or add --overwrite to begin anew",
-                )
-            known = None
-        if known is None:
-            self.path.unlink(missing_ok=True)
+        if known is not None and known != job and not may_replace:
+            raise UsageError(
+                f"{self.path} was begun otherwise: {_differences(known, job)}",
+                where=str(self.path),
+                hint="give the command of then to continue it, or add --overwrite to begin anew",
+            )
+        if known != job:
+            self.begin_anew(may_replace=may_replace)
             files.write_file(self._record, json.dumps(job, indent=2) + "\n", error=DataError)
             return 0
         done, size = _complete_numbered(self.path) if rows_are_numbered else _complete(self.path)
         os.truncate(self.path, size)
         return done
+
+    def begin_anew(self, *, may_replace: bool) -> None:
+        """Remove what is there; UsageError where that is more than nothing, unless `may_replace`."""
+        has_text = self.path.exists() and self.path.stat().st_size > 0
+        if has_text and not may_replace:
+            raise UsageError(
+                f"{self.path} has translations of an earlier command, which this one cannot continue",
+                where=str(self.path),
+                hint="rename it to keep them, or add --overwrite to begin anew",
+            )
+        self.forget()
+        self.path.unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Remove the record, once the output is complete or is not to be continued."""

@@ -35,6 +35,11 @@ class HuggingFaceEngine:
         self._source_ids: dict[str, int] = self._tokenizer.encoder
         self._target_ids = _all_rows(self._tokenizer.target_encoder if is_separate else self._source_ids, rows)
 
+    @property
+    def unknown(self) -> str:
+        """The piece for what the vocabulary lacks."""
+        return str(self._tokenizer.unk_token)
+
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
         """The pieces that MarianTokenizer makes of each line."""
         pieces = {number: piece for piece, number in self._source_ids.items()}

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import yaml
+from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import __version__
@@ -153,7 +154,8 @@ def _by_our_ids(theirs: Tensor, rows: Sequence[Row], *, multiple: int, missing: 
 
 def _rows(found: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[Row]:
     settings = found.settings
-    unknown = str(found.tokenizer.get("unk_token") or "<unk>")
+    given = found.tokenizer.get("unk_token") or "<unk>"
+    unknown = str(given.get("content") if isinstance(given, dict) else given)
     if unknown not in vocabulary:
         raise ModelError(
             f"the vocabulary has no {unknown}", where=str(found.directory / "vocab.json"), hint=marian.FETCH_AGAIN
@@ -182,7 +184,16 @@ def _recipe(found: MarianModel) -> Recipe:
             "length_penalty_form": "length",
         },
     }
-    return Recipe.model_validate(values)
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        what = f"{first['loc'][-1]}: {first['input']}, which nmt's model cannot have: {first['msg']}"
+        raise ModelError(
+            f"{found.directory} has {what}",
+            where=str(found.directory / "config.json"),
+            hint="put another value there and, for the search, in generation_config.json",
+        ) from None
 
 
 def _model(found: MarianModel) -> dict[str, Any]:
@@ -242,7 +253,13 @@ def _compared(loaded: LoadedModel, directory: Path) -> Agreement | None:
     except UsageError:
         return None
     lines = made_up_lines(loaded)
-    lines = [line for line, pieces in zip(lines, engine.encode(lines), strict=True) if "<unk>" not in pieces]
+    lines = [line for line, pieces in zip(lines, engine.encode(lines), strict=True) if engine.unknown not in pieces]
+    if not lines:
+        raise ModelError(
+            "no line can be spelt in pieces of vocab.json, so nothing can be compared",
+            where=str(directory / "vocab.json"),
+            hint=marian.FETCH_AGAIN,
+        )
     return verify(loaded, engine, lines, is_reduced=False)
 
 

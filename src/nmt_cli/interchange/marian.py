@@ -22,6 +22,7 @@ from nmt_cli.model.positions import sinusoids
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FETCH_AGAIN = "fetch the directory again, all its files"
+_ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
 _OLD_WEIGHTS, _WEIGHTS = "pytorch_model.bin", "model.safetensors"
 _TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
@@ -138,6 +139,12 @@ def _check(settings: Settings, directory: Path) -> None:
                 hint="use it with transformers; OPUS-MT's own models are read",
             )
     ids = (settings.pad_token_id, settings.eos_token_id, settings.decoder_start_token_id)
+    if settings.eos_token_id in (settings.pad_token_id, settings.decoder_start_token_id):
+        raise ModelError(
+            f"{directory} ends sentences with the piece that it begins or pads them with, {settings.eos_token_id}",
+            where=str(directory / "config.json"),
+            hint="use it with transformers; OPUS-MT's own models are read",
+        )
     if not all(0 <= number < settings.target_rows for number in ids):
         raise ModelError(
             f"config.json has special ids {ids} in a vocabulary of {settings.target_rows:,}",
@@ -169,7 +176,9 @@ def _weights(directory: Path) -> dict[str, Tensor]:
         tensors = _read_old(directory / _OLD_WEIGHTS)
     else:
         raise ModelError(
-            f"{directory} has no weights: neither {_WEIGHTS} nor {_OLD_WEIGHTS}", where=str(directory), hint=FETCH_AGAIN
+            f"{directory} has no weights: neither {_WEIGHTS} nor {_OLD_WEIGHTS}",
+            where=str(directory),
+            hint=_ONE_FILE if any(directory.glob("*.index.json")) else FETCH_AGAIN,
         )
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
@@ -219,6 +228,12 @@ def _check_weights(weights: dict[str, Tensor], settings: Settings, *, where: str
         found = [weights.pop(name) for name in others if name in weights]
         if original not in weights and found:
             weights[original] = found[0]
+        if any(not torch.equal(weights[original], other) for other in found):
+            raise ModelError(
+                f"the tensor {original} has copies that are other ones, and config.json says that they are one",
+                where=where,
+                hint=FETCH_AGAIN,
+            )
     if not is_shared:
         weights.pop(shared, None)
     weights.setdefault("final_logits_bias", torch.zeros(1, settings.target_rows))
@@ -267,6 +282,9 @@ def _bytes(file: Path) -> bytes:
         return file.read_bytes()
     except FileNotFoundError:
         raise ModelError(f"{file.name} is missing", where=str(file), hint=FETCH_AGAIN) from None
+    except OSError as problem:
+        message = f"{file.name} cannot be read: {problem.strerror}"
+        raise ModelError(message, where=str(file), hint=FETCH_AGAIN) from None
 
 
 def _optional_json(file: Path) -> dict[str, Any]:

@@ -65,12 +65,11 @@ class CrossAttention(nn.Module):
         out: Tensor = self.output(mixed.flatten(1))
         return out
 
-    def start(self, memory: Tensor, source: Packed) -> LayerCache:
-        """A cache with this layer's keys and values of memory [M, D], laid out by sentence."""
-        k, v = self.keys_values(memory)
-        return LayerCache(
-            to_rectangle(k, source).transpose(1, 2).contiguous(), to_rectangle(v, source).transpose(1, 2).contiguous()
-        )
+    def start(self, memory: Tensor, source: Packed, *, slots: int) -> LayerCache:
+        """A cache with keys and values of memory [M, D], each sentence's in `slots` places, zeros in those too many."""
+        rectangles = (to_rectangle(x, source).transpose(1, 2) for x in self.keys_values(memory))
+        k, v = (F.pad(x, (0, 0, 0, slots - source.max_len)).contiguous() for x in rectangles)
+        return LayerCache(k, v)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys [M, H, K] and values [M, H, V] of memory [M, D]."""

@@ -10,20 +10,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from nmt_cli.model.layers import FeedForward
 from nmt_cli.model.transformer import Transformer
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b as `nn.Linear` computes it, with W laid out for oneDNN."""
+    """x W^T + b as `nn.Linear` computes it, with W laid out for oneDNN; with `is_relu` what is positive of it."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, is_relu: bool) -> None:
         super().__init__()
+        self._activation = "relu" if is_relu else "none"
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
         self._bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         """x [N, in] to [N, out]."""
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, self._activation, [], "")
         return out
 
 
@@ -35,14 +37,22 @@ def pack_matrices(model: Transformer) -> bool:
     if model.output_weight.device.type != "cpu" or not can_pack(model.output_weight.dtype):
         return False
     with torch.inference_mode():
-        for module in list(model.modules()):
-            for name, child in list(module.named_children()):
-                if isinstance(child, nn.Linear):
-                    setattr(module, name, PackedLinear(child.weight, child.bias))
-        bias = model.output_bias
+        for parent, name, child in _children(model):
+            if isinstance(child, FeedForward) and child.activation == "relu":
+                inner = PackedLinear(child.inner.weight, child.inner.bias, is_relu=True)
+                setattr(parent, name, nn.Sequential(inner, child.outer))
+        for parent, name, child in _children(model):
+            if isinstance(child, nn.Linear):
+                setattr(parent, name, PackedLinear(child.weight, child.bias, is_relu=False))
         vocab = model.target_vocab
-        model.packed_output = PackedLinear(model.output_weight[:vocab], None if bias is None else bias[:vocab])
+        bias = None if model.output_bias is None else model.output_bias[:vocab]
+        model.packed_output = PackedLinear(model.output_weight[:vocab], bias, is_relu=False)
     return True
+
+
+def _children(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
+    """All modules in a model, with what they are in and their name there."""
+    return [(parent, name, child) for parent in model.modules() for name, child in parent.named_children()]
 
 
 def can_pack(dtype: torch.dtype) -> bool:
@@ -51,7 +61,7 @@ def can_pack(dtype: torch.dtype) -> bool:
         return False
     try:
         with torch.inference_mode():
-            PackedLinear(torch.zeros(8, 8, dtype=dtype), None)(torch.zeros(1, 8, dtype=dtype))
+            PackedLinear(torch.zeros(8, 8, dtype=dtype), None, is_relu=True)(torch.zeros(1, 8, dtype=dtype))
     except (AttributeError, RuntimeError):
         return False
     return True

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt_cli.model.cache import DecoderCache
+from nmt_cli.model.cache import DecoderCache, grain_of, rounded
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
 from nmt_cli.model.positions import Positions
-from nmt_cli.model.stepping import bias_of, step_layer
+from nmt_cli.model.stepping import step_layer
 from nmt_cli.recipe.schema import ModelConfig
 
 
@@ -102,25 +102,27 @@ class Transformer(nn.Module):
 
     def start(self, memory: Tensor, source: Packed) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
+        grain = grain_of(memory)
+        slots = rounded(source.max_len, grain)
         layers = [
-            layer.cross_attention.start(memory, source)  # type: ignore[operator, union-attr]  # a list of Modules
+            layer.cross_attention.start(memory, source, slots=slots)  # type: ignore[operator, union-attr]  # Modules
             for layer in self.decoder
         ]
-        mask = None if source.is_rectangular else source.keep_mask[:, None, None, :]
-        return DecoderCache(layers, mask, source.num_sentences)
+        bias = None
+        if slots > source.max_len or not source.is_rectangular:
+            bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf)
+            bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
+        return DecoderCache(layers, bias, source.num_sentences, grain)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] a row; R is a multiple of the cache's sentences."""
         positions = torch.full_like(ids, cache.step)
-        first_slot = cache.num_slots
-        past = bias_of(cache.open(len(ids)), self.output_weight.dtype)
-        source_bias = bias_of(cache.source_mask, self.output_weight.dtype)
+        slots, past = cache.open(len(ids), like=self.output_weight)
         x: Tensor = self.target_embedding(ids, positions)
         for layer, kept in zip(self.decoder, cache.layers, strict=True):
             assert isinstance(layer, DecoderLayer)
-            x = step_layer(
-                layer, x, kept, positions=positions, first_slot=first_slot, past=past, source_bias=source_bias
-            )
+            bias = cache.source_bias
+            x = step_layer(layer, x, kept, positions=positions, slots=slots, past=past, source_bias=bias)
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 

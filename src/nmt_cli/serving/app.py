@@ -11,13 +11,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt_cli import __version__
 from nmt_cli.errors import NmtError
-from nmt_cli.serving import deepl, documentation, libretranslate, metrics, own
+from nmt_cli.serving import deepl, documentation, libretranslate, metrics, own, words
 from nmt_cli.serving.refusals import Refused, busy
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.translation import ClientGone
@@ -43,7 +44,7 @@ def build(service: Service, *, origins: Sequence[str]) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for dialect in (own, libretranslate, deepl):
+    for dialect in (own, words, libretranslate, deepl):
         app.include_router(dialect.routes(service))
     _add_operations(app, service)
     _add_pages(app)
@@ -52,7 +53,7 @@ def build(service: Service, *, origins: Sequence[str]) -> FastAPI:
     app.add_exception_handler(ClientGone, _answer_nobody)
     app.add_exception_handler(Exception, _confess)
     if origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+        app.add_middleware(Visitors, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Doorkeeper, service=service)
     return app
 
@@ -67,7 +68,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
         is_ready = service.models.are_ready
         return JSONResponse({"status": "ready" if is_ready else "not ready"}, status_code=200 if is_ready else 503)
 
-    @app.get("/metrics", tags=["operations"], summary="Counters for Prometheus")
+    @app.get("/metrics", response_class=PlainTextResponse, tags=["operations"], summary="Counters for Prometheus")
     async def counters() -> Response:
         return Response(service.metrics.render(), media_type=metrics.CONTENT_TYPE)
 
@@ -85,6 +86,21 @@ def _add_pages(app: FastAPI) -> None:
         return HTMLResponse(documentation.page(app), headers=headers)
 
 
+class Visitors(CORSMiddleware):
+    """Pages of other sites: those that are named may call; the others are refused in the API's own form."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a browser that asks whether a page may call, or let the application answer."""
+        headers = Headers(scope=scope)
+        is_question = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        if not is_question or self.preflight_response(headers).status_code == 200:
+            await super().__call__(scope, receive, send)
+            return
+        hint = "nmt serve --cors names the sites whose pages may"
+        refused = Refused("a page of that site may not call the server", hint=hint, status=403, code="wrong_origin")
+        await _form(refused, path=scope["path"])(scope, receive, send)
+
+
 class Doorkeeper:
     """Counts, times and logs requests, and lets in no more than are allowed at once; no text, no query, no address."""
 
@@ -100,6 +116,10 @@ class Doorkeeper:
             return
         started = time.perf_counter()
         status = _CLIENT_GONE
+        method = scope["method"]
+        if method == "HEAD":
+            # The answer is GET's; uvicorn leaves its body out.
+            scope = {**scope, "method": "GET"}
 
         async def send_and_look(message: Message) -> None:
             nonlocal status
@@ -120,9 +140,9 @@ class Doorkeeper:
             raise
         finally:
             self._num_inside -= 1
-            self._record(scope, status, time.perf_counter() - started)
+            self._record(scope, method, status, time.perf_counter() - started)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         found = self._service.metrics
         # The pattern, not the path: a path may hold anything.
         endpoint = getattr(scope.get("route"), "path", "other")
@@ -132,7 +152,7 @@ class Doorkeeper:
         event = {
             "event": "request",
             "time": round(time.time(), 3),
-            "method": scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 10 else "other",
+            "method": method if method.isalpha() and len(method) < 10 else "other",
             "endpoint": endpoint,
             "status": status,
             "milliseconds": round(1000 * seconds, 1),

@@ -2,6 +2,9 @@
 
 A batch begins with the sentence that has waited longest and is filled with those nearest to it in length, so that
 nobody starves and little is padded. What a sentence's translation is does not depend on its batch.
+
+A worker that is free waits a little for the batch to fill: clients that were just answered ask again, but only once the
+server has written the answers and read the questions. Without that wait they would be two halves that take turns.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from nmt_cli.serving.refusals import busy
 
 # How much a new measurement counts in the mean rate that Retry-After is reckoned from.
 _NEW_SHARE = 0.2
+# Of the time that the last batch took: so much may a free worker lose by waiting. A sentence costs a tenth more in a
+# batch of half the size (docs/LOG.md).
+_WAITING_SHARE = 1 / 8
 
 
 @dataclass(eq=False, slots=True)
@@ -52,19 +58,25 @@ class Batcher:
         self._queue: list[Sentence] = []
         self._arrived = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._seconds_per_sentence = 0.05
+        self._seconds_per_sentence = 0.0
+        self._last_seconds = 0.0
 
     def submit(self, sentences: Sequence[Sentence]) -> None:
         """Queue the sentences, all or none; Refused where there is no room for them."""
         self._drop_unwanted()
         if len(self._queue) + len(sentences) > self._max_sentences:
-            seconds = max(1, min(60, math.ceil(len(self._queue) * self._seconds_per_sentence)))
+            seconds = max(1, min(60, math.ceil(self.queued_seconds)))
             raise busy(f"{len(self._queue):,} sentences are waiting already", retry_after_seconds=seconds)
         now = asyncio.get_running_loop().time()
         for sentence in sentences:
             sentence.queued = now
         self._queue += sentences
         self._changed()
+
+    @property
+    def queued_seconds(self) -> float:
+        """How long one worker takes for all that wait; 0 as long as no batch was full."""
+        return sum(one.is_wanted for one in self._queue) * self._seconds_per_sentence
 
     def give_back(self, batch: Sequence[Sentence]) -> None:
         """Put a batch whose worker was lost at the head of the queue; each of its sentences then goes alone."""
@@ -74,12 +86,17 @@ class Batcher:
         self._changed()
 
     def done(self, batch: Sequence[Sentence], *, seconds: float) -> None:
-        """Learn from a batch how long sentences take."""
-        each = seconds / len(batch)
-        self._seconds_per_sentence += _NEW_SHARE * (each - self._seconds_per_sentence)
+        """Learn from a batch how long sentences and batches take."""
+        self._last_seconds = seconds
+        if self._is_full(batch):  # in smaller ones they take longer than they will when many wait
+            each = seconds / len(batch)
+            share = _NEW_SHARE if self._seconds_per_sentence else 1.0
+            self._seconds_per_sentence += share * (each - self._seconds_per_sentence)
 
     async def take(self) -> list[Sentence]:
-        """The next batch: once there is a full one, or the oldest sentence has waited long enough."""
+        """The next batch: once there is a full one, or others have been waited for long enough."""
+        loop = asyncio.get_running_loop()
+        free = loop.time()
         async with self._turn:
             while True:
                 self._arrived.clear()
@@ -89,7 +106,8 @@ class Batcher:
                     continue
                 batch = self._cut()
                 oldest = self._queue[0]
-                remaining = oldest.queued + self._max_wait - asyncio.get_running_loop().time()
+                wait = min(self._max_wait, _WAITING_SHARE * self._last_seconds)
+                remaining = max(free, oldest.queued) + wait - loop.time()
                 if remaining <= 0 or oldest.num_losses or self._is_full(batch):
                     return self._remove(batch)
                 with suppress(asyncio.TimeoutError):

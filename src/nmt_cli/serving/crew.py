@@ -98,16 +98,27 @@ class _Post:
             if self.worker is None:
                 await self._replace()
                 continue
-            self._is_idle = True
-            batch = await self._crew._batcher.take()
-            self._is_idle = False
+            batch: list[Sentence] = []
             try:
+                self._is_idle = True
+                batch = await self._crew._batcher.take()
+                self._is_idle = False
                 await self._do(batch, self.worker)
             except WorkerLost as problem:
                 logger.error("a worker of %s was lost: %s; it is replaced", self._crew._batcher.name, problem)
-                await self.worker.close()
-                self.worker = None
+                await self._dismiss(self.worker)
                 self._after_loss(batch)
+            except Exception:
+                logger.exception("a mistake with a batch of %s; its worker is replaced", self._crew._batcher.name)
+                hint = "leave the text out; the server's log says more"
+                _fail(batch, NmtError("the server made a mistake with this text", hint=hint))
+                # What it has said or will say may be of another batch.
+                self.worker.kill()
+                await self._dismiss(self.worker)
+
+    async def _dismiss(self, worker: WorkerProcess) -> None:
+        await worker.close()
+        self.worker = None
 
     async def _do(self, batch: Sequence[Sentence], worker: WorkerProcess) -> None:
         loop, metrics, name = asyncio.get_running_loop(), self._crew._metrics, self._crew._batcher.name

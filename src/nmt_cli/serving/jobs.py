@@ -40,18 +40,27 @@ class Attend:
     target: str
 
 
-Job = Search | Attend
+@dataclass(frozen=True, slots=True)
+class Vary:
+    """At most `number` translations of a sentence that begin with `prefix` and differ in the next word."""
+
+    prefix: str
+    number: int
+
+
+Job = Search | Attend | Vary
+_KINDS: dict[str, type[Search] | type[Attend] | type[Vary]] = {"search": Search, "attend": Attend, "vary": Vary}
 
 
 def job_fields(job: Job) -> dict[str, Any]:
     """The job as JSON takes it."""
-    return {"kind": "search" if isinstance(job, Search) else "attend", **asdict(job)}
+    return {"kind": next(name for name, kind in _KINDS.items() if isinstance(job, kind)), **asdict(job)}
 
 
 def job_of(fields: Mapping[str, Any]) -> Job:
     """The job of `job_fields`."""
     values = {name: value for name, value in fields.items() if name != "kind"}
-    return Search(**values) if fields["kind"] == "search" else Attend(**values)
+    return _KINDS[fields["kind"]](**values)
 
 
 def frame(message: Mapping[str, Any]) -> bytes:

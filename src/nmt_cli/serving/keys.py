@@ -12,16 +12,23 @@ from pathlib import Path
 from nmt_cli.errors import DataError
 from nmt_cli.serving.refusals import Refused
 
-_FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE, for example: alice 3f9a27c1e0b84d52 60"
+_FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
+_OPERATOR = "operator"
 _SHORTEST = 8
 
 
 class Client:
-    """The owner of a key: a name for the log, a bucket of requests that refills evenly, and characters translated."""
+    """The owner of a key: a name for the log, a bucket of requests that refills evenly, and characters translated.
 
-    def __init__(self, name: str, digest: bytes, *, per_minute: float, clock: Callable[[], float]) -> None:
+    An operator may also have models loaded again.
+    """
+
+    def __init__(
+        self, name: str, digest: bytes, *, per_minute: float, clock: Callable[[], float], is_operator: bool
+    ) -> None:
         self.name = name
         self.digest = digest
+        self.is_operator = is_operator
         self.characters = 0
         self._per_minute = per_minute
         self._clock = clock
@@ -53,7 +60,7 @@ class Keys:
 
     def __init__(self, clients: Sequence[Client]) -> None:
         self._clients = clients
-        self.anonymous = Client("anonymous", b"", per_minute=math.inf, clock=time.monotonic)
+        self.anonymous = Client("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
 
     @property
     def are_required(self) -> bool:
@@ -88,10 +95,11 @@ def _clients(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) ->
         words = line.partition("#")[0].split()
         if not words:
             continue
-        rate = _rate(words[2]) if len(words) == 3 else None
+        is_operator = words[3:] == [_OPERATOR]
+        rate = _rate(words[2]) if len(words) == 3 + is_operator else None
         if rate is None:
             raise DataError(f"line {number} is not a key", where=f"{path}:{number}", hint=f"write {_FORMAT}")
-        name, key, _ = words
+        name, key = words[:2]
         if len(key) < _SHORTEST:
             hint = "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
             raise DataError(
@@ -100,7 +108,7 @@ def _clients(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) ->
         if _digest(key) in seen:
             raise DataError(f"the key of {name} is there twice", where=f"{path}:{number}", hint="a key has one owner")
         seen.add(_digest(key))
-        yield Client(name, _digest(key), per_minute=rate, clock=clock)
+        yield Client(name, _digest(key), per_minute=rate, clock=clock, is_operator=is_operator)
 
 
 def _rate(word: str) -> float | None:

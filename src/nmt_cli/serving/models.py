@@ -77,6 +77,11 @@ class ServedModel:
         self._read(directory)
         logger.info("%s: %s is loaded in its place", self.name, directory)
 
+    @property
+    def wait_seconds(self) -> float:
+        """How long what waits already will keep the workers."""
+        return self.batcher.queued_seconds / max(1, self.crew.num_ready)
+
     def counter(self) -> Counter:
         """A counter of source pieces, for one request."""
         return Counter(self._tokenizer, self._longest)
@@ -131,6 +136,7 @@ class Models:
                 )
             self._by_pair[model.pair] = model
         self.detector = Detector(tuple(self.sources))
+        self._swapping = asyncio.Lock()
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._by_pair.values())
@@ -181,9 +187,13 @@ class Models:
         )
 
     async def swap(self) -> list[NmtError]:
-        """Load all of them again, each on its own; what went wrong."""
-        outcomes = await asyncio.gather(*(model.swap() for model in self._by_pair.values()), return_exceptions=True)
+        """Load all of them again, each on its own, one swap after another; what went wrong."""
+        logger.info("loading the models again")
+        async with self._swapping:
+            outcomes = await asyncio.gather(*(model.swap() for model in self._by_pair.values()), return_exceptions=True)
         problems = [outcome for outcome in outcomes if isinstance(outcome, NmtError)]
+        for problem in problems:
+            logger.error("the old model stays: %s; %s", problem.message, problem.hint)
         for outcome in outcomes:
             if isinstance(outcome, BaseException) and not isinstance(outcome, NmtError):
                 raise outcome

@@ -75,26 +75,6 @@ class TranslateAnswer(BaseModel):
     translations: list[TextAnswer]
 
 
-class AttentionRequest(BaseModel):
-    """A sentence and its translation."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    text: str
-    translation: str
-    source: str | None = None
-    target: str | None = None
-
-
-class AttentionAnswer(BaseModel):
-    """What each target word looked at: weights by layer, head, row (target) and column (source); rows sum to 1."""
-
-    part: Literal["cross"]
-    rows: list[str]
-    columns: list[str]
-    weights: list[list[list[list[float]]]]
-
-
 class Problem(BaseModel):
     """Why a request was refused, and what to do."""
 
@@ -110,17 +90,34 @@ class ErrorAnswer(BaseModel):
     error: Problem
 
 
-_ERRORS = errors_of(ErrorAnswer, 400, 401, 403, 408, 413, 429, 503)
+_LINES = "application/x-ndjson"
+# What every path of this API that takes text may refuse with.
+ERRORS = errors_of(ErrorAnswer, 400, 401, 403, 408, 413, 429, 503)
 
 
 def routes(service: Service) -> APIRouter:
     """The paths of our own."""
     router = APIRouter(prefix="/v1", tags=["nmt"])
     _add_translate(router, service)
-    _add_attention(router, service)
 
     @router.get("/models", summary="The models and the limits")
     async def models() -> JSONResponse:
+        return JSONResponse(_about(service))
+
+    @router.post(
+        "/reload",
+        responses=errors_of(ErrorAnswer, 401, 403, 409, 429, 503),
+        summary="Load all models again from where they lie; asks for an operator's key",
+    )
+    async def reload(request: Request) -> JSONResponse:
+        client = service.client(request, None, missing_status=401)
+        if not client.is_operator:
+            hint = "give a key that --api-key-file marks with the word operator"
+            raise Refused("this takes an operator's key", hint=hint, status=403, code="no_operator")
+        client.spend(1)
+        for problem in await service.models.swap():
+            message = f"the old model stays: {problem.message}"
+            raise Refused(message, hint=problem.hint, where=problem.where, status=409, code="not_loaded")
         return JSONResponse(_about(service))
 
     return router
@@ -129,7 +126,7 @@ def routes(service: Service) -> APIRouter:
 def _add_translate(router: APIRouter, service: Service) -> None:
     @router.post(
         "/translate",
-        responses={200: {"model": TranslateAnswer}, **_ERRORS},
+        responses={200: {"model": TranslateAnswer, "content": {_LINES: {}}}, **ERRORS},
         openapi_extra=body_of(TranslateRequest, forms=False),
         summary="Translate texts",
     )
@@ -156,31 +153,13 @@ def _add_translate(router: APIRouter, service: Service) -> None:
             lines = _lines(service, texts, route.model, search, request, by_sentence=by_sentence)
             # The first line comes before the status is sent, so that a full queue is a 503.
             first = await anext(lines, b"")
-            return StreamingResponse(_chain(first, lines), media_type="application/x-ndjson")
+            return StreamingResponse(_chain(first, lines), media_type=_LINES)
         async with watching(request) as gone:
             translated = await service.translation.translate(
                 texts, route.model, search, by_sentence=by_sentence, gone=gone
             )
         header = _header(route.model, route.detected)
         return JSONResponse({**header, "translations": [_text_answer(text, search) for text in translated]})
-
-
-def _add_attention(router: APIRouter, service: Service) -> None:
-    @router.post(
-        "/attention",
-        responses={200: {"model": AttentionAnswer}, **_ERRORS},
-        openapi_extra=body_of(AttentionRequest, forms=False),
-        summary="What the words of a translation looked at",
-    )
-    async def attention(request: Request) -> JSONResponse:
-        fields = await read_fields(request, service.limits)
-        client = service.client(request, None, missing_status=401)
-        asked = parse(AttentionRequest, fields)
-        client.spend(1)
-        route = service.models.route(asked.source, asked.target, text=asked.text)
-        async with watching(request) as gone:
-            found = await service.translation.attend(asked.text, asked.translation, route.model, gone=gone)
-        return JSONResponse(found)
 
 
 def _about(service: Service) -> dict[str, Any]:

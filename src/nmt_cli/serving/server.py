@@ -15,7 +15,7 @@ from pathlib import Path
 
 import uvicorn
 
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import NmtError, UsageError
 from nmt_cli.serving.app import build
 from nmt_cli.serving.keys import Keys
 from nmt_cli.serving.limits import Limits
@@ -119,24 +119,17 @@ def _end(server: uvicorn.Server, loading: asyncio.Future[None]) -> None:
 
 
 class _Swaps:
-    """Loads the models again when asked, one time after another."""
+    """Swaps that a signal began, held until they are done."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[list[NmtError]]] = set()
 
     def begin(self) -> None:
         """Begin to load all models again."""
-        logger.info("loading the models again")
-        task = asyncio.ensure_future(self._swap())
+        task = asyncio.ensure_future(self._models.swap())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _swap(self) -> None:
-        async with self._lock:
-            for problem in await self._models.swap():
-                logger.error("the old model stays: %s; %s", problem.message, problem.hint)
 
 
 def _allow_files(wanted: int) -> None:

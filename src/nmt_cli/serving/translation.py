@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nmt_cli.serving.batcher import Sentence
-from nmt_cli.serving.jobs import Attend, Job, Search
+from nmt_cli.serving.jobs import Attend, Job, Search, Vary
 from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.models import Counter, ServedModel
 from nmt_cli.serving.refusals import busy, invalid, too_large
@@ -143,29 +143,38 @@ class Translation:
             raise invalid("a prefix is of one sentence", hint="send a single sentence", where="prefix")
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
-            model.batcher.submit(everything)
+            self._submit(everything, model)
             for one, group in zip(segmented, waiting, strict=True):
                 await self._wait(group, gone=gone, deadline=deadline)
                 yield TranslatedText(one, [_translated(sentence) for sentence in group])
         finally:
             _abandon(everything)
 
-    async def attend(
-        self, source: str, target: str, model: ServedModel, *, gone: asyncio.Future[None]
+    async def look(
+        self, source: str, job: Attend | Vary, model: ServedModel, *, gone: asyncio.Future[None]
     ) -> dict[str, Any]:
-        """The attention between the words of a sentence and of a translation, as the worker tells it."""
+        """What the worker tells of the words of a single sentence's translation."""
+        target = job.target if isinstance(job, Attend) else job.prefix
         self.check([source, target])
         counter = model.counter()
         if not counter.fits(source) or not counter.fits(target):
-            raise too_large("the sentence is too long to show its attention", hint="send a single sentence")
-        sentence = _sentence(source.strip(), counter, Attend(target.strip()))
+            raise too_large("the sentence is too long to look into", hint="send a single sentence")
+        sentence = _sentence(source.strip(), counter, job)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
-            model.batcher.submit([sentence])
+            self._submit([sentence], model)
             await self._wait([sentence], gone=gone, deadline=deadline)
             return sentence.result.result()
         finally:
             _abandon([sentence])
+
+    def _submit(self, sentences: Sequence[Sentence], model: ServedModel) -> None:
+        """Queue the sentences; Refused where they could not be done in time, which is better told now than then."""
+        behind, allowed = model.wait_seconds, self.limits.timeout_seconds
+        if behind > allowed:
+            message = f"the server is {behind:.0f} s behind, and a request may take {allowed:g} s"
+            raise busy(message, retry_after_seconds=min(60, max(1, int(behind / 2))))
+        model.batcher.submit(sentences)
 
     async def _wait(self, group: Sequence[Sentence], *, gone: asyncio.Future[None], deadline: float) -> None:
         """Wait until all are done; the first error among them is raised."""

@@ -14,14 +14,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, assert_never
 
 from nmt_cli import console
 from nmt_cli.errors import NmtError
-from nmt_cli.serving.jobs import Attend, Engine, Job, Search, frame, job_of
+from nmt_cli.serving.jobs import Attend, Engine, Job, Search, Vary, frame, job_of
 
 if TYPE_CHECKING:
-    from nmt_cli.decoding.attention_maps import AttentionMaps
+    import torch
+
+    from nmt_cli.bundle.directory import LoadedModel
+    from nmt_cli.decoding.translator import Translation
 
 
 def main() -> None:
@@ -55,21 +58,27 @@ class Model:
     def __init__(self, directory: Path, engine: Engine) -> None:
         import torch
 
+        from nmt_cli.decoding.opening import open_engine
         from nmt_cli.decoding.translator import Translator
 
         torch.set_num_threads(engine.threads)
-        self._translator = Translator.from_pretrained(
-            directory, engine=engine.name, device=engine.device, precision=engine.precision
-        )
+        self._engine = open_engine([directory], engine=engine.name, device=engine.device, precision=engine.precision)
+        self._translator = Translator(self._engine)
         self._directory = directory
-        self._attention: AttentionMaps | None = None
+        self._open: LoadedModel | None = None
         self._translator.translate(["."])  # the first translation is slow
 
     def answer(self, lines: Sequence[str], job: Job) -> list[dict[str, Any]]:
         """One answer for each line, as JSON takes it."""
-        if isinstance(job, Attend):
-            return [self._attend(line, job.target) for line in lines]
-        return self._search(lines, job)
+        match job:
+            case Search():
+                return self._search(lines, job)
+            case Attend():
+                return [self._attend(line, job.target) for line in lines]
+            case Vary():
+                return [self._vary(line, job) for line in lines]
+            case other:
+                assert_never(other)
 
     def _search(self, lines: Sequence[str], job: Search) -> list[dict[str, Any]]:
         # The batch was cut by whoever sent it.
@@ -89,9 +98,36 @@ class Model:
     def _attend(self, source: str, target: str) -> dict[str, Any]:
         from nmt_cli.decoding.attention_maps import AttentionMaps
 
-        if self._attention is None:
-            self._attention = AttentionMaps.from_pretrained(self._directory)
-        return self._attention.cross_words(source, target).as_json()
+        loaded, device = self._opened()
+        return AttentionMaps(loaded, device=device).cross_words(source, target).as_json()
+
+    def _vary(self, source: str, job: Vary) -> dict[str, Any]:
+        from nmt_cli.decoding.next_words import next_beginnings
+        from nmt_cli.decoding.other_words import by_next_word
+
+        loaded, device = self._opened()
+        begun = " ".join(job.prefix.split())
+        beginnings = next_beginnings(loaded, source, begun, number=job.number, device=device)
+        prefixes = [f"{begun} {one}".strip() for one in beginnings]
+        found = self._translator.translate([source] * len(prefixes), prefixes=prefixes)
+        return {"words": [{"word": word, **_plain(one)} for word, one in by_next_word(found, begun).items()]}
+
+    def _opened(self) -> tuple[LoadedModel, torch.device]:
+        """The model that translates; where CTranslate2 does, a second one, read when it is first asked for."""
+        import torch
+
+        from nmt_cli.bundle.directory import load
+        from nmt_cli.decoding.torch_engine import TorchEngine
+
+        if isinstance(self._engine, TorchEngine):
+            return self._engine.loaded[0], torch.device(self._engine.device)
+        if self._open is None:
+            self._open = load(self._directory, device=torch.device("cpu"), dtype=torch.float32)
+        return self._open, torch.device("cpu")
+
+
+def _plain(translation: Translation) -> dict[str, Any]:
+    return {"text": translation.text, "score": translation.score, "log_prob": translation.log_prob}
 
 
 def problem_fields(problem: NmtError) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 from nmt_cli.dataset.batch import Batch
 from nmt_cli.training.compiling import is_out_of_memory
 
-_WARM_UPS = 3
 _log = logging.getLogger(__name__)
 
 Step = Callable[[Batch, Tensor], Tensor]
@@ -85,46 +83,3 @@ class RecordedSteps:
         recorded.divisor.fill_(divisor)
         recorded.replay()
         return recorded.losses.clone()
-
-
-class CudaGraphs:
-    """Records on one GPU; all graphs share one pool of memory, since none needs what another has left there."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
-        self._is_warm = False
-
-    def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
-        """A graph of what the function does; the first, after some runs in which libraries set themselves up.
-
-        Later ones use the same libraries on the same stream, and memory beside the pool may be scarce by then.
-        """
-        graph = torch.cuda.CUDAGraph()
-        present = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(present)
-        with torch.cuda.stream(self._stream):
-            for _ in range(0 if self._is_warm else _WARM_UPS):
-                function()
-            self._is_warm = True
-            try:
-                # Other threads, of the loader and of NCCL, may call what a recording thread must not.
-                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                    function()
-            except RuntimeError:
-                self._clear_up()
-                raise
-        present.wait_stream(self._stream)
-        return graph.replay
-
-    def _clear_up(self) -> None:
-        """Take torch's allocator and its generator out of a recording that failed: they still believe in it.
-
-        The pool would keep its memory, and the allocator all that another stream has used since.
-        """
-        index = torch.cuda.current_device() if self._device.index is None else self._device.index
-        with suppress(RuntimeError):  # where the recording came to its end, and what failed came later
-            torch._C._cuda_endAllocateToPool(index, self._pool)
-            torch._C._cuda_releasePool(index, self._pool)
-        torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(self._device))

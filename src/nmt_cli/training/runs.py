@@ -10,7 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nmt_cli import files
+from nmt_cli.bundle.config import load_config
 from nmt_cli.bundle.kinds import RUN_FILE, kind_of
 from nmt_cli.bundle.manifest import MANIFEST
 from nmt_cli.bundle.run import CHECKPOINTS, FoundTokens, InitialModel, Run, RunRecord, open_run
@@ -34,6 +37,9 @@ _FREE = (
     *(("training", key) for key in ("max_tokens_per_device", "compile")),  # the same updates, other dropout masks
     ("training", "precision"),  # checked against what the checkpoints were trained in
 )
+
+# Pairs whose lengths are read at once.
+_BLOCK_PAIRS = 1 << 20
 
 
 def open_or_begin(
@@ -70,7 +76,7 @@ def open_or_begin(
         shutil.copyfile(data.source_tokenizer_file, temporary / "source.spm")
         shutil.copyfile(data.target_tokenizer_file, temporary / "target.spm")
         (temporary / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
-        (temporary / RUN_FILE).write_text(_as_json(_record(data, command, initial)), encoding="utf-8")
+        (temporary / RUN_FILE).write_text(_as_json(_record(data, recipe, command, initial)), encoding="utf-8")
     return open_run(directory)
 
 
@@ -174,7 +180,7 @@ def _binding(recipe: Recipe) -> dict[tuple[str, ...], Any]:
     return {path: value for path, value in leaves.items() if not any(path[: len(key)] == key for key in free)}
 
 
-def _record(data: PreparedData, command: Sequence[str], initial: InitialModel | None) -> RunRecord:
+def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial: InitialModel | None) -> RunRecord:
     manifest = data.manifest
     return RunRecord.model_validate(
         {
@@ -187,6 +193,7 @@ def _record(data: PreparedData, command: Sequence[str], initial: InitialModel | 
             "command": list(command),
             "started": _now(),
             "init_from": initial,
+            "longest_source": _longest_source(data, initial, max_positions=recipe.model.max_positions),
             "data_summary": {
                 "fingerprint": manifest.fingerprint,
                 "splits": {name: counts.model_dump() for name, counts in manifest.splits.items()},
@@ -195,6 +202,23 @@ def _record(data: PreparedData, command: Sequence[str], initial: InitialModel | 
             },
         }
     )
+
+
+def _longest_source(data: PreparedData, initial: InitialModel | None, *, max_positions: int) -> int | None:
+    """Pieces, EOS not counted, of the longest source sentence in training, of the initial model's training too.
+
+    Pairs that the model cannot take do not count. None where the initial model does not tell.
+    """
+    pairs, longest = data.split("train"), 0
+    for start in range(0, len(pairs), _BLOCK_PAIRS):
+        stop = min(start + _BLOCK_PAIRS, len(pairs)) + 1
+        source, target = (np.diff(side.read_offsets(start, stop)) for side in (pairs.src, pairs.tgt))
+        taken = source[np.maximum(source, target) <= max_positions]
+        longest = max(longest, int(taken.max(initial=1)) - 1)
+    if initial is None:
+        return longest or None
+    before = load_config(Path(initial.path)).longest_source
+    return None if before is None else max(before, longest)
 
 
 def _fingerprints(data: PreparedData) -> dict[str, str]:

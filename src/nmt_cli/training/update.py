@@ -14,11 +14,12 @@ from torch import Tensor
 from nmt_cli.dataset.batch import Batch
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
+from nmt_cli.model.recording import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.compiling import compiling, is_out_of_memory, reason_not_to_compile
 from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.graphs import CudaGraphs, RecordedSteps
+from nmt_cli.training.graphs import RecordedSteps
 from nmt_cli.training.loss import Loss
 from nmt_cli.training.objective import CompiledObjective, Objective, PlainObjective
 from nmt_cli.training.optimizers import build_optimizer

@@ -1,0 +1,38 @@
+"""The best continuations of a step, and which sentences leave a search."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nmt_cli.decoding.largest import best_continuations
+from nmt_cli.decoding.leaving import who_leaves
+
+
+@pytest.mark.parametrize("vocabulary", [9, 1000, 2048])
+@pytest.mark.parametrize("width", [1, 3])
+def test_continuations_are_the_first_of_a_stable_sort(vocabulary: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(vocabulary + width)
+    # Rounded so coarsely that most values come many times; some are -inf, and one is +0.0.
+    log_probs = (torch.randn(7 * width, vocabulary, generator=generator) * 2).round().sub(5)
+    log_probs[:, :3] = -torch.inf
+    log_probs[0, 4], log_probs[-1] = 0.0, -torch.inf
+    before = -torch.rand(7, width, generator=generator).mul(4).round()
+    count = min(8, width * (vocabulary - 3))
+    totals, places = best_continuations(log_probs, before, count=count)
+    everything = (log_probs.view(7, width, vocabulary) + before[:, :, None]).flatten(1)
+    values, order = everything.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(totals, values[:, :count])
+    assert torch.equal(places, order[:, :count])
+
+
+def test_sentences_leave_by_the_eighth_and_a_multiple_of_eight_stays() -> None:
+    def leaving(done: list[int], of: int) -> tuple[list[int], list[int]] | None:
+        found = who_leaves(torch.tensor([place in done for place in range(of)]))
+        return None if found is None else (found[0].tolist(), found[1].tolist())
+
+    assert leaving([], of=20) is None
+    assert leaving([0], of=20) is None
+    assert leaving([1, 3, 5, 7, 9], of=20) == ([1, 3, 5, 7], [0, 2, 4, 6, *range(8, 20)])
+    assert leaving([1], of=2) == ([1], [0])
+    assert leaving(list(range(20)), of=20) == (list(range(20)), [])

@@ -1,0 +1,93 @@
+"""CTranslate2's search, translation for translation, against a search that is easy to believe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli.bundle import directory
+from nmt_cli.bundle.weights import weights_of
+from nmt_cli.decoding.engine import Details
+from nmt_cli.decoding.opening import open_engine
+from nmt_cli.decoding.search import Source
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.tokenization.tokenizer import EOS
+from tests.bundle import tiny
+from tests.bundle.tiny import tiny_recipe
+from tests.decoding import reference
+
+
+def biased_model(folder: Path, *, specials: float, eos: float) -> Transformer:
+    """A random model, saved as `folder`/model, with these biases of the pieces never generated and of the end."""
+    recipe = tiny_recipe(model={"output_bias": True}, decoding={"beam": 4, "max_extra_tokens": 4})
+    model = tiny.tiny_model(recipe).eval()
+    assert model.output_bias is not None
+    with torch.no_grad():
+        model.output_bias[:EOS] = specials
+        model.output_bias[EOS] = eos
+    spm = tiny.write_spm(folder / "shared.spm")
+    directory.save(
+        folder / "model",
+        config=tiny.tiny_config(recipe, updates=[7]),
+        weights=weights_of(model),
+        source_spm=spm,
+        target_spm=spm,
+        card="",
+        overwrite=False,
+    )
+    return reference.in_float64(model)
+
+
+@pytest.mark.parametrize("eos_bias", [-50.0, 2.0, 4.0])
+def test_what_ctranslate2_finds_is_ours_but_for_ends_beyond_the_beam(tmp_path: Path, eos_bias: float) -> None:
+    """Flat models: what is best is close to what is not, and special pieces are as likely as others."""
+    pytest.importorskip("ctranslate2")
+    exact = biased_model(tmp_path, specials=0.0, eos=eos_bias)
+    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32")
+    rows = reference.random_rows(1, count=12, vocab=300, longest=5)
+    details = Details(piece_log_probs=False, alignment=False)
+    found = engine.search([Source(row) for row in rows], config=engine.decoding, nbest=4, details=details)
+    penalty = reference.gnmt(engine.decoding.length_penalty)
+    for row, ours in zip(rows, found, strict=True):
+        expected = reference.naive_beam_search(
+            exact, row, beam=4, limit=len(row) + 4, penalty=penalty, ending_share=0.5
+        )[:4]
+        assert [tuple(one.ids) for one in ours] == [one.ids for one in expected]
+        for one, other in zip(ours, expected, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_special_pieces_are_not_generated_however_likely(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    exact = biased_model(tmp_path, specials=4.0, eos=2.0)
+    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32")
+    rows = reference.random_rows(1, count=8, vocab=300, longest=5)
+    details = Details(piece_log_probs=False, alignment=False)
+    found = engine.search([Source(row) for row in rows], config=engine.decoding, nbest=2, details=details)
+    for row, ranked in zip(rows, found, strict=True):
+        for one in ranked:
+            assert min(one.ids, default=EOS + 1) > EOS
+            forced = reference.forced_log_prob(exact, row, one.ids, limit=len(row) + 4)
+            assert one.log_prob == pytest.approx(forced, abs=1e-4)
+
+
+def test_no_penalty_is_none(tmp_path: Path) -> None:
+    """CTranslate2 ends a search otherwise where it has no penalty of its own."""
+    pytest.importorskip("ctranslate2")
+    recipe = tiny_recipe(decoding={"beam": 3, "max_extra_tokens": 3, "length_penalty_form": "none"})
+    tiny.save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
+    rows = reference.random_rows(2, count=12, vocab=300, longest=6)
+    details = Details(piece_log_probs=False, alignment=False)
+    both = [
+        engine.search([Source(row) for row in rows], config=engine.decoding, nbest=3, details=details)
+        for engine in (
+            open_engine([tmp_path / "model"], engine=name, device="cpu", precision="fp32")
+            for name in ("torch", "ctranslate2")
+        )
+    ]
+    for ours, theirs in zip(*both, strict=True):
+        assert [one.ids for one in ours] == [one.ids for one in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            assert other.score == other.log_prob == pytest.approx(one.log_prob, abs=1e-4)

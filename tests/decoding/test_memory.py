@@ -1,0 +1,73 @@
+"""Memory of a long translation: what is freed is returned, and a hundred thousand lines take no more than ten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.decoding import torch_engine
+from nmt_cli.decoding.engine import Details
+from nmt_cli.decoding.opening import open_engine
+from nmt_cli.decoding.search import Source
+from tests.bundle.tiny import save_tiny
+from tests.training.tiny import parallel_text
+
+NUM_LINES = 100_000
+
+
+def test_freed_memory_is_returned_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    returned: list[int] = []
+    monkeypatch.setattr(torch_engine, "return_freed_memory", lambda: returned.append(1))
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    engine = open_engine([tmp_path / "model"], engine="torch", device="cpu", precision="fp32")
+    details = Details(piece_log_probs=False, alignment=False)
+    for _ in range(5):
+        engine.search([Source([])] * 4000, config=engine.decoding, nbest=1, details=details)
+    assert len(returned) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_memory_is_flat_over_100_000_lines(trained: Path, tmp_path: Path, engine: str) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    sentences = [source for source, _ in parallel_text(2000, seed=11)]
+    words = [" ".join(sentence.split()[: 1 + number % 9]) for number, sentence in enumerate(sentences)]
+    text, output = tmp_path / "text", tmp_path / "output"
+    text.write_text("".join(f"{words[number % len(words)]} {number % 977}\n" for number in range(NUM_LINES)))
+    options = ["--device", "cpu", "--engine", engine, "--threads", "1", "--beam", "1"]
+    command = [sys.executable, "-m", "nmt_cli", "decode", "-m", str(trained), "-i", str(text), "-o", str(output)]
+    process = subprocess.Popen([*command, *options])
+    samples: list[tuple[int, int]] = []
+    try:
+        while process.poll() is None:
+            samples.append((_lines(tmp_path / "output.partial"), _resident_bytes(process.pid)))
+            time.sleep(0.2)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert _lines(output) == NUM_LINES
+    first, second = (
+        [size for lines, size in samples if start <= lines < start + NUM_LINES // 2] for start in (1, NUM_LINES // 2)
+    )
+    print(f"{engine}: up to {max(first) >> 20} MiB in the first half, {max(second) >> 20} MiB in the second")
+    assert max(second) < 1.1 * max(first)
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):  # it has just ended
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

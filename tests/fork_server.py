@@ -1,0 +1,125 @@
+"""A process that has imported what `nmt` needs, and forks at each request: `python -m tests.fork_server SOCKET`.
+
+The fork takes the place of `python ARGUMENTS`, with the client's folder, environment, stdin, stdout and stderr. It is
+orphaned at once, so that it becomes a child of the client, which has asked the kernel for orphans. The server ends with
+its stdin.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import socket
+import sys
+import threading
+import time
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+_IMPORTED = (
+    "nmt_cli.cli.app",
+    "nmt_cli.decoding.translator",
+    "nmt_cli.preparing.pipeline",
+    "nmt_cli.preparing.progress",
+    "nmt_cli.training.trainer",
+    "rich.markup",
+    "rich.table",
+)
+
+
+def serve(path: str) -> dict[str, Any] | None:
+    """Fork at each request until stdin ends; in a fork, the request. The socket at `path` accepts one client."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        for module in _IMPORTED:
+            import_module(module)
+        gc.freeze()
+        connection, _ = listener.accept()
+    with connection:
+        while connection in select.select([connection, sys.stdin], [], [])[0]:
+            head, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
+            if not head:
+                break
+            request: dict[str, Any] = json.loads(_read(connection, int.from_bytes(head, "little")))
+            between = os.fork()
+            if between == 0:
+                between = os.getpid()
+                process = os.fork()
+                if process:
+                    connection.sendall(process.to_bytes(8, "little"))
+                    os._exit(0)
+                for number, descriptor in enumerate(descriptors):
+                    os.dup2(descriptor, number)
+                os.closerange(3, max(*descriptors, connection.fileno()) + 1)
+                connection.detach()
+                while os.getppid() == between:
+                    time.sleep(0.0005)
+                return request
+            for descriptor in descriptors:
+                os.close(descriptor)
+            os.waitpid(between, 0)
+            connection.sendall(b"f")
+    return None
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    body = b""
+    while len(body) < size:
+        body += connection.recv(size - len(body))
+    return body
+
+
+def run(arguments: list[str], *, folder: str, environment: dict[str, str]) -> None:
+    """What `python ARGUMENTS` does."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False, buffering=1 if os.isatty(1) else -1)
+    sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, errors="backslashreplace")
+    what, *rest = arguments
+    if what == "-m":
+        sys.path.insert(0, folder)
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        sys.path.insert(0, "")
+        sys.argv = ["-c", *rest[1:]]
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), vars(main))
+    else:
+        sys.path.insert(0, str(Path(what).parent))
+        sys.argv = arguments
+        runpy.run_path(what, run_name="__main__")
+
+
+def end(code: int) -> NoReturn:
+    """End as Python does, but without the time that it takes to free what was imported."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = 120
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    request = serve(sys.argv[1])
+    if request is not None:
+        code = 0
+        try:
+            run(request["arguments"], folder=request["folder"], environment=request["environment"])
+        except SystemExit as ending:
+            if not isinstance(ending.code, int | None):
+                raise
+            code = ending.code or 0
+        end(code)
