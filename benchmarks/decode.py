@@ -105,9 +105,12 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
     from nmt_cli import Translator
 
     torch.set_num_threads(arguments.threads)
-    engine, _, precision = arguments.one.partition(":")
+    engine, _, rest = arguments.one.partition(":")
+    precision, _, workers = rest.partition(":")
     if engine == "bare":
         return _measure_bare(arguments, precision)
+    if int(workers or 1) > 1:
+        return _measure_workers(arguments, engine, precision or "auto", int(workers))
     translator = Translator.from_pretrained(
         arguments.model, device=arguments.device, precision=precision or "auto", engine=engine
     )
@@ -136,6 +139,39 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
         "latency_milliseconds": {f"p{share}": round(1000 * _percentile(latencies, share), 1) for share in (50, 90, 99)},
         "peak_memory_megabytes": round(memory / 1e6),
         "peak_gpu_memory_megabytes": round(torch.cuda.max_memory_allocated() / 1e6) if is_gpu else None,
+    }
+
+
+def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str, workers: int) -> dict[str, Any]:
+    """Several workers of one engine, as `nmt decode --workers` has them, which share the threads.
+
+    The text is cut to blocks of at most a thousand lines, of which each worker gets one at least.
+    """
+    from nmt_cli.decoding.blocks import Block, Translating, choose_devices, spread, translating
+
+    settings = {"beam": arguments.beams[0], "batch_tokens": arguments.batch_tokens[0]}
+    settings["max_extra_tokens"] = arguments.max_extra_tokens
+    device = arguments.device
+    one = Translating([Path(arguments.model)], engine, precision, device, arguments.threads, settings, asked={})
+    devices = choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=True)
+    lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
+    size = min(1000, -(-len(lines) // workers))
+    blocks = [Block(start + 1, lines[start : start + size]) for start in range(0, len(lines), size)]
+    seconds, tokens = [], 0
+    with translating(spread(one, devices)) as run:
+        for number in range(arguments.runs + 1):
+            started = time.perf_counter()
+            found = [translation for result in run(blocks) for translation in result.translations]
+            if number:  # in the first one they load their models
+                seconds.append(time.perf_counter() - started)
+            tokens = sum(translation.num_pieces + 1 for translation in found)
+    median = statistics.median(seconds)
+    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    return {
+        "sentences_per_second": round(len(lines) / median, 1),
+        "tokens_per_second": round(tokens / median),
+        "seconds": [round(value, 3) for value in seconds],
+        "peak_memory_megabytes": round(workers * largest / 1e6),  # as if all were as large as the largest
     }
 
 
@@ -231,7 +267,7 @@ def _arguments() -> argparse.Namespace:
         "--engines",
         nargs="*",
         default=["torch:fp32"],
-        help="ENGINE:PRECISION of nmt, or bare:PRECISION for CTranslate2 called directly with the same options",
+        help="ENGINE:PRECISION[:WORKERS] of nmt, or bare:PRECISION for CTranslate2 itself with the same options",
     )
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[8192])
     parser.add_argument("--max-extra-tokens", type=int, help="else the model's own")

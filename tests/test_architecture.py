@@ -30,6 +30,7 @@ FLOORS = {
     "console": 0,
     "files": 0,
     "devices": 0,
+    "workers": 0,
 }
 # Imports between rooms of one floor, which follow from what the importing room does.
 NEIGHBOURS = {
@@ -41,6 +42,7 @@ NEIGHBOURS = {
     "console": {"errors"},
     "files": {"errors"},
     "devices": {"errors"},
+    "workers": {"errors"},
 }
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
 

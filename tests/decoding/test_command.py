@@ -168,8 +168,8 @@ def test_table_has_a_row_for_each_translation_and_no_stray_tabs() -> None:
 
 def test_rates_are_counts_over_seconds() -> None:
     statistics = Statistics("torch in fp32 on cpu")
-    for _ in range(2):
-        statistics.add([Translation("a", -1.0, -1.0, 7)] * 600, seconds=2.0)
+    for started, ended in ((10.0, 12.0), (11.0, 13.0), (11.5, 12.5), (20.0, 21.0)):  # by two workers
+        statistics.add([Translation("a", -1.0, -1.0, 7)] * 300, started=started, ended=ended)
     assert str(statistics) == (
         "1,200 sentences and 8,400 target tokens in 4.00 s: 300.0 sentences/s, 2,100 tokens/s, by torch in fp32 on cpu"
     )

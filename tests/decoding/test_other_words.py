@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nmt_cli.cli.decode import decode
-from nmt_cli.decoding.other_words import best_of_each_word
+from nmt_cli.decoding.next_words import best_of_each_word
 from nmt_cli.decoding.translator import Translation, Translator
 from nmt_cli.errors import DataError, UsageError
 

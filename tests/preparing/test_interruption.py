@@ -74,7 +74,7 @@ def test_a_killed_worker_is_an_error_after_which_the_same_command_continues(
     located = small_corpus(tmp_path)
     expected = contents(run(located, tmp_path / "expected").directory)
     with monkeypatch.context() as patch:
-        patch.setattr("nmt_cli.preparing.workers._START", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+        patch.setattr("nmt_cli.workers._START", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
         with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as caught:
             run(located, tmp_path / "data", num_workers=2)
     assert caught.value.exit_code == 4

@@ -22,11 +22,22 @@ from nmt_cli.bundle.config import Languages
 from nmt_cli.bundle.weights import weights_of
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.serving.jobs import Engine
+from nmt_cli.serving.models import Operation
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.bundle.tiny import tiny_config, tiny_model, tiny_recipe, write_spm
 
 _READY = re.compile(r"ready: http://127\.0\.0\.1:(\d+)")
 _SECONDS = 60
+OPERATION = Operation(
+    engine=Engine("torch", "cpu", "fp32", 1),
+    workers=1,
+    max_batch_tokens=None,
+    max_wait_seconds=0.0,
+    queue=9,
+    batch_timeout_seconds=9.0,
+    split_pieces=128,
+)
 
 
 def save_model(path: Path, source: str, target: str, *, seed: int = 1, overwrite: bool = False) -> Path:

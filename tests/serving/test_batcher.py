@@ -144,9 +144,60 @@ def test_what_waits_is_reckoned_in_seconds_once_a_batch_was_full() -> None:
         for size in (1, 2, 2):
             queue.done([sentence(5) for _ in range(size)], seconds=2.0 * size)
             found.append(queue.queued_seconds)
-        return found
+        # Long sentences take long, which says nothing against short ones.
+        queue.done([sentence(50)], seconds=20.0)
+        return [*found, queue.queued_seconds]
 
-    assert run(test) == [0.0, 12.0, 12.0]
+    assert run(test) == [0.0, 12.0, 12.0, 12.0]
+
+
+def test_what_goes_alone_does_not_wait_for_others() -> None:
+    async def test() -> float:
+        loop = asyncio.get_running_loop()
+        queue = batcher(max_wait=5)
+        queue.done([sentence(5)], seconds=60)
+        queue.submit([sentence(5, Attend("das Meer"))])
+        started = loop.time()
+        await queue.take()
+        return loop.time() - started
+
+    assert run(test) < 1
+
+
+@pytest.mark.parametrize("num_steps", range(4))
+def test_a_worker_is_retired_at_whatever_moment_a_sentence_comes(num_steps: int) -> None:
+    async def test() -> bool:
+        queue = batcher(max_wait=5)
+        queue.done([sentence(5)], seconds=60)
+        first, second = sentence(5), sentence(5)
+        queue.submit([first])
+        taking = asyncio.ensure_future(queue.take())
+        await asyncio.sleep(0.01)
+        queue.submit([second])
+        for _ in range(num_steps):
+            await asyncio.sleep(0)
+        for one in (first, second):
+            one.result.cancel()
+        taking.cancel()
+        done, _ = await asyncio.wait([taking], timeout=1)
+        return bool(done)
+
+    assert run(test)
+
+
+def test_sentences_that_nobody_wants_are_not_counted_as_waiting() -> None:
+    async def test() -> bytes:
+        metrics = Metrics()
+        queue = Batcher("en-de", max_tokens=100, max_wait_seconds=0, max_sentences=9, metrics=metrics)
+        gone = sentence(5)
+        queue.submit([gone])
+        gone.result.cancel()
+        taking = asyncio.ensure_future(queue.take())
+        await asyncio.sleep(0.01)
+        taking.cancel()
+        return metrics.render()
+
+    assert b'nmt_queue_sentences{model="en-de"} 0.0' in run(test)
 
 
 def test_sentences_of_a_lost_worker_go_first_and_alone() -> None:

@@ -13,8 +13,10 @@ from nmt_cli.serving import crew
 from nmt_cli.serving.batcher import Batcher, Sentence
 from nmt_cli.serving.jobs import Engine, Job, Search
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.process import WorkerProcess
 from nmt_cli.serving.refusals import Refused
+from tests.serving.models import OPERATION, save_model
 
 SEARCH = Search(beam=1, nbest=1, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
 
@@ -83,3 +85,26 @@ def test_a_mistake_with_a_batch_is_told_and_the_next_batch_is_done(
     asyncio.run(run())
     assert "a mistake with a batch of en-de; its worker is replaced" in caplog.messages
     assert "secret" not in caplog.text
+
+
+def test_a_swap_takes_what_it_read_before_the_workers_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = save_model(tmp_path / "model", "en", "de")
+    written = directory / "config.yaml"
+
+    class LastReader(Worker):
+        @classmethod
+        async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
+            written.unlink()
+            return await super().start(model, engine)
+
+    monkeypatch.setattr(crew, "WorkerProcess", LastReader)
+
+    async def run() -> None:
+        model = ServedModel(directory, OPERATION, Metrics())
+        assert model.batcher.max_tokens == 400
+        written.write_text(written.read_text().replace("batch_tokens: 400", "batch_tokens: 300"))
+        await model.swap()
+        assert (model.crew.num_ready, model.batcher.max_tokens) == (1, 300)
+        await model.crew.close()
+
+    asyncio.run(run())

@@ -16,6 +16,8 @@ import pytest
 from nmt_cli.cli.serve import serve
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.serving import server
+from nmt_cli.serving.models import Models
 from tests.serving.models import Answer, Server, save_model
 
 
@@ -165,12 +167,46 @@ def test_an_address_that_is_taken_is_named(models: dict[str, Path]) -> None:
     assert error.value.where == "--port"
 
 
+def test_the_port_answers_only_once_the_models_are_loaded(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses: list[tuple[str, int]] = []
+    found: list[bool] = []
+    bind = server._bind
+
+    def bind_and_tell(host: str, port: int) -> socket.socket:
+        listener = bind(host, port)
+        addresses.append(listener.getsockname())
+        return listener
+
+    async def load(self: Models) -> None:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(addresses[0])
+        found.append(self.are_ready)
+        raise ModelError("the disk is gone", hint="look for it")
+
+    monkeypatch.setattr(server, "_bind", bind_and_tell)
+    monkeypatch.setattr(Models, "load", load)
+    with pytest.raises(ModelError, match="the disk is gone"):
+        serve(model=[models["en-de"]], port=0)
+    assert found == [False]
+
+
 def test_models_that_cannot_be_served(models: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="both translate en-de") as error:
         serve(model=[models["en-de"], models["en-de"]], port=0)
     assert error.value.hint == "give one model for each language pair"
     with pytest.raises(ModelError):
         serve(model=[tmp_path], port=0)
+    config = save_model(tmp_path / "model", "en", "de") / "config.yaml"
+    config.unlink()
+    config.mkdir()  # as unreadable as a file of another user's
+    with pytest.raises(ModelError, match="the model cannot be read: Is a directory") as unread:
+        serve(model=[config.parent], port=0)
+    assert (unread.value.where, unread.value.hint) == (
+        str(config),
+        "the user that runs nmt serve must have the right to read it",
+    )
 
 
 def test_without_the_extra_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

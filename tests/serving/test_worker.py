@@ -10,14 +10,16 @@ import pytest
 
 from nmt_cli.decoding.attention_maps import AttentionMaps
 from nmt_cli.decoding.translator import Translator
+from nmt_cli.errors import DataError
 from nmt_cli.serving.batcher import Sentence
-from nmt_cli.serving.jobs import Attend, Engine, Search
+from nmt_cli.serving.jobs import Attend, Engine, Search, Vary
 from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.models import Operation, ServedModel
+from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.refusals import Refused
 from nmt_cli.serving.translation import ClientGone, Translation
 from nmt_cli.serving.worker import Model
+from tests.serving.models import OPERATION
 
 SEARCH = Search(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
 LIMITS = Limits(characters=1000, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=0.2, alternatives=3, beam=8)
@@ -49,23 +51,22 @@ def test_a_torch_worker_shows_the_attention_of_the_model_that_it_has(
     assert np.allclose(np.sum(attended["weights"], axis=-1), 1, atol=2e-3)
 
 
+def test_a_worker_refuses_a_beginning_too_long_for_its_model(models: dict[str, Path]) -> None:
+    model = Model(models["en-de"], Engine("torch", "cpu", "fp32", 1))
+    with pytest.raises(DataError, match="the prefix has 80 pieces, and the model takes 63") as error:
+        model.answer(["the sea"], Vary("x " * 40, 3))
+    assert (error.value.where, error.value.hint) == ("prefix", "give a shorter sentence")
+    with pytest.raises(DataError, match="the text has 80 pieces"):
+        model.answer(["x " * 40], Vary("", 3))
+
+
 def sentence(job: Search, *, tokens: int = 3) -> Sentence:
     return Sentence("the sea", tokens, job, asyncio.get_running_loop().create_future())
 
 
 def test_what_takes_too_long_or_has_no_client_leaves_the_queue(models: dict[str, Path]) -> None:
-    operation = Operation(
-        engine=Engine("torch", "cpu", "fp32", 1),
-        workers=1,
-        max_batch_tokens=None,
-        max_wait_seconds=0.0,
-        queue=9,
-        batch_timeout_seconds=9.0,
-        split_pieces=128,
-    )
-
     async def run() -> None:
-        model = ServedModel(models["en-de"], operation, Metrics())  # nobody works
+        model = ServedModel(models["en-de"], OPERATION, Metrics())  # nobody works
         translation = Translation(LIMITS)
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with pytest.raises(Refused, match="the translation took too long") as error:
@@ -76,7 +77,7 @@ def test_what_takes_too_long_or_has_no_client_leaves_the_queue(models: dict[str,
             await translation.translate(["the sea"], model, SEARCH, by_sentence=True, gone=gone)
         with pytest.raises(Refused, match="10 sentences are too many"):
             await translation.translate(["sea\n" * 10], model, SEARCH, by_sentence=True, gone=gone)
-        model.batcher.submit(late := [sentence(SEARCH) for _ in range(2)])
+        model.batcher.submit(late := [sentence(SEARCH, tokens=9999) for _ in range(2)])
         model.batcher.done([sentence(SEARCH, tokens=9999)], seconds=2)
         with pytest.raises(Refused, match=r"the server is 4 s behind, and a request may take 0\.2 s") as error:
             await translation.translate(["the sea"], model, SEARCH, by_sentence=True, gone=asyncio.Future())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +23,7 @@ from nmt_cli.cli.decode_formats import Statistics, Told, check_form
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.decoding.translator import Translation, Translator
+    from nmt_cli.decoding.blocks import Block, Translated
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +56,7 @@ def decode(
     precision: options.PrecisionOption = "auto",
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
+    workers: options.WorkersOption = None,
     batch_tokens: options.BatchTokensOption = None,
 ) -> None:
     """Translate text: n lines in, n lines out, in order; a blank line stays blank.
@@ -66,58 +65,69 @@ def decode(
     """
     check_form(form, nbest=nbest, next_words=next_words, word_scores=word_scores, alignments=alignments)
     check_output(output, source=source, overwrite=overwrite)
-    _use_threads(threads)
+    is_bulk = source != STANDARD and not stream
+    _check_processes(workers, threads, is_bulk=is_bulk)
     settings: dict[str, Any]
     settings = {"beam": beam, "length_penalty": length_penalty, "length_penalty_form": length_penalty_form}
     settings |= {"max_extra_tokens": max_extra_tokens, "min_tokens": min_tokens, "batch_tokens": batch_tokens}
     settings |= {"samples": samples, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     told = Told(form=form, nbest=nbest, next_words=next_words, mbr=mbr, word_scores=word_scores, alignments=alignments)
     with opened_input(source, is_streamed=stream) as blocks, opened_prefixes(prefix, source=source) as next_prefixes:
-        translator, models = _open(model, device=device, precision=precision, engine=engine)
-        translate = partial(translator.translate, **settings, **told.options)
-        translate(lines=[])  # refuses settings that make no sense, before input is waited for
-        job = _job(translator, models, source=source, prefix=prefix, settings=settings, told=told)
-        statistics = Statistics(f"{translator.engine} in {translator.precision} on {translator.device}")
-        with opened_output(output, job=job, overwrite=overwrite, rows_are_numbered=told.has_numbered_rows) as opened:
-            _translate(translate, blocks, next_prefixes, opened, told=told, statistics=statistics)
+        from nmt_cli.decoding.blocks import Block, Translating, choose_devices, spread, translating
+
+        models = _models(model)
+        devices = choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=is_bulk)
+        one = Translating(models, engine, precision, device, threads, settings=settings, asked=told.options)
+        with translating(spread(one, devices)) as run:
+            (nothing,) = run([Block(1, [])])  # refuses settings that make no sense, before input is waited for
+            job = _job(nothing, models, source=source, prefix=prefix, told=told)
+            statistics = Statistics(_by(nothing, devices))
+            numbered = told.has_numbered_rows
+            with opened_output(output, job=job, overwrite=overwrite, rows_are_numbered=numbered) as opened:
+                todo = _blocks(without_first(blocks, opened.lines_done, skip=next_prefixes), next_prefixes, opened)
+                _write(run(todo), opened, told=told, statistics=statistics)
     if stats:
         typer.echo(str(statistics), err=True)
 
 
-def _translate(
-    translate: Callable[..., list[Translation]],
-    blocks: Iterator[list[str]],
-    next_prefixes: Callable[[int], list[str] | None],
-    output: Output,
-    *,
-    told: Told,
-    statistics: Statistics,
-) -> None:
-    """Translate all blocks but the lines that the output has already."""
+def _blocks(
+    blocks: Iterator[list[str]], next_prefixes: Callable[[int], list[str] | None], output: Output
+) -> Iterator[Block]:
+    """The blocks after those whose lines the output has, with their numbers and prefixes."""
+    from nmt_cli.decoding.blocks import Block
+
     number = output.lines_done + 1
-    for lines in without_first(blocks, output.lines_done, skip=next_prefixes):
-        started = time.perf_counter()
-        translations = translate(lines=lines, first_line=number, prefixes=next_prefixes(len(lines)))
-        statistics.add(translations, seconds=time.perf_counter() - started)
-        output.write(told.render(translations, first_line=number))
+    for lines in blocks:
+        yield Block(number, lines, next_prefixes(len(lines)))
         number += len(lines)
 
 
-def _open(model: Sequence[Path] | None, *, device: str, precision: str, engine: str) -> tuple[Translator, list[Path]]:
-    from nmt_cli.decoding.translator import Translator
+def _write(results: Iterator[Translated], output: Output, *, told: Told, statistics: Statistics) -> None:
+    number = output.lines_done + 1
+    for result in results:
+        statistics.add(result.translations, started=result.started, ended=result.ended)
+        output.write(told.render(result.translations, first_line=number))
+        number += len(result.translations)
 
-    models = _models(model)
-    return Translator.from_pretrained(models, device=device, precision=precision, engine=engine), models
+
+def _by(result: Translated, devices: Sequence[str]) -> str:
+    """What computes, as --stats tells it."""
+    if len(devices) == 1:
+        return f"{result.engine} in {result.precision} on {result.device}"
+    named = list(dict.fromkeys(devices)) if devices[0].startswith("cuda:") else [result.device]
+    return f"{len(devices)} workers of {result.engine} in {result.precision} on {', '.join(named)}"
 
 
-def _use_threads(threads: int | None) -> None:
-    if threads is None:
-        return
-    if threads < 1:
-        raise UsageError(f"--threads is {threads}, but should be at least 1", where="--threads", hint="--threads 1")
-    import torch
-
-    torch.set_num_threads(threads)
+def _check_processes(workers: int | None, threads: int | None, *, is_bulk: bool) -> None:
+    for flag, number in (("--threads", threads), ("--workers", workers)):
+        if number is not None and number < 1:
+            raise UsageError(f"{flag} is {number}, but should be at least 1", where=flag, hint=f"{flag} 1")
+    if workers is not None and workers > 1 and not is_bulk:
+        raise UsageError(
+            f"--workers {workers} would translate ahead of a stream, whose lines are answered as they come",
+            where="--workers",
+            hint="give the text as a file, with -i FILE and without --stream, or leave out --workers",
+        )
 
 
 def _models(given: Sequence[Path] | None) -> list[Path]:
@@ -139,12 +149,11 @@ def _models(given: Sequence[Path] | None) -> list[Path]:
 
 
 def _job(
-    translator: Translator,
+    nothing: Translated,
     models: Sequence[Path],
     *,
     source: Path,
     prefix: Path | None,
-    settings: dict[str, Any],
     told: Told,
 ) -> dict[str, Any] | None:
     """What the translations hang on, by which an interrupted command knows its own; None where a stream is read."""
@@ -153,8 +162,8 @@ def _job(
     from nmt_cli.bundle.manifest import MANIFEST
     from nmt_cli.decoding.unfinished import identity
 
-    decoding = translator.settings(**settings).model_dump(exclude={"batch_tokens"})
-    by = {"engine": translator.engine, "precision": translator.precision}
+    decoding = {name: value for name, value in nothing.settings.items() if name != "batch_tokens"}
+    by = {"engine": nothing.engine, "precision": nothing.precision}
     files = {f"model {number}": identity(path / MANIFEST) for number, path in enumerate(models, 1)}
     texts = {"input": identity(source), "prefix": identity(prefix) if prefix is not None else None}
     return {**by, **files, **texts, **decoding, "format": told.form, **told.options}

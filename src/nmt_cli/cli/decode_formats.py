@@ -104,12 +104,14 @@ class Statistics:
     sentences: int = 0
     target_tokens: int = 0
     seconds: float = 0.0
+    until: float = 0.0
 
-    def add(self, translations: Sequence[Translation], *, seconds: float) -> None:
-        """Count one block."""
+    def add(self, translations: Sequence[Translation], *, started: float, ended: float) -> None:
+        """Count one block, and of its time what no block before it took, too."""
         self.sentences += len(translations)
         self.target_tokens += sum(translation.num_pieces for translation in translations)
-        self.seconds += seconds
+        self.seconds += max(0.0, ended - max(started, self.until))
+        self.until = max(ended, self.until)
 
     def __str__(self) -> str:
         seconds = max(self.seconds, 1e-9)

@@ -175,6 +175,14 @@ ThreadsOption = Annotated[
     int | None,
     typer.Option(metavar="N", help="CPUs to use; else all that the process may.", rich_help_panel=_COMPUTING),
 ]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Processes, each with the model and its share of the CPUs; needs -i. Else one for each GPU, on a CPU one.",
+        rich_help_panel=_COMPUTING,
+    ),
+]
 BatchTokensOption = Annotated[
     int | None,
     typer.Option(

@@ -20,7 +20,7 @@ from nmt_cli.decoding.fixed_memory import Memory, Sizes, State
 from nmt_cli.decoding.fixed_run import FixedRun
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.scorer import NEVER_GENERATED
-from nmt_cli.decoding.search import Source, limit_of
+from nmt_cli.decoding.search import Source, check, limit_of
 from nmt_cli.model.fixed_step import fixed_step
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -79,6 +79,7 @@ class FixedBeam:
 
     def search(self, sources: Sequence[Source], *, config: DecodingConfig, nbest: int) -> list[list[Hypothesis]]:
         """For each source its best hypotheses by score, at most `nbest`, best first."""
+        check(self._models, sources, config=config, nbest=nbest)
         limits = [limit_of(source, self._models, config=config) for source in sources]
         try:
             with torch.inference_mode():

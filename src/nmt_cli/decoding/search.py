@@ -41,12 +41,7 @@ def search(
     there and takes part without EOS. Of equal scores the one found first is better, then the one with the smaller
     piece id.
     """
-    if any(model.training for model in models):
-        raise ValueError("search needs model.eval(): dropout would change the translations")
-    if not 1 <= nbest <= config.num_candidates:
-        raise ValueError(f"nbest must be from 1 to the beam of {config.num_candidates}, not {nbest}")
-    if any(source.row and source.row[-1] == EOS for source in sources):
-        raise ValueError("search adds EOS itself: give the rows without it")
+    check(models, sources, config=config, nbest=nbest)
     limits = [limit_of(source, models, config=config) for source in sources]
     with torch.inference_mode():
         scorer = Scorer(
@@ -62,6 +57,16 @@ def search(
         width = config.num_candidates
         found = Chains(scorer, choose=choose, width=width, limits=limits, config=config, device=device).search()
     return [hypotheses[:nbest] for hypotheses in found]
+
+
+def check(models: Sequence[Transformer], sources: Sequence[Source], *, config: DecodingConfig, nbest: int) -> None:
+    """Raise ValueError where a caller asks for what no search can give."""
+    if any(model.training for model in models):
+        raise ValueError("search needs model.eval(): dropout would change the translations")
+    if not 1 <= nbest <= config.num_candidates:
+        raise ValueError(f"nbest must be from 1 to the beam of {config.num_candidates}, not {nbest}")
+    if any(source.row and source.row[-1] == EOS for source in sources):
+        raise ValueError("search adds EOS itself: give the rows without it")
 
 
 def limit_of(source: Source, models: Sequence[Transformer], *, config: DecodingConfig) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 from nmt_cli.decoding.engine import Details, Engine
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.mbr import expected_utilities, relative_probabilities, utility_name
+from nmt_cli.decoding.next_words import best_of_each_word, other_beginnings
 from nmt_cli.decoding.opening import open_engine
 from nmt_cli.decoding.options import check_candidates, with_options
-from nmt_cli.decoding.other_words import best_of_each_word, other_beginnings
 from nmt_cli.decoding.parts import LineParts
 from nmt_cli.decoding.search import Source
 from nmt_cli.decoding.words import word_alignment, word_log_probs

@@ -21,10 +21,10 @@ from nmt_cli.preparing.progress import Progress
 from nmt_cli.preparing.reporting.statistics import SideStatistics, statistics_of
 from nmt_cli.preparing.shards import Shard
 from nmt_cli.preparing.text import CleanText
-from nmt_cli.preparing.workers import workers
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.training import TokenizerKind
 from nmt_cli.tokenization.word_cache import EncodedText, TextEncoder
+from nmt_cli.workers import workers
 
 logger = logging.getLogger(__name__)
 

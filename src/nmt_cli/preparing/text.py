@@ -27,7 +27,7 @@ from nmt_cli.preparing.progress import Progress
 from nmt_cli.preparing.reading.readers import LocalSource, first_pairs
 from nmt_cli.preparing.shards import RawShard, Shard, finished_shards, open_shards, read_shards, write_shard
 from nmt_cli.preparing.sources.kinds import LanguagePair, Split
-from nmt_cli.preparing.workers import workers
+from nmt_cli.workers import workers
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from nmt_cli.errors import DataError
 from nmt_cli.preparing.corpora import Corpus, LocatedCorpus, TokenizerConfig
 from nmt_cli.preparing.progress import Progress
 from nmt_cli.preparing.text import CleanText
-from nmt_cli.preparing.workers import workers
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.training import TokenizerReport, train_tokenizer
+from nmt_cli.workers import workers
 
 logger = logging.getLogger(__name__)
 

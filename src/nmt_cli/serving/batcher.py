@@ -43,6 +43,11 @@ class Sentence:
         """Whether somebody still waits for the answer."""
         return not self.result.done()
 
+    @property
+    def work(self) -> int:
+        """Source tokens times beam, which is what its translation takes time for."""
+        return self.tokens * (self.job.beam if isinstance(self.job, Search) else 1)
+
 
 class Batcher:
     """A bounded queue; batches hold at most `max_tokens` padded source tokens times beam, or one sentence."""
@@ -51,14 +56,15 @@ class Batcher:
         self, name: str, *, max_tokens: int, max_wait_seconds: float, max_sentences: int, metrics: Metrics
     ) -> None:
         self.name = name
-        self._max_tokens = max_tokens
+        # A model that comes in the place of another may have a number of its own.
+        self.max_tokens = max_tokens
         self._max_wait = max_wait_seconds
         self._max_sentences = max_sentences
         self._metrics = metrics
         self._queue: list[Sentence] = []
         self._arrived = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._seconds_per_sentence = 0.0
+        self._seconds_per_token = 0.0
         self._last_seconds = 0.0
 
     def submit(self, sentences: Sequence[Sentence]) -> None:
@@ -76,7 +82,7 @@ class Batcher:
     @property
     def queued_seconds(self) -> float:
         """How long one worker takes for all that wait; 0 as long as no batch was full."""
-        return sum(one.is_wanted for one in self._queue) * self._seconds_per_sentence
+        return sum(one.work for one in self._queue if one.is_wanted) * self._seconds_per_token
 
     def give_back(self, batch: Sequence[Sentence]) -> None:
         """Put a batch whose worker was lost at the head of the queue; each of its sentences then goes alone."""
@@ -86,12 +92,12 @@ class Batcher:
         self._changed()
 
     def done(self, batch: Sequence[Sentence], *, seconds: float) -> None:
-        """Learn from a batch how long sentences and batches take."""
+        """Learn from a batch how long batches take, and each of their tokens."""
         self._last_seconds = seconds
-        if self._is_full(batch):  # in smaller ones they take longer than they will when many wait
-            each = seconds / len(batch)
-            share = _NEW_SHARE if self._seconds_per_sentence else 1.0
-            self._seconds_per_sentence += share * (each - self._seconds_per_sentence)
+        if self._is_full(batch):  # in smaller ones each takes longer than it will when many wait
+            each = seconds / sum(one.work for one in batch)
+            share = _NEW_SHARE if self._seconds_per_token else 1.0
+            self._seconds_per_token += share * (each - self._seconds_per_token)
 
     async def take(self) -> list[Sentence]:
         """The next batch: once there is a full one, or others have been waited for long enough."""
@@ -108,17 +114,19 @@ class Batcher:
                 oldest = self._queue[0]
                 wait = min(self._max_wait, _WAITING_SHARE * self._last_seconds)
                 remaining = max(free, oldest.queued) + wait - loop.time()
-                if remaining <= 0 or oldest.num_losses or self._is_full(batch):
+                if remaining <= 0 or _goes_alone(oldest) or self._is_full(batch):
                     return self._remove(batch)
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._arrived.wait(), remaining)
+                # Not wait_for, which in Python 3.11 may swallow that a worker is retired.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(remaining):
+                        await self._arrived.wait()
 
     def _cut(self) -> list[Sentence]:
         oldest = self._queue[0]
+        if _goes_alone(oldest):
+            return [oldest]
         budget = self._budget(oldest.job)
         alike = [one for one in self._queue if one.job == oldest.job and not one.num_losses]
-        if oldest.num_losses or not isinstance(oldest.job, Search):
-            return [oldest]
         # Sorting is stable: of those equally near, the one that came first.
         alike.sort(key=lambda one: abs(one.tokens - oldest.tokens))
         batch: list[Sentence] = []
@@ -135,7 +143,7 @@ class Batcher:
         return longest * (len(batch) + 1) > self._budget(batch[0].job)
 
     def _budget(self, job: Job) -> int:
-        return self._max_tokens // (job.beam if isinstance(job, Search) else 1)
+        return self.max_tokens // (job.beam if isinstance(job, Search) else 1)
 
     def _remove(self, batch: Sequence[Sentence]) -> list[Sentence]:
         now = asyncio.get_running_loop().time()
@@ -153,7 +161,12 @@ class Batcher:
         if len(kept) < len(self._queue):
             self._metrics.dropped.labels(self.name).inc(len(self._queue) - len(kept))
             self._queue = kept
+            self._metrics.queue_sentences.labels(self.name).set(len(kept))
 
     def _changed(self) -> None:
         self._metrics.queue_sentences.labels(self.name).set(len(self._queue))
         self._arrived.set()
+
+
+def _goes_alone(sentence: Sentence) -> bool:
+    return sentence.num_losses > 0 or not isinstance(sentence.job, Search)

@@ -62,11 +62,6 @@ class Crew:
         """Workers that are there now."""
         return sum(post.worker is not None for post in self._posts)
 
-    @property
-    def pids(self) -> list[int]:
-        """The process ids of the workers that are there now."""
-        return [post.worker.pid for post in self._posts if post.worker is not None]
-
     async def close(self) -> None:
         """End all workers, each after the batch that it has."""
         await asyncio.gather(*(post.retire() for post in self._posts))

@@ -11,7 +11,7 @@ from pathlib import Path
 from nmt_cli.bundle.config import BundleConfig, load_config
 from nmt_cli.bundle.directory import model_of_run
 from nmt_cli.bundle.kinds import kind_of, require_model
-from nmt_cli.errors import NmtError, UsageError
+from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.serving.batcher import Batcher
 from nmt_cli.serving.crew import Crew
 from nmt_cli.serving.jobs import Engine
@@ -41,14 +41,15 @@ class ServedModel:
 
     def __init__(self, given: Path, operation: Operation, metrics: Metrics) -> None:
         self.given = given
-        self._split_pieces = operation.split_pieces
-        self._read(_model_directory(given))
+        self._operation = operation
+        directory = _model_directory(given)
+        self._take(directory, *_read(directory))
         self.pair = (self.config.languages.source, self.config.languages.target)
         self.name = "-".join(self.pair)
         metrics.name_model(self.name)
         self.batcher = Batcher(
             self.name,
-            max_tokens=operation.max_batch_tokens or self.config.recipe.decoding.batch_tokens,
+            max_tokens=self._max_batch_tokens,
             max_wait_seconds=operation.max_wait_seconds,
             max_sentences=operation.queue,
             metrics=metrics,
@@ -69,12 +70,15 @@ class ServedModel:
     async def swap(self) -> None:
         """Take what now stands where the model was read; on any error the old one stays."""
         directory = _model_directory(self.given)
-        languages = load_config(directory).languages
+        # All that may fail comes before the workers are replaced.
+        config, tokenizer = _read(directory)
+        languages = config.languages
         if (languages.source, languages.target) != self.pair:
             other = f"{languages.source}-{languages.target}"
             raise UsageError(f"{directory} now translates {other}", where=str(directory), hint="restart nmt serve")
         await self.crew.load(directory)
-        self._read(directory)
+        self._take(directory, config, tokenizer)
+        self.batcher.max_tokens = self._max_batch_tokens
         logger.info("%s: %s is loaded in its place", self.name, directory)
 
     @property
@@ -86,13 +90,15 @@ class ServedModel:
         """A counter of source pieces, for one request."""
         return Counter(self._tokenizer, self._longest)
 
-    def _read(self, directory: Path) -> None:
-        self.directory = directory
-        self.config: BundleConfig = load_config(directory)
-        self._tokenizer = Tokenizer.load(directory / "source.spm")
-        positions, extra = self.config.recipe.model.max_positions, self.config.recipe.decoding.max_extra_tokens
+    @property
+    def _max_batch_tokens(self) -> int:
+        return self._operation.max_batch_tokens or self.config.recipe.decoding.batch_tokens
+
+    def _take(self, directory: Path, config: BundleConfig, tokenizer: Tokenizer) -> None:
+        self.directory, self.config, self._tokenizer = directory, config, tokenizer
+        positions, extra = config.recipe.model.max_positions, config.recipe.decoding.max_extra_tokens
         # As much as the translator takes at once: it splits what is longer in its own way.
-        self._longest = min(self._split_pieces, positions - max(1, min(extra, positions // 2)))
+        self._longest = min(self._operation.split_pieces, positions - max(1, min(extra, positions // 2)))
 
 
 class Counter:
@@ -208,6 +214,15 @@ def _model_directory(given: Path) -> Path:
     directory = model_of_run(given) if kind_of(given) == "run" else given
     require_model(directory)
     return directory
+
+
+def _read(directory: Path) -> tuple[BundleConfig, Tokenizer]:
+    """What the server itself knows of a model; NmtError where it cannot be read."""
+    try:
+        return load_config(directory), Tokenizer.load(directory / "source.spm")
+    except OSError as problem:
+        hint = "the user that runs nmt serve must have the right to read it"
+        raise ModelError(f"the model cannot be read: {problem.strerror}", where=problem.filename, hint=hint) from None
 
 
 def _matched(wanted: str, codes: Sequence[str], *, what: str) -> str:

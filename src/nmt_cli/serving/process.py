@@ -58,11 +58,6 @@ class WorkerProcess:
             raise _as_error(answer["error"])
         return worker
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
     async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
         """The answers to some sentences; WorkerLost where none comes, NmtError where the worker refuses."""
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, assert_never
 
 from nmt_cli import console
-from nmt_cli.errors import NmtError
+from nmt_cli.errors import DataError, NmtError
 from nmt_cli.serving.jobs import Attend, Engine, Job, Search, Vary, frame, job_of
 
 if TYPE_CHECKING:
@@ -102,11 +102,16 @@ class Model:
         return AttentionMaps(loaded, device=device).cross_words(source, target).as_json()
 
     def _vary(self, source: str, job: Vary) -> dict[str, Any]:
-        from nmt_cli.decoding.next_words import next_beginnings
-        from nmt_cli.decoding.other_words import by_next_word
+        from nmt_cli.decoding.next_words import by_next_word, next_beginnings
 
         loaded, device = self._opened()
         begun = " ".join(job.prefix.split())
+        longest = self._engine.max_positions - 1
+        for name, tokenizer, text in (("text", loaded.source, source), ("prefix", loaded.target, begun)):
+            number = len(tokenizer.encode([text])[0])
+            if number > longest:
+                message = f"the {name} has {number:,} pieces, and the model takes {longest:,}"
+                raise DataError(message, where=name, hint="give a shorter sentence")
         beginnings = next_beginnings(loaded, source, begun, number=job.number, device=device)
         prefixes = [f"{begun} {one}".strip() for one in beginnings]
         found = self._translator.translate([source] * len(prefixes), prefixes=prefixes)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.workers import workers
-from tests.preparing.jobs import Squares, Trouble, Unstartable
+from nmt_cli.workers import crew, workers
+from tests.worker_jobs import Named, Squares, Trouble, Unstartable
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -23,6 +23,12 @@ def test_results_come_in_the_order_of_their_tasks(number: int) -> None:
     processes = {process for _, process in results}
     assert processes == {os.getpid()} if number == 1 else os.getpid() not in processes
     assert len(processes) == number
+
+
+def test_each_process_of_a_crew_has_its_own_job() -> None:
+    with crew([Named("cuda:0"), Named("cuda:1")]) as run:
+        assert {name for name, _ in run(range(8))} == {"cuda:0", "cuda:1"}
+        assert [task for _, task in run(range(8))] == list(range(8))
 
 
 def test_few_tasks_are_taken_before_their_results() -> None:
@@ -76,8 +82,8 @@ def test_processes_import_nothing_that_is_slow(repository: Path) -> None:
 PARENT = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process begins without
-from nmt_cli.preparing.workers import workers
-from tests.preparing.jobs import Squares, Trouble
+from nmt_cli.workers import crew, workers
+from tests.worker_jobs import Squares, Trouble
 with workers(Squares(), number=2) as run:
     print(*{process for _, process in run(range(10))}, flush=True)
     with workers(Trouble(), number=2) as wait:

@@ -24,6 +24,20 @@ class Squares:
 
 
 @dataclass(frozen=True)
+class Named:
+    """Says which one of several jobs did the task."""
+
+    name: str
+
+    def start(self) -> Callable[[int], tuple[str, int]]:
+        return self._say
+
+    def _say(self, task: int) -> tuple[str, int]:
+        time.sleep(0.1)
+        return self.name, task
+
+
+@dataclass(frozen=True)
 class Trouble:
     """Fails in the way that the task names."""
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 # Tasks that wait while as many others as there are workers are being done: enough that no worker stands still.
 _TASKS_WAITING = 2
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from nmt_cli.preparing.workers import serve; serve()"
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from nmt_cli.workers import serve; serve()"
 
 
 class Job(Protocol[T_contra, R_co]):
@@ -49,31 +49,38 @@ def workers(job: Job[T, R], *, number: int) -> Iterator[Callable[[Iterable[T]], 
     if number == 1:
         yield lambda tasks: map(job.start(), tasks)
         return
-    crew = _Crew(job, number)
+    with crew([job] * number) as run:
+        yield run
+
+
+@contextmanager
+def crew(jobs: Sequence[Job[T, R]]) -> Iterator[Callable[[Iterable[T]], Iterator[R]]]:
+    """As `workers`, with a process for each of the jobs, which differ in where they compute, not in results."""
+    processes = _Crew(jobs)
     try:
-        yield crew.map
+        yield processes.map
     finally:
-        crew.end()
+        processes.end()
 
 
 class _Crew:
     """Worker processes, each started when there is a task for it, and for each a thread that waits for its results."""
 
-    def __init__(self, job: Job[Any, Any], number: int) -> None:
-        self._job, self._number = job, number
+    def __init__(self, jobs: Sequence[Job[Any, Any]]) -> None:
+        self._jobs = jobs
         self._workers: list[_Worker] = []
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._threads = ThreadPoolExecutor(number)
+        self._threads = ThreadPoolExecutor(len(jobs))
 
     def map(self, tasks: Iterable[Any]) -> Iterator[Any]:
         """The results of the tasks, in their order."""
         begun: deque[Future[Any]] = deque()
         for task in tasks:
-            if len(self._workers) < self._number and sum(not one.done() for one in begun) >= len(self._workers):
-                self._workers.append(_Worker(self._job))
+            if len(self._workers) < len(self._jobs) and sum(not one.done() for one in begun) >= len(self._workers):
+                self._workers.append(_Worker(self._jobs[len(self._workers)]))
                 self._idle.put(self._workers[-1])
             begun.append(self._threads.submit(self._do, task))
-            if len(begun) == self._number + _TASKS_WAITING:
+            if len(begun) == len(self._jobs) + _TASKS_WAITING:
                 yield begun.popleft().result()
         while begun:
             yield begun.popleft().result()

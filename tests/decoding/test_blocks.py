@@ -1,0 +1,186 @@
+"""Several workers: the lines, messages and errors of one, and nothing of them left behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli.cli.decode import decode
+from nmt_cli.decoding.blocks import Block, Translating, choose_devices, spread, translating
+from nmt_cli.errors import DataError, UsageError
+from tests.bundle.tiny import save_tiny, tiny_recipe
+from tests.forks import Forked, run_forked
+
+COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "-m", "model", "-i", "text", "--stats"]
+NUM_LINES = 2500
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and a text whose lines are all different; some are blank, and one is too long for the model."""
+    folder = tmp_path_factory.mktemp("workers")
+    save_tiny(folder / "model", spm_folder=folder, recipe=tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 2}))
+    lines = ["" if number % 17 == 0 else f"the old sea {number}" for number in range(1, NUM_LINES + 1)]
+    lines[1233] = "the old sea " * 40
+    (folder / "text").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def job(folder: Path) -> Translating:
+    asked = {"nbest": 2, "word_scores": True}
+    return Translating([folder / "model"], "torch", "fp32", "cpu", 1, settings={"beam": 2}, asked=asked)
+
+
+def children(process: int) -> list[int]:
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = (folder / "text").read_text().split("\n")[:-1]
+    blocks = [Block(start + 1, lines[start : start + 250]) for start in range(0, NUM_LINES, 250)]
+
+    def until_problem() -> Iterator[Block]:
+        yield from blocks[:2]
+        raise DataError("the disk is gone", hint="look for it")
+
+    with caplog.at_level(logging.INFO), translating([job(folder)]) as run:
+        expected = [result.translations for result in run(blocks)]
+        messages = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert messages[0][1].startswith("line 1234 has ")
+    before = set(children(os.getpid()))
+    caplog.clear()
+    with caplog.at_level(logging.INFO), translating(spread(job(folder), ["cpu", "cpu"])) as run:
+        assert [result.translations for result in run(blocks)] == expected
+        assert [(record.levelname, record.getMessage()) for record in caplog.records] == messages
+        started = set(children(os.getpid())) - before
+        assert len(started) == 2
+        with pytest.raises(DataError) as refused:
+            list(run([blocks[0], Block(251, ["the sea"] * 2, ["", "the old sea " * 40])]))
+        assert refused.value.where == "--prefix, line 252"
+        assert refused.value.hint == "shorten it"
+        # What cannot be read is told when all before it is translated.
+        results = run(until_problem())
+        assert [next(results).translations for _ in range(2)] == expected[:2]
+        with pytest.raises(DataError, match="the disk is gone"):
+            next(results)
+        for process in started:
+            os.kill(process, signal.SIGKILL)
+        with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as lost:
+            list(run(blocks))
+        assert lost.value.hint == "if memory ran out, use fewer with --workers N; the same command continues"
+    assert set(children(os.getpid())) == before
+
+
+def test_what_two_workers_began_another_number_completes(folder: Path) -> None:
+    whole = run_forked([*COMMAND, "-o", "whole"], cwd=folder)
+    assert whole.returncode == 0, whole.stderr
+    assert whole.stderr.endswith("by torch in fp32 on cpu\n")
+    process = Forked[bytes]([*COMMAND, "-o", "out", "--workers", "2"], cwd=folder)
+    partial = folder / "out.partial"
+    deadline = time.monotonic() + 60
+    while not (partial.exists() and partial.stat().st_size):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    workers = children(process.pid)
+    assert workers
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    expected = (folder / "whole").read_bytes()
+    part = partial.read_bytes()
+    assert expected.startswith(part)
+    assert 0 < len(part) < len(expected)
+    done = run_forked([*COMMAND, "-o", "out", "--workers", "1"], cwd=folder)
+    assert "1,000 lines: going on after them" in done.stderr
+    assert (folder / "out").read_bytes() == expected
+    while any(is_alive(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_ctrl_c_ends_two_workers_and_leaves_what_is_done(folder: Path) -> None:
+    process = Forked[str](
+        [*COMMAND, "-o", "stopped", "--workers", "2", "--format", "tsv"],
+        cwd=folder,
+        stderr=-1,
+        text=True,
+    )
+    partial = folder / "stopped.partial"
+    deadline = time.monotonic() + 60
+    while not (partial.exists() and partial.stat().st_size):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    workers = children(process.pid)
+    for one in (process.pid, *workers):  # as from a terminal
+        os.kill(one, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told == f"warning: what was translated until then is in {partial}; the same command continues\n"
+    assert not any(is_alive(worker) for worker in workers)
+
+
+def test_gpus_are_taken_in_turn_where_the_choice_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(device: str, workers: int | None, *, engine: str = "torch", is_bulk: bool = True) -> list[str]:
+        return choose_devices(device, workers=workers, engine=engine, precision="auto", is_bulk=is_bulk)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    for free in ("auto", "cuda"):
+        assert chosen(free, None) == ["cuda:0", "cuda:1", "cuda:2"]
+        assert chosen(free, None, is_bulk=False) == [free]
+        assert chosen(free, 1) == [free]
+        assert chosen(free, 2) == ["cuda:0", "cuda:1"]
+        assert chosen(free, 4) == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
+    assert chosen("cuda:1", None) == ["cuda:1"]
+    assert chosen("cuda:1", 2) == ["cuda:1", "cuda:1"]
+    assert chosen("cpu", None) == ["cpu"]
+    assert chosen("auto", None, engine="ctranslate2") == ["auto"]
+    assert choose_devices("auto", workers=2, engine="auto", precision="int8", is_bulk=True) == ["auto", "auto"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert chosen("auto", None) == ["auto"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert chosen("auto", 2) == ["auto", "auto"]
+    assert chosen("cuda", None) == ["cuda"]
+
+
+def test_workers_share_the_cpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = job(folder)
+    assert [one.threads for one in spread(replace(asked, threads=7), ["cpu"])] == [7]
+    assert [one.threads for one in spread(replace(asked, threads=7), ["cpu"] * 3)] == [2, 2, 2]
+    assert [one.threads for one in spread(asked, ["cuda:0", "cuda:1"])] == [1, 1]
+    monkeypatch.setattr("nmt_cli.decoding.blocks.num_cpus", lambda: 8)
+    shares = spread(replace(asked, threads=None), ["cuda:0", "cuda:1"])
+    assert [(one.device, one.threads) for one in shares] == [("cuda:0", 4), ("cuda:1", 4)]
+
+
+def test_workers_translate_files(folder: Path) -> None:
+    for options in ({}, {"stream": True, "source": folder / "text"}):
+        with pytest.raises(UsageError) as refused:
+            decode(model=[folder / "model"], workers=2, **options)  # type: ignore[arg-type]  # any
+        assert refused.value.message == (
+            "--workers 2 would translate ahead of a stream, whose lines are answered as they come"
+        )
+        assert refused.value.where == "--workers"
+        assert (
+            refused.value.hint == "give the text as a file, with -i FILE and without --stream, or leave out --workers"
+        )
+    with pytest.raises(UsageError, match="--workers is 0, but should be at least 1"):
+        decode(model=[folder / "model"], workers=0)
