@@ -139,6 +139,8 @@ def test_what_cannot_be_shown(folder: Path) -> None:
     with pytest.raises(DataError, match=r"the source has .* pieces, and the model takes 63"):
         attention("sea " * 90, TARGET, model=model)
     (folder / "there.svg").write_text("")
+    with pytest.raises(UsageError, match=r"other\.png would not be an SVG by its name"):
+        attention(SOURCE, TARGET, model=model, output=folder / "other.png")
     with pytest.raises(UsageError, match="exists already"):
         attention(SOURCE, TARGET, model=model, output=folder / "there.svg")
     with pytest.raises(DataError, match="cannot write the drawing"):

@@ -18,6 +18,7 @@ from nmt_cli.decoding.batches import plan_batches, search_batches
 from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.options import with_options
+from nmt_cli.decoding.parts import LineParts
 from nmt_cli.decoding.search import Source
 from nmt_cli.decoding.translator import Translation, Translator, _Line
 from nmt_cli.errors import DeviceError, ModelError, UsageError
@@ -174,6 +175,19 @@ def test_a_line_longer_than_those_of_training_is_split_at_sentence_ends(
     assert caplog.records[-1].getMessage().endswith("this model takes 59 at once: it is translated in 7 parts")
     both = Translator.from_pretrained([tmp_path / "model", tmp_path / "model"], device="cpu")
     assert (both._engine.longest_source, translator._engine.longest_source) == (20, None)
+
+
+@pytest.mark.parametrize(("longest_trained", "limit"), [(None, 128), (300, 300)])
+def test_where_training_is_not_known_128_pieces_are_taken_as_usual(
+    translator: Translator, longest_trained: int | None, limit: int
+) -> None:
+    tokenizer = translator._engine.source
+    finder = LineParts(tokenizer, longest_trained=longest_trained)
+    for text in ("A small house. " * 2, "A small house. " * 100):
+        (row,) = tokenizer.encode([text.strip()])
+        parts = finder.find(text.strip(), row, number=1, longest=5000, has_prefix=False)
+        assert len(parts) == (1 if len(row) <= limit else text.count("."))
+        assert "".join(parts) == text.strip()
 
 
 def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None:

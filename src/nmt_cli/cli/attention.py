@@ -56,6 +56,9 @@ def attention(
     Example: nmt attention -m runs/base --head all -o attention.svg "The house is old ."
     """
     chosen = _part(part, words=words)
+    if output is not None and output.suffix != ".svg":
+        hint = f"-o {output.with_suffix('.svg')}"
+        raise UsageError(f"{output} would not be an SVG by its name", where="--output", hint=hint)
     if output is not None and output.exists() and not overwrite:
         hint = "add --overwrite, or give another file with -o"
         raise UsageError(f"{output} exists already", where=str(output), hint=hint)

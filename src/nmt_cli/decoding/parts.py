@@ -11,16 +11,21 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+# The longest source sentence in training, where a model does not say what it was: nearly all of any corpus are shorter.
+_USUAL_PIECES = 128
+
 
 class LineParts:
     """Finds the parts of lines, and tells of lines that have several.
 
-    `usual` is the pieces, EOS not counted, of the longest source sentence in training; None where it is not known.
+    `longest_trained` is the pieces, EOS not counted, of the longest source sentence in training; None where it is not
+    known, as of imported models.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, usual: int | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, longest_trained: int | None) -> None:
         self._tokenizer = tokenizer
-        self._usual = usual
+        self._usual = longest_trained or _USUAL_PIECES
+        self._reason = "no line in training had" if longest_trained else "lines in training have seldom"
         self._has_told = False
 
     def find(self, text: str, row: Sequence[int], *, number: int, longest: int, has_prefix: bool) -> list[str]:
@@ -30,7 +35,7 @@ class LineParts:
         that was trained on single ones leaves out much. It is not where it has a prefix, of which nobody knows where in
         the line it ends. A sentence of more than `longest` pieces is cut to parts as long as those in training.
         """
-        usual = min(longest, self._usual or longest)
+        usual = min(longest, self._usual)
         parts = [text] if text else []
         if len(row) > usual and not has_prefix:
             parts = split_sentences(text)
@@ -46,10 +51,10 @@ class LineParts:
             )
         elif len(parts) > 1 and not self._has_told:
             logger.info(
-                "line %d has %s pieces, and no line in training had more than %s: it is split at sentence ends, as all"
-                " such lines are",
+                "line %d has %s pieces, and %s more than %s: it is split at sentence ends, as all such lines are",
                 number,
                 f"{len(row):,}",
+                self._reason,
                 f"{usual:,}",
             )
             self._has_told = True

@@ -48,7 +48,7 @@ class Translator:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._parts = LineParts(engine.source, usual=engine.longest_source)
+        self._parts = LineParts(engine.source, longest_trained=engine.longest_source)
 
     @classmethod
     def from_pretrained(

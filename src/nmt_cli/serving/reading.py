@@ -51,7 +51,8 @@ def parse(kind: type[M], fields: Mapping[str, Any]) -> M:
         where = ".".join(map(str, error["loc"]))
         names = ", ".join(kind.model_fields)
         if error["type"] == "missing":
-            raise invalid(f"Invalid request: missing {name} parameter", hint=_JSON_HINT, where=name) from None
+            hint = f"give {name}; the page at /docs has the parameters of each call"
+            raise invalid(f"Invalid request: missing {name} parameter", hint=hint, where=name) from None
         if error["type"] == "extra_forbidden":
             raise invalid(f"Invalid request: there is no {name[:40]}", hint=f"take {names}", where=name[:40]) from None
         message = str(error["msg"])
