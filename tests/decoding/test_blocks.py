@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 
 from nmt_cli.cli.decode import decode
 from nmt_cli.decoding.blocks import Block, Translating, choose_devices, spread, translating
+from nmt_cli.decoding.translator import Translation
 from nmt_cli.errors import DataError, UsageError
 from tests.bundle.tiny import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked
@@ -52,6 +54,33 @@ def is_alive(process: int) -> bool:
         return False
 
 
+def texts(blocks: Iterable[list[Translation]]) -> list[list[str]]:
+    """The n-best texts of each line."""
+    return [[one.text, *(other.text for other in one.alternatives)] for block in blocks for one in block]
+
+
+def midway(folder: Path, name: str, *options: str) -> tuple[Forked[str], list[int]]:
+    """A process of two workers that has written a part of its lines, and is suspended; and its workers.
+
+    On a busy machine a process may come to its end before it is seen at work: then another one starts.
+    """
+    partial = folder / f"{name}.partial"
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        (folder / name).unlink(missing_ok=True)
+        process = Forked[str]([*COMMAND, "-o", name, "--workers", "2", *options], cwd=folder, stderr=-1, text=True)
+        while process.poll() is None:
+            if partial.exists() and partial.stat().st_size:
+                process.send_signal(signal.SIGSTOP)
+                if partial.exists() and (workers := children(process.pid)):
+                    return process, workers
+                process.send_signal(signal.SIGCONT)
+                break
+            time.sleep(0.005)
+        process.communicate()
+    raise AssertionError("no process was seen at work")
+
+
 def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines = (folder / "text").read_text().split("\n")[:-1]
     blocks = [Block(start + 1, lines[start : start + 250]) for start in range(0, NUM_LINES, 250)]
@@ -67,7 +96,10 @@ def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pyt
     before = set(children(os.getpid()))
     caplog.clear()
     with caplog.at_level(logging.INFO), translating(spread(job(folder), ["cpu", "cpu"])) as run:
-        assert [result.translations for result in run(blocks)] == expected
+        found = [result.translations for result in run(blocks)]
+        assert texts(found) == texts(expected)
+        for one, other in zip(chain(*found), chain(*expected), strict=True):
+            assert one.word_log_probs == pytest.approx(other.word_log_probs, abs=1e-4)
         assert [(record.levelname, record.getMessage()) for record in caplog.records] == messages
         started = set(children(os.getpid())) - before
         assert len(started) == 2
@@ -77,7 +109,7 @@ def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pyt
         assert refused.value.hint == "shorten it"
         # What cannot be read is told when all before it is translated.
         results = run(until_problem())
-        assert [next(results).translations for _ in range(2)] == expected[:2]
+        assert texts(next(results).translations for _ in range(2)) == texts(expected[:2])
         with pytest.raises(DataError, match="the disk is gone"):
             next(results)
         for process in started:
@@ -92,47 +124,30 @@ def test_what_two_workers_began_another_number_completes(folder: Path) -> None:
     whole = run_forked([*COMMAND, "-o", "whole"], cwd=folder)
     assert whole.returncode == 0, whole.stderr
     assert whole.stderr.endswith("by torch in fp32 on cpu\n")
-    process = Forked[bytes]([*COMMAND, "-o", "out", "--workers", "2"], cwd=folder)
-    partial = folder / "out.partial"
-    deadline = time.monotonic() + 60
-    while not (partial.exists() and partial.stat().st_size):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    workers = children(process.pid)
-    assert workers
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process, workers = midway(folder, "out")
+    process.kill()
+    process.communicate()
     expected = (folder / "whole").read_bytes()
-    part = partial.read_bytes()
+    part = (folder / "out.partial").read_bytes()
     assert expected.startswith(part)
     assert 0 < len(part) < len(expected)
     done = run_forked([*COMMAND, "-o", "out", "--workers", "1"], cwd=folder)
     assert "1,000 lines: going on after them" in done.stderr
     assert (folder / "out").read_bytes() == expected
+    deadline = time.monotonic() + 60
     while any(is_alive(worker) for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
 def test_ctrl_c_ends_two_workers_and_leaves_what_is_done(folder: Path) -> None:
-    process = Forked[str](
-        [*COMMAND, "-o", "stopped", "--workers", "2", "--format", "tsv"],
-        cwd=folder,
-        stderr=-1,
-        text=True,
-    )
-    partial = folder / "stopped.partial"
-    deadline = time.monotonic() + 60
-    while not (partial.exists() and partial.stat().st_size):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    workers = children(process.pid)
+    process, workers = midway(folder, "stopped", "--format", "tsv")
     for one in (process.pid, *workers):  # as from a terminal
         os.kill(one, signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
+    partial = folder / "stopped.partial"
     assert told == f"warning: what was translated until then is in {partial}; the same command continues\n"
     assert not any(is_alive(worker) for worker in workers)
 
