@@ -13,6 +13,7 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import sys
 import threading
@@ -77,7 +78,8 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def run(arguments: list[str], *, folder: str, environment: dict[str, str]) -> None:
-    """What `python ARGUMENTS` does."""
+    """What `python ARGUMENTS` does in the foreground of a terminal: Ctrl-C ends it, wherever the tests run."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
