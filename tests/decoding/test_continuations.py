@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nmt_cli.decoding.largest import best_continuations
+from nmt_cli.decoding.largest import best_continuations, most_probable
 from nmt_cli.decoding.leaving import who_leaves
+
+
+@pytest.mark.parametrize("vocabulary", [9, 127, 1000, 2048])
+def test_the_most_probable_is_the_first_of_the_largest(vocabulary: int) -> None:
+    log_probs = torch.randn(50, vocabulary, generator=torch.Generator().manual_seed(vocabulary)).round()
+    log_probs[1] = -torch.inf
+    log_probs[2, -1], log_probs[3, -5:] = 9.0, 9.0
+    expected = [row.index(max(row)) for row in log_probs.tolist()]
+    assert most_probable(log_probs).tolist() == expected
 
 
 @pytest.mark.parametrize("vocabulary", [9, 1000, 2048])

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nmt_cli import files
 from nmt_cli.bundle import directory
 from nmt_cli.bundle.config import BundleConfig, Languages
-from nmt_cli.decoding import ctranslate2_copy
+from nmt_cli.decoding import ctranslate2_copy, opening
 from nmt_cli.decoding.translator import Translation, Translator
-from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.errors import DeviceError, ModelError, UsageError
+from nmt_cli.model import quantized_linear
+from nmt_cli.model.quantized_linear import can_quantize
 from tests.bundle import tiny
 from tests.bundle.tiny import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
@@ -113,10 +116,15 @@ def test_limits_are_each_sentences_own_in_ctranslate2(tmp_path: Path) -> None:
         assert_close(one, other)
 
 
-def test_int8_is_near(ours: Translator, trained: Path) -> None:
-    pytest.importorskip("ctranslate2")
-    quantised = Translator.from_pretrained(trained, device="cpu", engine="ctranslate2", precision="int8")
-    assert (quantised.engine, quantised.precision, quantised.device) == ("ctranslate2", "int8", "cpu")
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_int8_is_near(engine: str, ours: Translator, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if engine == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    elif not can_quantize():
+        pytest.skip("this CPU does not multiply 8-bit integers exactly")
+    monkeypatch.setattr(quantized_linear, "_LEAST_NUMBERS", 0)  # matrices of the model are small
+    quantised = Translator.from_pretrained(trained, device="cpu", engine=engine, precision="int8")
+    assert (quantised.engine, quantised.precision, quantised.device) == (engine, "int8", "cpu")
     pairs = list(zip(ours.translate(LINES[:100]), quantised.translate(LINES[:100]), strict=True))
     assert sum(one.text == other.text for one, other in pairs) >= 80
 
@@ -226,6 +234,17 @@ def test_what_ctranslate2_cannot_do_is_refused(tmp_path: Path, theirs: Translato
     assert not (tmp_path / ".model.ctranslate2").exists()
     with pytest.raises(UsageError, match="no precision called 'int4'"):
         Translator.from_pretrained(trained, engine="ctranslate2", precision="int4")
+
+
+def test_int8_of_torch_is_for_cpus_that_have_it(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized_linear, "can_quantize", lambda: False)
+    with pytest.raises(DeviceError, match="does not multiply 8-bit integers exactly on this CPU") as problem:
+        Translator.from_pretrained(trained, precision="int8")
+    assert problem.value.hint == "take --precision fp32, or add --engine ctranslate2"
+    monkeypatch.setattr(opening, "choose_device", lambda name: torch.device(name))
+    with pytest.raises(UsageError, match="int8 is for CPUs") as error:
+        Translator.from_pretrained(trained, precision="int8", device="cuda")
+    assert error.value.hint == "take --precision bf16, or add --device cpu"
 
 
 def test_without_the_package_the_line_to_install_it_is_told(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

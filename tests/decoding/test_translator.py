@@ -14,7 +14,7 @@ import torch
 import nmt_cli
 from nmt_cli.bundle import directory
 from nmt_cli.decoding import batches
-from nmt_cli.decoding.batches import plan_batches, search_batches
+from nmt_cli.decoding.batches import plan_batches, plan_shared, search_batches
 from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.options import with_options
@@ -24,7 +24,6 @@ from nmt_cli.decoding.translator import Translation, Translator, _Line
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import EOS
 from tests.bundle.tiny import save_tiny, tiny_recipe
 from tests.decoding.reference import CPU, random_model, random_rows
 
@@ -266,9 +265,6 @@ def test_what_cannot_be_loaded_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no engine called 'marian'") as error:
         Translator.from_pretrained(model, engine="marian")
     assert error.value.hint == "take one of: torch, ctranslate2, auto"
-    with pytest.raises(UsageError, match="torch has no int8") as error:
-        Translator.from_pretrained(model, precision="int8")
-    assert error.value.hint == "add --engine ctranslate2, or take --precision bf16"
     with pytest.raises(ModelError):
         Translator.from_pretrained(tmp_path)
     with pytest.raises(DeviceError, match="no device called 'tpu'"):
@@ -332,4 +328,18 @@ def test_batches_hold_every_sentence_once_and_keep_to_the_budget() -> None:
     # Nothing is wasted: the next sentence would not have fitted.
     for batch, tokens in zip(planned[:-1], longest[:-1], strict=True):
         assert (len(batch) + 1) * tokens > 64
-    assert EOS == 3
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_that_share_batches_have_as_much_to_do(threads: int) -> None:
+    lengths = [len(row) for row in random_rows(1, count=300, vocab=9, longest=30)] + [0, 0]
+    whole, shared = plan_batches(lengths, max_tokens=1000), plan_shared(lengths, max_tokens=1000, threads=threads)
+    assert sorted(index for batch in shared for index in batch) == list(range(300))
+    if threads == 1:
+        assert shared == whole
+        return
+    costs = [len(batch) * (max(lengths[index] for index in batch) + 1) for batch in shared]
+    assert len(shared) == -(-len(whole) // threads) * threads
+    # The first batches are as large as the last one lets them be.
+    assert max(costs) <= 1.25 * sum(costs) / len(costs)
+    assert plan_shared([5, 5], max_tokens=1000, threads=threads) == [[0, 1]]

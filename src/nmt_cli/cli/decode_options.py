@@ -163,7 +163,7 @@ PrecisionOption = Annotated[
     str,
     typer.Option(
         metavar="auto|fp32|bf16|int8",
-        help="Of matrix products; auto: fp32 on a CPU, bf16 on a GPU. int8 is ctranslate2's, bf16 torch's.",
+        help="Of matrix products; auto: fp32 on a CPU, bf16 on a GPU. bf16 is torch's, int8 for CPUs.",
         rich_help_panel=_COMPUTING,
     ),
 ]

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+# Batches that threads share are of the same cost to within such a share of the largest.
+_SHARES = 64
 _NOTHING = Hypothesis([], 0.0, 0.0)
 
 
@@ -70,8 +72,9 @@ class Batches:
             for index, result in self._results(work, planned, lengths, config=config):
                 found[index] = result
 
-        planned = plan_batches(lengths, max_tokens=config.batch_tokens // config.num_candidates)
-        threads = min(torch.get_num_threads(), len(planned)) if self._device.type == "cpu" else 1
+        threads = torch.get_num_threads() if self._device.type == "cpu" else 1
+        planned = plan_shared(lengths, max_tokens=config.batch_tokens // config.num_candidates, threads=threads)
+        threads = min(threads, len(planned))
         with _threads(threads) as in_threads:
             in_threads(work_on, planned)
         return found
@@ -141,6 +144,26 @@ def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
         else:
             batches.append([index])
     return batches
+
+
+def plan_shared(lengths: Sequence[int], *, max_tokens: int, threads: int) -> list[list[int]]:
+    """Batches as of `plan_batches`, a multiple of `threads` of them where there are several, of about the same cost.
+
+    Else one thread has more to do than another, and they end apart.
+    """
+    planned = plan_batches(lengths, max_tokens=max_tokens)
+    number = -(-len(planned) // threads) * threads
+    if len(planned) < 2 or threads == 1:
+        return planned
+    low, high = max_tokens // 2, max_tokens
+    while high - low > max_tokens // _SHARES:
+        middle = (low + high) // 2
+        fewer = plan_batches(lengths, max_tokens=middle)
+        if len(fewer) <= number:
+            planned, high = fewer, middle
+        else:
+            low = middle
+    return planned
 
 
 @contextmanager

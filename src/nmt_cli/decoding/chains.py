@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.decoding.hypotheses import Endings, Hypothesis, Tree
-from nmt_cli.decoding.largest import best_continuations
+from nmt_cli.decoding.largest import most_probable
 from nmt_cli.decoding.leaving import who_leaves
 from nmt_cli.decoding.penalties import length_penalty
 from nmt_cli.decoding.scorer import Scorer
@@ -71,7 +71,7 @@ class Chains:
         """One more piece for each hypothesis; those that have ended go along, and change no more."""
         given = self._ids[:, :1] if self._scorer.step == 0 else self._ids
         log_probs = self._scorer.log_probs(given.flatten())
-        if self._scorer.step == 1:
+        if self._scorer.step == 1 and self._width > 1:
             log_probs = log_probs.repeat_interleave(self._width, dim=0)
         chosen = self._choose(log_probs, self._sentences)
         gained = log_probs.gather(1, chosen[:, None]).view_as(self._log_probs)
@@ -100,10 +100,9 @@ class Chains:
         return kept
 
 
-def most_probable(log_probs: Tensor, sentences: Tensor) -> Tensor:
-    """The most probable piece of each row; of equal ones the first."""
-    _, places = best_continuations(log_probs, log_probs.new_zeros(len(log_probs), 1), count=1)
-    return places.squeeze(1)
+def greedy(log_probs: Tensor, sentences: Tensor) -> Tensor:
+    """The most probable piece of each row, whosever it is."""
+    return most_probable(log_probs)
 
 
 class Draws:

@@ -13,6 +13,22 @@ _BLOCK = 64
 _PLACES = 1 << 32
 
 
+def most_probable(log_probs: Tensor) -> Tensor:
+    """The place [R] of the largest of each row of log_probs [R, V]; of equal ones the first."""
+    vocabulary = log_probs.size(1)
+    num_blocks = vocabulary // _BLOCK
+    if num_blocks < 2:
+        return log_probs.argmax(dim=1)
+    blocks = log_probs[:, : num_blocks * _BLOCK].unflatten(1, (num_blocks, _BLOCK)).amax(dim=-1)
+    if num_blocks * _BLOCK < vocabulary:
+        rest = log_probs[:, num_blocks * _BLOCK :].amax(dim=1, keepdim=True)
+        blocks = torch.cat([blocks, rest], dim=1)
+    # `argmax` gives the first, but looks at numbers one by one.
+    places = blocks.argmax(dim=1, keepdim=True) * _BLOCK + torch.arange(_BLOCK, device=log_probs.device)
+    places = places.clamp_(max=vocabulary - 1)
+    return places.gather(1, log_probs.gather(1, places).argmax(dim=1, keepdim=True)).squeeze(1)
+
+
 def best_continuations(log_probs: Tensor, before: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest sums of `before` [B, W] and log_probs [R, V], and their places w * V + v; both [B, C].
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nmt_cli.decoding.engine import Engine, engine_name
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def open_engine(directories: Sequence[Path], *, engine: str, device: str, precision: str) -> Engine:
     """The engine `engine` (torch, ctranslate2, auto) with the models of `directories`.
 
-    `device` is auto, cpu, cuda or cuda:N; `precision` auto, fp32, bf16 (torch) or int8 (ctranslate2). UsageError where
+    `device` is auto, cpu, cuda or cuda:N; `precision` auto, fp32, bf16 (torch) or int8 (on a CPU). UsageError where
     they do not go together or a package is missing, ModelError where a directory is no model or a damaged one or cannot
-    be expressed, DeviceError where there is no such device.
+    be expressed, DeviceError where there is no such device, or it has no int8.
     """
     name = engine_name(engine)
     if name == "ctranslate2" or (name == "auto" and _is_better_on_this_cpu(directories, device, precision)):
@@ -25,16 +29,16 @@ def open_engine(directories: Sequence[Path], *, engine: str, device: str, precis
 
 
 def _is_better_on_this_cpu(directories: Sequence[Path], device: str, precision: str) -> bool:
-    """Whether CTranslate2 is the faster engine in float32, and can translate with these models.
+    """Whether CTranslate2 is the faster engine in float32 or int8, and can translate with these models.
 
-    On a CPU it is (docs/LOG.md); on a GPU torch is.
+    On a CPU it is (docs/LOG.md), and int8 is for CPUs; on a GPU torch is.
     """
     from nmt_cli.bundle.config import load_config
     from nmt_cli.bundle.kinds import require_model
 
-    if precision == "int8":
-        return True
-    if choose_device(device).type != "cpu" or precision not in ("auto", "fp32"):
+    if precision not in ("auto", "fp32", "int8"):
+        return False
+    if precision != "int8" and choose_device(device).type != "cpu":
         return False
     if len(directories) > 1 or find_spec("ctranslate2") is None:
         return False
@@ -46,16 +50,28 @@ def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engin
     from nmt_cli.decoding.torch_engine import TorchEngine
 
     if precision == "int8":
-        raise UsageError(
-            "the engine torch has no int8",
-            where="--precision",
-            hint="add --engine ctranslate2, or take --precision bf16",
-        )
+        return TorchEngine.load(directories, device=_int8_device(device), precision="int8")
     choice = parse_precision(precision)
     chosen = choose_device(device)
     return TorchEngine.load(
         directories, device=chosen, precision=choose_precision(choice, device=chosen, training=False)
     )
+
+
+def _int8_device(device: str) -> torch.device:
+    """The CPU; UsageError where a GPU is asked for, DeviceError where the CPU cannot do it."""
+    from nmt_cli.model.quantized_linear import can_quantize
+
+    chosen = choose_device("cpu" if device == "auto" else device)
+    if chosen.type != "cpu":
+        raise UsageError("int8 is for CPUs", where="--precision", hint="take --precision bf16, or add --device cpu")
+    if not can_quantize():
+        raise DeviceError(
+            "torch does not multiply 8-bit integers exactly on this CPU",
+            where="--precision",
+            hint="take --precision fp32, or add --engine ctranslate2",
+        )
+    return chosen
 
 
 def _ctranslate2(directories: Sequence[Path], *, device: str, precision: str) -> Engine:

@@ -18,8 +18,9 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
 # UNK is no word: with byte pieces nothing needs it, and without them it says nothing. The probabilities of what is left
 # are not renormalised, so that they are those of forced scoring.
 NEVER_GENERATED = (PAD, UNK, BOS)
-# Rows whose logits a CPU computes at a time.
-_ROWS = 64
+assert (*NEVER_GENERATED, EOS) == tuple(range(EOS + 1)), "they are the first columns"
+# Rows whose logits a CPU computes at a time: those of thousands would need memory for nothing.
+_ROWS = 256
 
 
 class Scorer:
@@ -72,10 +73,8 @@ class Scorer:
             self._forced = self._forced[sentences]
 
     def _allowed(self, log_probs: Tensor, *, place: int) -> Tensor:
-        for piece in NEVER_GENERATED:
-            log_probs[:, piece] = -torch.inf
-        if place < self._min_tokens:
-            log_probs[:, EOS] = -torch.inf
+        is_too_short = place < self._min_tokens
+        log_probs[:, : EOS + 1 if is_too_short else EOS] = -torch.inf
         return log_probs
 
     def _restricted(self, log_probs: Tensor, forced: Tensor, *, place: int) -> Tensor:
@@ -88,10 +87,7 @@ class Scorer:
 
 
 def _log_probs(model: Transformer, hidden: Tensor) -> Tensor:
-    """Natural log-probabilities [R, V] in float32 after hidden [R, D].
-
-    On a CPU so few rows at a time that their logits are still in its cache when they are summed.
-    """
+    """Natural log-probabilities [R, V] in float32 after hidden [R, D]."""
     if hidden.device.type != "cpu" or len(hidden) <= _ROWS:
         return model.logits(hidden).log_softmax(dim=-1, dtype=torch.float32)
     log_probs = torch.empty(len(hidden), model.target_vocab)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from nmt_cli.decoding.beam import Beam
-from nmt_cli.decoding.chains import Chains, Draws, most_probable
+from nmt_cli.decoding.chains import Chains, Draws, greedy
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.penalties import output_limit
 from nmt_cli.decoding.scorer import Scorer
@@ -53,7 +53,7 @@ def search(
         )
         if config.samples == 0 and config.beam > 1:
             return Beam(scorer, limits=limits, config=config, nbest=nbest, device=device).search()
-        choose = Draws([source.key for source in sources], config=config) if config.samples else most_probable
+        choose = Draws([source.key for source in sources], config=config) if config.samples else greedy
         width = config.num_candidates
         found = Chains(scorer, choose=choose, width=width, limits=limits, config=config, device=device).search()
     return [hypotheses[:nbest] for hypotheses in found]

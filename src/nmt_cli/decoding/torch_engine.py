@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -16,23 +17,25 @@ from nmt_cli.decoding.engine import Details, EngineName
 from nmt_cli.decoding.fixed_beam import FixedBeam
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.search import Source
-from nmt_cli.devices import Precision, keep_freed_memory, return_freed_memory
+from nmt_cli.devices import cpu_multiplies_bf16, keep_freed_memory, return_freed_memory
 from nmt_cli.errors import ModelError
 from nmt_cli.model.packed_linear import pack_matrices
 from nmt_cli.model.recording import CudaGraphs
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
+Product = Literal["fp32", "bf16", "int8"]
+
 # Sentences after which a CPU's freed memory is returned: so it stays what it is, and that costs under 1 % of the time.
 _RETURN_EVERY = 8000
 
 
 class TorchEngine:
-    """One model, or several whose probabilities are averaged, in float32 or bf16."""
+    """One model, or several whose probabilities are averaged, in float32, bf16 or, on a CPU, 8-bit integers."""
 
     name: EngineName = "torch"
 
-    def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: Precision) -> None:
+    def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: Product) -> None:
         self._loaded = loaded
         self._models = [one.model for one in loaded]
         self._device = device
@@ -45,12 +48,14 @@ class TorchEngine:
         self.device = str(device)
 
     @classmethod
-    def load(cls, directories: Sequence[Path], *, device: torch.device, precision: Precision) -> TorchEngine:
+    def load(cls, directories: Sequence[Path], *, device: torch.device, precision: Product) -> TorchEngine:
         """The engine of model directories, the first of which gives the settings.
 
+        With int8 what is not a product with a large matrix is in the faster of the other two precisions of the CPU.
         ModelError where one is no model or damaged, and where their languages or vocabularies differ.
         """
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        is_bf16 = precision == "bf16" or (precision == "int8" and cpu_multiplies_bf16())
+        dtype = torch.bfloat16 if is_bf16 else torch.float32
         loaded = [model_directory.load(path, device=device, dtype=dtype) for path in directories]
         for path, one in zip(directories[1:], loaded[1:], strict=True):
             _check_same_languages(loaded[0], one, first_path=directories[0], path=path)
@@ -58,7 +63,7 @@ class TorchEngine:
         if device.type == "cpu":
             keep_freed_memory()
             for one in loaded:
-                pack_matrices(one.model)
+                pack_matrices(one.model, is_int8=precision == "int8")
         return cls(loaded, device=device, precision=precision)
 
     @property

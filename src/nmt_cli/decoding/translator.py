@@ -62,8 +62,8 @@ class Translator:
         """The translator of a model directory, or of several that translate together.
 
         `device` is auto, cpu, cuda or cuda:N, `engine` torch, ctranslate2 or auto, `precision` auto, fp32, bf16 (torch)
-        or int8 (ctranslate2). ModelError where a directory is no model or a damaged one, DeviceError where there is no
-        such device, UsageError where engine, device and precision do not go together.
+        or int8 (on a CPU). ModelError where a directory is no model or a damaged one, DeviceError where there is no
+        such device or it has no int8, UsageError where engine, device and precision do not go together.
         """
         directories = [directory] if isinstance(directory, str | Path) else directory
         paths = [Path(one) for one in directories]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.model.layers import FeedForward
+from nmt_cli.model.quantized_linear import QuantizedLinear, is_worth_quantizing
 from nmt_cli.model.transformer import Transformer
 
 
@@ -29,24 +30,32 @@ class PackedLinear(nn.Module):
         return out
 
 
-def pack_matrices(model: Transformer) -> bool:
+def pack_matrices(model: Transformer, *, is_int8: bool) -> bool:
     """Lay out all matrices of a model on a CPU, where this torch can; whether it did.
 
-    The model can then neither be trained nor saved.
+    With `is_int8` products with the larger ones are of 8-bit integers. The model can then neither be trained nor saved.
     """
-    if model.output_weight.device.type != "cpu" or not can_pack(model.output_weight.dtype):
+
+    def packed(weight: Tensor, bias: Tensor | None, *, is_relu: bool, out: torch.dtype) -> nn.Module:
+        if is_int8 and is_worth_quantizing(weight):
+            return QuantizedLinear(weight, bias, is_relu=is_relu, out=out)
+        return PackedLinear(weight, bias, is_relu=is_relu)
+
+    dtype = model.output_weight.dtype
+    if model.output_weight.device.type != "cpu" or not can_pack(dtype):
         return False
     with torch.inference_mode():
         for parent, name, child in _children(model):
             if isinstance(child, FeedForward) and child.activation == "relu":
-                inner = PackedLinear(child.inner.weight, child.inner.bias, is_relu=True)
+                inner = packed(child.inner.weight, child.inner.bias, is_relu=True, out=dtype)
                 setattr(parent, name, nn.Sequential(inner, child.outer))
         for parent, name, child in _children(model):
             if isinstance(child, nn.Linear):
-                setattr(parent, name, PackedLinear(child.weight, child.bias, is_relu=False))
+                setattr(parent, name, packed(child.weight, child.bias, is_relu=False, out=dtype))
         vocab = model.target_vocab
         bias = None if model.output_bias is None else model.output_bias[:vocab]
-        model.packed_output = PackedLinear(model.output_weight[:vocab], bias, is_relu=False)
+        # Statistics of its products are float32.
+        model.packed_output = packed(model.output_weight[:vocab], bias, is_relu=False, out=torch.float32)
     return True
 
 

@@ -53,8 +53,7 @@ def _cross_attention(module: CrossAttention, x: Tensor, cache: LayerCache, sourc
 
 def _by_sentence(rows: Tensor, num_sentences: int) -> Tensor:
     """[R, H, K] as [B, H, W, K]."""
-    by_sentence: Tensor = rows.unflatten(0, (num_sentences, -1))
-    return by_sentence.transpose(1, 2)
+    return rows.view(num_sentences, -1, *rows.shape[1:]).transpose(1, 2)
 
 
 def _mix(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
@@ -68,7 +67,8 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
         scores_BHWN += bias
     shares_BHWN = _softmax(scores_BHWN)
     mixed_BHWV: Tensor = shares_BHWN @ v
-    return mixed_BHWV.transpose(1, 2).flatten(0, 1).flatten(1)
+    num_rows = q.size(0) * q.size(2)
+    return mixed_BHWV.transpose(1, 2).reshape(num_rows, -1)
 
 
 def _softmax(scores: Tensor) -> Tensor:
