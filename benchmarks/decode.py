@@ -192,6 +192,7 @@ def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, An
     ids = {piece: number for number, piece in enumerate(target.pieces(range(target.vocab_size)))}
     beam = arguments.beams[0]
     options = {"beam_size": beam, "length_penalty": 1, "max_decoding_length": 256, "max_batch_size": 64}
+    options["return_scores"] = True  # as every answer of this project has them
     if beam > 1:
         options |= {"patience": PATIENCE, "num_hypotheses": PATIENCE * beam}
     lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]

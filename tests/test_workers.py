@@ -65,7 +65,7 @@ def test_a_killed_process_is_an_error_that_says_what_to_do() -> None:
     with workers(Trouble(), number=2) as run, pytest.raises(DataError) as caught:
         list(run(["fine", "killed", "slow"]))
     assert caught.value.message == "a worker process was killed (SIGKILL)"
-    assert caught.value.hint == "if memory ran out, use fewer with --workers N; the same command continues"
+    assert caught.value.hint == "if memory ran out, run the command again with fewer --workers"
 
 
 def test_processes_import_nothing_that_is_slow(repository: Path) -> None:

@@ -163,7 +163,7 @@ class _Worker:
             return RuntimeError(f"a worker process has ended by itself, with exit code {code}")
         return DataError(
             f"a worker process was killed ({signal.Signals(-code).name})",
-            hint="if memory ran out, use fewer with --workers N; the same command continues",
+            hint="if memory ran out, run the command again with fewer --workers",
         )
 
 

@@ -165,26 +165,36 @@ def test_a_configuration_that_does_not_fit_is_explained(tmp_path: Path, old: str
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("files", "message", "hint"),
     [
-        (["config.json", "model.safetensors", "tokenizer_config.json"], "looks like a Hugging Face model"),
-        (["config.json", "model.bin", "shared_vocabulary.json"], "looks like a CTranslate2 model"),
-        (["dict.en.txt", "dict.de.txt", "model.pt"], "looks like a fairseq model"),
-        (["checkpoint_best.pt"], "looks like a fairseq checkpoint directory"),
-        (["model.npz", "vocab.yml"], "looks like a Marian model"),
-        (["config.yaml", "best.ckpt"], "looks like a JoeyNMT model"),
-        (["params.best", "version", "config"], "looks like a Sockeye model"),
-        (["notes.txt"], "is not a model directory: it has no config.yaml"),
-        ([], "is not a model directory: it has no config.yaml"),
+        (["config.json", "tokenizer_config.json"], "looks like a Hugging Face model", "nmt import makes model dir"),
+        (
+            ["config.json", "source.spm", "vocab.json"],
+            "looks like a Hugging Face model",
+            "nmt import {} -o MODEL makes",
+        ),
+        (
+            ["config.json", "model.bin", "source.spm"],
+            "looks like a CTranslate2 model",
+            "nmt decode -m MODEL --engine ct",
+        ),
+        (["dict.en.txt", "dict.de.txt", "model.pt"], "looks like a fairseq model", "such as OPUS-MT's"),
+        (["checkpoint_best.pt"], "looks like a fairseq checkpoint directory", "such as OPUS-MT's"),
+        (["model.npz", "vocab.yml"], "looks like a Marian model", "of Marian models in Hugging Face's form"),
+        (["config.yaml", "best.ckpt"], "looks like a JoeyNMT model", "such as OPUS-MT's"),
+        (["params.best", "version", "config"], "looks like a Sockeye model", "such as OPUS-MT's"),
+        (["notes.txt"], "is not a model directory: it has no config.yaml", "nmt average runs/NAME makes"),
+        ([], "is not a model directory: it has no config.yaml", "nmt average runs/NAME makes"),
     ],
 )
-def test_what_another_toolkit_made_is_recognised(tmp_path: Path, files: list[str], message: str) -> None:
+def test_what_another_toolkit_made_is_recognised(tmp_path: Path, files: list[str], message: str, hint: str) -> None:
     for name in files:
         (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(ModelError) as caught:
-        load_on_cpu(tmp_path)
-    assert message in caught.value.message
-    assert caught.value.hint == "nmt average runs/NAME makes a model directory of a run"
+    for path in (tmp_path, *(tmp_path / name for name in files[:1])):
+        with pytest.raises(ModelError) as caught:
+            load_on_cpu(path)
+        assert (message if path == tmp_path else f"{path} is a file, not a model directory") in caught.value.message
+        assert hint.format(tmp_path) in caught.value.hint
 
 
 def test_our_other_directories_say_what_to_type(tmp_path: Path) -> None:

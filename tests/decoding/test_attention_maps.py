@@ -15,6 +15,7 @@ from nmt_cli.bundle.directory import LoadedModel
 from nmt_cli.cli.attention import attention
 from nmt_cli.decoding.attention_drawing import svg, text_panel
 from nmt_cli.decoding.attention_maps import AttentionMap, AttentionMaps, Part
+from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import pack
@@ -29,7 +30,9 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("attention")
-    recipe = tiny_recipe(model={"decoder_layers": 2, "encoder_window": 3}, decoding={"max_extra_tokens": 3})
+    recipe = tiny_recipe(
+        model={"encoder_layers": 1, "decoder_layers": 2, "encoder_window": 3}, decoding={"max_extra_tokens": 3}
+    )
     save_tiny(folder / "model", spm_folder=folder, recipe=recipe)
     return folder
 
@@ -122,6 +125,19 @@ def test_the_command(folder: Path) -> None:
     assert (folder / "a.svg").read_text().startswith("<svg ")
 
 
+def test_a_layer_that_is_not_there_is_refused_before_anything_is_translated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Translator, "from_pretrained", None)
+    with pytest.raises(UsageError, match="--layer is 3, and the model has 2") as error:
+        attention(SOURCE, model=folder / "model", layer=3)
+    assert error.value.hint == "a layer from 1 to 2"
+    with pytest.raises(UsageError, match="--layer is 2, and the model has 1"):
+        attention(SOURCE, model=folder / "model", part="encoder", layer=2)
+    with pytest.raises(UsageError, match="--head is 3, and the model has 2"):
+        attention(SOURCE, model=folder / "model", head="3")
+
+
 def test_what_cannot_be_shown(folder: Path) -> None:
     model = folder / "model"
     with pytest.raises(UsageError, match="no part called 'all'") as error:
@@ -129,14 +145,14 @@ def test_what_cannot_be_shown(folder: Path) -> None:
     assert error.value.hint == "take one of: cross, encoder, decoder"
     with pytest.raises(UsageError, match="--words is about"):
         attention(SOURCE, TARGET, model=model, part="encoder", words=True)
-    with pytest.raises(UsageError, match="--layer is 3, and the model has 2") as error:
-        attention(SOURCE, TARGET, model=model, layer=3)
-    assert error.value.hint == "a layer from 1 to 2"
+    with pytest.raises(DataError, match="the translation is blank") as blank:
+        attention(SOURCE, " ", model=model)
+    assert blank.value.where == "translation"
     with pytest.raises(UsageError, match="--head is x, and the model has 2"):
         attention(SOURCE, TARGET, model=model, head="x")
-    with pytest.raises(DataError, match="the source is blank"):
+    with pytest.raises(DataError, match="the sentence is blank"):
         attention(" ", TARGET, model=model)
-    with pytest.raises(DataError, match=r"the source has .* pieces, and the model takes 63"):
+    with pytest.raises(DataError, match=r"the sentence has .* pieces, and the model takes 63"):
         attention("sea " * 90, TARGET, model=model)
     (folder / "there.svg").write_text("")
     with pytest.raises(UsageError, match=r"other\.png would not be an SVG by its name"):

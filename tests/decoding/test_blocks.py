@@ -116,7 +116,7 @@ def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pyt
             os.kill(process, signal.SIGKILL)
         with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as lost:
             list(run(blocks))
-        assert lost.value.hint == "if memory ran out, use fewer with --workers N; the same command continues"
+        assert lost.value.hint == "if memory ran out, run the command again with fewer --workers"
     assert set(children(os.getpid())) == before
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import logging
 import os
 import select
 import subprocess
@@ -13,7 +15,9 @@ from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 
 import pytest
+from rich.console import Console
 
+from nmt_cli.cli import decode_progress
 from nmt_cli.cli.decode import decode
 from nmt_cli.cli.decode_formats import Statistics, render
 from nmt_cli.decoding.translator import Translation, Translator
@@ -266,3 +270,46 @@ def test_a_wrong_setting_leaves_the_old_output_alone(folder: Path, tmp_path: Pat
     with pytest.raises(UsageError, match="--beam is 0"):
         decode(model=[folder / "runs/tiny/model"], source=source, output=old, overwrite=True, beam=0, device="cpu")
     assert old.read_text() == "kept\n"
+
+
+def test_a_terminal_is_told_how_many_lines_are_done(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    expected: list[str],
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(decode_progress, "is_interactive", lambda: True)
+    monkeypatch.setattr(decode_progress, "stderr_console", lambda: Console(file=screen, force_terminal=True))
+    caplog.set_level(logging.INFO, logger="nmt_cli")
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.write_bytes(lines_of(LINES))
+    decode(model=[folder / "runs/tiny/model"], source=source, output=output, device="cpu")
+    assert output.read_bytes() == lines_of(expected)
+    shown = screen.getvalue()
+    assert shown.index("0 lines translated") < shown.index("warning: line 6 has ") < shown.index("7 lines translated")
+    assert "0:00:0" in shown
+
+
+def test_the_line_about_progress_leaves_a_terminal_to_the_translations(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(decode_progress, "is_interactive", lambda: True)
+    monkeypatch.setattr(decode_progress, "stderr_console", lambda: Console(file=screen, force_terminal=True))
+    caplog.set_level(logging.INFO, logger="nmt_cli")
+    with decode_progress.shown_progress(Path("text"), is_streamed=False, lines_done=1000) as progress:
+        progress.wrote(lambda: screen.write("<translations>"), num_lines=1000)
+    before, after = screen.getvalue().split("<translations>")
+    assert "1,000 lines translated" in before
+    assert before.endswith("\x1b[1A\x1b[2K")  # the line above is cleared
+    assert "2,000 lines translated" in after
+    with decode_progress.shown_progress(Path("text"), is_streamed=True, lines_done=0) as progress:
+        progress.wrote(lambda: screen.write("<more>"), num_lines=1)
+    assert screen.getvalue() == f"{before}<translations>{after}<more>"

@@ -9,6 +9,8 @@ import torch
 
 from nmt_cli.bundle import directory
 from nmt_cli.bundle.weights import weights_of
+from nmt_cli.decoding import ctranslate2_engine
+from nmt_cli.decoding.ctranslate2_engine import CTranslate2Engine
 from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.opening import open_engine
 from nmt_cli.decoding.search import Source
@@ -17,6 +19,7 @@ from nmt_cli.tokenization.tokenizer import EOS
 from tests.bundle import tiny
 from tests.bundle.tiny import tiny_recipe
 from tests.decoding import reference
+from tests.decoding.trained import TEST
 
 
 def biased_model(folder: Path, *, specials: float, eos: float) -> Transformer:
@@ -91,3 +94,62 @@ def test_no_penalty_is_none(tmp_path: Path) -> None:
         assert [one.ids for one in ours] == [one.ids for one in theirs]
         for one, other in zip(ours, theirs, strict=True):
             assert other.score == other.log_prob == pytest.approx(one.log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize(("beam", "tokens"), [(1, 4096), (4, 1024)])
+def test_batches_hold_64_sentences_and_keep_all_workers_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beam: int, tokens: int
+) -> None:
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(ctranslate2_engine, "num_cpus", lambda: 3)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    tiny.save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    engine = CTranslate2Engine(tmp_path / "model", precision="fp32")
+    config = engine.decoding.model_copy(update={"beam": beam, "batch_tokens": 8192})
+    lengths = [3 + place * 7 % 40 for place in range(260)]
+    asked = [ctranslate2_engine._Asked(["a"] * length, [], 99) for length in lengths]
+    batches = engine._planned(range(250), asked, config=config)
+    assert sorted(index for batch in batches for index in batch) == list(range(250))
+    in_order = [lengths[index] for batch in batches for index in batch]
+    assert in_order == sorted(in_order, reverse=True)
+    sizes = [len(batch) for batch in batches]
+    assert max(sizes) <= 64
+    assert all(len(batch) * (1 + max(lengths[index] for index in batch)) <= tokens for batch in batches)
+    if beam == 1:  # four batches for three workers would leave two of them without work for half of the time
+        assert len(batches) == 6
+        assert max(sizes) - min(sizes) <= 2
+
+
+def test_other_batches_change_no_translation(trained: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    engine = open_engine([trained], engine="ctranslate2", device="cpu", precision="fp32")
+    sources = [Source(row) for row in engine.source.encode([source for source, _ in TEST[:60]])]
+    details = Details(piece_log_probs=False, alignment=False)
+    config = engine.decoding.model_copy(update={"max_extra_tokens": 0})  # which cuts many, each at its own length
+    found = [
+        engine.search(
+            sources, config=config.model_copy(update={"batch_tokens": tokens, "beam": beam}), nbest=1, details=details
+        )
+        for beam in (1, 4)
+        for tokens in (8192, 300)
+    ]
+    for some, others in (found[:2], found[2:]):
+        for (one,), (other,) in zip(some, others, strict=True):
+            assert one.ids == other.ids
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> None:
+    """Across 16 columns attention is rounded otherwise, which 8 bits magnify."""
+    pytest.importorskip("ctranslate2")
+    tiny.save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    lengths = [3 + place * 7 % 40 for place in range(100)]
+    asked = [ctranslate2_engine._Asked(["a"] * length, ["b"], 99) for length in lengths]
+    mixed = {}
+    for precision in ("fp32", "int8"):
+        engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision=precision)
+        assert isinstance(engine, CTranslate2Engine)
+        batches = engine._planned(range(100), asked, config=engine.decoding)
+        assert sorted(index for batch in batches for index in batch) == list(range(100))
+        mixed[precision] = sum(len({lengths[index] + 1 < 16 for index in batch}) == 2 for batch in batches)
+    assert mixed == {"fp32": 1, "int8": 0}

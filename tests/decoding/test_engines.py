@@ -97,9 +97,12 @@ def test_prefixes_are_forced_by_both(ours: Translator, theirs: Translator) -> No
 
 
 def test_min_tokens_hold_for_both(ours: Translator, theirs: Translator) -> None:
-    for translator in (ours, theirs):
-        found = translator.translate(LINES[:10], min_tokens=25)
-        assert all(not one.text or one.num_pieces >= 25 for one in found)
+    prefixes = ["" if number % 2 else target.split()[0] for number, (_, target) in enumerate(TEST[10:20])]
+    options: dict[str, Any] = {"beam": 1, "min_tokens": 25, "prefixes": prefixes}
+    for one, other in zip(*(each.translate(LINES[10:20], **options) for each in (ours, theirs)), strict=True):
+        assert one.num_pieces >= 25
+        assert_close(one, other)
+    assert min(one.num_pieces for one in ours.translate(LINES[10:20], min_tokens=25)) >= 25
 
 
 def test_limits_are_each_sentences_own_in_ctranslate2(tmp_path: Path) -> None:
@@ -182,7 +185,7 @@ def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
 def test_a_translation_may_take_all_positions(tmp_path: Path, positions: str) -> None:
     pytest.importorskip("ctranslate2")
     recipe = tiny_recipe(
-        model={"positions": positions, "max_positions": 32}, decoding={"beam": 2, "max_extra_tokens": 20}
+        model={"positions": positions, "max_positions": 32}, decoding={"beam": 1, "max_extra_tokens": 20}
     )
     save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
     options: dict[str, Any] = {"word_scores": True, "alignments": True, "min_tokens": 40}
@@ -221,6 +224,13 @@ def test_what_ctranslate2_cannot_do_is_refused(tmp_path: Path, theirs: Translato
     with pytest.raises(UsageError, match="draws no samples") as error:
         theirs.translate(["a"], samples=2)
     assert (error.value.where, error.value.hint) == ("--samples", "leave it out, or take --engine torch")
+    with pytest.raises(UsageError) as error:
+        theirs.translate(["a"], min_tokens=5)
+    assert error.value.message == (
+        "the engine ctranslate2 has no minimum length in a beam search: what is likely to end would win in it"
+    )
+    assert error.value.where == "--min-tokens"
+    assert error.value.hint == "add --beam 1 or --min-tokens 0, or take --engine torch"
     with pytest.raises(UsageError, match="with one model, not with several") as error:
         Translator.from_pretrained([trained, trained], engine="ctranslate2")
     assert error.value.hint == "give one -m, or take --engine torch"
@@ -266,6 +276,8 @@ def test_auto_is_the_faster_engine_in_float32(trained: Path, tmp_path: Path) -> 
     assert engine(trained, trained) == "torch"
     save_tiny(tmp_path / "window", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
     assert engine(tmp_path / "window") == "torch"
+    save_tiny(tmp_path / "least", spm_folder=tmp_path, recipe=tiny_recipe(decoding={"min_tokens": 3}))
+    assert engine(tmp_path / "least") == "torch"
 
 
 def test_models_of_different_vocabularies_do_not_translate_together(tmp_path: Path, trained: Path) -> None:

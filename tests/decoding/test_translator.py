@@ -330,16 +330,16 @@ def test_batches_hold_every_sentence_once_and_keep_to_the_budget() -> None:
         assert (len(batch) + 1) * tokens > 64
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_that_share_batches_have_as_much_to_do(threads: int) -> None:
-    lengths = [len(row) for row in random_rows(1, count=300, vocab=9, longest=30)] + [0, 0]
-    whole, shared = plan_batches(lengths, max_tokens=1000), plan_shared(lengths, max_tokens=1000, threads=threads)
-    assert sorted(index for batch in shared for index in batch) == list(range(300))
-    if threads == 1:
-        assert shared == whole
-        return
+def test_threads_share_batches_of_like_cost_where_one_would_end_late() -> None:
+    lengths = [len(row) for row in random_rows(1, count=900, vocab=9, longest=30)] + [0, 0]
+    whole = plan_batches(lengths, max_tokens=8000)
+    shared = plan_shared(lengths, max_tokens=8000, threads=2)
+    assert (len(whole), len(shared)) == (3, 4)
+    assert sorted(index for batch in shared for index in batch) == list(range(900))
     costs = [len(batch) * (max(lengths[index] for index in batch) + 1) for batch in shared]
-    assert len(shared) == -(-len(whole) // threads) * threads
-    # The first batches are as large as the last one lets them be.
     assert max(costs) <= 1.25 * sum(costs) / len(costs)
-    assert plan_shared([5, 5], max_tokens=1000, threads=threads) == [[0, 1]]
+    assert plan_shared(lengths, max_tokens=8000, threads=1) == whole
+    assert len(plan_shared(lengths, max_tokens=8000, threads=3)) == 3
+    # Small batches would take more time for their steps than they give back.
+    assert plan_shared([5] * 25, max_tokens=60, threads=2) == plan_batches([5] * 25, max_tokens=60)
+    assert plan_shared([5, 5], max_tokens=1000, threads=2) == [[0, 1]]

@@ -40,10 +40,13 @@ OPERATION = Operation(
 )
 
 
-def save_model(path: Path, source: str, target: str, *, seed: int = 1, overwrite: bool = False) -> Path:
+def save_model(
+    path: Path, source: str, target: str, *, seed: int = 1, samples: int = 0, overwrite: bool = False
+) -> Path:
     """A random model directory that translates at most 59 pieces at once; it writes letters and spaces, no bytes."""
     recipe = tiny_recipe(
-        model={"output_bias": True, "tying": "none"}, decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400}
+        model={"output_bias": True, "tying": "none"},
+        decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, "samples": samples},
     )
     spm = write_spm(path.parent / "shared.spm")
     config = tiny_config(recipe, updates=[seed]).model_copy(

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from nmt_cli.serving.batcher import Batcher, Sentence
-from nmt_cli.serving.jobs import Attend, Engine, Job, Search, frame, job_fields, job_of
+from nmt_cli.serving.jobs import Attend, Engine, Job, Search, Vary, frame, job_fields, job_of
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.refusals import Refused
 
@@ -149,6 +149,14 @@ def test_what_waits_is_reckoned_in_seconds_once_a_batch_was_full() -> None:
         return [*found, queue.queued_seconds]
 
     assert run(test) == [0.0, 12.0, 12.0, 12.0]
+
+
+def test_other_words_cost_as_much_as_all_their_searches() -> None:
+    async def test() -> list[int]:
+        jobs: list[Job] = [SEARCH, WIDE, Vary("", number=3, beam=4), Attend("das Meer")]
+        return [sentence(5, job).work for job in jobs]
+
+    assert run(test) == [10, 20, 60, 5]
 
 
 def test_what_goes_alone_does_not_wait_for_others() -> None:

@@ -82,11 +82,55 @@ def test_deepl_with_keys(strict: Server, expected: str) -> None:
         client.translate_text(["x"] * 5, target_lang="DE")
     with pytest.raises(deepl.DeepLException, match="html is not supported"):
         client.translate_text("<b>x</b>", target_lang="DE", tag_handling="html")
+    with pytest.raises(deepl.DeepLException, match="'formality' is not supported for given 'target_lang'"):
+        client.translate_text(TEXT, target_lang="DE", formality=deepl.Formality.MORE)
+    with pytest.raises(deepl.DeepLException, match="glossary_id is not supported"):
+        client.translate_text(TEXT, source_lang="EN", target_lang="DE", glossary="def3a26b-3e84-45b3-84ae-0c0aaf3525f7")
     limited = deepl.DeepLClient("bob-secret-key", server_url=strict.url)
+    with pytest.raises(deepl.TooManyRequestsException, match="3 texts are more than the 2 requests a minute"):
+        limited.translate_text(["sea"] * 3, target_lang="DE")
     for _ in range(2):
         limited.translate_text("sea", target_lang="DE")
     with pytest.raises(deepl.TooManyRequestsException):
         limited.translate_text("sea", target_lang="DE")
+
+
+def test_wishes_of_deepls_clients_are_taken(server: Server, expected: str) -> None:
+    client = deepl.DeepLClient("any", server_url=server.url)
+    result = client.translate_text(
+        f"{TEXT}\n",
+        source_lang="EN",
+        target_lang="DE",
+        context="by the house",
+        split_sentences=deepl.SplitSentences.NO_NEWLINES,
+        preserve_formatting=True,
+        formality=deepl.Formality.PREFER_MORE,
+        outline_detection=False,
+        model_type="quality_optimized",
+    )
+    assert isinstance(result, deepl.TextResult)
+    assert result.text == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"formality": "less"}, "'formality' is not supported for given 'target_lang' (take prefer_less,"),
+        ({"formality": "loud"}, "Invalid request: formality: "),
+        ({"glossary_id": "x"}, "glossary_id is not supported (leave glossary_id out)"),
+        ({"glossary_ids": ["x"]}, "glossary_ids is not supported"),
+        ({"style_id": "x"}, "style_id is not supported"),
+        ({"translation_memory_id": "x"}, "translation_memory_id is not supported"),
+        ({"custom_instructions": ["Be brief."]}, "custom_instructions is not supported"),
+        ({"split_sentences": "nonewlines", "text": "the\nsea"}, "a line break ends a sentence: nonewlines is not"),
+    ],
+)
+def test_what_would_be_another_translation_at_deepls_is_refused(
+    server: Server, change: dict[str, Any], message: str
+) -> None:
+    answer = server.post("/v2/translate", {"text": TEXT, "source_lang": "EN", "target_lang": "DE", **change})
+    assert (answer.status, set(answer.json)) == (400, {"message"})
+    assert answer.json["message"].startswith(message)
 
 
 FIELDS = {"q": TEXT, "source": "en", "target": "de"}

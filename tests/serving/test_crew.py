@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nmt_cli.errors import ModelError
 from nmt_cli.serving import crew
-from nmt_cli.serving.batcher import Batcher, Sentence
+from nmt_cli.serving.batcher import Sentence
+from nmt_cli.serving.identity import digest_of
 from nmt_cli.serving.jobs import Engine, Job, Search
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.models import ServedModel
-from nmt_cli.serving.process import WorkerProcess
+from nmt_cli.serving.process import WorkerLost, WorkerProcess
 from nmt_cli.serving.refusals import Refused
 from tests.serving.models import OPERATION, save_model
 
@@ -30,7 +33,9 @@ class Worker(WorkerProcess):
     @classmethod
     async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
         cls.num_started += 1
-        return cls.__new__(cls)
+        worker = cls.__new__(cls)
+        worker.digest = digest_of(model)
+        return worker
 
     async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
         return self.sayings.pop(0)(lines)
@@ -50,6 +55,10 @@ def too_few(lines: Sequence[str]) -> list[dict[str, Any]]:
     return []
 
 
+def lost(lines: Sequence[str]) -> list[dict[str, Any]]:
+    raise WorkerLost("it was killed by signal 9")
+
+
 def nonsense(lines: Sequence[str]) -> list[dict[str, Any]]:
     raise KeyError("answers")
 
@@ -57,6 +66,7 @@ def nonsense(lines: Sequence[str]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("wrong", [too_few, nonsense])
 def test_a_mistake_with_a_batch_is_told_and_the_next_batch_is_done(
     wrong: Callable[[Sequence[str]], list[dict[str, Any]]],
+    models: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -65,11 +75,9 @@ def test_a_mistake_with_a_batch_is_told_and_the_next_batch_is_done(
     monkeypatch.setattr(Worker, "num_started", 0)
 
     async def run() -> None:
-        metrics = Metrics()
-        batcher = Batcher("en-de", max_tokens=99, max_wait_seconds=0.0, max_sentences=9, metrics=metrics)
-        engine = Engine("torch", "cpu", "fp32", 1)
-        posts = crew.Crew(batcher, size=1, engine=engine, timeout_seconds=9.0, metrics=metrics)
-        await posts.load(Path("model"))
+        served = ServedModel(models["en-de"], OPERATION, Metrics())
+        batcher, posts = served.batcher, served.crew
+        await served.load()
         first = Sentence("secret", 2, SEARCH, asyncio.Future())
         batcher.submit([first])
         with pytest.raises(Refused, match="the server made a mistake with this text") as error:
@@ -105,6 +113,87 @@ def test_a_swap_takes_what_it_read_before_the_workers_changed(tmp_path: Path, mo
         written.write_text(written.read_text().replace("batch_tokens: 400", "batch_tokens: 300"))
         await model.swap()
         assert (model.crew.num_ready, model.batcher.max_tokens) == (1, 300)
+        await model.crew.close()
+
+    asyncio.run(run())
+
+
+async def answers_of(model: ServedModel, *, number: int) -> set[str]:
+    """What the workers make of so many sentences."""
+    sentences = [Sentence("the sea", 2, SEARCH, asyncio.get_running_loop().create_future()) for _ in range(number)]
+    model.batcher.submit(sentences)
+    return {one["text"] for one in await asyncio.wait_for(asyncio.gather(*(one.result for one in sentences)), 5)}
+
+
+class Teller(Worker):
+    """Says which model it has, after what it is told to."""
+
+    async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
+        if self.sayings:
+            return await super().ask(lines, job, timeout_seconds=timeout_seconds)
+        return [{"text": self.digest, "num_pieces": 1} for _ in lines]
+
+
+async def until(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Wait for a text in the log."""
+    async with asyncio.timeout(5):
+        while text not in caplog.text:
+            await asyncio.sleep(0.01)
+
+
+def test_a_model_replaced_on_disk_never_works_beside_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = save_model(tmp_path / "model", "en", "de", seed=1)
+    caplog.set_level("INFO")
+    monkeypatch.setattr(crew, "WorkerProcess", Teller)
+    monkeypatch.setattr(Worker, "sayings", [], raising=False)
+
+    async def run() -> None:
+        model = ServedModel(directory, replace(OPERATION, workers=2), Metrics())
+        await model.load()
+        first = model.digest
+        save_model(directory, "en", "de", seed=4, overwrite=True)
+        assert await answers_of(model, number=9) == {first}
+        Worker.sayings.append(lost)
+        await answers_of(model, number=9)
+        await until("is loaded in its place", caplog)
+        assert model.digest == digest_of(directory) != first
+        assert await answers_of(model, number=9) == {model.digest}
+        assert model.crew.num_ready == 2
+        # What cannot take its place does not: the other worker goes on.
+        second = model.digest
+        save_model(directory, "de", "en", seed=1, overwrite=True)
+        Worker.sayings.append(lost)
+        assert await answers_of(model, number=9) == {second}
+        await until(f"{directory} now translates de-en; next try in", caplog)
+        assert await answers_of(model, number=9) == {second}
+        assert model.crew.num_ready == 1
+        await model.crew.close()
+
+    asyncio.run(run())
+    assert f"{directory} is another model by now: it is loaded for all workers" in caplog.messages
+
+
+def test_a_model_replaced_while_it_is_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = save_model(tmp_path / "model", "en", "de", seed=1)
+
+    class Late(Worker):
+        @classmethod
+        async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
+            save_model(directory, "en", "de", seed=4, overwrite=True)
+            return await super().start(model, engine)
+
+    monkeypatch.setattr(crew, "WorkerProcess", Late)
+
+    async def run() -> None:
+        model = ServedModel(directory, OPERATION, Metrics())
+        with pytest.raises(ModelError, match="the model was replaced while it was loaded") as error:
+            await model.load()
+        assert error.value.hint == "load it again, now that all of it is there"
+        assert model.crew.num_ready == 0
+        await model.swap()
+        assert (model.crew.num_ready, model.digest) == (1, digest_of(directory))
         await model.crew.close()
 
     asyncio.run(run())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nmt_cli import devices
 from nmt_cli.cli.serve import serve
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import ModelError, UsageError
@@ -85,9 +86,13 @@ def test_an_operator_has_the_models_loaded_again_under_load(strict: Server, mode
     operator = {"X_API_Key": "carol-secret-key"}
     before = strict.worker_pids()
     load = Load(strict, clients=4, key="carol-secret-key")
+    stood = strict.get("/v1/models").json["models"][0]["digest"]
+    save_model(models["en-de"], "en", "de", seed=1, overwrite=True)  # the same once more
     answer = strict.post("/v1/reload", b"", **operator)
     load.stop()
-    assert (answer.status, answer.json["models"][0]["is_ready"]) == (200, True)
+    (found,) = answer.json["models"]
+    assert (answer.status, found["is_ready"], found["is_new"]) == (200, True, False)
+    assert (found["digest"], found["updates"]) == (stood, [1])
     assert load.answers
     assert {answer.status for answer in load.answers} == {200}
     assert len(strict.worker_pids()) == 1
@@ -98,6 +103,7 @@ def test_an_operator_has_the_models_loaded_again_under_load(strict: Server, mode
     (models["en-de"] / "kept").rename(config)
     assert (broken.status, broken.json["error"]["code"]) == (409, "not_loaded")
     assert broken.json["error"]["message"].startswith("the old model stays: ")
+    assert [(model["is_new"], model["digest"]) for model in broken.json["models"]] == [(False, stood)]
     assert strict.post("/v1/translate", {"text": "sea"}, **operator).status == 200
 
 
@@ -190,6 +196,22 @@ def test_the_port_answers_only_once_the_models_are_loaded(
     with pytest.raises(ModelError, match="the disk is gone"):
         serve(model=[models["en-de"]], port=0)
     assert found == [False]
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "auto"])
+def test_as_many_workers_whether_ctranslate2_is_named_or_chosen(
+    engine: str, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2")
+    found: list[server.Settings] = []
+    monkeypatch.setattr(server, "run", found.append)
+    monkeypatch.setattr(devices, "num_cpus", lambda: 7)
+    serve(model=[models["en-de"], models["de-en"]], engine=engine, device="cpu")
+    serve(model=[models["en-de"]], engine=engine, device="cpu", precision="bf16" if engine == "auto" else "int8")
+    both, single = (settings.operation for settings in found)
+    assert (both.workers, both.engine.threads) == (3, 1)
+    # auto does not choose CTranslate2 for what it has not.
+    assert (single.workers, single.engine.threads) == ((1, 6) if engine == "auto" else (4, 1))
 
 
 def test_models_that_cannot_be_served(models: dict[str, Path], tmp_path: Path) -> None:

@@ -83,6 +83,12 @@ def test_options_reach_the_search(server: Server, translator: Translator) -> Non
     wide = server.post("/v1/translate", {"text": "sea", "source": "en", "beam": 99})
     assert (wide.status, wide.json["error"]["message"]) == (400, "a beam of 99 is too wide")
     assert wide.json["error"]["hint"] == "ask for at most 16"
+    many = server.post("/v1/translate", {"text": "sea", "source": "en", "nbest": 11}).json["error"]
+    assert (many["message"], many["hint"], many["where"]) == (
+        "11 translations are too many",
+        "ask for at most 10",
+        "nbest",
+    )
 
 
 def test_a_translation_goes_on_from_a_prefix(server: Server) -> None:
@@ -94,6 +100,16 @@ def test_a_translation_goes_on_from_a_prefix(server: Server) -> None:
     assert all(text.startswith("am alten") for text in texts)
     several = server.post("/v1/translate", asked | {"text": "the sea\nthe sea"})
     assert (several.status, several.json["error"]["message"]) == (400, "a prefix is of one sentence")
+    long = server.post("/v1/translate", asked | {"prefix": "x " * 40})
+    assert (long.status, long.json["error"]) == (
+        400,
+        {
+            "code": "invalid_request",
+            "message": "the prefix has 80 pieces, and the model takes 63",
+            "hint": "give a shorter one",
+            "where": "prefix",
+        },
+    )
 
 
 def test_texts_are_streamed_in_order(server: Server, translator: Translator) -> None:
@@ -118,8 +134,13 @@ def test_alignments_and_attention(server: Server) -> None:
     (layer,) = found["weights"]
     assert len(layer) == 2
     assert all(abs(sum(row) - 1) < 0.01 for head in layer for row in head)
-    blank = server.post("/v1/attention", asked | {"translation": " "})
-    assert (blank.status, blank.json["error"]["message"]) == (400, "the target is blank")
+    for change, message in (
+        ({"translation": " "}, "the translation is blank"),
+        ({"text": " "}, "the sentence is blank"),
+    ):
+        blank = server.post("/v1/attention", asked | change)
+        assert (blank.status, blank.json["error"]["message"]) == (400, message)
+        assert blank.json["error"]["where"] == next(iter(change))
 
 
 def test_words_that_may_come_next_differ_and_the_best_is_first(server: Server, translator: Translator) -> None:
@@ -137,7 +158,8 @@ def test_words_that_may_come_next_differ_and_the_best_is_first(server: Server, t
     blank = server.post("/v1/words", asked | {"text": " "})
     assert (blank.status, blank.json["error"]["message"]) == (400, "the sentence is blank")
     long = server.post("/v1/words", asked | {"text": "the old sea " * 60})
-    assert (long.status, long.json["error"]["message"]) == (413, "the sentence is too long to look into")
+    assert (long.status, long.json["error"]["message"]) == (413, "the text is too long to look into")
+    assert server.post("/v1/words", asked | {"prefix": "am Meer " * 60}).json["error"]["where"] == "prefix"
 
 
 def test_the_source_language_is_detected_where_there_are_several(server: Server) -> None:

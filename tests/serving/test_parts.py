@@ -120,11 +120,33 @@ def test_a_key_refills_evenly(tmp_path: Path) -> None:
         client.spend(1)
     assert (error.value.status, error.value.retry_after_seconds) == (429, 30)
     now = 30.0
-    client.spend(5)  # a batch may overdraw
-    now = 60.0
-    with pytest.raises(Refused) as error:
-        client.spend(1)
+    with pytest.raises(Refused, match="this key has fewer than 2 left of its 2 requests a minute") as error:
+        client.spend(2)
+    assert (error.value.hint, error.value.retry_after_seconds) == ("try again in 30 s", 30)
+    client.spend(1)  # what was refused took nothing
+    now = 90.0
+    client.spend(2)
+
+
+def test_no_request_is_worth_more_than_a_key_ever_has(tmp_path: Path) -> None:
+    now = 0.0
+    file = tmp_path / "keys"
+    file.write_text("bob bob-secret-key 60\nrare rare-secret-key 0.5\n")
+    keys = read_keys(file, clock=lambda: now)
+    bob, rare = keys.find("bob-secret-key"), keys.find("rare-secret-key")
+    assert bob is not None
+    assert rare is not None
+    with pytest.raises(Refused, match="1,000 texts are more than the 60 requests a minute of this key") as error:
+        bob.spend(1000)
+    assert (error.value.status, error.value.retry_after_seconds) == (429, None)
+    assert error.value.hint == "send at most 60 texts in a request"
+    bob.spend(60)
+    rare.spend(1)
+    with pytest.raises(Refused, match=r"used its 0\.5 requests a minute") as error:
+        rare.spend(1)
     assert error.value.retry_after_seconds == 120
+    now = 120.0
+    rare.spend(1)
 
 
 @pytest.mark.parametrize(

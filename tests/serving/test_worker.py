@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nmt_cli.decoding.attention_maps import AttentionMaps
-from nmt_cli.decoding.translator import Translator
-from nmt_cli.errors import DataError
+from nmt_cli.decoding.translator import Translation, Translator
+from nmt_cli.errors import DataError, DeviceError, ModelError
 from nmt_cli.serving.batcher import Sentence
 from nmt_cli.serving.jobs import Attend, Engine, Search, Vary
 from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.refusals import Refused
-from nmt_cli.serving.translation import ClientGone, Translation
+from nmt_cli.serving.translation import ClientGone
+from nmt_cli.serving.translation import Translation as ServedTranslation
 from nmt_cli.serving.worker import Model
-from tests.serving.models import OPERATION
+from tests.serving.models import OPERATION, save_model
 
 SEARCH = Search(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
 LIMITS = Limits(characters=1000, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=0.2, alternatives=3, beam=8)
@@ -54,10 +56,50 @@ def test_a_torch_worker_shows_the_attention_of_the_model_that_it_has(
 def test_a_worker_refuses_a_beginning_too_long_for_its_model(models: dict[str, Path]) -> None:
     model = Model(models["en-de"], Engine("torch", "cpu", "fp32", 1))
     with pytest.raises(DataError, match="the prefix has 80 pieces, and the model takes 63") as error:
-        model.answer(["the sea"], Vary("x " * 40, 3))
-    assert (error.value.where, error.value.hint) == ("prefix", "give a shorter sentence")
+        model.answer(["the sea"], Vary("x " * 40, 3, 2))
+    assert (error.value.where, error.value.hint) == ("prefix", "give a shorter one")
     with pytest.raises(DataError, match="the text has 80 pieces"):
-        model.answer(["x " * 40], Vary("", 3))
+        model.answer(["x " * 40], Vary("", 3, 2))
+    with pytest.raises(DataError, match="the prefix has 80 pieces") as error:
+        model.answer(["the sea"], replace(SEARCH, prefix="x " * 40))
+    assert error.value.where == "prefix"
+    with pytest.raises(DataError, match="the translation has 80 pieces") as error:
+        model.answer(["the sea"], Attend("x " * 40))
+    assert error.value.where == "translation"
+
+
+def test_no_error_names_an_option_of_the_command_line(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(models["en-de"], Engine("torch", "cpu", "fp32", 1))
+
+    def translate(self: Translator, *arguments: object, **options: object) -> list[Translation]:
+        raise DeviceError("the memory of cpu does not hold a sentence", where="--beam", hint="take --device cpu")
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    with pytest.raises(DeviceError, match="the memory of cpu does not hold a sentence") as error:
+        model.answer(["the sea"], SEARCH)
+    assert (error.value.where, error.value.hint) == (None, "give a shorter sentence, or ask for a smaller beam")
+
+
+def test_a_model_whose_own_setting_is_to_draw_is_searched(tmp_path: Path) -> None:
+    directory = save_model(tmp_path / "model", "en", "de", samples=4)
+    model = Model(directory, Engine("torch", "cpu", "fp32", 1))
+    (found,) = model.answer(["the old sea"], SEARCH)
+    (varied,) = model.answer(["the old sea"], Vary("", 3, 2))
+    assert len(varied["words"]) == 3
+    (expected,) = Translator.from_pretrained(directory, device="cpu").translate(
+        ["the old sea"], samples=0, beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5
+    )
+    assert (found["text"], len(found["alternatives"])) == (expected.text, 1)
+
+
+def test_words_are_never_told_of_a_model_that_came_later(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    directory = save_model(tmp_path / "model", "en", "de", seed=1)
+    model = Model(directory, Engine("ctranslate2", "cpu", "fp32", 1))
+    save_model(directory, "en", "de", seed=4, overwrite=True)
+    with pytest.raises(ModelError, match="the model was replaced, and this one is gone") as error:
+        model.answer(["the sea"], Attend("das Meer"))
+    assert error.value.hint == "whoever runs the server must have its models loaded again"
 
 
 def sentence(job: Search, *, tokens: int = 3) -> Sentence:
@@ -67,7 +109,7 @@ def sentence(job: Search, *, tokens: int = 3) -> Sentence:
 def test_what_takes_too_long_or_has_no_client_leaves_the_queue(models: dict[str, Path]) -> None:
     async def run() -> None:
         model = ServedModel(models["en-de"], OPERATION, Metrics())  # nobody works
-        translation = Translation(LIMITS)
+        translation = ServedTranslation(LIMITS)
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with pytest.raises(Refused, match="the translation took too long") as error:
             await translation.translate(["the sea\nthe sea"], model, SEARCH, by_sentence=True, gone=gone)

@@ -14,10 +14,11 @@ from nmt_cli.errors import ModelError
 Kind = Literal["model", "run", "checkpoint", "data"]
 RUN_FILE = "run.json"
 
+_CTRANSLATE2 = "a CTranslate2 model"
 # Each toolkit by files that only it leaves; the first row that fits counts.
 _OTHERS: Sequence[tuple[str, Sequence[str]]] = (
-    ("a CTranslate2 model", ("model.bin", "config.json")),
-    ("a CTranslate2 model", ("model.bin", "shared_vocabulary.*")),
+    (_CTRANSLATE2, ("model.bin", "config.json")),
+    (_CTRANSLATE2, ("model.bin", "shared_vocabulary.*")),
     ("a Hugging Face model", ("config.json",)),
     ("a Hugging Face model", ("tokenizer_config.json",)),
     ("a fairseq model or data directory", ("dict.*.txt",)),
@@ -64,7 +65,8 @@ def require_model(path: Path) -> None:
             f"there is no model directory {path}", where=str(path), hint="check the path; nmt average RUN makes one"
         )
     if not path.is_dir():
-        raise ModelError(f"{path} is a file, not a model directory", where=str(path), hint=f"try {path.parent}")
+        hint = _hint(path.parent, foreign_kind(path.parent)) if kind_of(path.parent) is None else f"try {path.parent}"
+        raise ModelError(f"{path} is a file, not a model directory", where=str(path), hint=hint)
     match kind_of(path):
         case "model":
             return
@@ -79,14 +81,22 @@ def require_model(path: Path) -> None:
             hint = "give a model directory, such as runs/NAME/averaged"
             raise ModelError(f"{path} is prepared data, not a model directory", where=str(path), hint=hint)
         case None:
-            hint = "nmt average runs/NAME makes a model directory of a run"
-            if other := foreign_kind(path):
-                message = f"{path} looks like {other}; nmt reads only model directories that it wrote itself"
-                if (path / "source.spm").is_file() and (path / "vocab.json").is_file():
-                    hint = f"nmt import {path} -o MODEL makes a model directory of it"
-            else:
-                message = f"{path} is not a model directory: it has no {CONFIG}"
-            raise ModelError(message, where=str(path), hint=hint)
+            other = foreign_kind(path)
+            message = f"{path} is not a model directory: it has no {CONFIG}"
+            if other is not None:
+                message = f"{path} looks like {other}, for other programs; nmt reads its own model directories"
+            raise ModelError(message, where=str(path), hint=_hint(path, other))
+
+
+def _hint(path: Path, other: str | None) -> str:
+    """What to type where `path` is no model directory, but maybe another toolkit's."""
+    if (path / "source.spm").is_file() and (path / "vocab.json").is_file():
+        return f"nmt import {path} -o MODEL makes a model directory of it"
+    if other == _CTRANSLATE2:
+        return "name the model directory that it was exported from: nmt decode -m MODEL --engine ctranslate2"
+    if other is not None:
+        return "nmt import makes model directories of Marian models in Hugging Face's form, such as OPUS-MT's"
+    return "nmt average runs/NAME makes a model directory of a run"
 
 
 def _kind_in_manifest(path: Path) -> str | None:

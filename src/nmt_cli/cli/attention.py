@@ -62,8 +62,8 @@ def attention(
     if output is not None and output.exists() and not overwrite:
         hint = "add --overwrite, or give another file with -o"
         raise UsageError(f"{output} exists already", where=str(output), hint=hint)
-    found = _map(_model(model), source, translation, part=chosen, words=words)
-    num_layers, num_heads = found.weights.shape[:2]
+    directory = _model(model)
+    num_layers, num_heads = _size(directory, part=chosen)
     layers = list(range(num_layers)) if layer is None else [_number(layer, num_layers, "--layer")]
     heads: list[int | None]
     match head:
@@ -73,6 +73,7 @@ def attention(
             heads = list(range(num_heads))
         case _:
             heads = [_number(head, num_heads, "--head")]
+    found = _map(directory, source, translation, part=chosen, words=words)
     _show(found, layers=layers, heads=heads, output=output)
 
 
@@ -119,6 +120,16 @@ def _model(given: Path | None) -> Path:
     model = newest_model(Path("runs")) if given is None else model_of_run(given)
     logger.info("model: %s", model)
     return model
+
+
+def _size(model: Path, *, part: Part) -> tuple[int, int]:
+    """How many layers that part of the model has, and how many heads each of them."""
+    from nmt_cli.bundle.config import load_config
+    from nmt_cli.bundle.kinds import require_model
+
+    require_model(model)
+    config = load_config(model).recipe.model
+    return config.encoder_layers if part == "encoder" else config.decoder_layers, config.heads
 
 
 def _part(part: str, *, words: bool) -> Part:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from nmt_cli.cli.decode_files import (
     without_first,
 )
 from nmt_cli.cli.decode_formats import Statistics, Told, check_form
+from nmt_cli.cli.decode_progress import Progress, shown_progress
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,10 +84,10 @@ def decode(
             (nothing,) = run([Block(1, [])])  # refuses settings that make no sense, before input is waited for
             job = _job(nothing, models, source=source, prefix=prefix, told=told)
             statistics = Statistics(_by(nothing, devices))
-            numbered = told.has_numbered_rows
-            with opened_output(output, job=job, overwrite=overwrite, rows_are_numbered=numbered) as opened:
-                todo = _blocks(without_first(blocks, opened.lines_done, skip=next_prefixes), next_prefixes, opened)
-                _write(run(todo), opened, told=told, statistics=statistics)
+            with opened_output(output, job=job, overwrite=overwrite, rows_are_numbered=told.has_numbered_rows) as file:
+                todo = _blocks(without_first(blocks, file.lines_done, skip=next_prefixes), next_prefixes, file)
+                with shown_progress(source, is_streamed=stream, lines_done=file.lines_done) as progress:
+                    _write(run(todo), file, told=told, statistics=statistics, progress=progress)
     if stats:
         typer.echo(str(statistics), err=True)
 
@@ -102,11 +104,14 @@ def _blocks(
         number += len(lines)
 
 
-def _write(results: Iterator[Translated], output: Output, *, told: Told, statistics: Statistics) -> None:
+def _write(
+    results: Iterator[Translated], output: Output, *, told: Told, statistics: Statistics, progress: Progress
+) -> None:
     number = output.lines_done + 1
     for result in results:
         statistics.add(result.translations, started=result.started, ended=result.ended)
-        output.write(told.render(result.translations, first_line=number))
+        text = told.render(result.translations, first_line=number)
+        progress.wrote(partial(output.write, text), num_lines=len(result.translations))
         number += len(result.translations)
 
 

@@ -35,7 +35,7 @@ EngineOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU where there is one.")]
 PrecisionOption = Annotated[
-    str, typer.Option(metavar="auto|fp32|bf16|int8", help="Of matrix products; bf16: torch, int8: ctranslate2.")
+    str, typer.Option(metavar="auto|fp32|bf16|int8", help="Of matrix products; bf16 is torch's, int8 for CPUs.")
 ]
 WorkersOption = Annotated[
     int | None,
@@ -103,7 +103,7 @@ def serve(
     from nmt_cli.serving.server import Settings, run
 
     models = model or [_newest()]
-    num_workers = workers or _workers(engine, num_models=len(models))
+    num_workers = workers or _workers(engine, models, device=device, precision=precision)
     settings = Settings(
         models,
         host,
@@ -139,11 +139,21 @@ def _keys(path: Path | None) -> Keys:
     return Keys([]) if path is None else read_keys(path, clock=time.monotonic)
 
 
-def _workers(engine: str, *, num_models: int) -> int:
+def _workers(engine: str, models: list[Path], *, device: str, precision: str) -> int:
     """Workers of each model: CTranslate2 searches a batch on one CPU, and torch on all, or on a GPU."""
     from nmt_cli.devices import num_cpus
 
-    return max(1, min(_MOST_WORKERS, num_cpus() // num_models)) if engine == "ctranslate2" else 1
+    if engine == "auto" and all(_takes_ctranslate2(model, device=device, precision=precision) for model in models):
+        engine = "ctranslate2"
+    return max(1, min(_MOST_WORKERS, num_cpus() // len(models))) if engine == "ctranslate2" else 1
+
+
+def _takes_ctranslate2(model: Path, *, device: str, precision: str) -> bool:
+    """What the engine auto will be for this model."""
+    from nmt_cli.decoding.opening import prefers_ctranslate2
+    from nmt_cli.serving.models import model_directory
+
+    return prefers_ctranslate2([model_directory(model)], device, precision)
 
 
 def _share(processes: int) -> int:

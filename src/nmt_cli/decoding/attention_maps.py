@@ -95,7 +95,7 @@ class AttentionMaps:
     def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
         source_ids, target_ids = self._loaded.source.encode([source])[0], self._loaded.target.encode([target])[0]
         positions = self._loaded.model.config.max_positions
-        for name, ids in (("source", source_ids), ("target", target_ids)):
+        for name, ids in (("sentence", source_ids), ("translation", target_ids)):
             if not ids:
                 raise DataError(f"the {name} is blank", where=name, hint="give a sentence and its translation")
             if len(ids) >= positions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ import torch
 from nmt_cli.bundle.config import CONFIG, DAMAGED, load_config
 from nmt_cli.bundle.kinds import require_model
 from nmt_cli.bundle.manifest import verify
-from nmt_cli.decoding.batches import plan_batches
+from nmt_cli.decoding.batches import plan_shared
 from nmt_cli.decoding.ctranslate2_copy import converted
 from nmt_cli.decoding.ctranslate2_model import library
 from nmt_cli.decoding.engine import Details, EngineName
@@ -29,8 +29,13 @@ from nmt_cli.tokenization.tokenizer import BOS, PAD, UNK, Tokenizer
 PATIENCE = 2
 # Source tokens times beam beyond which CTranslate2 takes longer on a CPU, not less long (docs/LOG.md).
 _MOST_TOKENS = 4096
-# Sentences of a batch that is worth a call of its own.
-_FEWEST = 16
+# Sentences of a batch, beyond which it is not faster either.
+_MOST_SENTENCES = 64
+# Attention to fewer columns, EOS and padding counted, is rounded otherwise than to more, and in int8 that makes another
+# translation now and then: shorter sentences are not searched with longer ones.
+_WIDE = 16
+# Below so many extra tokens, limits cut so many that sentences of one limit are best searched together at once.
+_TIGHT = 5
 _TAKE_TORCH = "leave it out, or take --engine torch"
 Product = Literal["fp32", "int8"]
 
@@ -69,12 +74,22 @@ class CTranslate2Engine:
         )
 
     def check(self, config: DecodingConfig) -> None:
-        """Raise UsageError for draws: CTranslate2's random numbers hang on how lines are batched."""
+        """Raise UsageError for draws, whose random numbers hang on how lines are batched, and for a minimum in a beam.
+
+        There CTranslate2 shares out the probability of an end that is forbidden among the pieces that could follow, so
+        that a hypothesis gains by being likely to end.
+        """
         if config.samples:
             raise UsageError(
                 "the engine ctranslate2 draws no samples: its random numbers would depend on the batch",
                 where="--samples",
                 hint=_TAKE_TORCH,
+            )
+        if config.min_tokens and config.beam > 1:
+            raise UsageError(
+                "the engine ctranslate2 has no minimum length in a beam search: what is likely to end would win in it",
+                where="--min-tokens",
+                hint="add --beam 1 or --min-tokens 0, or take --engine torch",
             )
 
     def search(
@@ -90,25 +105,20 @@ class CTranslate2Engine:
             for source in sources
         ]
         found: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
-        lengths = [len(one.pieces) + len(one.prefix) if one.pieces else 0 for one in asked]
-        max_tokens = min(config.batch_tokens, _MOST_TOKENS) // config.beam
-        batches = _by_limit(plan_batches(lengths, max_tokens=max_tokens), asked)
+        searched = [index for index, one in enumerate(asked) if one.pieces]
 
         def alone(indices: list[int]) -> list[list[int]]:
             """Batches of sentences with one limit each."""
             limits = sorted({asked[index].limit for index in indices})
             same = [[index for index in indices if asked[index].limit == limit] for limit in limits]
-            return [
-                [chosen[place] for place in batch]
-                for chosen in same
-                for batch in plan_batches([lengths[index] for index in chosen], max_tokens=max_tokens)
-            ]
+            return [batch for chosen in same for batch in self._planned(chosen, asked, config=config)]
 
-        cut, special = self._find(asked, batches, found, config=config)
+        is_tight = config.max_extra_tokens < _TIGHT
+        planned = alone(searched) if is_tight else self._planned(searched, asked, config=config)
+        cut, special = self._find(asked, planned, found, config=config)
         _, more = self._find(asked, alone(cut), found, config=config)
         strictly = sorted(special + more)
         self._find(asked, alone(strictly), found, config=config, is_strict=True)
-        searched = [index for index, length in enumerate(lengths) if length]
         if not (config.min_tokens or details.piece_log_probs or any(one.prefix for one in asked)):
             # What is suppressed, or forced, has the probabilities of the rest renormalised.
             inexact = strictly
@@ -123,6 +133,23 @@ class CTranslate2Engine:
     def _limit(self, source: Source, *, config: DecodingConfig) -> int:
         limit = output_limit(len(source.row), config=config, max_positions=self.max_positions)
         return min(max(limit, len(source.prefix) + 1), self.max_positions)
+
+    def _planned(self, indices: Sequence[int], asked: Sequence[_Asked], *, config: DecodingConfig) -> list[list[int]]:
+        """Batches of similar length, the longest first, that keep all workers busy."""
+        max_tokens = min(config.batch_tokens, _MOST_TOKENS) // config.beam
+        # A short sentence counts as if it were so long that not more of them fit.
+        shortest = max_tokens // _MOST_SENTENCES - 1
+        groups = [list(indices)]
+        if self.precision == "int8":
+            is_narrow = [len(one.pieces) + 1 < _WIDE for one in asked]
+            groups = [[index for index in indices if is_narrow[index] == kind] for kind in (False, True)]
+        planned = []
+        for group in groups:
+            ordered = sorted(group, key=lambda index: -asked[index].length)
+            counted = [max(shortest, asked[index].length) for index in ordered]
+            batches = plan_shared(counted, max_tokens=max_tokens, threads=self._translator.num_translators)
+            planned += [[ordered[place] for place in batch] for batch in batches]
+        return planned
 
     def _find(
         self,
@@ -157,7 +184,7 @@ class CTranslate2Engine:
         *,
         config: DecodingConfig,
         is_strict: bool = False,
-    ) -> list[tuple[list[int], list[Any]]]:
+    ) -> Iterator[tuple[list[int], list[Any]]]:
         """The results of each batch, searched up to the longest limit in it; `is_strict` suppresses special pieces.
 
         All batches are in CTranslate2's queue at once, so that no worker waits for another.
@@ -184,9 +211,8 @@ class CTranslate2Engine:
             if is_strict:
                 options["suppress_sequences"] = [[piece] for piece in self._never]
             running.append(self._translator.translate_batch([asked[index].pieces for index in batch], **options))
-        return [
-            (batch, [waiting.result() for waiting in results]) for batch, results in zip(batches, running, strict=True)
-        ]
+        for batch, results in zip(batches, running, strict=True):
+            yield batch, [waiting.result() for waiting in results]
 
     def _ranked(self, result: Any, asked: _Asked, *, config: DecodingConfig) -> list[Hypothesis]:
         """The hypotheses of a result by our penalty, best first."""
@@ -261,6 +287,11 @@ class _Asked:
     prefix: list[str]
     limit: int
 
+    @property
+    def length(self) -> int:
+        """All pieces that are given."""
+        return len(self.pieces) + len(self.prefix)
+
 
 def _exponent(config: DecodingConfig) -> float:
     """The power of the length by which CTranslate2 shall choose which of what it has finished it returns.
@@ -268,20 +299,3 @@ def _exponent(config: DecodingConfig) -> float:
     Ours of ((5 + length) / 6) to the same power is near it, and near 1 is no penalty; 0 would be another way to end.
     """
     return max(config.length_penalty if config.length_penalty_form != "none" else 0.0, 1e-3)
-
-
-def _by_limit(batches: Sequence[list[int]], asked: Sequence[_Asked]) -> list[list[int]]:
-    """The batches cut where the limit changes, as long as that leaves no small ones.
-
-    CTranslate2 has one limit for a batch; what goes beyond its own in there is searched again.
-    """
-    cut: list[list[int]] = []
-    for batch in batches:
-        current: list[int] = []
-        for index in batch:
-            if len(current) >= _FEWEST and asked[index].limit != asked[current[-1]].limit:
-                cut.append(current)
-                current = []
-            current.append(index)
-        cut.append(current)
-    return cut

@@ -26,7 +26,8 @@ def most_probable(log_probs: Tensor) -> Tensor:
     # `argmax` gives the first, but looks at numbers one by one.
     places = blocks.argmax(dim=1, keepdim=True) * _BLOCK + torch.arange(_BLOCK, device=log_probs.device)
     places = places.clamp_(max=vocabulary - 1)
-    return places.gather(1, log_probs.gather(1, places).argmax(dim=1, keepdim=True)).squeeze(1)
+    chosen = log_probs.gather(1, places).argmax(dim=1, keepdim=True)
+    return places.gather(1, chosen).squeeze(1)
 
 
 def best_continuations(log_probs: Tensor, before: Tensor, *, count: int) -> tuple[Tensor, Tensor]:

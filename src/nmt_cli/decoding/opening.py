@@ -23,12 +23,12 @@ def open_engine(directories: Sequence[Path], *, engine: str, device: str, precis
     be expressed, DeviceError where there is no such device, or it has no int8.
     """
     name = engine_name(engine)
-    if name == "ctranslate2" or (name == "auto" and _is_better_on_this_cpu(directories, device, precision)):
+    if name == "ctranslate2" or (name == "auto" and prefers_ctranslate2(directories, device, precision)):
         return _ctranslate2(directories, device=device, precision=precision)
     return _torch(directories, device=device, precision=precision)
 
 
-def _is_better_on_this_cpu(directories: Sequence[Path], device: str, precision: str) -> bool:
+def prefers_ctranslate2(directories: Sequence[Path], device: str, precision: str) -> bool:
     """Whether CTranslate2 is the faster engine in float32 or int8, and can translate with these models.
 
     On a CPU it is (docs/LOG.md), and int8 is for CPUs; on a GPU torch is.
@@ -43,7 +43,8 @@ def _is_better_on_this_cpu(directories: Sequence[Path], device: str, precision: 
     if len(directories) > 1 or find_spec("ctranslate2") is None:
         return False
     require_model(directories[0])
-    return load_config(directories[0]).recipe.model.encoder_window is None
+    recipe = load_config(directories[0]).recipe
+    return recipe.model.encoder_window is None and not (recipe.decoding.samples or recipe.decoding.min_tokens)
 
 
 def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:

@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
-from nmt_cli.serving.jobs import Job, Search
+from nmt_cli.serving.jobs import Attend, Job, Search, Vary
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.refusals import busy
 
@@ -45,8 +45,16 @@ class Sentence:
 
     @property
     def work(self) -> int:
-        """Source tokens times beam, which is what its translation takes time for."""
-        return self.tokens * (self.job.beam if isinstance(self.job, Search) else 1)
+        """Source tokens times hypotheses, which is what its answer takes time for."""
+        match self.job:
+            case Search():
+                return self.tokens * self.job.beam
+            case Vary():
+                return self.tokens * self.job.beam * self.job.number
+            case Attend():
+                return self.tokens
+            case other:
+                assert_never(other)
 
 
 class Batcher:

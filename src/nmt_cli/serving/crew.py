@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
-from nmt_cli.errors import DataError, NmtError, UsageError
+from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 from nmt_cli.serving.batcher import Batcher, Sentence
+from nmt_cli.serving.identity import digest_of
 from nmt_cli.serving.jobs import Engine
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.process import WorkerLost, WorkerProcess
@@ -22,26 +24,41 @@ _LONGEST_PAUSE_SECONDS = 10.0
 
 
 class Crew:
-    """`size` workers with the model in a directory, on one queue."""
+    """`size` workers with the model in a directory, on one queue.
+
+    All have the same one: where a worker that replaces a dead one finds another there, `swap` is to load that for all.
+    """
 
     def __init__(
-        self, batcher: Batcher, *, size: int, engine: Engine, timeout_seconds: float, metrics: Metrics
+        self,
+        batcher: Batcher,
+        *,
+        size: int,
+        engine: Engine,
+        timeout_seconds: float,
+        metrics: Metrics,
+        swap: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._batcher = batcher
         self._size = size
         self._engine = engine
         self._timeout = timeout_seconds
         self._metrics = metrics
+        self._swap = swap
         self._posts: list[_Post] = []
+        self._change: asyncio.Task[None] | None = None
 
-    async def load(self, model: Path) -> None:
+    async def load(self, model: Path, digest: str) -> None:
         """Put new workers with `model` in the place of those there are, which finish what they have begun.
 
-        NmtError where the model cannot be loaded; those there are go on then.
+        NmtError where it cannot be loaded, or is not the one of this digest; those there are go on then.
         """
         starts = [asyncio.ensure_future(WorkerProcess.start(model, self._engine)) for _ in range(self._size)]
         try:
             workers = await asyncio.gather(*starts)
+            if any(worker.digest != digest for worker in workers):
+                hint = "load it again, now that all of it is there"
+                raise ModelError("the model was replaced while it was loaded", where=str(model), hint=hint)
         except (NmtError, WorkerLost, OSError, asyncio.CancelledError) as problem:
             for start in starts:
                 start.cancel()
@@ -64,8 +81,18 @@ class Crew:
 
     async def close(self) -> None:
         """End all workers, each after the batch that it has."""
+        if self._change is not None:
+            self._change.cancel()
+            await asyncio.gather(self._change, return_exceptions=True)
         await asyncio.gather(*(post.retire() for post in self._posts))
         self._posts = []
+
+    async def change(self) -> None:
+        """Have what now stands where the model was loaded for all posts, and so end these; NmtError where they stay."""
+        if self._change is None or self._change.done():
+            self._change = asyncio.create_task(self._swap())
+        # It ends the post that waits here, and must not end with it.
+        await asyncio.shield(self._change)
 
 
 class _Post:
@@ -74,6 +101,7 @@ class _Post:
     def __init__(self, crew: Crew, model: Path, worker: WorkerProcess) -> None:
         self._crew = crew
         self._model = model
+        self._digest = worker.digest
         self.worker: WorkerProcess | None = worker
         self._is_idle = False
         self._is_retired = False
@@ -147,7 +175,7 @@ class _Post:
         self._is_idle = True
         while self.worker is None:
             try:
-                self.worker = await WorkerProcess.start(self._model, self._crew._engine)
+                self.worker = await self._start()
             except (NmtError, WorkerLost, OSError) as problem:
                 logger.error("no new worker for %s: %s; next try in %.1f s", self._model, problem, pause)
                 await asyncio.sleep(pause)
@@ -155,6 +183,17 @@ class _Post:
         self._is_idle = False
         self._crew._metrics.restarts.labels(self._crew._batcher.name).inc()
         logger.warning("a new worker serves %s", self._crew._batcher.name)
+
+    async def _start(self) -> WorkerProcess | None:
+        """A worker with the same model as the others; None, and all change to it, where there is another by now."""
+        if digest_of(self._model) == self._digest:
+            worker = await WorkerProcess.start(self._model, self._crew._engine)
+            if worker.digest == self._digest:
+                return worker
+            await worker.close()
+        logger.warning("%s is another model by now: it is loaded for all workers", self._model)
+        await self._crew.change()
+        return None
 
 
 def _fail(sentences: Sequence[Sentence], problem: NmtError) -> None:

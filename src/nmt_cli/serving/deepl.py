@@ -11,23 +11,40 @@ from pydantic import BaseModel, Field, field_validator
 from nmt_cli.serving.documentation import body_of, errors_of, query_of
 from nmt_cli.serving.languages import name_of
 from nmt_cli.serving.reading import parse, read_fields, watching
+from nmt_cli.serving.refusals import invalid
 from nmt_cli.serving.service import Service, refuse_markup
 
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
+# What demands another translation than the model's own.
+_UNSUPPORTED = ("glossary_id", "glossary_ids", "style_id", "translation_memory_id", "custom_instructions")
+_Unsupported = Annotated[Any, Field(description="refused: there is no such thing here")]
 
 
 class TranslateRequest(BaseModel):
-    """Texts to translate. Other settings of DeepL's, such as formality and context, are taken and have no effect."""
+    """Texts to translate.
+
+    DeepL's other settings are taken and have no effect: those that are wishes, such as context and model_type, and
+    those about what is not done here, such as preserve_formatting and all that belongs to tag_handling.
+    """
 
     text: Annotated[list[str], Field(min_length=1)]
     target_lang: Annotated[str, Field(description="EN, or EN-US for what is nearest to it")]
     source_lang: Annotated[str | None, Field(description="detected where it is missing")] = None
     split_sentences: Annotated[
         Literal["0", "1", "nonewlines"] | None,
-        Field(description="0 leaves each line whole", coerce_numbers_to_str=True),
+        Field(description="0 leaves each line whole; nonewlines takes no line breaks", coerce_numbers_to_str=True),
+    ] = None
+    formality: Annotated[
+        Literal["default", "prefer_more", "prefer_less", "more", "less"] | None,
+        Field(description="more and less are refused; prefer_more and prefer_less have no effect"),
     ] = None
     tag_handling: Annotated[str | None, Field(description="refused: text is plain")] = None
+    glossary_id: _Unsupported = None
+    glossary_ids: _Unsupported = None
+    style_id: _Unsupported = None
+    translation_memory_id: _Unsupported = None
+    custom_instructions: _Unsupported = None
 
     @field_validator("text", mode="before")
     @classmethod
@@ -91,7 +108,7 @@ def routes(service: Service) -> APIRouter:
         fields = await read_fields(request, service.limits)
         client = service.client(request, None, missing_status=403)
         asked = parse(TranslateRequest, fields)
-        refuse_markup(asked.tag_handling or None)
+        _refuse_what_is_not_done(asked)
         async with watching(request) as gone:
             answered = await service.translate(
                 asked.text,
@@ -132,3 +149,17 @@ def routes(service: Service) -> APIRouter:
         return JSONResponse({"character_count": client.characters, "character_limit": _NO_LIMIT})
 
     return router
+
+
+def _refuse_what_is_not_done(asked: TranslateRequest) -> None:
+    """Raise Refused where a setting asks for a translation that the model does not make."""
+    refuse_markup(asked.tag_handling or None)
+    for name in _UNSUPPORTED:
+        if getattr(asked, name):
+            raise invalid(f"{name} is not supported", hint=f"leave {name} out", where=name)
+    if asked.formality in ("more", "less"):
+        hint = f"take prefer_{asked.formality}, or leave formality out"
+        raise invalid("'formality' is not supported for given 'target_lang'", hint=hint, where="formality")
+    if asked.split_sentences == "nonewlines" and any(len(text.splitlines()) > 1 for text in asked.text):
+        hint = "put each sentence on one line, or leave split_sentences out"
+        raise invalid("a line break ends a sentence: nonewlines is not supported", hint=hint, where="split_sentences")

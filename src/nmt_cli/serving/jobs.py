@@ -46,6 +46,7 @@ class Vary:
 
     prefix: str
     number: int
+    beam: int
 
 
 Job = Search | Attend | Vary

@@ -32,21 +32,24 @@ class Client:
         self.characters = 0
         self._per_minute = per_minute
         self._clock = clock
-        self._tokens = per_minute
+        self._capacity = max(1.0, per_minute)
+        self._tokens = self._capacity
         self._filled = clock()
 
     def spend(self, requests: int) -> None:
-        """Take so many requests out of the bucket; Refused, 429, where it is empty.
-
-        Several at once may overdraw it, so that no batch is refused for ever.
-        """
+        """Take so many requests out of the bucket; Refused, 429, where it holds fewer, or never can hold as many."""
         now = self._clock()
-        self._tokens = min(self._per_minute, self._tokens + (now - self._filled) * self._per_minute / 60)
+        self._tokens = min(self._capacity, self._tokens + (now - self._filled) * self._per_minute / 60)
         self._filled = now
-        if self._tokens < 1:
-            seconds = max(1, math.ceil((1 - self._tokens) * 60 / self._per_minute))
+        if requests > self._capacity:
+            message = f"{requests:,} texts are more than the {self._per_minute:g} requests a minute of this key"
+            hint = f"send at most {int(self._capacity):,} texts in a request"
+            raise Refused(message, hint=hint, status=429, code="too_many_requests")
+        if requests > self._tokens:
+            seconds = math.ceil((requests - self._tokens) * 60 / self._per_minute)
+            what = "has used" if requests == 1 else f"has fewer than {requests:,} left of"
             raise Refused(
-                f"this key has used its {self._per_minute:g} requests a minute",
+                f"this key {what} its {self._per_minute:g} requests a minute",
                 hint=f"try again in {seconds} s",
                 status=429,
                 code="too_many_requests",

@@ -102,6 +102,9 @@ def _add_translate(router: APIRouter, service: Service) -> None:
         refuse_markup(asked.format)
         if not asked.q:
             raise invalid("Invalid request: missing q parameter", hint="q is the text to translate", where="q")
+        if asked.alternatives > service.limits.alternatives:
+            hint = f"ask for at most {service.limits.alternatives}"
+            raise invalid(f"{asked.alternatives} alternatives are too many", hint=hint, where="alternatives")
         is_form = not request.headers.get("content-type", "").startswith("application/json")
         texts = [asked.q] if isinstance(asked.q, str) else asked.q
         if is_form:

@@ -14,6 +14,7 @@ from nmt_cli.bundle.kinds import kind_of, require_model
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.serving.batcher import Batcher
 from nmt_cli.serving.crew import Crew
+from nmt_cli.serving.identity import digest_of
 from nmt_cli.serving.jobs import Engine
 from nmt_cli.serving.languages import Detected, Detector, match_code
 from nmt_cli.serving.metrics import Metrics
@@ -42,8 +43,8 @@ class ServedModel:
     def __init__(self, given: Path, operation: Operation, metrics: Metrics) -> None:
         self.given = given
         self._operation = operation
-        directory = _model_directory(given)
-        self._take(directory, *_read(directory))
+        self._take(_read(model_directory(given)))
+        self._swapping = asyncio.Lock()
         self.pair = (self.config.languages.source, self.config.languages.target)
         self.name = "-".join(self.pair)
         metrics.name_model(self.name)
@@ -60,26 +61,27 @@ class ServedModel:
             engine=operation.engine,
             timeout_seconds=operation.batch_timeout_seconds,
             metrics=metrics,
+            swap=self.swap,
         )
 
     async def load(self) -> None:
         """Start its workers."""
-        await self.crew.load(self.directory)
+        await self.crew.load(self.directory, self.digest)
         logger.info("%s: %s is loaded", self.name, self.directory)
 
     async def swap(self) -> None:
-        """Take what now stands where the model was read; on any error the old one stays."""
-        directory = _model_directory(self.given)
-        # All that may fail comes before the workers are replaced.
-        config, tokenizer = _read(directory)
-        languages = config.languages
-        if (languages.source, languages.target) != self.pair:
-            other = f"{languages.source}-{languages.target}"
-            raise UsageError(f"{directory} now translates {other}", where=str(directory), hint="restart nmt serve")
-        await self.crew.load(directory)
-        self._take(directory, config, tokenizer)
-        self.batcher.max_tokens = self._max_batch_tokens
-        logger.info("%s: %s is loaded in its place", self.name, directory)
+        """Take what now stands where the model was read, one swap after another; on any error the old one stays."""
+        async with self._swapping:
+            # All that may fail comes before the workers are replaced.
+            found = _read(model_directory(self.given))
+            directory, languages = found.directory, found.config.languages
+            if (languages.source, languages.target) != self.pair:
+                other = f"{languages.source}-{languages.target}"
+                raise UsageError(f"{directory} now translates {other}", where=str(directory), hint="restart nmt serve")
+            await self.crew.load(directory, found.digest)
+            self._take(found)
+            self.batcher.max_tokens = self._max_batch_tokens
+            logger.info("%s: %s is loaded in its place", self.name, directory)
 
     @property
     def wait_seconds(self) -> float:
@@ -94,8 +96,10 @@ class ServedModel:
     def _max_batch_tokens(self) -> int:
         return self._operation.max_batch_tokens or self.config.recipe.decoding.batch_tokens
 
-    def _take(self, directory: Path, config: BundleConfig, tokenizer: Tokenizer) -> None:
-        self.directory, self.config, self._tokenizer = directory, config, tokenizer
+    def _take(self, found: _Found) -> None:
+        self.directory, self.digest = found.directory, found.digest
+        self.config, self._tokenizer = found.config, found.tokenizer
+        config = found.config
         positions, extra = config.recipe.model.max_positions, config.recipe.decoding.max_extra_tokens
         # As much as the translator takes at once: it splits what is longer in its own way.
         self._longest = min(self._operation.split_pieces, positions - max(1, min(extra, positions // 2)))
@@ -142,7 +146,6 @@ class Models:
                 )
             self._by_pair[model.pair] = model
         self.detector = Detector(tuple(self.sources))
-        self._swapping = asyncio.Lock()
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._by_pair.values())
@@ -193,10 +196,9 @@ class Models:
         )
 
     async def swap(self) -> list[NmtError]:
-        """Load all of them again, each on its own, one swap after another; what went wrong."""
+        """Load all of them again, each on its own; what went wrong."""
         logger.info("loading the models again")
-        async with self._swapping:
-            outcomes = await asyncio.gather(*(model.swap() for model in self._by_pair.values()), return_exceptions=True)
+        outcomes = await asyncio.gather(*(model.swap() for model in self._by_pair.values()), return_exceptions=True)
         problems = [outcome for outcome in outcomes if isinstance(outcome, NmtError)]
         for problem in problems:
             logger.error("the old model stays: %s; %s", problem.message, problem.hint)
@@ -210,16 +212,29 @@ class Models:
         await asyncio.gather(*(model.crew.close() for model in self._by_pair.values()))
 
 
-def _model_directory(given: Path) -> Path:
+def model_directory(given: Path) -> Path:
+    """The model directory that was given, or that of the run; ModelError where there is none."""
     directory = model_of_run(given) if kind_of(given) == "run" else given
     require_model(directory)
     return directory
 
 
-def _read(directory: Path) -> tuple[BundleConfig, Tokenizer]:
-    """What the server itself knows of a model; NmtError where it cannot be read."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the server itself knows of a model that stands in a directory."""
+
+    directory: Path
+    digest: str
+    config: BundleConfig
+    tokenizer: Tokenizer
+
+
+def _read(directory: Path) -> _Found:
+    """What stands there; NmtError where it cannot be read."""
     try:
-        return load_config(directory), Tokenizer.load(directory / "source.spm")
+        # The digest first: workers that agree with it afterwards have read the same model.
+        digest = digest_of(directory)
+        return _Found(directory, digest, load_config(directory), Tokenizer.load(directory / "source.spm"))
     except OSError as problem:
         hint = "the user that runs nmt serve must have the right to read it"
         raise ModelError(f"the model cannot be read: {problem.strerror}", where=problem.filename, hint=hint) from None

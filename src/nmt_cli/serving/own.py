@@ -115,10 +115,15 @@ def routes(service: Service) -> APIRouter:
             hint = "give a key that --api-key-file marks with the word operator"
             raise Refused("this takes an operator's key", hint=hint, status=403, code="no_operator")
         client.spend(1)
-        for problem in await service.models.swap():
+        before = {model: model.digest for model in service.models}
+        problems = await service.models.swap()
+        models = [_model(model) | {"is_new": model.digest != digest} for model, digest in before.items()]
+        answer = _about(service) | {"models": models}
+        for problem in problems:
             message = f"the old model stays: {problem.message}"
-            raise Refused(message, hint=problem.hint, where=problem.where, status=409, code="not_loaded")
-        return JSONResponse(_about(service))
+            refused = Refused(message, hint=problem.hint, where=problem.where, status=409, code="not_loaded")
+            return JSONResponse(answer | error_form(refused), status_code=refused.status)
+        return JSONResponse(answer)
 
     return router
 
@@ -234,6 +239,8 @@ def _model(model: ServedModel) -> dict[str, Any]:
         "target": {"code": target, "name": name_of(target)},
         "layers": model.config.recipe.model.decoder_layers,
         "heads": model.config.recipe.model.heads,
+        "updates": model.config.updates,
+        "digest": model.digest,
         "is_ready": model.crew.num_ready > 0,
     }
 

@@ -28,10 +28,11 @@ class WorkerLost(Exception):
 
 
 class WorkerProcess:
-    """A worker process that has loaded its model and answers one batch at a time."""
+    """A worker process that answers one batch at a time; `digest` is that of the model that it has loaded."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self.digest = ""
 
     @classmethod
     async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
@@ -56,6 +57,7 @@ class WorkerProcess:
         if "error" in answer:
             await worker.close()
             raise _as_error(answer["error"])
+        worker.digest = answer["digest"]
         return worker
 
     async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ class Translation:
         own = model.config.recipe.decoding
         limit = self.limits.alternatives + 1
         if nbest > limit:
-            raise invalid(f"{nbest - 1} alternatives are too many", hint=f"ask for at most {limit - 1}")
+            raise invalid(f"{nbest} translations are too many", hint=f"ask for at most {limit}", where="nbest")
         if beam is not None and beam > self.limits.beam:
             raise invalid(f"a beam of {beam} is too wide", hint=f"ask for at most {self.limits.beam}", where="beam")
         return Search(
@@ -157,8 +157,9 @@ class Translation:
         target = job.target if isinstance(job, Attend) else job.prefix
         self.check([source, target])
         counter = model.counter()
-        if not counter.fits(source) or not counter.fits(target):
-            raise too_large("the sentence is too long to look into", hint="send a single sentence")
+        for name, text in (("text", source), ("translation" if isinstance(job, Attend) else "prefix", target)):
+            if not counter.fits(text):
+                raise too_large(f"the {name} is too long to look into", hint="send a single sentence", where=name)
         sentence = _sentence(source.strip(), counter, job)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:

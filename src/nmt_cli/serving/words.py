@@ -77,10 +77,10 @@ def routes(service: Service) -> APIRouter:
         client = service.client(request, None, missing_status=401)
         asked = parse(WordsRequest, fields)
         client.spend(1)
-        if not asked.text.strip():
-            raise invalid("the sentence is blank", hint="give the sentence that is translated", where="text")
+        _check_text(asked.text)
         route = service.models.route(asked.source, asked.target, text=asked.text)
-        job = Vary(" ".join(asked.prefix.split()), service.limits.alternatives + 1)
+        beam = route.model.config.recipe.decoding.beam
+        job = Vary(" ".join(asked.prefix.split()), service.limits.alternatives + 1, beam)
         async with watching(request) as gone:
             return JSONResponse(await service.translation.look(asked.text, job, route.model, gone=gone))
 
@@ -95,9 +95,17 @@ def routes(service: Service) -> APIRouter:
         client = service.client(request, None, missing_status=401)
         asked = parse(AttentionRequest, fields)
         client.spend(1)
+        _check_text(asked.text)
+        if not asked.translation.strip():
+            raise invalid("the translation is blank", hint="give the translation of the text", where="translation")
         route = service.models.route(asked.source, asked.target, text=asked.text)
         job = Attend(asked.translation.strip())
         async with watching(request) as gone:
             return JSONResponse(await service.translation.look(asked.text, job, route.model, gone=gone))
 
     return router
+
+
+def _check_text(text: str) -> None:
+    if not text.strip():
+        raise invalid("the sentence is blank", hint="give the sentence that is translated", where="text")

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, assert_never
 
 from nmt_cli import console
-from nmt_cli.errors import DataError, NmtError
+from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError
+from nmt_cli.serving.identity import digest_of
 from nmt_cli.serving.jobs import Attend, Engine, Job, Search, Vary, frame, job_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from nmt_cli.bundle.directory import LoadedModel
     from nmt_cli.decoding.translator import Translation
+    from nmt_cli.tokenization.tokenizer import Tokenizer
 
 
 def main() -> None:
@@ -43,7 +45,7 @@ def main() -> None:
     except NmtError as problem:
         _send(answers, {"error": problem_fields(problem)})
         return
-    _send(answers, {"ready": True})
+    _send(answers, {"digest": model.digest})
     while (message := _receive(sys.stdin.buffer)) is not None:
         try:
             answer: dict[str, Any] = {"answers": model.answer(message["lines"], job_of(message["job"]))}
@@ -53,7 +55,7 @@ def main() -> None:
 
 
 class Model:
-    """The model of a directory, and what it does with sentences."""
+    """The model of a directory, and what it does with sentences; `digest` says which one stood there."""
 
     def __init__(self, directory: Path, engine: Engine) -> None:
         import torch
@@ -66,25 +68,32 @@ class Model:
         self._translator = Translator(self._engine)
         self._directory = directory
         self._open: LoadedModel | None = None
+        # After the model: the server read it before, and where both agree nothing else was loaded between.
+        self.digest = digest_of(directory)
         self._translator.translate(["."])  # the first translation is slow
 
     def answer(self, lines: Sequence[str], job: Job) -> list[dict[str, Any]]:
-        """One answer for each line, as JSON takes it."""
-        match job:
-            case Search():
-                return self._search(lines, job)
-            case Attend():
-                return [self._attend(line, job.target) for line in lines]
-            case Vary():
-                return [self._vary(line, job) for line in lines]
-            case other:
-                assert_never(other)
+        """One answer for each line, as JSON takes it; no error names an option of nmt decode."""
+        try:
+            match job:
+                case Search():
+                    return self._search(lines, job)
+                case Attend():
+                    return [self._attend(line, job.target) for line in lines]
+                case Vary():
+                    return [self._vary(line, job) for line in lines]
+                case other:
+                    assert_never(other)
+        except DeviceError as problem:
+            raise DeviceError(problem.message, hint="give a shorter sentence, or ask for a smaller beam") from None
 
     def _search(self, lines: Sequence[str], job: Search) -> list[dict[str, Any]]:
         # The batch was cut by whoever sent it.
         longest = max(map(len, lines), default=0) * 4 + 8
+        self._check_length("prefix", job.prefix, self._engine.target)
         translations = self._translator.translate(
             lines,
+            samples=0,
             beam=job.beam,
             nbest=job.nbest,
             length_penalty=job.length_penalty,
@@ -95,10 +104,19 @@ class Model:
         )
         return [asdict(translation) for translation in translations]
 
+    def _check_length(self, name: str, text: str, tokenizer: Tokenizer) -> None:
+        """Raise DataError, with the name of the request's field, where the model has no room for the text."""
+        number, longest = len(tokenizer.encode([text])[0]), self._engine.max_positions - 1
+        if number > longest:
+            message = f"the {name} has {number:,} pieces, and the model takes {longest:,}"
+            raise DataError(message, where=name, hint="give a shorter one")
+
     def _attend(self, source: str, target: str) -> dict[str, Any]:
         from nmt_cli.decoding.attention_maps import AttentionMaps
 
         loaded, device = self._opened()
+        self._check_length("text", source, loaded.source)
+        self._check_length("translation", target, loaded.target)
         return AttentionMaps(loaded, device=device).cross_words(source, target).as_json()
 
     def _vary(self, source: str, job: Vary) -> dict[str, Any]:
@@ -106,15 +124,11 @@ class Model:
 
         loaded, device = self._opened()
         begun = " ".join(job.prefix.split())
-        longest = self._engine.max_positions - 1
-        for name, tokenizer, text in (("text", loaded.source, source), ("prefix", loaded.target, begun)):
-            number = len(tokenizer.encode([text])[0])
-            if number > longest:
-                message = f"the {name} has {number:,} pieces, and the model takes {longest:,}"
-                raise DataError(message, where=name, hint="give a shorter sentence")
+        self._check_length("text", source, loaded.source)
+        self._check_length("prefix", begun, loaded.target)
         beginnings = next_beginnings(loaded, source, begun, number=job.number, device=device)
         prefixes = [f"{begun} {one}".strip() for one in beginnings]
-        found = self._translator.translate([source] * len(prefixes), prefixes=prefixes)
+        found = self._translator.translate([source] * len(prefixes), samples=0, beam=job.beam, prefixes=prefixes)
         return {"words": [{"word": word, **_plain(one)} for word, one in by_next_word(found, begun).items()]}
 
     def _opened(self) -> tuple[LoadedModel, torch.device]:
@@ -127,7 +141,11 @@ class Model:
         if isinstance(self._engine, TorchEngine):
             return self._engine.loaded[0], torch.device(self._engine.device)
         if self._open is None:
-            self._open = load(self._directory, device=torch.device("cpu"), dtype=torch.float32)
+            found = load(self._directory, device=torch.device("cpu"), dtype=torch.float32)
+            if digest_of(self._directory) != self.digest:
+                hint = "whoever runs the server must have its models loaded again"
+                raise ModelError("the model was replaced, and this one is gone", hint=hint)
+            self._open = found
         return self._open, torch.device("cpu")
 
 
