@@ -25,6 +25,11 @@ def num_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def has_gpu_driver() -> bool:
+    """Whether there can be a GPU at all; torch, which knows, takes a second and much memory to load."""
+    return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
+
+
 def choose_device(name: str) -> torch.device:
     """The torch device for `auto` (the first GPU, else the CPU), `cpu`, `cuda` or `cuda:N`.
 

@@ -16,6 +16,7 @@ from subprocess import PIPE, CompletedProcess
 
 import pytest
 from rich.console import Console
+from rich.file_proxy import FileProxy
 
 from nmt_cli.cli import decode_progress
 from nmt_cli.cli.decode import decode
@@ -301,10 +302,12 @@ def test_the_line_about_progress_leaves_a_terminal_to_the_translations(
 
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(FileProxy, "isatty", lambda self: False)  # as before Rich 15
     monkeypatch.setattr(decode_progress, "is_interactive", lambda: True)
     monkeypatch.setattr(decode_progress, "stderr_console", lambda: Console(file=screen, force_terminal=True))
     caplog.set_level(logging.INFO, logger="nmt_cli")
     with decode_progress.shown_progress(Path("text"), is_streamed=False, lines_done=1000) as progress:
+        assert sys.stdout is screen
         progress.wrote(lambda: screen.write("<translations>"), num_lines=1000)
     before, after = screen.getvalue().split("<translations>")
     assert "1,000 lines translated" in before

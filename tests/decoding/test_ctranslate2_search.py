@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +11,14 @@ import torch
 from nmt_cli.bundle import directory
 from nmt_cli.bundle.weights import weights_of
 from nmt_cli.decoding import ctranslate2_engine
+from nmt_cli.decoding.ctranslate2_batches import is_wide, plan
 from nmt_cli.decoding.ctranslate2_engine import CTranslate2Engine
 from nmt_cli.decoding.engine import Details
+from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.opening import open_engine
 from nmt_cli.decoding.search import Source
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 from tests.bundle import tiny
 from tests.bundle.tiny import tiny_recipe
@@ -97,27 +101,33 @@ def test_no_penalty_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("beam", "tokens"), [(1, 4096), (4, 1024)])
-def test_batches_hold_64_sentences_and_keep_all_workers_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beam: int, tokens: int
-) -> None:
-    pytest.importorskip("ctranslate2")
-    monkeypatch.setattr(ctranslate2_engine, "num_cpus", lambda: 3)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    tiny.save_tiny(tmp_path / "model", spm_folder=tmp_path)
-    engine = CTranslate2Engine(tmp_path / "model", precision="fp32")
-    config = engine.decoding.model_copy(update={"beam": beam, "batch_tokens": 8192})
-    lengths = [3 + place * 7 % 40 for place in range(260)]
-    asked = [ctranslate2_engine._Asked(["a"] * length, [], 99) for length in lengths]
-    batches = engine._planned(range(250), asked, config=config)
-    assert sorted(index for batch in batches for index in batch) == list(range(250))
+def test_batches_hold_64_sentences_of_like_length(beam: int, tokens: int) -> None:
+    config = DecodingConfig(beam=beam, batch_tokens=8192)
+    lengths = [3 + place * 7 % 40 for place in range(250)]
+    batches = plan(lengths, widths=[()] * 250, config=config, workers=1)
     in_order = [lengths[index] for batch in batches for index in batch]
-    assert in_order == sorted(in_order, reverse=True)
-    sizes = [len(batch) for batch in batches]
-    assert max(sizes) <= 64
+    assert in_order == sorted(lengths, reverse=True)
+    assert max(map(len, batches)) <= 64
     assert all(len(batch) * (1 + max(lengths[index] for index in batch)) <= tokens for batch in batches)
-    if beam == 1:  # four batches for three workers would leave two of them without work for half of the time
-        assert len(batches) == 6
-        assert max(sizes) - min(sizes) <= 2
+
+
+@pytest.mark.parametrize(("lines", "workers", "batches"), [(1, 2, 1), (31, 4, 1), (40, 2, 2), (64, 2, 2), (64, 16, 4)])
+def test_no_worker_is_idle_where_each_has_16_sentences(lines: int, workers: int, batches: int) -> None:
+    lengths = [3 + place * 7 % 40 for place in range(lines)]
+    planned = plan(lengths, widths=[()] * lines, config=DecodingConfig(beam=1), workers=workers)
+    assert batches <= len(planned) <= max(1, lines // 16)
+
+
+@pytest.mark.parametrize("lines", range(150, 301, 25))
+def test_workers_end_about_together(lines: int) -> None:
+    """By the reckoning of a step as 16 sentences more."""
+    lengths = [3 + place * 7 % 25 for place in range(lines)]
+    widths = [(is_wide(length),) for length in lengths]
+    ends = [0, 0]
+    for batch in plan(lengths, widths=widths, config=DecodingConfig(beam=1), workers=2):
+        steps = [1 + lengths[index] for index in batch]
+        ends = sorted([ends[0] + 16 * max(steps) + sum(steps), ends[1]])
+    assert ends[0] > 0.87 * ends[1]
 
 
 def test_other_batches_change_no_translation(trained: Path) -> None:
@@ -153,3 +163,26 @@ def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> 
         assert sorted(index for batch in batches for index in batch) == list(range(100))
         mixed[precision] = sum(len({lengths[index] + 1 < 16 for index in batch}) == 2 for batch in batches)
     assert mixed == {"fp32": 1, "int8": 0}
+
+
+def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    tiny.save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    engine = CTranslate2Engine(tmp_path / "model", precision="int8")
+    lengths = [3 + place * 7 % 30 for place in range(40)]
+    rows = [[20] * length for length in lengths]
+    pairs = [
+        (ctranslate2_engine._Asked(engine.source.pieces(row), [], 99), Hypothesis(other, 0.0, 0.0))
+        for row, other in zip(rows, rows[7:] + rows[:7], strict=True)
+    ]
+    widths: list[set[tuple[bool, bool]]] = []
+
+    def score(sources: list[list[str]], targets: list[list[str]], **options: Any) -> Any:
+        both = zip(sources, targets, strict=True)
+        widths.append({(len(source) + 1 < 16, len(target) + 1 < 16) for source, target in both})
+        return engine._translator.score_batch(sources, targets, **options)
+
+    found = engine._on_pairs(pairs, score, config=engine.decoding)
+    assert all(len(some) == 1 for some in widths)
+    assert len(set.union(*widths)) == 4
+    assert [len(one.log_probs) for one in found] == [1 + len(hypothesis.ids) for _, hypothesis in pairs]

@@ -16,9 +16,10 @@ from nmt_cli.bundle import directory
 from nmt_cli.bundle.config import BundleConfig, Languages
 from nmt_cli.decoding import ctranslate2_copy, opening
 from nmt_cli.decoding.translator import Translation, Translator
+from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model import quantized_linear
-from nmt_cli.model.quantized_linear import can_quantize
+from nmt_cli.model.quantized_linear import QuantizedLinear, can_quantize
 from tests.bundle import tiny
 from tests.bundle.tiny import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
@@ -252,9 +253,44 @@ def test_int8_of_torch_is_for_cpus_that_have_it(trained: Path, monkeypatch: pyte
         Translator.from_pretrained(trained, precision="int8")
     assert problem.value.hint == "take --precision fp32, or add --engine ctranslate2"
     monkeypatch.setattr(opening, "choose_device", lambda name: torch.device(name))
-    with pytest.raises(UsageError, match="int8 is for CPUs") as error:
-        Translator.from_pretrained(trained, precision="int8", device="cuda")
-    assert error.value.hint == "take --precision bf16, or add --device cpu"
+    for engine in ("torch", "auto"):
+        with pytest.raises(UsageError, match="int8 is for CPUs") as error:
+            Translator.from_pretrained(trained, engine=engine, precision="int8", device="cuda")
+        assert error.value.hint == "take --precision bf16, or add --device cpu"
+
+
+def test_a_model_too_small_for_int8_says_what_it_is_computed_in(trained: Path) -> None:
+    if not can_quantize():
+        pytest.skip("this CPU does not multiply 8-bit integers exactly")
+    translator = Translator.from_pretrained(trained, device="cpu", precision="int8")
+    assert translator.precision == ("bf16" if cpu_multiplies_bf16() else "fp32")
+
+
+def test_int8_with_several_models_and_with_a_window(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_quantize():
+        pytest.skip("this CPU does not multiply 8-bit integers exactly")
+    monkeypatch.setattr(quantized_linear, "_LEAST_NUMBERS", 0)
+    single, twice = (
+        Translator.from_pretrained(models, device="cpu", precision="int8") for models in (trained, [trained, trained])
+    )
+    for one, other in zip(single.translate(LINES[:20]), twice.translate(LINES[:20]), strict=True):
+        assert one.text == other.text
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+    save_tiny(tmp_path / "window", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
+    windowed = Translator.from_pretrained(tmp_path / "window", engine="auto", device="cpu", precision="int8")
+    assert (windowed.engine, windowed.precision) == ("torch", "int8")
+    assert windowed.translate(LINES[:1])[0].text
+
+
+def test_a_cpu_that_clips_sums_has_no_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    def clipped(linear: QuantizedLinear, x: torch.Tensor) -> torch.Tensor:
+        return product(linear, x).clamp(max=50)
+
+    product = QuantizedLinear.forward
+    monkeypatch.setattr(QuantizedLinear, "forward", clipped)
+    assert not can_quantize()
 
 
 def test_without_the_package_the_line_to_install_it_is_told(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,12 +41,18 @@ OPERATION = Operation(
 
 
 def save_model(
-    path: Path, source: str, target: str, *, seed: int = 1, samples: int = 0, overwrite: bool = False
+    path: Path,
+    source: str,
+    target: str,
+    *,
+    seed: int = 1,
+    decoding: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """A random model directory that translates at most 59 pieces at once; it writes letters and spaces, no bytes."""
     recipe = tiny_recipe(
         model={"output_bias": True, "tying": "none"},
-        decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, "samples": samples},
+        decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, **(decoding or {})},
     )
     spm = write_spm(path.parent / "shared.spm")
     config = tiny_config(recipe, updates=[seed]).model_copy(
@@ -91,7 +97,7 @@ class Answer:
 
 
 class Server:
-    """A running `nmt serve`; its port once `wait` has returned, its log in a file."""
+    """A running `nmt serve`, of one worker unless told; its port once `wait` has returned, its log in a file."""
 
     def __init__(self, log: Path, *arguments: str | Path) -> None:
         self.log_file = log
@@ -108,6 +114,7 @@ class Server:
                     "cpu",
                     "--threads",
                     "1",
+                    *([] if "--workers" in arguments else ["--workers", "1"]),
                     *map(str, arguments),
                 ],
                 stdout=subprocess.DEVNULL,

@@ -87,8 +87,9 @@ def test_deepl_with_keys(strict: Server, expected: str) -> None:
     with pytest.raises(deepl.DeepLException, match="glossary_id is not supported"):
         client.translate_text(TEXT, source_lang="EN", target_lang="DE", glossary="def3a26b-3e84-45b3-84ae-0c0aaf3525f7")
     limited = deepl.DeepLClient("bob-secret-key", server_url=strict.url)
-    with pytest.raises(deepl.TooManyRequestsException, match="3 texts are more than the 2 requests a minute"):
+    with pytest.raises(deepl.DeepLException, match="3 texts are more than the 2 requests a minute") as error:
         limited.translate_text(["sea"] * 3, target_lang="DE")
+    assert (error.value.http_status_code, error.value.should_retry) == (413, False)
     for _ in range(2):
         limited.translate_text("sea", target_lang="DE")
     with pytest.raises(deepl.TooManyRequestsException):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nmt_cli.bundle.kinds import RUN_FILE
 from nmt_cli.errors import ModelError
 from nmt_cli.serving import crew
 from nmt_cli.serving.batcher import Sentence
@@ -172,7 +174,142 @@ def test_a_model_replaced_on_disk_never_works_beside_the_old_one(
         await model.crew.close()
 
     asyncio.run(run())
-    assert f"{directory} is another model by now: it is loaded for all workers" in caplog.messages
+    assert f"{directory} is gone, or another model by now: all workers change" in caplog.messages
+
+
+def test_a_run_whose_averaged_model_is_gone_is_served_by_its_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / RUN_FILE).write_text("{}")
+    old = save_model(run / "averaged", "en", "de", seed=1)
+    caplog.set_level("INFO")
+    monkeypatch.setattr(crew, "WorkerProcess", Teller)
+    monkeypatch.setattr(Worker, "sayings", [lost], raising=False)
+
+    async def serve() -> None:
+        model = ServedModel(run, OPERATION, Metrics())
+        await model.load()
+        assert model.directory == old
+        new = save_model(run / "model", "en", "de", seed=4)
+        shutil.rmtree(old)
+        assert await answers_of(model, number=1) == {digest_of(new)}
+        await until("is loaded in its place", caplog)
+        assert (model.directory, model.crew.num_ready) == (new, 1)
+        await model.crew.close()
+
+    asyncio.run(serve())
+
+
+def test_a_mistake_while_a_worker_is_replaced_is_told_and_tried_again(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(Worker):
+        @classmethod
+        async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
+            worker = await super().start(model, engine)
+            if cls.num_started == 2:
+                raise KeyError("digest")
+            return worker
+
+    monkeypatch.setattr(crew, "WorkerProcess", Odd)
+    monkeypatch.setattr(Worker, "num_started", 0)
+    monkeypatch.setattr(Odd, "sayings", [lost, well], raising=False)
+    monkeypatch.setattr(crew, "_FIRST_PAUSE_SECONDS", 0.01)
+
+    async def run() -> None:
+        model = ServedModel(models["en-de"], OPERATION, Metrics())
+        await model.load()
+        assert await answers_of(model, number=1) == {"the sea"}
+        await model.crew.close()
+
+    asyncio.run(run())
+    (record,) = [one for one in caplog.records if one.message.startswith("no new worker for")]
+    assert record.message.endswith("'digest'; next try in 0.0 s")
+    assert record.exc_info is not None
+
+
+def test_no_worker_is_left_where_another_could_not_start(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    class Half(Worker):
+        @classmethod
+        async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
+            worker = await super().start(model, engine)
+            if cls.num_started == 2:
+                raise KeyError("digest")
+            return worker
+
+        async def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr(crew, "WorkerProcess", Half)
+    monkeypatch.setattr(Worker, "num_started", 0)
+
+    async def run() -> None:
+        model = ServedModel(models["en-de"], replace(OPERATION, workers=2), Metrics())
+        with pytest.raises(KeyError):
+            await model.load()
+
+    asyncio.run(run())
+    assert len(closed) == 1
+
+
+def test_a_server_that_ends_while_the_model_changes_answers_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = save_model(tmp_path / "model", "en", "de", seed=1)
+
+    async def run() -> None:
+        is_over = asyncio.Event()
+
+        class Slow(Teller):
+            async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
+                if lines == ["the slow sea"]:
+                    await is_over.wait()
+                return await super().ask(lines, job, timeout_seconds=timeout_seconds)
+
+        monkeypatch.setattr(crew, "WorkerProcess", Slow)
+        monkeypatch.setattr(Worker, "sayings", [], raising=False)
+        model = ServedModel(directory, replace(OPERATION, workers=2), Metrics())
+        await model.load()
+        first = model.digest
+        slow = Sentence("the slow sea", 3, SEARCH, asyncio.Future())
+        model.batcher.submit([slow])
+        await asyncio.sleep(0.01)
+        save_model(directory, "en", "de", seed=4, overwrite=True)
+        Worker.sayings.append(lost)
+        # The lost worker's sentence is done by those that come, while the old one is still at its own.
+        assert await answers_of(model, number=1) != {first}
+        ending = asyncio.ensure_future(model.crew.close())
+        await asyncio.sleep(0.05)
+        assert not ending.done()
+        is_over.set()
+        assert (await asyncio.wait_for(slow.result, 5))["text"] == first
+        await asyncio.wait_for(ending, 5)
+
+    asyncio.run(run())
+
+
+def test_a_model_that_is_gone_is_not_waited_for(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(lines: Sequence[str]) -> list[dict[str, Any]]:
+        raise ModelError("the model was replaced, and this one is gone", hint="have it loaded again")
+
+    monkeypatch.setattr(crew, "WorkerProcess", Worker)
+    monkeypatch.setattr(Worker, "sayings", [gone], raising=False)
+
+    async def run() -> None:
+        model = ServedModel(models["en-de"], OPERATION, Metrics())
+        await model.load()
+        with pytest.raises(Refused, match="this one is gone") as error:
+            await answers_of(model, number=1)
+        assert (error.value.status, error.value.retry_after_seconds) == (503, None)
+        await model.crew.close()
+
+    asyncio.run(run())
 
 
 def test_a_model_replaced_while_it_is_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from nmt_cli import devices
 from nmt_cli.cli.serve import serve
@@ -198,20 +199,19 @@ def test_the_port_answers_only_once_the_models_are_loaded(
     assert found == [False]
 
 
-@pytest.mark.parametrize("engine", ["ctranslate2", "auto"])
-def test_as_many_workers_whether_ctranslate2_is_named_or_chosen(
-    engine: str, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ctranslate2")
+def test_a_worker_for_each_cpu_and_one_on_a_gpu(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[server.Settings] = []
     monkeypatch.setattr(server, "run", found.append)
     monkeypatch.setattr(devices, "num_cpus", lambda: 7)
-    serve(model=[models["en-de"], models["de-en"]], engine=engine, device="cpu")
-    serve(model=[models["en-de"]], engine=engine, device="cpu", precision="bf16" if engine == "auto" else "int8")
-    both, single = (settings.operation for settings in found)
-    assert (both.workers, both.engine.threads) == (3, 1)
-    # auto does not choose CTranslate2 for what it has not.
-    assert (single.workers, single.engine.threads) == ((1, 6) if engine == "auto" else (4, 1))
+    monkeypatch.setattr(devices, "has_gpu_driver", lambda: True)
+    monkeypatch.setattr(devices, "choose_device", lambda name: torch.device("cuda"))
+    serve(model=[models["en-de"], models["de-en"]], device="cpu")
+    serve(model=[models["en-de"]], precision="int8")
+    serve(model=[models["en-de"]], engine="ctranslate2")
+    serve(model=[models["en-de"]])
+    serve(model=[models["en-de"]], workers=2)
+    operations = [settings.operation for settings in found]
+    assert [(one.workers, one.engine.threads) for one in operations] == [(3, 1), (4, 1), (4, 1), (1, 6), (2, 3)]
 
 
 def test_models_that_cannot_be_served(models: dict[str, Path], tmp_path: Path) -> None:

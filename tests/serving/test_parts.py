@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nmt_cli.decoding.sentences import split_sentences
 from nmt_cli.errors import DataError
+from nmt_cli.serving.deepl import TranslateRequest, refuse_what_is_not_done
 from nmt_cli.serving.keys import read_keys
 from nmt_cli.serving.languages import Detector, match_code, name_of
 from nmt_cli.serving.refusals import Refused
@@ -138,7 +139,8 @@ def test_no_request_is_worth_more_than_a_key_ever_has(tmp_path: Path) -> None:
     assert rare is not None
     with pytest.raises(Refused, match="1,000 texts are more than the 60 requests a minute of this key") as error:
         bob.spend(1000)
-    assert (error.value.status, error.value.retry_after_seconds) == (429, None)
+    # Not 429: DeepL's clients would send it again and again.
+    assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (413, "too_large", None)
     assert error.value.hint == "send at most 60 texts in a request"
     bob.spend(60)
     rare.spend(1)
@@ -147,6 +149,17 @@ def test_no_request_is_worth_more_than_a_key_ever_has(tmp_path: Path) -> None:
     assert error.value.retry_after_seconds == 120
     now = 120.0
     rare.spend(1)
+
+
+@pytest.mark.parametrize(("text", "is_taken"), [("\nsea", True), ("sea\n \n", True), ("", True), ("the\n\nsea", False)])
+def test_only_a_line_break_inside_a_text_is_too_many_for_nonewlines(text: str, is_taken: bool) -> None:
+    asked = TranslateRequest(text=["the sea", text], target_lang="DE", split_sentences="nonewlines")
+    if is_taken:
+        refuse_what_is_not_done(asked)
+        return
+    with pytest.raises(Refused, match="a line break ends a sentence") as error:
+        refuse_what_is_not_done(asked)
+    assert error.value.hint == "put each sentence on one line, or leave split_sentences out"
 
 
 @pytest.mark.parametrize(

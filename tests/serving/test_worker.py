@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from nmt_cli.bundle import directory as bundle
 from nmt_cli.decoding.attention_maps import AttentionMaps
 from nmt_cli.decoding.translator import Translation, Translator
-from nmt_cli.errors import DataError, DeviceError, ModelError
+from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.serving.batcher import Sentence
 from nmt_cli.serving.jobs import Attend, Engine, Search, Vary
 from nmt_cli.serving.limits import Limits
@@ -68,38 +71,72 @@ def test_a_worker_refuses_a_beginning_too_long_for_its_model(models: dict[str, P
     assert error.value.where == "translation"
 
 
-def test_no_error_names_an_option_of_the_command_line(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        (DeviceError, "give a shorter sentence, or ask for a smaller beam"),
+        (UsageError, "leave out how to search: the model's own settings do"),
+    ],
+)
+def test_no_error_names_an_option_of_the_command_line(
+    kind: type[NmtError], hint: str, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = Model(models["en-de"], Engine("torch", "cpu", "fp32", 1))
 
     def translate(self: Translator, *arguments: object, **options: object) -> list[Translation]:
-        raise DeviceError("the memory of cpu does not hold a sentence", where="--beam", hint="take --device cpu")
+        raise kind("the memory of cpu does not hold a sentence", where="--beam", hint="take --device cpu")
 
     monkeypatch.setattr(Translator, "translate", translate)
-    with pytest.raises(DeviceError, match="the memory of cpu does not hold a sentence") as error:
+    with pytest.raises(kind, match="the memory of cpu does not hold a sentence") as error:
         model.answer(["the sea"], SEARCH)
-    assert (error.value.where, error.value.hint) == (None, "give a shorter sentence, or ask for a smaller beam")
+    assert (error.value.where, error.value.hint) == (None, hint)
 
 
-def test_a_model_whose_own_setting_is_to_draw_is_searched(tmp_path: Path) -> None:
-    directory = save_model(tmp_path / "model", "en", "de", samples=4)
-    model = Model(directory, Engine("torch", "cpu", "fp32", 1))
+def test_an_engine_that_lacks_what_requests_may_ask_for_is_refused_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    directory = save_model(tmp_path / "model", "en", "de", decoding={"beam": 1, "min_tokens": 2})
+    with pytest.raises(UsageError, match="the engine ctranslate2 has no minimum length in a beam search") as error:
+        Model(directory, Engine("ctranslate2", "cpu", "fp32", 1))
+    assert (error.value.where, error.value.hint) == ("--engine", "take --engine torch")
+    Model(directory, Engine("torch", "cpu", "fp32", 1))
+
+
+@pytest.mark.parametrize("name", ["torch", "ctranslate2"])
+def test_a_model_whose_own_setting_is_to_draw_is_searched(tmp_path: Path, name: str) -> None:
+    if name == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    directory = save_model(tmp_path / "model", "en", "de", decoding={"samples": 4})
+    model = Model(directory, Engine(name, "cpu", "fp32", 1))
     (found,) = model.answer(["the old sea"], SEARCH)
     (varied,) = model.answer(["the old sea"], Vary("", 3, 2))
     assert len(varied["words"]) == 3
-    (expected,) = Translator.from_pretrained(directory, device="cpu").translate(
+    (expected,) = Translator.from_pretrained(directory, engine=name, device="cpu").translate(
         ["the old sea"], samples=0, beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5
     )
     assert (found["text"], len(found["alternatives"])) == (expected.text, 1)
 
 
-def test_words_are_never_told_of_a_model_that_came_later(tmp_path: Path) -> None:
+def test_words_are_never_told_of_a_model_that_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ctranslate2")
     directory = save_model(tmp_path / "model", "en", "de", seed=1)
     model = Model(directory, Engine("ctranslate2", "cpu", "fp32", 1))
-    save_model(directory, "en", "de", seed=4, overwrite=True)
+    load = bundle.load
+
+    def late(path: Path, *, device: torch.device, dtype: torch.dtype) -> bundle.LoadedModel:
+        loaded = load(path, device=device, dtype=dtype)
+        save_model(directory, "en", "de", seed=4, overwrite=True)
+        return loaded
+
+    monkeypatch.setattr(bundle, "load", late)
     with pytest.raises(ModelError, match="the model was replaced, and this one is gone") as error:
         model.answer(["the sea"], Attend("das Meer"))
     assert error.value.hint == "whoever runs the server must have its models loaded again"
+    monkeypatch.setattr(bundle, "load", None)  # what cannot be the same is not read
+    with pytest.raises(ModelError, match="the model was replaced, and this one is gone"):
+        model.answer(["the sea"], Attend("das Meer"))
+    shutil.rmtree(directory)
+    with pytest.raises(ModelError, match="the model was replaced, and this one is gone"):
+        model.answer(["the sea"], Vary("", 3, 2))
 
 
 def sentence(job: Search, *, tokens: int = 3) -> Sentence:

@@ -20,22 +20,26 @@ logger = logging.getLogger(__name__)
 
 
 class Progress:
-    """A line on stderr; none where nobody sees it, or where it would come between what is typed."""
-
-    def __init__(self, bars: Bars | None, task: TaskID | None) -> None:
-        self._bars = bars
-        self._task = task
+    """Nothing: nobody sees a line on stderr, or it would come between what is typed."""
 
     def wrote(self, write: Callable[[], object], *, num_lines: int) -> None:
-        """Count what `write` writes; where that is the same terminal, the line is off it meanwhile."""
-        if self._bars is None or self._task is None:
-            write()
-            return
-        is_shared = sys.stdout.isatty()
-        if is_shared:
+        """Count the lines that `write` writes."""
+        write()
+
+
+class _Shown(Progress):
+    """A line on stderr, which is off the screen while translations are written to the same one."""
+
+    def __init__(self, bars: Bars, task: TaskID, *, is_shared: bool) -> None:
+        self._bars = bars
+        self._task = task
+        self._is_shared = is_shared
+
+    def wrote(self, write: Callable[[], object], *, num_lines: int) -> None:
+        if self._is_shared:
             self._bars.stop()
         write()
-        if is_shared:
+        if self._is_shared:
             self._bars.start()
         self._bars.advance(self._task, num_lines)
 
@@ -45,12 +49,15 @@ def shown_progress(source: Path, *, is_streamed: bool, lines_done: int) -> Itera
     """The progress for as long as the context lasts; `lines_done` were translated before."""
     is_typed = is_streamed or (source == STANDARD and sys.stdin.isatty())
     if is_typed or not (is_interactive() and logger.isEnabledFor(logging.INFO)):
-        yield Progress(None, None)
+        yield Progress()
         return
     from rich.progress import Progress as Bars
     from rich.progress import TextColumn, TimeElapsedColumn
 
     console = stderr_console()
     columns = (TextColumn("{task.completed:,.0f} lines translated"), TimeElapsedColumn())
-    with Bars(*columns, console=console, transient=True, refresh_per_second=2) as bars, log_above(console):
-        yield Progress(bars, bars.add_task("", total=None, completed=lines_done))
+    # Translations do not go through sys.stdout, and of Rich's stand-in for it isatty() may be wrong.
+    bars = Bars(*columns, console=console, transient=True, refresh_per_second=2, redirect_stdout=False)
+    is_shared = sys.stdout.isatty()
+    with bars, log_above(console):
+        yield _Shown(bars, bars.add_task("", total=None, completed=lines_done), is_shared=is_shared)

@@ -39,7 +39,7 @@ PrecisionOption = Annotated[
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Processes with each model; else 1; with ctranslate2 one a CPU, up to 4."),
+    typer.Option(metavar="N", min=1, help="Processes with each model; else one a CPU, up to 4, and 1 on a GPU."),
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -103,7 +103,7 @@ def serve(
     from nmt_cli.serving.server import Settings, run
 
     models = model or [_newest()]
-    num_workers = workers or _workers(engine, models, device=device, precision=precision)
+    num_workers = workers or _workers(engine, num_models=len(models), device=device, precision=precision)
     settings = Settings(
         models,
         host,
@@ -139,21 +139,14 @@ def _keys(path: Path | None) -> Keys:
     return Keys([]) if path is None else read_keys(path, clock=time.monotonic)
 
 
-def _workers(engine: str, models: list[Path], *, device: str, precision: str) -> int:
-    """Workers of each model: CTranslate2 searches a batch on one CPU, and torch on all, or on a GPU."""
-    from nmt_cli.devices import num_cpus
+def _workers(engine: str, *, num_models: int, device: str, precision: str) -> int:
+    """Workers of each model: one on a GPU; else one a CPU, as a batch is searched at the least cost by one thread."""
+    from nmt_cli.devices import choose_device, has_gpu_driver, num_cpus
 
-    if engine == "auto" and all(_takes_ctranslate2(model, device=device, precision=precision) for model in models):
-        engine = "ctranslate2"
-    return max(1, min(_MOST_WORKERS, num_cpus() // len(models))) if engine == "ctranslate2" else 1
-
-
-def _takes_ctranslate2(model: Path, *, device: str, precision: str) -> bool:
-    """What the engine auto will be for this model."""
-    from nmt_cli.decoding.opening import prefers_ctranslate2
-    from nmt_cli.serving.models import model_directory
-
-    return prefers_ctranslate2([model_directory(model)], device, precision)
+    is_cpu = device == "cpu" or engine == "ctranslate2" or precision == "int8" or not has_gpu_driver()
+    if is_cpu or choose_device(device).type == "cpu":
+        return max(1, min(_MOST_WORKERS, num_cpus() // num_models))
+    return 1
 
 
 def _share(processes: int) -> int:

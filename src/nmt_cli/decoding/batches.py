@@ -161,8 +161,8 @@ def plan_shared(lengths: Sequence[int], *, max_tokens: int, threads: int) -> lis
         return planned
     alike = planned
     number = -(-len(planned) // threads) * threads
-    low, high = max_tokens // 2, max_tokens
-    while high - low > max(1, max_tokens // _SHARES):
+    low, high = 0, max_tokens
+    while high - low > max(1, high // _SHARES):
         middle = (low + high) // 2
         smaller = plan_batches(lengths, max_tokens=middle)
         if len(smaller) <= number:
@@ -184,7 +184,7 @@ def _last_end(batches: Sequence[Sequence[int]], lengths: Sequence[int], *, threa
 
 @contextmanager
 def _threads(number: int) -> Iterator[Callable[[Callable[[list[int]], None], list[list[int]]], None]]:
-    """A map over batches with `number` of them at a time, each in a thread whose operations take one CPU.
+    """A map over batches with `number` of them at a time, each in a thread whose operations take their share of CPUs.
 
     Whole batches side by side keep CPUs busier than the threads of each operation, which wait for each other.
     """
@@ -192,7 +192,7 @@ def _threads(number: int) -> Iterator[Callable[[Callable[[list[int]], None], lis
         yield lambda work, batches: _exhaust(map(work, batches))
         return
     before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(number, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(number, initializer=torch.set_num_threads, initargs=(before // number,))
     try:
         yield lambda work, batches: _exhaust(pool.map(work, batches))
     finally:

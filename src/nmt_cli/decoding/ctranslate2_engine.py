@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ import torch
 from nmt_cli.bundle.config import CONFIG, DAMAGED, load_config
 from nmt_cli.bundle.kinds import require_model
 from nmt_cli.bundle.manifest import verify
-from nmt_cli.decoding.batches import plan_shared
+from nmt_cli.decoding.ctranslate2_batches import is_wide, plan
 from nmt_cli.decoding.ctranslate2_copy import converted
 from nmt_cli.decoding.ctranslate2_model import library
 from nmt_cli.decoding.engine import Details, EngineName
@@ -27,13 +28,6 @@ from nmt_cli.tokenization.tokenizer import BOS, PAD, UNK, Tokenizer
 # CTranslate2 ends a search after so many times the beam of finished hypotheses, while the best may be yet to come:
 # with 1 that was so for 17 of 500 sentences, with 2 for none.
 PATIENCE = 2
-# Source tokens times beam beyond which CTranslate2 takes longer on a CPU, not less long (docs/LOG.md).
-_MOST_TOKENS = 4096
-# Sentences of a batch, beyond which it is not faster either.
-_MOST_SENTENCES = 64
-# Attention to fewer columns, EOS and padding counted, is rounded otherwise than to more, and in int8 that makes another
-# translation now and then: shorter sentences are not searched with longer ones.
-_WIDE = 16
 # Below so many extra tokens, limits cut so many that sentences of one limit are best searched together at once.
 _TIGHT = 5
 _TAKE_TORCH = "leave it out, or take --engine torch"
@@ -127,7 +121,7 @@ class CTranslate2Engine:
         self._score(inexact, asked, found, config=config)
         found = [ranked[:nbest] for ranked in found]
         if details.alignment:
-            self._align(searched, asked, found)
+            self._align(searched, asked, found, config=config)
         return found
 
     def _limit(self, source: Source, *, config: DecodingConfig) -> int:
@@ -135,21 +129,33 @@ class CTranslate2Engine:
         return min(max(limit, len(source.prefix) + 1), self.max_positions)
 
     def _planned(self, indices: Sequence[int], asked: Sequence[_Asked], *, config: DecodingConfig) -> list[list[int]]:
-        """Batches of similar length, the longest first, that keep all workers busy."""
-        max_tokens = min(config.batch_tokens, _MOST_TOKENS) // config.beam
-        # A short sentence counts as if it were so long that not more of them fit.
-        shortest = max_tokens // _MOST_SENTENCES - 1
-        groups = [list(indices)]
-        if self.precision == "int8":
-            is_narrow = [len(one.pieces) + 1 < _WIDE for one in asked]
-            groups = [[index for index in indices if is_narrow[index] == kind] for kind in (False, True)]
-        planned = []
-        for group in groups:
-            ordered = sorted(group, key=lambda index: -asked[index].length)
-            counted = [max(shortest, asked[index].length) for index in ordered]
-            batches = plan_shared(counted, max_tokens=max_tokens, threads=self._translator.num_translators)
-            planned += [[ordered[place] for place in batch] for batch in batches]
-        return planned
+        """Batches of sentences of similar length."""
+        sequences = [[asked[index].pieces] for index in indices]
+        batches = self._plan([asked[index].length for index in indices], sequences, config=config)
+        return [[indices[place] for place in batch] for batch in batches]
+
+    def _plan(
+        self, lengths: Sequence[int], sequences: Sequence[Sequence[list[str]]], *, config: DecodingConfig
+    ) -> list[list[int]]:
+        """Places of what is computed together, of which all `sequences` are of the same widths in int8."""
+        is_int8 = self.precision == "int8"
+        widths = [tuple(is_wide(len(pieces)) for pieces in some if is_int8) for some in sequences]
+        return plan(lengths, widths=widths, config=config, workers=self._translator.num_translators)
+
+    def _on_pairs(
+        self, pairs: Sequence[tuple[_Asked, Hypothesis]], work: Callable[..., list[Any]], *, config: DecodingConfig
+    ) -> list[Any]:
+        """What `work` of CTranslate2 gives for the pieces of each source and hypothesis, in batches of like lengths."""
+        texts = [[one.pieces, self.target.pieces(hypothesis.ids)] for one, hypothesis in pairs]
+        lengths = [max(len(source), len(target)) for source, target in texts]
+        running: dict[int, Any] = {}
+        for batch in self._plan(lengths, texts, config=config):
+            sources, targets = zip(*(texts[place] for place in batch), strict=True)
+            waiting = work(
+                list(sources), list(targets), max_input_length=0, max_batch_size=len(batch), asynchronous=True
+            )
+            running |= zip(batch, waiting, strict=True)
+        return [running[place].result() for place in range(len(pairs))]
 
     def _find(
         self,
@@ -178,12 +184,7 @@ class CTranslate2Engine:
         return cut, special
 
     def _translate(
-        self,
-        asked: Sequence[_Asked],
-        batches: Sequence[list[int]],
-        *,
-        config: DecodingConfig,
-        is_strict: bool = False,
+        self, asked: Sequence[_Asked], batches: Sequence[list[int]], *, config: DecodingConfig, is_strict: bool = False
     ) -> Iterator[tuple[list[int], list[Any]]]:
         """The results of each batch, searched up to the longest limit in it; `is_strict` suppresses special pieces.
 
@@ -227,23 +228,11 @@ class CTranslate2Engine:
         return sorted(ranked, key=lambda one: -one.score)
 
     def _score(
-        self,
-        indices: Sequence[int],
-        asked: Sequence[_Asked],
-        found: list[list[Hypothesis]],
-        *,
-        config: DecodingConfig,
+        self, indices: Sequence[int], asked: Sequence[_Asked], found: list[list[Hypothesis]], *, config: DecodingConfig
     ) -> None:
         """Give hypotheses the ln P of each piece by forced scoring, and rank them by it."""
         pairs = [(asked[index], hypothesis) for index in indices for hypothesis in found[index]]
-        results = self._translator.score_batch(
-            [one.pieces for one, _ in pairs],
-            [self.target.pieces(hypothesis.ids) for _, hypothesis in pairs],
-            max_batch_size=config.batch_tokens,
-            batch_type="tokens",
-            max_input_length=0,
-        )
-        scored = iter(results)
+        scored = iter(self._on_pairs(pairs, self._translator.score_batch, config=config))
         for index in indices:
             ranked = []
             for hypothesis in found[index]:
@@ -253,23 +242,18 @@ class CTranslate2Engine:
                 ranked.append(Hypothesis(hypothesis.ids, sum(terms), score, terms))
             found[index] = sorted(ranked, key=lambda one: -one.score)
 
-    def _align(self, indices: Sequence[int], asked: Sequence[_Asked], found: list[list[Hypothesis]]) -> None:
+    def _align(
+        self, indices: Sequence[int], asked: Sequence[_Asked], found: list[list[Hypothesis]], *, config: DecodingConfig
+    ) -> None:
         """Give hypotheses the place of the source piece with the most attention, for each of their pieces.
 
         By a forced greedy pass: what its beam search returns for the first piece is another sentence's of the batch.
         """
-        pairs = [(index, hypothesis) for index in indices for hypothesis in found[index] if hypothesis.ids]
-        results = self._translator.translate_batch(
-            [asked[index].pieces for index, _ in pairs],
-            target_prefix=[self.target.pieces(hypothesis.ids) for _, hypothesis in pairs],
-            beam_size=1,
-            return_attention=True,
-            max_decoding_length=1 + max((len(hypothesis.ids) for _, hypothesis in pairs), default=0),
-            max_input_length=0,
-            max_batch_size=32,
-        )
+        pairs = [(asked[index], hypothesis) for index in indices for hypothesis in found[index] if hypothesis.ids]
+        longest = max((len(hypothesis.ids) for _, hypothesis in pairs), default=0)
+        options = {"beam_size": 1, "return_attention": True, "max_decoding_length": 1 + longest}
+        placed = iter(self._on_pairs(pairs, partial(self._translator.translate_batch, **options), config=config))
         aligned: dict[int, list[Hypothesis]] = {index: [] for index in indices}
-        placed = iter(results)
         for index in indices:
             for hypothesis in found[index]:
                 weights = next(placed).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []

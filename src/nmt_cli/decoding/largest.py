@@ -27,7 +27,8 @@ def most_probable(log_probs: Tensor) -> Tensor:
     places = blocks.argmax(dim=1, keepdim=True) * _BLOCK + torch.arange(_BLOCK, device=log_probs.device)
     places = places.clamp_(max=vocabulary - 1)
     chosen = log_probs.gather(1, places).argmax(dim=1, keepdim=True)
-    return places.gather(1, chosen).squeeze(1)
+    found: Tensor = places.gather(1, chosen).squeeze(1)
+    return found
 
 
 def best_continuations(log_probs: Tensor, before: Tensor, *, count: int) -> tuple[Tensor, Tensor]:

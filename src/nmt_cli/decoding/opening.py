@@ -14,6 +14,8 @@ from nmt_cli.errors import DeviceError, UsageError
 if TYPE_CHECKING:
     import torch
 
+_PRECISIONS = ("auto", "fp32", "bf16", "int8")
+
 
 def open_engine(directories: Sequence[Path], *, engine: str, device: str, precision: str) -> Engine:
     """The engine `engine` (torch, ctranslate2, auto) with the models of `directories`.
@@ -23,12 +25,17 @@ def open_engine(directories: Sequence[Path], *, engine: str, device: str, precis
     be expressed, DeviceError where there is no such device, or it has no int8.
     """
     name = engine_name(engine)
-    if name == "ctranslate2" or (name == "auto" and prefers_ctranslate2(directories, device, precision)):
+    if precision not in _PRECISIONS:
+        hint = f"take one of: {', '.join(_PRECISIONS)}"
+        raise UsageError(f"there is no precision called {precision!r}", where="--precision", hint=hint)
+    if precision == "int8" and name != "ctranslate2":
+        _check_cpu(device)
+    if name == "ctranslate2" or (name == "auto" and _is_better_on_this_cpu(directories, device, precision)):
         return _ctranslate2(directories, device=device, precision=precision)
     return _torch(directories, device=device, precision=precision)
 
 
-def prefers_ctranslate2(directories: Sequence[Path], device: str, precision: str) -> bool:
+def _is_better_on_this_cpu(directories: Sequence[Path], device: str, precision: str) -> bool:
     """Whether CTranslate2 is the faster engine in float32 or int8, and can translate with these models.
 
     On a CPU it is (docs/LOG.md), and int8 is for CPUs; on a GPU torch is.
@@ -44,14 +51,15 @@ def prefers_ctranslate2(directories: Sequence[Path], device: str, precision: str
         return False
     require_model(directories[0])
     recipe = load_config(directories[0]).recipe
-    return recipe.model.encoder_window is None and not (recipe.decoding.samples or recipe.decoding.min_tokens)
+    is_bounded = recipe.decoding.min_tokens > 0 and recipe.decoding.beam > 1
+    return recipe.model.encoder_window is None and not recipe.decoding.samples and not is_bounded
 
 
 def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
     from nmt_cli.decoding.torch_engine import TorchEngine
 
     if precision == "int8":
-        return TorchEngine.load(directories, device=_int8_device(device), precision="int8")
+        return TorchEngine.load(directories, device=_int8_device(), precision="int8")
     choice = parse_precision(precision)
     chosen = choose_device(device)
     return TorchEngine.load(
@@ -59,20 +67,23 @@ def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engin
     )
 
 
-def _int8_device(device: str) -> torch.device:
-    """The CPU; UsageError where a GPU is asked for, DeviceError where the CPU cannot do it."""
+def _check_cpu(device: str) -> None:
+    """Raise UsageError where int8 is asked for on a GPU."""
+    if device != "auto" and choose_device(device).type != "cpu":
+        raise UsageError("int8 is for CPUs", where="--precision", hint="take --precision bf16, or add --device cpu")
+
+
+def _int8_device() -> torch.device:
+    """The CPU; DeviceError where its products of integers are not exact."""
     from nmt_cli.model.quantized_linear import can_quantize
 
-    chosen = choose_device("cpu" if device == "auto" else device)
-    if chosen.type != "cpu":
-        raise UsageError("int8 is for CPUs", where="--precision", hint="take --precision bf16, or add --device cpu")
     if not can_quantize():
         raise DeviceError(
             "torch does not multiply 8-bit integers exactly on this CPU",
             where="--precision",
             hint="take --precision fp32, or add --engine ctranslate2",
         )
-    return chosen
+    return choose_device("cpu")
 
 
 def _ctranslate2(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
@@ -84,8 +95,6 @@ def _ctranslate2(directories: Sequence[Path], *, device: str, precision: str) ->
             where="--precision",
             hint="take fp32 or int8, or --engine torch",
         )
-    if precision != "int8":
-        parse_precision(precision)
     if device not in ("auto", "cpu"):
         choose_device(device)
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from nmt_cli.model.packed_linear import pack_matrices
 from nmt_cli.model.recording import CudaGraphs
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 Product = Literal["fp32", "bf16", "int8"]
 
@@ -62,8 +65,10 @@ class TorchEngine:
             _check_same_vocabulary(loaded[0], one, first_path=directories[0], path=path)
         if device.type == "cpu":
             keep_freed_memory()
-            for one in loaded:
-                pack_matrices(one.model, is_int8=precision == "int8")
+            has_int8 = [pack_matrices(one.model, is_int8=precision == "int8") for one in loaded]
+            if precision == "int8" and not any(has_int8):
+                precision = "bf16" if is_bf16 else "fp32"
+                logger.info("the model's matrices are too small to gain from int8: all is in %s", precision)
         return cls(loaded, device=device, precision=precision)
 
     @property

@@ -82,7 +82,7 @@ class DecoderCache:
     def open(self, num_rows: int, *, like: Tensor) -> tuple[Slots, Tensor | None]:
         """Slots for the next piece of each of R rows; what is added to scores of slots, [B, 1, W, seen], or None.
 
-        The latter in the precision and on the device of `like`.
+        The latter in the precision that scores are summed in, and on the device of `like`.
         """
         width = num_rows // self.num_sentences
         start, self.num_slots = self.num_slots, self.num_slots + width
@@ -109,7 +109,7 @@ class DecoderCache:
         width = len(rows) // remaining
         if self.past is None and width > 1:
             shape = (self.num_sentences, 1, self.num_slots)
-            self.past = torch.zeros(shape, dtype=self.layers[0].cross_keys.dtype, device=rows.device)
+            self.past = torch.zeros(shape, dtype=sums_of(self.layers[0].cross_keys), device=rows.device)
         if self.past is not None:
             self.past = self.past.flatten(0, 1).index_select(0, rows).view(remaining, width, -1)
         if sentences is not None:
@@ -125,6 +125,11 @@ def grain_of(x: Tensor) -> int:
     return _GRAIN if x.device.type == "cpu" and x.dtype == torch.bfloat16 else 1
 
 
+def sums_of(x: Tensor) -> torch.dtype:
+    """The precision in which scores of tensors like x are summed: float32 at least."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def rounded(number: int, grain: int) -> int:
     """The next multiple of `grain`."""
     return -(-number // grain) * grain
@@ -132,7 +137,7 @@ def rounded(number: int, grain: int) -> int:
 
 def _one_past(slots: Slots, like: Tensor) -> Tensor:
     """What is added where every slot in use is a hypothesis's own, [1, 1, 1, seen]."""
-    bias = like.new_zeros(1, 1, 1, slots.seen)
+    bias = like.new_zeros(1, 1, 1, slots.seen, dtype=sums_of(like))
     bias[..., slots.end :] = -torch.inf
     return bias
 

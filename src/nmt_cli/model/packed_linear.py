@@ -31,9 +31,9 @@ class PackedLinear(nn.Module):
 
 
 def pack_matrices(model: Transformer, *, is_int8: bool) -> bool:
-    """Lay out all matrices of a model on a CPU, where this torch can; whether it did.
+    """Lay out all matrices of a model on a CPU, where this torch can; whether any products are of 8-bit integers.
 
-    With `is_int8` products with the larger ones are of 8-bit integers. The model can then neither be trained nor saved.
+    With `is_int8` those with large matrices are. The model can then neither be trained nor saved.
     """
 
     def packed(weight: Tensor, bias: Tensor | None, *, is_relu: bool, out: torch.dtype) -> nn.Module:
@@ -56,7 +56,7 @@ def pack_matrices(model: Transformer, *, is_int8: bool) -> bool:
         bias = None if model.output_bias is None else model.output_bias[:vocab]
         # Statistics of its products are float32.
         model.packed_output = packed(model.output_weight[:vocab], bias, is_relu=False, out=torch.float32)
-    return True
+    return any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
 def _children(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:

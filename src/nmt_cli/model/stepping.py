@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nmt_cli.model.cache import LayerCache, Slots
+from nmt_cli.model.cache import LayerCache, Slots, sums_of
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, SelfAttention
 
 
@@ -60,16 +60,13 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
     """softmax(Q K^T / sqrt(d_k) + bias) V for q [B, H, W, K], by rows: [R, H * V].
 
     Plain products: with few queries a sentence, torch's fused kernels take longer, and do not all take a mask. The
-    softmax is in float32: of short rows in bf16 torch's takes three times as long.
+    softmax is in the bias's precision, float32: of short rows in bf16 torch's takes three times as long.
     """
-    scores_BHWN = (q * q.size(-1) ** -0.5) @ k.mT
-    if bias is not None:
-        scores_BHWN += bias
-    shares_BHWN = _softmax(scores_BHWN)
-    mixed_BHWV: Tensor = shares_BHWN @ v
+    scores_BHWN = q @ k.mT
+    if bias is None:
+        scores_BHWN = scores_BHWN.to(sums_of(q)) * q.size(-1) ** -0.5
+    else:
+        scores_BHWN = torch.add(bias, scores_BHWN, alpha=q.size(-1) ** -0.5)
+    mixed_BHWV: Tensor = scores_BHWN.softmax(-1).to(q.dtype) @ v
     num_rows = q.size(0) * q.size(2)
     return mixed_BHWV.transpose(1, 2).reshape(num_rows, -1)
-
-
-def _softmax(scores: Tensor) -> Tensor:
-    return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)

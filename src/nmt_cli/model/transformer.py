@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt_cli.model.cache import DecoderCache, grain_of, rounded
+from nmt_cli.model.cache import DecoderCache, grain_of, rounded, sums_of
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
@@ -110,7 +110,7 @@ class Transformer(nn.Module):
         ]
         bias = None
         if slots > source.max_len or not source.is_rectangular:
-            bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf)
+            bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=sums_of(memory))
             bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
         return DecoderCache(layers, bias, source.num_sentences, grain)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 from nmt_cli.serving.batcher import Batcher, Sentence
-from nmt_cli.serving.identity import digest_of
+from nmt_cli.serving.identity import stands_in
 from nmt_cli.serving.jobs import Engine
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.process import WorkerLost, WorkerProcess
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 _MAX_LOSSES = 2
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
+# Where another model stands by now, each try may start workers with it in all places.
+_LONGEST_CHANGE_PAUSE_SECONDS = 300.0
 
 
 class Crew:
@@ -47,6 +49,7 @@ class Crew:
         self._swap = swap
         self._posts: list[_Post] = []
         self._change: asyncio.Task[None] | None = None
+        self._retiring: asyncio.Future[list[None]] | None = None
 
     async def load(self, model: Path, digest: str) -> None:
         """Put new workers with `model` in the place of those there are, which finish what they have begun.
@@ -59,7 +62,7 @@ class Crew:
             if any(worker.digest != digest for worker in workers):
                 hint = "load it again, now that all of it is there"
                 raise ModelError("the model was replaced while it was loaded", where=str(model), hint=hint)
-        except (NmtError, WorkerLost, OSError, asyncio.CancelledError) as problem:
+        except BaseException as problem:
             for start in starts:
                 start.cancel()
             done = await asyncio.gather(*starts, return_exceptions=True)
@@ -72,7 +75,9 @@ class Crew:
             raise
         old = self._posts
         self._posts = [_Post(self, model, worker) for worker in workers]
-        await asyncio.gather(*(post.retire() for post in old))
+        # Who has this loaded may be cancelled; what the old ones have begun must not be.
+        self._retiring = asyncio.gather(*(post.retire() for post in old))
+        await asyncio.shield(self._retiring)
 
     @property
     def num_ready(self) -> int:
@@ -84,6 +89,8 @@ class Crew:
         if self._change is not None:
             self._change.cancel()
             await asyncio.gather(self._change, return_exceptions=True)
+        if self._retiring is not None:
+            await self._retiring
         await asyncio.gather(*(post.retire() for post in self._posts))
         self._posts = []
 
@@ -176,22 +183,25 @@ class _Post:
         while self.worker is None:
             try:
                 self.worker = await self._start()
-            except (NmtError, WorkerLost, OSError) as problem:
-                logger.error("no new worker for %s: %s; next try in %.1f s", self._model, problem, pause)
+            except Exception as problem:
+                # What was not foreseen is told with its traceback.
+                log = logger.error if isinstance(problem, NmtError | WorkerLost | OSError) else logger.exception
+                log("no new worker for %s: %s; next try in %.1f s", self._model, problem, pause)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                is_same = stands_in(self._model, self._digest)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_CHANGE_PAUSE_SECONDS)
         self._is_idle = False
         self._crew._metrics.restarts.labels(self._crew._batcher.name).inc()
         logger.warning("a new worker serves %s", self._crew._batcher.name)
 
     async def _start(self) -> WorkerProcess | None:
-        """A worker with the same model as the others; None, and all change to it, where there is another by now."""
-        if digest_of(self._model) == self._digest:
+        """A worker with the same model as the others; None, and all change, where that is gone, or another one."""
+        if stands_in(self._model, self._digest):
             worker = await WorkerProcess.start(self._model, self._crew._engine)
             if worker.digest == self._digest:
                 return worker
             await worker.close()
-        logger.warning("%s is another model by now: it is loaded for all workers", self._model)
+        logger.warning("%s is gone, or another model by now: all workers change", self._model)
         await self._crew.change()
         return None
 
@@ -204,7 +214,8 @@ def _fail(sentences: Sequence[Sentence], problem: NmtError) -> None:
         where=problem.where,
         status=503 if is_ours else 400,
         code="failed" if is_ours else "invalid_request",
-        retry_after_seconds=1 if is_ours else None,
+        # A model that is gone does not come back.
+        retry_after_seconds=1 if is_ours and not isinstance(problem, ModelError) else None,
     )
     for sentence in sentences:
         if sentence.is_wanted:

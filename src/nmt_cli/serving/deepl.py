@@ -108,7 +108,7 @@ def routes(service: Service) -> APIRouter:
         fields = await read_fields(request, service.limits)
         client = service.client(request, None, missing_status=403)
         asked = parse(TranslateRequest, fields)
-        _refuse_what_is_not_done(asked)
+        refuse_what_is_not_done(asked)
         async with watching(request) as gone:
             answered = await service.translate(
                 asked.text,
@@ -151,7 +151,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _refuse_what_is_not_done(asked: TranslateRequest) -> None:
+def refuse_what_is_not_done(asked: TranslateRequest) -> None:
     """Raise Refused where a setting asks for a translation that the model does not make."""
     refuse_markup(asked.tag_handling or None)
     for name in _UNSUPPORTED:
@@ -160,6 +160,11 @@ def _refuse_what_is_not_done(asked: TranslateRequest) -> None:
     if asked.formality in ("more", "less"):
         hint = f"take prefer_{asked.formality}, or leave formality out"
         raise invalid("'formality' is not supported for given 'target_lang'", hint=hint, where="formality")
-    if asked.split_sentences == "nonewlines" and any(len(text.splitlines()) > 1 for text in asked.text):
+    if asked.split_sentences == "nonewlines" and any(_num_lines(text) > 1 for text in asked.text):
         hint = "put each sentence on one line, or leave split_sentences out"
         raise invalid("a line break ends a sentence: nonewlines is not supported", hint=hint, where="split_sentences")
+
+
+def _num_lines(text: str) -> int:
+    """Lines of a text that are not blank."""
+    return sum(bool(line.strip()) for line in text.splitlines())

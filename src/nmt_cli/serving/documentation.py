@@ -38,7 +38,7 @@ def errors_of(kind: type[BaseModel], *codes: int) -> dict[int | str, dict[str, A
         403: "The key is wrong, or missing.",
         408: "The body did not arrive in time.",
         409: "A model cannot be loaded; the old one stays.",
-        413: "A limit of the server.",
+        413: "A limit of the server, or of the key.",
         429: "The key's requests of this minute are used up; see Retry-After.",
         503: "No room or no time; see Retry-After.",
     }

@@ -18,3 +18,11 @@ def digest_of(directory: Path) -> str:
     """
     listed = read_manifest(directory, error=ModelError, hint=DAMAGED)["files"]
     return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def stands_in(directory: Path, digest: str) -> bool:
+    """Whether the model of that digest stands there; not where there is none, or one that cannot be read."""
+    try:
+        return digest_of(directory) == digest
+    except ModelError:
+        return False

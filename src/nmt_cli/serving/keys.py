@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from nmt_cli.errors import DataError
-from nmt_cli.serving.refusals import Refused
+from nmt_cli.serving.refusals import Refused, too_large
 
 _FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
 _OPERATOR = "operator"
@@ -37,14 +37,14 @@ class Client:
         self._filled = clock()
 
     def spend(self, requests: int) -> None:
-        """Take so many requests out of the bucket; Refused, 429, where it holds fewer, or never can hold as many."""
+        """Take so many requests out of the bucket; Refused, 429, where it holds fewer, 413 where it always does."""
         now = self._clock()
         self._tokens = min(self._capacity, self._tokens + (now - self._filled) * self._per_minute / 60)
         self._filled = now
         if requests > self._capacity:
             message = f"{requests:,} texts are more than the {self._per_minute:g} requests a minute of this key"
             hint = f"send at most {int(self._capacity):,} texts in a request"
-            raise Refused(message, hint=hint, status=429, code="too_many_requests")
+            raise too_large(message, hint=hint)
         if requests > self._tokens:
             seconds = math.ceil((requests - self._tokens) * 60 / self._per_minute)
             what = "has used" if requests == 1 else f"has fewer than {requests:,} left of"

@@ -51,7 +51,7 @@ class WorkerProcess:
         worker = cls(process)
         try:
             answer = await worker._exchange({"model": str(model), "engine": asdict(engine)})
-        except (WorkerLost, asyncio.CancelledError):
+        except BaseException:
             await worker.close()
             raise
         if "error" in answer:

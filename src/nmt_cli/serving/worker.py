@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, assert_never
 
 from nmt_cli import console
-from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError
-from nmt_cli.serving.identity import digest_of
+from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
+from nmt_cli.serving.identity import digest_of, stands_in
 from nmt_cli.serving.jobs import Attend, Engine, Job, Search, Vary, frame, job_of
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Model:
     """The model of a directory, and what it does with sentences; `digest` says which one stood there."""
 
     def __init__(self, directory: Path, engine: Engine) -> None:
+        """UsageError where the engine cannot do with the model what requests may ask for."""
         import torch
 
         from nmt_cli.decoding.opening import open_engine
@@ -70,7 +71,11 @@ class Model:
         self._open: LoadedModel | None = None
         # After the model: the server read it before, and where both agree nothing else was loaded between.
         self.digest = digest_of(directory)
-        self._translator.translate(["."])  # the first translation is slow
+        try:
+            self._engine.check(self._translator.settings(samples=0, beam=2))
+        except UsageError as problem:
+            raise UsageError(problem.message, where="--engine", hint="take --engine torch") from None
+        self._translator.translate(["."], samples=0)  # the first translation is slow
 
     def answer(self, lines: Sequence[str], job: Job) -> list[dict[str, Any]]:
         """One answer for each line, as JSON takes it; no error names an option of nmt decode."""
@@ -86,6 +91,8 @@ class Model:
                     assert_never(other)
         except DeviceError as problem:
             raise DeviceError(problem.message, hint="give a shorter sentence, or ask for a smaller beam") from None
+        except UsageError as problem:
+            raise UsageError(problem.message, hint="leave out how to search: the model's own settings do") from None
 
     def _search(self, lines: Sequence[str], job: Search) -> list[dict[str, Any]]:
         # The batch was cut by whoever sent it.
@@ -141,12 +148,18 @@ class Model:
         if isinstance(self._engine, TorchEngine):
             return self._engine.loaded[0], torch.device(self._engine.device)
         if self._open is None:
+            # Before, since reading all of another model takes long; after, since it may come meanwhile.
+            self._check_place()
             found = load(self._directory, device=torch.device("cpu"), dtype=torch.float32)
-            if digest_of(self._directory) != self.digest:
-                hint = "whoever runs the server must have its models loaded again"
-                raise ModelError("the model was replaced, and this one is gone", hint=hint)
+            self._check_place()
             self._open = found
         return self._open, torch.device("cpu")
+
+    def _check_place(self) -> None:
+        """Raise ModelError unless the model that translates still stands where it was read."""
+        if not stands_in(self._directory, self.digest):
+            hint = "whoever runs the server must have its models loaded again"
+            raise ModelError("the model was replaced, and this one is gone", hint=hint)
 
 
 def _plain(translation: Translation) -> dict[str, Any]:
