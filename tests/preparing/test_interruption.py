@@ -78,7 +78,7 @@ def test_a_killed_worker_is_an_error_after_which_the_same_command_continues(
         with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as caught:
             run(located, tmp_path / "data", num_workers=2)
     assert caught.value.exit_code == 4
-    assert "--workers N" in caught.value.hint
+    assert "--workers" in caught.value.hint
     assert contents(run(located, tmp_path / "data", num_workers=2).directory) == expected
 
 
