@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from heapq import heapreplace
@@ -169,16 +169,18 @@ def plan_shared(lengths: Sequence[int], *, max_tokens: int, threads: int) -> lis
             alike, high = smaller, middle
         else:
             low = middle
-    before, after = (_last_end(batches, lengths, threads=threads) for batches in (planned, alike))
+    before, after = (
+        last_end(((lengths[batch[0]] + 1) * (_STEP_COST + len(batch)) for batch in batches), workers=threads)
+        for batches in (planned, alike)
+    )
     return alike if after < _GAIN * before else planned
 
 
-def _last_end(batches: Sequence[Sequence[int]], lengths: Sequence[int], *, threads: int) -> int:
-    """When the last of the threads has nothing left to do, in pieces of one sentence."""
-    ends = [0] * threads
-    for batch in batches:
-        steps = lengths[batch[0]] + 1
-        heapreplace(ends, ends[0] + steps * (_STEP_COST + len(batch)))
+def last_end(costs: Iterable[int], *, workers: int) -> int:
+    """When the last of the workers has nothing left to do, where each that is free takes the next batch."""
+    ends = [0] * workers
+    for cost in costs:
+        heapreplace(ends, ends[0] + cost)
     return max(ends)
 
 

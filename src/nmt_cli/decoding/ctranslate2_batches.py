@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapreplace
 
-from nmt_cli.decoding.batches import plan_batches
+from nmt_cli.decoding.batches import last_end, plan_batches
 from nmt_cli.recipe.schema import DecodingConfig
 
 # Source tokens times beam beyond which CTranslate2 takes longer on a CPU, not less long (docs/LOG.md).
@@ -47,15 +46,15 @@ def plan(
     best = _cut(groups, counted, max_tokens=most)
     is_full = len(best) > len(groups)
     allowed = max(len(lengths) // _FEWEST_SENTENCES, -(-len(best) // workers) * workers if is_full else len(best))
-    earliest = _last_end(best, lengths, workers=workers)
-    least = _last_end(best, lengths, workers=1) / min(workers, max(1, allowed))  # if all ended at once
+    earliest = last_end(_costs(best, lengths), workers=workers)
+    least = sum(_costs(best, lengths)) / min(workers, max(1, allowed))  # if all ended at once
     max_tokens = float(most)
     while _GAIN * earliest > least and max_tokens > 1:
         max_tokens *= _SMALLER
         planned = _cut(groups, counted, max_tokens=int(max_tokens))
         if len(planned) > allowed:
             break
-        end = _last_end(planned, lengths, workers=workers)
+        end = last_end(_costs(planned, lengths), workers=workers)
         if end < _GAIN * earliest:
             best, earliest = planned, end
     return best
@@ -69,10 +68,7 @@ def _cut(groups: Sequence[Sequence[int]], counted: Sequence[int], *, max_tokens:
     ]
 
 
-def _last_end(batches: Sequence[Sequence[int]], lengths: Sequence[int], *, workers: int) -> int:
-    """When the last of the workers has nothing left to do, in pieces; a sentence that is done leaves."""
-    ends = [0] * workers
-    for batch in batches:
-        steps = [lengths[index] + 1 for index in batch]
-        heapreplace(ends, ends[0] + _STEP_COST * max(steps) + sum(steps))
-    return max(ends)
+def _costs(batches: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[int]:
+    """What each batch takes, in pieces of one sentence; a sentence that is done leaves."""
+    steps = [[lengths[index] + 1 for index in batch] for batch in batches]
+    return [_STEP_COST * max(batch) + sum(batch) for batch in steps]

@@ -15,8 +15,8 @@ _MOST = 127
 # oneDNN multiplies unsigned by signed integers: this is added to the former.
 _SHIFT = 128
 _SMALLEST = 1e-30
-# Matrices of fewer numbers gain nothing: what it costs to round their inputs is as much.
-_LEAST_NUMBERS = 1 << 18
+# Matrices of so few numbers gain nothing: what it costs to round their inputs is as much.
+_FEW_NUMBERS = 1 << 18
 _ERROR = 1e-3
 
 
@@ -54,7 +54,7 @@ class QuantizedLinear(nn.Module):
 
 def is_worth_quantizing(weight: Tensor) -> bool:
     """Whether products with this matrix gain from integers."""
-    return weight.numel() >= _LEAST_NUMBERS
+    return weight.numel() > _FEW_NUMBERS
 
 
 def can_quantize() -> bool:
