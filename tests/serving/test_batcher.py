@@ -24,8 +24,8 @@ def batcher(*, max_tokens: int = 100, max_wait: float = 0.0, max_sentences: int 
     )
 
 
-def sentence(tokens: int, job: Job = SEARCH) -> Sentence:
-    return Sentence(f"{tokens}", tokens, job, asyncio.get_running_loop().create_future())
+def sentence(tokens: int, job: Job = SEARCH, *, client: str = "one") -> Sentence:
+    return Sentence(f"{tokens}", tokens, job, client, asyncio.get_running_loop().create_future())
 
 
 def run(test: Callable[[], Awaitable[T]]) -> T:
@@ -72,7 +72,7 @@ def test_a_batch_waits_for_others_but_not_longer_than_it_may() -> None:
     async def test() -> tuple[int, float, int, float]:
         loop = asyncio.get_running_loop()
         queue = batcher(max_wait=0.2)
-        queue.done([sentence(5)], seconds=60)
+        queue.done([sentence(5) for _ in range(5)], seconds=60)
         queue.submit([sentence(5)])
         loop.call_later(0.05, lambda: queue.submit([sentence(5)]))
         started = loop.time()
@@ -96,7 +96,7 @@ def test_a_worker_waits_for_a_share_of_the_time_that_batches_take() -> None:
         started = loop.time()
         await queue.take()  # nothing is known yet
         at_once = loop.time() - started
-        queue.done([sentence(5)], seconds=1.6)
+        queue.done([sentence(5) for _ in range(5)], seconds=1.6)
         queue.submit([sentence(5)])
         await asyncio.sleep(0.2)  # it has waited for longer than that, and those just answered come back now
         loop.call_later(0.05, lambda: queue.submit([sentence(5)]))
@@ -107,6 +107,80 @@ def test_a_worker_waits_for_a_share_of_the_time_that_batches_take() -> None:
     assert at_once < 0.1
     assert together == 2
     assert 0.19 <= waited < 1
+
+
+@pytest.mark.parametrize("number", [1, 8])
+def test_few_clients_are_not_waited_for_once_all_are_back(number: int) -> None:
+    async def test() -> tuple[int, float]:
+        loop = asyncio.get_running_loop()
+        queue = batcher(max_wait=5)
+        queue.done([sentence(5) for _ in range(number)], seconds=60)
+        taking = asyncio.ensure_future(queue.take())
+        for _ in range(number):
+            await asyncio.sleep(0.01)
+            assert not taking.done()
+            queue.submit([sentence(5)])
+        started = loop.time()
+        return len(await taking), loop.time() - started
+
+    together, waited = run(test)
+    assert together == number
+    assert waited < 1
+
+
+def test_those_who_do_not_come_back_are_waited_for_once() -> None:
+    async def test() -> list[float]:
+        loop = asyncio.get_running_loop()
+        queue = batcher(max_wait=0.2)
+        queue.done([sentence(5) for _ in range(3)], seconds=60)
+        seconds = []
+        for _ in range(2):
+            queue.submit([sentence(5)])
+            started = loop.time()
+            await queue.take()
+            seconds.append(loop.time() - started)
+        return seconds
+
+    first, second = run(test)
+    assert first >= 0.19
+    assert second < 0.1
+
+
+@pytest.mark.parametrize(("number", "shares"), [(8, [4, 4]), (1, [1]), (5, [3, 2]), (32, [16, 16]), (33, [33])])
+def test_free_workers_share_what_is_little(number: int, shares: list[int]) -> None:
+    async def test() -> list[int]:
+        queue = batcher(max_tokens=1000, max_sentences=99)
+        taking = [asyncio.ensure_future(queue.take()) for _ in range(2)]
+        await asyncio.sleep(0)
+        queue.submit([sentence(5) for _ in range(number)])
+        done, waiting = await asyncio.wait(taking, timeout=0.1)
+        for one in waiting:
+            one.cancel()
+        return sorted((len(one.result()) for one in done), reverse=True)
+
+    assert run(test) == shares
+
+
+def test_clients_take_turns_whoever_has_sent_more() -> None:
+    async def test() -> list[str]:
+        queue = batcher(max_tokens=10)  # one of 5 tokens a beam of 2
+        queue.submit([sentence(5, client="many") for _ in range(5)])
+        led = [(await queue.take())[0].client]
+        queue.submit([sentence(5, client="few")])
+        queue.submit([sentence(5, client="other") for _ in range(2)])
+        return led + [(await queue.take())[0].client for _ in range(7)]
+
+    assert run(test) == ["many", "many", "few", "other", "many", "other", "many", "many"]
+
+
+def test_a_batch_has_the_sentence_whose_turn_it_is_whoever_is_of_its_length() -> None:
+    async def test() -> list[list[str]]:
+        queue = batcher(max_tokens=20)  # two
+        queue.submit([sentence(5, client="many") for _ in range(4)])
+        queue.submit([sentence(5, client="few")])
+        return [[one.client for one in await queue.take()] for _ in range(2)]
+
+    assert run(test) == [["many", "many"], ["few", "many"]]
 
 
 def test_cancelled_sentences_are_dropped_and_make_room() -> None:

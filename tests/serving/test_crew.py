@@ -80,13 +80,13 @@ def test_a_mistake_with_a_batch_is_told_and_the_next_batch_is_done(
         served = ServedModel(models["en-de"], OPERATION, Metrics())
         batcher, posts = served.batcher, served.crew
         await served.load()
-        first = Sentence("secret", 2, SEARCH, asyncio.Future())
+        first = Sentence("secret", 2, SEARCH, "one", asyncio.Future())
         batcher.submit([first])
         with pytest.raises(Refused, match="the server made a mistake with this text") as error:
             await asyncio.wait_for(first.result, 5)
         assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (503, "failed", 1)
         assert error.value.hint == "leave the text out; the server's log says more"
-        second = Sentence("the sea", 2, SEARCH, asyncio.Future())
+        second = Sentence("the sea", 2, SEARCH, "one", asyncio.Future())
         batcher.submit([second])
         assert (await asyncio.wait_for(second.result, 5))["text"] == "the sea"
         assert (posts.num_ready, Worker.num_started) == (1, 2)
@@ -122,7 +122,9 @@ def test_a_swap_takes_what_it_read_before_the_workers_changed(tmp_path: Path, mo
 
 async def answers_of(model: ServedModel, *, number: int) -> set[str]:
     """What the workers make of so many sentences."""
-    sentences = [Sentence("the sea", 2, SEARCH, asyncio.get_running_loop().create_future()) for _ in range(number)]
+    sentences = [
+        Sentence("the sea", 2, SEARCH, "one", asyncio.get_running_loop().create_future()) for _ in range(number)
+    ]
     model.batcher.submit(sentences)
     return {one["text"] for one in await asyncio.wait_for(asyncio.gather(*(one.result for one in sentences)), 5)}
 
@@ -277,7 +279,7 @@ def test_a_server_that_ends_while_the_model_changes_answers_first(
         model = ServedModel(directory, replace(OPERATION, workers=2), Metrics())
         await model.load()
         first = model.digest
-        slow = Sentence("the slow sea", 3, SEARCH, asyncio.Future())
+        slow = Sentence("the slow sea", 3, SEARCH, "one", asyncio.Future())
         model.batcher.submit([slow])
         await asyncio.sleep(0.01)
         save_model(directory, "en", "de", seed=4, overwrite=True)

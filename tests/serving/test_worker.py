@@ -21,7 +21,7 @@ from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.refusals import Refused
-from nmt_cli.serving.translation import ClientGone
+from nmt_cli.serving.translation import Asker, ClientGone
 from nmt_cli.serving.translation import Translation as ServedTranslation
 from nmt_cli.serving.worker import Model
 from tests.serving.models import OPERATION, save_model
@@ -140,32 +140,32 @@ def test_words_are_never_told_of_a_model_that_came_later(tmp_path: Path, monkeyp
 
 
 def sentence(job: Search, *, tokens: int = 3) -> Sentence:
-    return Sentence("the sea", tokens, job, asyncio.get_running_loop().create_future())
+    return Sentence("the sea", tokens, job, "one", asyncio.get_running_loop().create_future())
 
 
 def test_what_takes_too_long_or_has_no_client_leaves_the_queue(models: dict[str, Path]) -> None:
     async def run() -> None:
         model = ServedModel(models["en-de"], OPERATION, Metrics())  # nobody works
         translation = ServedTranslation(LIMITS)
-        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asker, other = Asker("one", asyncio.Future()), Asker("two", asyncio.Future())
         with pytest.raises(Refused, match="the translation took too long") as error:
-            await translation.translate(["the sea\nthe sea"], model, SEARCH, by_sentence=True, gone=gone)
+            await translation.translate(["the sea\nthe sea"], model, SEARCH, by_sentence=True, asker=asker)
         assert (error.value.status, error.value.retry_after_seconds) == (503, 1)
-        gone.set_result(None)
+        asker.gone.set_result(None)
         with pytest.raises(ClientGone):
-            await translation.translate(["the sea"], model, SEARCH, by_sentence=True, gone=gone)
+            await translation.translate(["the sea"], model, SEARCH, by_sentence=True, asker=asker)
         with pytest.raises(Refused, match="10 sentences are too many"):
-            await translation.translate(["sea\n" * 10], model, SEARCH, by_sentence=True, gone=gone)
+            await translation.translate(["sea\n" * 10], model, SEARCH, by_sentence=True, asker=asker)
         model.batcher.submit(late := [sentence(SEARCH, tokens=9999) for _ in range(2)])
         model.batcher.done([sentence(SEARCH, tokens=9999)], seconds=2)
         with pytest.raises(Refused, match=r"the server is 4 s behind, and a request may take 0\.2 s") as error:
-            await translation.translate(["the sea"], model, SEARCH, by_sentence=True, gone=asyncio.Future())
+            await translation.translate(["the sea"], model, SEARCH, by_sentence=True, asker=other)
         assert (error.value.status, error.value.retry_after_seconds) == (503, 2)
         for one in late:
             one.result.cancel()
         # All nine places are free again.
         waiting = asyncio.ensure_future(
-            translation.translate(["sea\n" * 9], model, SEARCH, by_sentence=True, gone=asyncio.Future())
+            translation.translate(["sea\n" * 9], model, SEARCH, by_sentence=True, asker=other)
         )
         await asyncio.sleep(0)
         assert len(await asyncio.wait_for(model.batcher.take(), 5)) == 9

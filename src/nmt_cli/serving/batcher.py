@@ -1,10 +1,12 @@
 """One queue of sentences a model, from which batches are cut across requests.
 
-A batch begins with the sentence that has waited longest and is filled with those nearest to it in length, so that
-nobody starves and little is padded. What a sentence's translation is does not depend on its batch.
+Clients take turns: a batch begins with the oldest sentence of the client whose turn it is, and is filled with those
+nearest to it in length, whosever they are, so that nobody starves and little is padded. What a sentence's translation
+is does not depend on its batch.
 
 A worker that is free waits a little for the batch to fill: clients that were just answered ask again, but only once the
 server has written the answers and read the questions. Without that wait they would be two halves that take turns.
+Where there are few they are not waited for once all are back, and workers that are free share what there is.
 """
 
 from __future__ import annotations
@@ -25,15 +27,18 @@ _NEW_SHARE = 0.2
 # Of the time that the last batch took: so much may a free worker lose by waiting. A sentence costs a tenth more in a
 # batch of half the size (docs/LOG.md).
 _WAITING_SHARE = 1 / 8
+# Sentences for each free worker: no more than that are few.
+_FEW = 16
 
 
 @dataclass(eq=False, slots=True)
 class Sentence:
-    """A sentence that waits: its text, its source tokens with EOS, what is to be done, and the answer to be."""
+    """A sentence that waits: text, source tokens with EOS, what is to be done, for whom, and the answer to be."""
 
     text: str
     tokens: int
     job: Job
+    client: str
     result: asyncio.Future[dict[str, Any]]
     queued: float = 0.0
     num_losses: int = field(default=0)
@@ -74,6 +79,10 @@ class Batcher:
         self._turn = asyncio.Lock()
         self._seconds_per_token = 0.0
         self._last_seconds = 0.0
+        self._num_free = 0  # workers that take a batch
+        self._num_awaited = 0  # sentences that were answered, and for which none have come yet
+        self._num_taken = 0  # batches
+        self._turns: dict[str, int] = {}  # the last batch when each client that waits had its turn, or came
 
     def submit(self, sentences: Sequence[Sentence]) -> None:
         """Queue the sentences, all or none; Refused where there is no room for them."""
@@ -84,7 +93,9 @@ class Batcher:
         now = asyncio.get_running_loop().time()
         for sentence in sentences:
             sentence.queued = now
+            self._turns.setdefault(sentence.client, self._num_taken)
         self._queue += sentences
+        self._num_awaited = max(0, self._num_awaited - len(sentences))
         self._changed()
 
     @property
@@ -97,11 +108,14 @@ class Batcher:
         for sentence in batch:
             sentence.num_losses += 1
         self._queue[:0] = [sentence for sentence in batch if sentence.is_wanted]
+        for sentence in batch:
+            self._turns.setdefault(sentence.client, self._num_taken)
         self._changed()
 
     def done(self, batch: Sequence[Sentence], *, seconds: float) -> None:
         """Learn from a batch how long batches take, and each of their tokens."""
         self._last_seconds = seconds
+        self._num_awaited += len(batch)
         if self._is_full(batch):  # in smaller ones each takes longer than it will when many wait
             each = seconds / sum(one.work for one in batch)
             share = _NEW_SHARE if self._seconds_per_token else 1.0
@@ -109,34 +123,51 @@ class Batcher:
 
     async def take(self) -> list[Sentence]:
         """The next batch: once there is a full one, or others have been waited for long enough."""
+        free = asyncio.get_running_loop().time()
+        self._num_free += 1
+        try:
+            async with self._turn:
+                return self._remove(await self._gather(free))
+        finally:
+            self._num_free -= 1
+
+    async def _gather(self, free: float) -> list[Sentence]:
         loop = asyncio.get_running_loop()
-        free = loop.time()
-        async with self._turn:
-            while True:
-                self._arrived.clear()
-                self._drop_unwanted()
-                if not self._queue:
+        while True:
+            self._arrived.clear()
+            self._drop_unwanted()
+            if not self._queue:
+                await self._arrived.wait()
+                continue
+            batch = self._cut()
+            wait = min(self._max_wait, _WAITING_SHARE * self._last_seconds)
+            remaining = max(free, self._queue[0].queued) + wait - loop.time()
+            are_few = len(self._queue) <= _FEW * self._num_free
+            if remaining <= 0:
+                self._num_awaited = 0
+            if self._num_awaited == 0 and are_few:
+                return batch[: -(-len(batch) // self._num_free)]
+            if remaining <= 0 or _goes_alone(batch[0]) or self._is_full(batch):
+                return batch
+            # Not wait_for, which in Python 3.11 may swallow that a worker is retired.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(remaining):
                     await self._arrived.wait()
-                    continue
-                batch = self._cut()
-                oldest = self._queue[0]
-                wait = min(self._max_wait, _WAITING_SHARE * self._last_seconds)
-                remaining = max(free, oldest.queued) + wait - loop.time()
-                if remaining <= 0 or _goes_alone(oldest) or self._is_full(batch):
-                    return self._remove(batch)
-                # Not wait_for, which in Python 3.11 may swallow that a worker is retired.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(remaining):
-                        await self._arrived.wait()
+
+    def _first(self) -> Sentence:
+        """The sentence that a batch begins with; those of a lost worker come before all."""
+        if self._queue[0].num_losses:
+            return self._queue[0]
+        return min(self._queue, key=lambda one: self._turns[one.client])
 
     def _cut(self) -> list[Sentence]:
-        oldest = self._queue[0]
-        if _goes_alone(oldest):
-            return [oldest]
-        budget = self._budget(oldest.job)
-        alike = [one for one in self._queue if one.job == oldest.job and not one.num_losses]
+        first = self._first()
+        if _goes_alone(first):
+            return [first]
+        budget = self._budget(first.job)
+        alike = [one for one in self._queue if one.job == first.job and not one.num_losses]
         # Sorting is stable: of those equally near, the one that came first.
-        alike.sort(key=lambda one: abs(one.tokens - oldest.tokens))
+        alike.sort(key=lambda one: (one is not first, abs(one.tokens - first.tokens)))
         batch: list[Sentence] = []
         longest = 0
         for sentence in alike:
@@ -157,6 +188,9 @@ class Batcher:
         now = asyncio.get_running_loop().time()
         taken = {id(sentence) for sentence in batch}
         self._queue = [sentence for sentence in self._queue if id(sentence) not in taken]
+        self._num_taken += 1
+        self._turns[batch[0].client] = self._num_taken
+        self._turns = {one.client: self._turns[one.client] for one in self._queue}
         for sentence in batch:
             self._metrics.queue_seconds.labels(self.name).observe(now - sentence.queued)
         self._metrics.batch_sentences.labels(self.name).observe(len(batch))

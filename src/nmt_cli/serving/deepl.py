@@ -109,7 +109,7 @@ def routes(service: Service) -> APIRouter:
         client = service.client(request, None, missing_status=403)
         asked = parse(TranslateRequest, fields)
         refuse_what_is_not_done(asked)
-        async with watching(request) as gone:
+        async with watching(request) as asker:
             answered = await service.translate(
                 asked.text,
                 source=asked.source_lang,
@@ -117,7 +117,7 @@ def routes(service: Service) -> APIRouter:
                 nbest=1,
                 by_sentence=asked.split_sentences != "0",
                 client=client,
-                gone=gone,
+                asker=asker,
             )
         translations = [
             {

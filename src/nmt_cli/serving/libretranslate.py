@@ -109,7 +109,7 @@ def _add_translate(router: APIRouter, service: Service) -> None:
         texts = [asked.q] if isinstance(asked.q, str) else asked.q
         if is_form:
             texts = ["\n".join(text.splitlines()) if "\r" in text else text for text in texts]
-        async with watching(request) as gone:
+        async with watching(request) as asker:
             answered = await service.translate(
                 texts,
                 source=asked.source,
@@ -117,7 +117,7 @@ def _add_translate(router: APIRouter, service: Service) -> None:
                 nbest=1 + asked.alternatives,
                 by_sentence=True,
                 client=client,
-                gone=gone,
+                asker=asker,
             )
         return JSONResponse(_answer(answered, is_list=isinstance(asked.q, list), alternatives=asked.alternatives))
 

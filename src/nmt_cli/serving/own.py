@@ -159,9 +159,9 @@ def _add_translate(router: APIRouter, service: Service) -> None:
             # The first line comes before the status is sent, so that a full queue is a 503.
             first = await anext(lines, b"")
             return StreamingResponse(_chain(first, lines), media_type=_LINES)
-        async with watching(request) as gone:
+        async with watching(request) as asker:
             translated = await service.translation.translate(
-                texts, route.model, search, by_sentence=by_sentence, gone=gone
+                texts, route.model, search, by_sentence=by_sentence, asker=asker
             )
         header = _header(route.model, route.detected)
         return JSONResponse({**header, "translations": [_text_answer(text, search) for text in translated]})
@@ -182,9 +182,9 @@ async def _lines(
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; where it breaks off, the last one says why."""
     is_begun = False
-    async with watching(request) as gone:
+    async with watching(request) as asker:
         try:
-            async for text in service.translation.stream(texts, model, search, by_sentence=by_sentence, gone=gone):
+            async for text in service.translation.stream(texts, model, search, by_sentence=by_sentence, asker=asker):
                 yield json.dumps(_text_answer(text, search), ensure_ascii=False).encode() + b"\n"
                 is_begun = True
         except ClientGone:

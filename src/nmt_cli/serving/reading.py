@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.refusals import Refused, invalid, too_large
+from nmt_cli.serving.translation import Asker
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -60,8 +61,8 @@ def parse(kind: type[M], fields: Mapping[str, Any]) -> M:
 
 
 @asynccontextmanager
-async def watching(request: Request) -> AsyncIterator[asyncio.Future[None]]:
-    """A future that is done when the client has gone; for a request whose body has been read."""
+async def watching(request: Request) -> AsyncIterator[Asker]:
+    """Who asks: the owner of the key, or an address; for a request whose body has been read."""
 
     async def wait() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -69,7 +70,8 @@ async def watching(request: Request) -> AsyncIterator[asyncio.Future[None]]:
 
     task = asyncio.ensure_future(wait())
     try:
-        yield task
+        owner = getattr(request.state, "client", None)
+        yield Asker(owner or (request.client.host if request.client else ""), task)
     finally:
         task.cancel()
 

@@ -14,7 +14,7 @@ from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.models import Models, ServedModel
 from nmt_cli.serving.refusals import Refused, invalid
-from nmt_cli.serving.translation import TranslatedText, Translation
+from nmt_cli.serving.translation import Asker, TranslatedText, Translation
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Service:
         nbest: int,
         by_sentence: bool,
         client: Client,
-        gone: asyncio.Future[None],
+        asker: Asker,
     ) -> list[Answered]:
         """The translation of each text, each by the model for its language."""
         self.translation.check(texts)
@@ -75,7 +75,7 @@ class Service:
                     model,
                     self.translation.search(model, nbest=nbest),
                     by_sentence=by_sentence,
-                    gone=gone,
+                    asker=asker,
                 )
                 for model, places in groups.items()
             )

@@ -21,6 +21,14 @@ class ClientGone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Asker:
+    """Who waits for an answer: a name that is the same in all requests of a client, and a future done once it goes."""
+
+    name: str
+    gone: asyncio.Future[None]
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A translation: its text, ln P over the length penalty, and ln P."""
 
@@ -121,20 +129,20 @@ class Translation:
                 raise invalid("the text holds half a character", hint=hint) from None
 
     async def translate(
-        self, texts: Sequence[str], model: ServedModel, job: Search, *, by_sentence: bool, gone: asyncio.Future[None]
+        self, texts: Sequence[str], model: ServedModel, job: Search, *, by_sentence: bool, asker: Asker
     ) -> list[TranslatedText]:
-        """The translation of each text; ClientGone once `gone` is done, Refused where there is no room or time."""
-        return [text async for text in self.stream(texts, model, job, by_sentence=by_sentence, gone=gone)]
+        """The translation of each text; ClientGone once the asker is, Refused where there is no room or time."""
+        return [text async for text in self.stream(texts, model, job, by_sentence=by_sentence, asker=asker)]
 
     async def stream(
-        self, texts: Sequence[str], model: ServedModel, job: Search, *, by_sentence: bool, gone: asyncio.Future[None]
+        self, texts: Sequence[str], model: ServedModel, job: Search, *, by_sentence: bool, asker: Asker
     ) -> AsyncIterator[TranslatedText]:
         """As `translate`, each text as soon as it and those before it are done."""
         self.check(texts)
         self.check([job.prefix])
         counter = model.counter()
         segmented = [segment(text, fits=counter.fits, by_sentence=by_sentence) for text in texts]
-        waiting = [[_sentence(text, counter, job) for text in one.sentences] for one in segmented]
+        waiting = [[_sentence(text, counter, job, asker) for text in one.sentences] for one in segmented]
         everything = [sentence for group in waiting for sentence in group]
         if len(everything) > self.limits.sentences:
             hint = f"send at most {self.limits.sentences:,} sentences in a request"
@@ -145,14 +153,12 @@ class Translation:
         try:
             self._submit(everything, model)
             for one, group in zip(segmented, waiting, strict=True):
-                await self._wait(group, gone=gone, deadline=deadline)
+                await self._wait(group, asker=asker, deadline=deadline)
                 yield TranslatedText(one, [_translated(sentence) for sentence in group])
         finally:
             _abandon(everything)
 
-    async def look(
-        self, source: str, job: Attend | Vary, model: ServedModel, *, gone: asyncio.Future[None]
-    ) -> dict[str, Any]:
+    async def look(self, source: str, job: Attend | Vary, model: ServedModel, *, asker: Asker) -> dict[str, Any]:
         """What the worker tells of the words of a single sentence's translation."""
         target = job.target if isinstance(job, Attend) else job.prefix
         self.check([source, target])
@@ -160,11 +166,11 @@ class Translation:
         for name, text in (("text", source), ("translation" if isinstance(job, Attend) else "prefix", target)):
             if not counter.fits(text):
                 raise too_large(f"the {name} is too long to look into", hint="send a single sentence", where=name)
-        sentence = _sentence(source.strip(), counter, job)
+        sentence = _sentence(source.strip(), counter, job, asker)
         deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
         try:
             self._submit([sentence], model)
-            await self._wait([sentence], gone=gone, deadline=deadline)
+            await self._wait([sentence], asker=asker, deadline=deadline)
             return sentence.result.result()
         finally:
             _abandon([sentence])
@@ -177,27 +183,27 @@ class Translation:
             raise busy(message, retry_after_seconds=min(60, max(1, int(behind / 2))))
         model.batcher.submit(sentences)
 
-    async def _wait(self, group: Sequence[Sentence], *, gone: asyncio.Future[None], deadline: float) -> None:
+    async def _wait(self, group: Sequence[Sentence], *, asker: Asker, deadline: float) -> None:
         """Wait until all are done; the first error among them is raised."""
         if not group:
             return
         results: asyncio.Future[Any] = asyncio.gather(*(sentence.result for sentence in group))
         remaining = deadline - asyncio.get_running_loop().time()
-        await asyncio.wait([results, gone], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([results, asker.gone], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
         if results.done():
             results.result()
             return
         results.cancel()
         with suppress(asyncio.CancelledError):
             await results
-        if gone.done():
+        if asker.gone.done():
             raise ClientGone
         raise busy("the translation took too long", retry_after_seconds=max(1, int(self.limits.timeout_seconds / 2)))
 
 
-def _sentence(text: str, counter: Counter, job: Job) -> Sentence:
+def _sentence(text: str, counter: Counter, job: Job, asker: Asker) -> Sentence:
     result: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-    return Sentence(text, counter.count(text) + 1, job, result)
+    return Sentence(text, counter.count(text) + 1, job, asker.name, result)
 
 
 def _translated(sentence: Sentence) -> TranslatedSentence:

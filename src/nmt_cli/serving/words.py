@@ -81,8 +81,8 @@ def routes(service: Service) -> APIRouter:
         route = service.models.route(asked.source, asked.target, text=asked.text)
         beam = route.model.config.recipe.decoding.beam
         job = Vary(" ".join(asked.prefix.split()), service.limits.alternatives + 1, beam)
-        async with watching(request) as gone:
-            return JSONResponse(await service.translation.look(asked.text, job, route.model, gone=gone))
+        async with watching(request) as asker:
+            return JSONResponse(await service.translation.look(asked.text, job, route.model, asker=asker))
 
     @router.post(
         "/attention",
@@ -100,8 +100,8 @@ def routes(service: Service) -> APIRouter:
             raise invalid("the translation is blank", hint="give the translation of the text", where="translation")
         route = service.models.route(asked.source, asked.target, text=asked.text)
         job = Attend(asked.translation.strip())
-        async with watching(request) as gone:
-            return JSONResponse(await service.translation.look(asked.text, job, route.model, gone=gone))
+        async with watching(request) as asker:
+            return JSONResponse(await service.translation.look(asked.text, job, route.model, asker=asker))
 
     return router
 
