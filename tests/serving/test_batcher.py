@@ -59,6 +59,16 @@ def test_other_searches_wait_for_a_batch_of_their_own() -> None:
     assert run(test) == [[SEARCH, SEARCH], [WIDE], [attend], [attend]]
 
 
+def test_what_is_not_searched_together_is_in_batches_of_its_own() -> None:
+    async def test() -> list[list[int]]:
+        queue = batcher(max_tokens=1000)
+        queue.narrow = 16
+        queue.submit([sentence(tokens) for tokens in (15, 16, 3, 40, 15)])
+        return [[one.tokens for one in await queue.take()] for _ in range(2)]
+
+    assert run(test) == [[15, 15, 3], [16, 40]]
+
+
 def test_a_sentence_longer_than_the_budget_goes_alone() -> None:
     async def test() -> list[int]:
         queue = batcher(max_tokens=10)

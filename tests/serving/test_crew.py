@@ -37,10 +37,15 @@ class Worker(WorkerProcess):
         cls.num_started += 1
         worker = cls.__new__(cls)
         worker.digest = digest_of(model)
+        worker.narrow = 0
         return worker
 
     async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
         return self.sayings.pop(0)(lines)
+
+    async def ended(self) -> str:
+        await asyncio.Event().wait()
+        return "never"
 
     def kill(self) -> None:
         pass

@@ -139,6 +139,19 @@ def test_a_dead_worker_is_replaced_and_its_sentences_are_translated(operated: Se
     assert operated.get("/ready").status == 200
 
 
+def test_a_worker_that_dies_with_nothing_to_do_is_replaced_before_anybody_asks(operated: Server) -> None:
+    (worker,) = operated.worker_pids()
+    restarts = operated.metric('nmt_worker_restarts_total{model="en-de"}')
+    os.kill(worker, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while operated.metric('nmt_worker_restarts_total{model="en-de"}') == restarts and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert operated.get("/ready").status == 200
+    assert operated.metric('nmt_worker_restarts_total{model="en-de"}') == restarts + 1
+    assert text_of(operated)
+    assert operated.worker_pids() != [worker]
+
+
 def test_sigterm_under_load_answers_every_request_that_was_accepted(operated: Server) -> None:
     done = '"endpoint": "/v1/translate"'
     before = operated.log.count(done)

@@ -30,6 +30,19 @@ SEARCH = Search(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix=
 LIMITS = Limits(characters=1000, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=0.2, alternatives=3, beam=8)
 
 
+def test_the_server_learns_which_sentences_ctranslate2_keeps_apart(models: dict[str, Path]) -> None:
+    pytest.importorskip("ctranslate2")
+
+    async def run() -> int:
+        engine = Engine("ctranslate2", "cpu", "int8", 1)
+        model = ServedModel(models["en-de"], replace(OPERATION, engine=engine), Metrics())
+        await model.load()
+        await model.crew.close()
+        return model.batcher.narrow
+
+    assert asyncio.run(run()) == 16
+
+
 @pytest.mark.parametrize("name", ["torch", "ctranslate2"])
 def test_either_engine_answers_as_decode_does(models: dict[str, Path], name: str) -> None:
     if name == "ctranslate2":

@@ -15,7 +15,7 @@ _MOST_SENTENCES = 64
 _FEWEST_SENTENCES = 16
 # Attention to fewer columns, EOS and padding counted, is rounded otherwise than to more, and in int8 that makes another
 # translation now and then: shorter sentences are not searched with longer ones.
-_WIDE = 16
+WIDE = 16
 # What a step takes beside the sentences in it, in sentences (docs/LOG.md: 10 to 16).
 _STEP_COST = 16
 # Smaller batches are taken where the end comes so much earlier by this reckoning.
@@ -26,7 +26,7 @@ _SMALLER = 0.93
 
 def is_wide(length: int) -> bool:
     """Whether a sequence of so many pieces, EOS not counted, is attended to as wide ones are."""
-    return length + 1 >= _WIDE
+    return length + 1 >= WIDE
 
 
 def plan(

@@ -13,7 +13,7 @@ import torch
 from nmt_cli.bundle.config import CONFIG, DAMAGED, load_config
 from nmt_cli.bundle.kinds import require_model
 from nmt_cli.bundle.manifest import verify
-from nmt_cli.decoding.ctranslate2_batches import is_wide, plan
+from nmt_cli.decoding.ctranslate2_batches import WIDE, is_wide, plan
 from nmt_cli.decoding.ctranslate2_copy import converted
 from nmt_cli.decoding.ctranslate2_model import library
 from nmt_cli.decoding.engine import Details, EngineName
@@ -50,6 +50,7 @@ class CTranslate2Engine:
         UsageError where CTranslate2 is not installed; ModelError for a model that it cannot express.
         """
         self.precision: str = precision
+        self.narrow = WIDE if precision == "int8" else 0
         ctranslate2 = library()
         require_model(path)
         verify(path, error=ModelError, hint=DAMAGED, hashed=(CONFIG, "source.spm", "target.spm"))

@@ -58,6 +58,10 @@ class Engine(Protocol):
     def longest_source(self) -> int | None:
         """Pieces, EOS not counted, of the longest source sentence in training; None where that is not known."""
 
+    @property
+    def narrow(self) -> int:
+        """Source tokens, EOS counted, below which a sentence is not searched together with longer ones; 0 for none."""
+
     def check(self, config: DecodingConfig) -> None:
         """Raise UsageError where the engine cannot search like this."""
 

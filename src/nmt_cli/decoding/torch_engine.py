@@ -37,6 +37,7 @@ class TorchEngine:
     """One model, or several whose probabilities are averaged, in float32, bf16 or, on a CPU, 8-bit integers."""
 
     name: EngineName = "torch"
+    narrow = 0
 
     def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: Product) -> None:
         self._loaded = loaded

@@ -69,8 +69,10 @@ class Batcher:
         self, name: str, *, max_tokens: int, max_wait_seconds: float, max_sentences: int, metrics: Metrics
     ) -> None:
         self.name = name
-        # A model that comes in the place of another may have a number of its own.
+        # A model that comes in the place of another may have numbers of its own.
         self.max_tokens = max_tokens
+        # Shorter sentences are in batches of their own, since the workers do not search them with others.
+        self.narrow = 0
         self._max_wait = max_wait_seconds
         self._max_sentences = max_sentences
         self._metrics = metrics
@@ -165,7 +167,12 @@ class Batcher:
         if _goes_alone(first):
             return [first]
         budget = self._budget(first.job)
-        alike = [one for one in self._queue if one.job == first.job and not one.num_losses]
+        is_narrow = first.tokens < self.narrow
+        alike = [
+            one
+            for one in self._queue
+            if one.job == first.job and not one.num_losses and (one.tokens < self.narrow) == is_narrow
+        ]
         # Sorting is stable: of those equally near, the one that came first.
         alike.sort(key=lambda one: (one is not first, abs(one.tokens - first.tokens)))
         batch: list[Sentence] = []

@@ -73,6 +73,7 @@ class Crew:
                     f"the model's worker died while it loaded: {problem}", where=str(model), hint=hint
                 ) from None
             raise
+        self._batcher.narrow = workers[0].narrow
         old = self._posts
         self._posts = [_Post(self, model, worker) for worker in workers]
         # Who has this loaded may be cancelled; what the old ones have begun must not be.
@@ -112,7 +113,9 @@ class _Post:
         self.worker: WorkerProcess | None = worker
         self._is_idle = False
         self._is_retired = False
+        self._has_died = False  # the worker, with nothing to do
         self._task = asyncio.ensure_future(self._work())
+        self._watching = asyncio.ensure_future(self._watch(worker))
 
     async def retire(self) -> None:
         """Finish the batch, if there is one, and end the worker."""
@@ -130,9 +133,7 @@ class _Post:
                 continue
             batch: list[Sentence] = []
             try:
-                self._is_idle = True
-                batch = await self._crew._batcher.take()
-                self._is_idle = False
+                batch = await self._take(self.worker)
                 await self._do(batch, self.worker)
             except WorkerLost as problem:
                 logger.error("a worker of %s was lost: %s; it is replaced", self._crew._batcher.name, problem)
@@ -145,6 +146,27 @@ class _Post:
                 # What it has said or will say may be of another batch.
                 self.worker.kill()
                 await self._dismiss(self.worker)
+
+    async def _take(self, worker: WorkerProcess) -> list[Sentence]:
+        """The next batch; WorkerLost where the worker dies before there is one."""
+        self._is_idle = True
+        try:
+            return await self._crew._batcher.take()
+        except asyncio.CancelledError:
+            if self._is_retired or not self._has_died:
+                raise
+            self._has_died = False
+            self._task.uncancel()
+            raise WorkerLost(await worker.ended()) from None
+        finally:
+            self._is_idle = False
+
+    async def _watch(self, worker: WorkerProcess) -> None:
+        """Have a worker replaced that dies with nothing to do; one with a batch is missed for its answer."""
+        await worker.ended()
+        if self._is_idle and self.worker is worker:
+            self._has_died = True
+            self._task.cancel()
 
     async def _dismiss(self, worker: WorkerProcess) -> None:
         await worker.close()
@@ -191,6 +213,7 @@ class _Post:
                 is_same = stands_in(self._model, self._digest)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_CHANGE_PAUSE_SECONDS)
         self._is_idle = False
+        self._watching = asyncio.ensure_future(self._watch(self.worker))
         self._crew._metrics.restarts.labels(self._crew._batcher.name).inc()
         logger.warning("a new worker serves %s", self._crew._batcher.name)
 

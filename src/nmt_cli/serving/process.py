@@ -28,11 +28,16 @@ class WorkerLost(Exception):
 
 
 class WorkerProcess:
-    """A worker process that answers one batch at a time; `digest` is that of the model that it has loaded."""
+    """A worker process that answers one batch at a time.
+
+    `digest` is that of the model that it has loaded, and sentences of fewer than `narrow` source tokens are best sent
+    apart from others: it does not search them together.
+    """
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self.digest = ""
+        self.narrow = 0
 
     @classmethod
     async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
@@ -57,7 +62,7 @@ class WorkerProcess:
         if "error" in answer:
             await worker.close()
             raise _as_error(answer["error"])
-        worker.digest = answer["digest"]
+        worker.digest, worker.narrow = answer["digest"], answer["narrow"]
         return worker
 
     async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
@@ -72,6 +77,11 @@ class WorkerProcess:
             raise _as_error(answer["error"])
         answers: list[dict[str, Any]] = answer["answers"]
         return answers
+
+    async def ended(self) -> str:
+        """Why the process has ended, once it has."""
+        code = await self._process.wait()
+        return f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
 
     def kill(self) -> None:
         """End it at once."""
@@ -102,11 +112,10 @@ class WorkerProcess:
 
     async def _ending(self) -> str:
         try:
-            code = await asyncio.wait_for(self._process.wait(), _GONE_SECONDS)
+            return await asyncio.wait_for(self.ended(), _GONE_SECONDS)
         except TimeoutError:
             self.kill()
             return "it closed its output"
-        return f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
 
 
 def _as_error(fields: Mapping[str, Any]) -> NmtError:

@@ -45,7 +45,7 @@ def main() -> None:
     except NmtError as problem:
         _send(answers, {"error": problem_fields(problem)})
         return
-    _send(answers, {"digest": model.digest})
+    _send(answers, {"digest": model.digest, "narrow": model.narrow})
     while (message := _receive(sys.stdin.buffer)) is not None:
         try:
             answer: dict[str, Any] = {"answers": model.answer(message["lines"], job_of(message["job"]))}
@@ -68,6 +68,7 @@ class Model:
         self._engine = open_engine([directory], engine=engine.name, device=engine.device, precision=engine.precision)
         self._translator = Translator(self._engine)
         self._directory = directory
+        self.narrow = self._engine.narrow
         self._open: LoadedModel | None = None
         # After the model: the server read it before, and where both agree nothing else was loaded between.
         self.digest = digest_of(directory)
