@@ -52,7 +52,7 @@ def test_what_ctranslate2_finds_is_ours_but_for_ends_beyond_the_beam(tmp_path: P
     """Flat models: what is best is close to what is not, and special pieces are as likely as others."""
     pytest.importorskip("ctranslate2")
     exact = biased_model(tmp_path, specials=0.0, eos=eos_bias)
-    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32")
+    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32", asked={})
     rows = reference.random_rows(1, count=12, vocab=300, longest=5)
     details = Details(piece_log_probs=False, alignment=False)
     found = engine.search([Source(row) for row in rows], config=engine.decoding, nbest=4, details=details)
@@ -69,7 +69,7 @@ def test_what_ctranslate2_finds_is_ours_but_for_ends_beyond_the_beam(tmp_path: P
 def test_special_pieces_are_not_generated_however_likely(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     exact = biased_model(tmp_path, specials=4.0, eos=2.0)
-    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32")
+    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32", asked={})
     rows = reference.random_rows(1, count=8, vocab=300, longest=5)
     details = Details(piece_log_probs=False, alignment=False)
     found = engine.search([Source(row) for row in rows], config=engine.decoding, nbest=2, details=details)
@@ -90,7 +90,7 @@ def test_no_penalty_is_none(tmp_path: Path) -> None:
     both = [
         engine.search([Source(row) for row in rows], config=engine.decoding, nbest=3, details=details)
         for engine in (
-            open_engine([tmp_path / "model"], engine=name, device="cpu", precision="fp32")
+            open_engine([tmp_path / "model"], engine=name, device="cpu", precision="fp32", asked={})
             for name in ("torch", "ctranslate2")
         )
     ]
@@ -132,7 +132,7 @@ def test_workers_end_about_together(lines: int) -> None:
 
 def test_other_batches_change_no_translation(trained: Path) -> None:
     pytest.importorskip("ctranslate2")
-    engine = open_engine([trained], engine="ctranslate2", device="cpu", precision="fp32")
+    engine = open_engine([trained], engine="ctranslate2", device="cpu", precision="fp32", asked={})
     sources = [Source(row) for row in engine.source.encode([source for source, _ in TEST[:60]])]
     details = Details(piece_log_probs=False, alignment=False)
     config = engine.decoding.model_copy(update={"max_extra_tokens": 0})  # which cuts many, each at its own length
@@ -157,7 +157,7 @@ def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> 
     asked = [ctranslate2_engine._Asked(["a"] * length, ["b"], 99) for length in lengths]
     mixed = {}
     for precision in ("fp32", "int8"):
-        engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision=precision)
+        engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision=precision, asked={})
         assert isinstance(engine, CTranslate2Engine)
         batches = engine._planned(range(100), asked, config=engine.decoding)
         assert sorted(index for batch in batches for index in batch) == list(range(100))

@@ -15,6 +15,7 @@ from nmt_cli import files
 from nmt_cli.bundle import directory
 from nmt_cli.bundle.config import BundleConfig, Languages
 from nmt_cli.decoding import ctranslate2_copy, opening
+from nmt_cli.decoding.opening import open_engine
 from nmt_cli.decoding.translator import Translation, Translator
 from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import DeviceError, ModelError, UsageError
@@ -314,6 +315,21 @@ def test_auto_is_the_faster_engine_in_float32(trained: Path, tmp_path: Path) -> 
     assert engine(tmp_path / "window") == "torch"
     save_tiny(tmp_path / "least", spm_folder=tmp_path, recipe=tiny_recipe(decoding={"min_tokens": 3}))
     assert engine(tmp_path / "least") == "torch"
+
+
+@pytest.mark.parametrize(
+    ("asked", "engine"),
+    [
+        ({"beam": 4, "min_tokens": None}, "ctranslate2"),
+        ({"beam": 4, "min_tokens": 3}, "torch"),
+        ({"beam": 1, "min_tokens": 3}, "ctranslate2"),
+        ({"samples": 2}, "torch"),
+        ({"next_words": 3, "word_scores": False}, "torch"),
+    ],
+)
+def test_auto_takes_an_engine_that_does_what_is_asked(trained: Path, asked: dict[str, object], engine: str) -> None:
+    pytest.importorskip("ctranslate2")
+    assert open_engine([trained], engine="auto", device="cpu", precision="auto", asked=asked).name == engine
 
 
 def test_models_of_different_vocabularies_do_not_translate_together(tmp_path: Path, trained: Path) -> None:

@@ -24,7 +24,7 @@ def test_freed_memory_is_returned_now_and_then(tmp_path: Path, monkeypatch: pyte
     returned: list[int] = []
     monkeypatch.setattr(torch_engine, "return_freed_memory", lambda: returned.append(1))
     save_tiny(tmp_path / "model", spm_folder=tmp_path)
-    engine = open_engine([tmp_path / "model"], engine="torch", device="cpu", precision="fp32")
+    engine = open_engine([tmp_path / "model"], engine="torch", device="cpu", precision="fp32", asked={})
     details = Details(piece_log_probs=False, alignment=False)
     for _ in range(5):
         engine.search([Source([])] * 4000, config=engine.decoding, nbest=1, details=details)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from nmt_cli import console
+from nmt_cli.decoding.opening import open_engine
 from nmt_cli.decoding.translator import Translation, Translator
 from nmt_cli.devices import choose_device, num_cpus
 from nmt_cli.errors import DataError
@@ -65,11 +66,9 @@ class Translating:
         """The function that translates blocks in this process, with the models open."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        directories = list(self.models)
-        translator = Translator.from_pretrained(
-            directories, device=self.device, precision=self.precision, engine=self.engine
-        )
-        return partial(self._translate, translator)
+        asked = {**self.settings, **self.asked}
+        engine = open_engine(self.models, engine=self.engine, device=self.device, precision=self.precision, asked=asked)
+        return partial(self._translate, Translator(engine))
 
     def _translate(self, translator: Translator, block: Block) -> Translated:
         started = time.monotonic()

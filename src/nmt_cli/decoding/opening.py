@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nmt_cli.decoding.engine import Engine, engine_name
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError
+from nmt_cli.recipe.schema import DecodingConfig
 
 if TYPE_CHECKING:
     import torch
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 _PRECISIONS = ("auto", "fp32", "bf16", "int8")
 
 
-def open_engine(directories: Sequence[Path], *, engine: str, device: str, precision: str) -> Engine:
+def open_engine(
+    directories: Sequence[Path], *, engine: str, device: str, precision: str, asked: Mapping[str, object]
+) -> Engine:
     """The engine `engine` (torch, ctranslate2, auto) with the models of `directories`.
 
+    `asked` are options of `Translator.translate` that are already known: `auto` takes an engine that has them.
     `device` is auto, cpu, cuda or cuda:N; `precision` auto, fp32, bf16 (torch) or int8 (on a CPU). UsageError where
     they do not go together or a package is missing, ModelError where a directory is no model or a damaged one or cannot
     be expressed, DeviceError where there is no such device, or it has no int8.
@@ -30,29 +34,35 @@ def open_engine(directories: Sequence[Path], *, engine: str, device: str, precis
         raise UsageError(f"there is no precision called {precision!r}", where="--precision", hint=hint)
     if precision == "int8" and name != "ctranslate2":
         _check_cpu(device)
-    if name == "ctranslate2" or (name == "auto" and _is_better_on_this_cpu(directories, device, precision)):
+    if name == "ctranslate2" or (name == "auto" and _is_better_on_this_cpu(directories, device, precision, asked)):
         return _ctranslate2(directories, device=device, precision=precision)
     return _torch(directories, device=device, precision=precision)
 
 
-def _is_better_on_this_cpu(directories: Sequence[Path], device: str, precision: str) -> bool:
-    """Whether CTranslate2 is the faster engine in float32 or int8, and can translate with these models.
+def _is_better_on_this_cpu(
+    directories: Sequence[Path], device: str, precision: str, asked: Mapping[str, object]
+) -> bool:
+    """Whether CTranslate2 is the faster engine in float32 or int8, and can translate with these models as asked.
 
     On a CPU it is (docs/LOG.md), and int8 is for CPUs; on a GPU torch is.
     """
     from nmt_cli.bundle.config import load_config
     from nmt_cli.bundle.kinds import require_model
+    from nmt_cli.decoding.options import with_options
 
     if precision not in ("auto", "fp32", "int8"):
         return False
     if precision != "int8" and choose_device(device).type != "cpu":
         return False
-    if len(directories) > 1 or find_spec("ctranslate2") is None:
+    if len(directories) > 1 or asked.get("next_words") is not None or find_spec("ctranslate2") is None:
         return False
     require_model(directories[0])
     recipe = load_config(directories[0]).recipe
-    is_bounded = recipe.decoding.min_tokens > 0 and recipe.decoding.beam > 1
-    return recipe.model.encoder_window is None and not recipe.decoding.samples and not is_bounded
+    config = with_options(
+        recipe.decoding, {name: value for name, value in asked.items() if name in DecodingConfig.model_fields}
+    )
+    is_bounded = config.min_tokens > 0 and config.beam > 1
+    return recipe.model.encoder_window is None and not config.samples and not is_bounded
 
 
 def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:

@@ -67,7 +67,7 @@ class Translator:
         """
         directories = [directory] if isinstance(directory, str | Path) else directory
         paths = [Path(one) for one in directories]
-        return cls(open_engine(paths, engine=engine, device=device, precision=precision))
+        return cls(open_engine(paths, engine=engine, device=device, precision=precision, asked={}))
 
     @property
     def engine(self) -> str:

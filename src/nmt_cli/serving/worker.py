@@ -65,7 +65,9 @@ class Model:
         from nmt_cli.decoding.translator import Translator
 
         torch.set_num_threads(engine.threads)
-        self._engine = open_engine([directory], engine=engine.name, device=engine.device, precision=engine.precision)
+        self._engine = open_engine(
+            [directory], engine=engine.name, device=engine.device, precision=engine.precision, asked={}
+        )
         self._translator = Translator(self._engine)
         self._directory = directory
         self.narrow = self._engine.narrow
