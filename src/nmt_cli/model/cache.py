@@ -13,6 +13,7 @@ prepares such a product anew for each new shape, which takes longer than a small
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +33,10 @@ class Slots(NamedTuple):
     end: int
     seen: int
     room: int
+
+
+# Of x [R, D], positions [R], their slots, and what is added to scores of slots and of the source.
+Step = Callable[[Tensor, Tensor, Slots, Tensor | None, Tensor | None], Tensor]
 
 
 class LayerCache:
@@ -66,12 +71,14 @@ class LayerCache:
 
 @dataclass(slots=True)
 class DecoderCache:
-    """All layers, and what is added to scores of source tokens, [B, 1, 1, S]: 0, or -inf at padding; None for nothing.
+    """All layers, what each does with a token a row, and what is added to scores of source tokens, [B, 1, 1, S].
 
+    The last is 0, or -inf at padding; None for nothing.
     `past` [B, W, C] is what is added to scores of slots: 0 at those of each hypothesis; None while it is every slot.
     """
 
     layers: list[LayerCache]
+    steps: Sequence[Step]
     source_bias: Tensor | None
     num_sentences: int
     grain: int

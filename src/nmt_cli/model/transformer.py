@@ -16,7 +16,7 @@ from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
 from nmt_cli.model.positions import Positions
-from nmt_cli.model.stepping import step_layer
+from nmt_cli.model.stepping import LayerStep
 from nmt_cli.recipe.schema import ModelConfig
 
 
@@ -104,25 +104,24 @@ class Transformer(nn.Module):
         """An empty cache over memory [M, D] of B sentences."""
         grain = grain_of(memory)
         slots = rounded(source.max_len, grain)
-        layers = [
-            layer.cross_attention.start(memory, source, slots=slots)  # type: ignore[operator, union-attr]  # Modules
-            for layer in self.decoder
-        ]
+        layers, steps = [], []
+        for layer in self.decoder:
+            assert isinstance(layer, DecoderLayer)
+            layers.append(layer.cross_attention.start(memory, source, slots=slots))
+            steps.append(LayerStep(layer, layers[-1]))
         bias = None
         if slots > source.max_len or not source.is_rectangular:
             bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=sums_of(memory))
             bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
-        return DecoderCache(layers, bias, source.num_sentences, grain)
+        return DecoderCache(layers, steps, bias, source.num_sentences, grain)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] a row; R is a multiple of the cache's sentences."""
         positions = torch.full_like(ids, cache.step)
         slots, past = cache.open(len(ids), like=self.output_weight)
         x: Tensor = self.target_embedding(ids, positions)
-        for layer, kept in zip(self.decoder, cache.layers, strict=True):
-            assert isinstance(layer, DecoderLayer)
-            bias = cache.source_bias
-            x = step_layer(layer, x, kept, positions=positions, slots=slots, past=past, source_bias=bias)
+        for step in cache.steps:
+            x = step(x, positions, slots, past, cache.source_bias)
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 
