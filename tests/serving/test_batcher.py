@@ -156,6 +156,23 @@ def test_those_who_do_not_come_back_are_waited_for_once() -> None:
     assert second < 0.1
 
 
+def test_nobody_comes_back_who_left_before_the_answer() -> None:
+    async def test() -> float:
+        loop = asyncio.get_running_loop()
+        queue = batcher(max_wait=5)
+        typed = sentence(5)
+        queue.submit([typed])
+        batch = await queue.take()
+        typed.result.cancel()  # there is more text by now
+        queue.submit([sentence(6)])
+        queue.done(batch, seconds=60)
+        started = loop.time()
+        await queue.take()
+        return loop.time() - started
+
+    assert run(test) < 1
+
+
 @pytest.mark.parametrize(("number", "shares"), [(8, [4, 4]), (1, [1]), (5, [3, 2]), (32, [16, 16]), (33, [33])])
 def test_free_workers_share_what_is_little(number: int, shares: list[int]) -> None:
     async def test() -> list[int]:
@@ -167,6 +184,25 @@ def test_free_workers_share_what_is_little(number: int, shares: list[int]) -> No
         for one in waiting:
             one.cancel()
         return sorted((len(one.result()) for one in done), reverse=True)
+
+    assert run(test) == shares
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "lengths", "shares"),
+    [(1000, [15] * 4 + [40] * 12, [[15] * 4, [40] * 12]), (80, [5] * 20, [[5] * 8, [5] * 8])],
+    ids=["two kinds", "more than two batches"],
+)
+def test_free_workers_share_all_that_waits_not_a_batch_of_it(
+    max_tokens: int, lengths: list[int], shares: list[list[int]]
+) -> None:
+    async def test() -> list[list[int]]:
+        queue = batcher(max_tokens=max_tokens)
+        queue.narrow = 16
+        taking = [asyncio.ensure_future(queue.take()) for _ in range(2)]
+        await asyncio.sleep(0)
+        queue.submit([sentence(tokens) for tokens in lengths])
+        return [[one.tokens for one in batch] for batch in await asyncio.gather(*taking)]
 
     assert run(test) == shares
 
@@ -191,6 +227,20 @@ def test_a_batch_has_the_sentence_whose_turn_it_is_whoever_is_of_its_length() ->
         return [[one.client for one in await queue.take()] for _ in range(2)]
 
     assert run(test) == [["many", "many"], ["few", "many"]]
+
+
+def test_a_client_that_was_gone_takes_its_turn_as_one_that_came_now() -> None:
+    async def test() -> list[str]:
+        queue = batcher(max_tokens=10)  # one
+        left = sentence(5, client="back")
+        queue.submit([sentence(5, client="first"), left])
+        await queue.take()
+        left.result.cancel()
+        for name in ("stayed", "back"):
+            queue.submit([sentence(5, client=name)])
+        return [(await queue.take())[0].client for _ in range(2)]
+
+    assert run(test) == ["stayed", "back"]
 
 
 def test_cancelled_sentences_are_dropped_and_make_room() -> None:

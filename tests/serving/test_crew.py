@@ -237,6 +237,144 @@ def test_a_mistake_while_a_worker_is_replaced_is_told_and_tried_again(
     assert record.exc_info is not None
 
 
+class Mortal(Worker):
+    """Dies once `death` is set."""
+
+    death: asyncio.Event
+
+    @classmethod
+    async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
+        worker = await super().start(model, engine)
+        assert isinstance(worker, Mortal)
+        worker.death = asyncio.Event()
+        return worker
+
+    async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
+        if self.death.is_set():
+            raise WorkerLost(await self.ended())
+        return well(lines)
+
+    async def ended(self) -> str:
+        await self.death.wait()
+        return "it was killed by signal 9"
+
+    async def close(self) -> None:
+        self.death.set()
+
+
+async def until_started(kind: type[Worker], number: int) -> None:
+    """Wait for so many workers in all."""
+    async with asyncio.timeout(5):
+        while kind.num_started < number:
+            await asyncio.sleep(0.001)
+
+
+def only_worker(model: ServedModel) -> Mortal:
+    worker = model.crew._posts[0].worker
+    assert isinstance(worker, Mortal)
+    return worker
+
+
+@pytest.mark.parametrize("num_steps", range(4))
+@pytest.mark.parametrize("is_asked_first", [True, False])
+def test_a_worker_dies_at_whatever_moment_a_sentence_comes(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, num_steps: int, is_asked_first: bool
+) -> None:
+    monkeypatch.setattr(crew, "WorkerProcess", Mortal)
+    monkeypatch.setattr(Mortal, "num_started", 0)
+
+    async def run() -> None:
+        model = ServedModel(models["en-de"], OPERATION, Metrics())
+        await model.load()
+        await asyncio.sleep(0.01)
+        worker = only_worker(model)
+        asked = Sentence("the sea", 2, SEARCH, "one", asyncio.Future())
+        acts: list[Callable[[], None]] = [lambda: model.batcher.submit([asked]), worker.death.set]
+        for act in acts if is_asked_first else acts[::-1]:
+            act()
+            for _ in range(num_steps):
+                await asyncio.sleep(0)
+        assert (await asyncio.wait_for(asked.result, 5))["text"] == "the sea"
+        await until_started(Mortal, 2)
+        assert await answers_of(model, number=9) == {"the sea"}
+        await asyncio.wait_for(model.crew.close(), 5)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("num_steps", range(4))
+def test_a_worker_dies_at_whatever_moment_it_is_retired(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, num_steps: int
+) -> None:
+    monkeypatch.setattr(crew, "WorkerProcess", Mortal)
+
+    async def run() -> None:
+        model = ServedModel(models["en-de"], OPERATION, Metrics())
+        await model.load()
+        await asyncio.sleep(0.01)
+        only_worker(model).death.set()
+        for _ in range(num_steps):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(model.crew.close(), 5)
+        await asyncio.sleep(0.01)
+        assert len(asyncio.all_tasks()) == 1  # nobody watches any more
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_dies_as_it_answers_is_replaced_before_anybody_asks(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Last(Mortal):
+        async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
+            self.death.set()
+            await asyncio.sleep(0.01)  # the server learns of it before it reads the answer
+            return well(lines)
+
+    monkeypatch.setattr(crew, "WorkerProcess", Last)
+    monkeypatch.setattr(Last, "num_started", 0)
+
+    async def run() -> None:
+        model = ServedModel(models["en-de"], OPERATION, Metrics())
+        await model.load()
+        assert await answers_of(model, number=1) == {"the sea"}
+        await until_started(Last, 2)
+        await model.crew.close()
+
+    asyncio.run(run())
+
+
+def test_workers_that_die_before_they_see_a_batch_are_replaced_after_pauses_that_grow(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Still(Mortal):
+        @classmethod
+        async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
+            worker = await super().start(model, engine)
+            assert isinstance(worker, Mortal)
+            if cls.num_started < 9:
+                worker.death.set()
+            return worker
+
+    monkeypatch.setattr(crew, "WorkerProcess", Still)
+    monkeypatch.setattr(Still, "num_started", 0)
+    monkeypatch.setattr(crew, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(crew, "_LONGEST_PAUSE_SECONDS", 0.05)
+
+    async def run() -> float:
+        loop = asyncio.get_running_loop()
+        model = ServedModel(models["en-de"], OPERATION, Metrics())
+        started = loop.time()
+        await model.load()
+        await until_started(Still, 9)
+        seconds = loop.time() - started
+        assert await answers_of(model, number=1) == {"the sea"}
+        await model.crew.close()
+        return seconds
+
+    assert asyncio.run(run()) >= 0.01 + 0.02 + 0.04 + 4 * 0.05
+
+
 def test_no_worker_is_left_where_another_could_not_start(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

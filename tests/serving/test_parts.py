@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 from pathlib import Path
@@ -9,12 +10,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
+from starlette.types import Message
 
 from nmt_cli.decoding.sentences import split_sentences
 from nmt_cli.errors import DataError
 from nmt_cli.serving.deepl import TranslateRequest, refuse_what_is_not_done
 from nmt_cli.serving.keys import read_keys
 from nmt_cli.serving.languages import Detector, match_code, name_of
+from nmt_cli.serving.reading import watching
 from nmt_cli.serving.refusals import Refused
 from nmt_cli.serving.segments import segment
 
@@ -149,6 +153,24 @@ def test_no_request_is_worth_more_than_a_key_ever_has(tmp_path: Path) -> None:
     assert error.value.retry_after_seconds == 120
     now = 120.0
     rare.spend(1)
+
+
+@pytest.mark.parametrize(
+    ("state", "address", "name"),
+    [({"client": "alice"}, ("192.0.2.1", 5), "alice"), ({}, ("192.0.2.1", 5), "192.0.2.1"), ({}, None, "")],
+)
+def test_who_asks_is_the_owner_of_the_key_or_else_an_address(
+    state: dict[str, str], address: tuple[str, int] | None, name: str
+) -> None:
+    async def never() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def run() -> str:
+        async with watching(Request({"type": "http", "state": state, "client": address}, never)) as asker:
+            return asker.name
+
+    assert asyncio.run(run()) == name
 
 
 @pytest.mark.parametrize(("text", "is_taken"), [("\nsea", True), ("sea\n \n", True), ("", True), ("the\n\nsea", False)])

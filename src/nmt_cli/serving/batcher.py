@@ -115,9 +115,12 @@ class Batcher:
         self._changed()
 
     def done(self, batch: Sequence[Sentence], *, seconds: float) -> None:
-        """Learn from a batch how long batches take, and each of their tokens."""
+        """Learn from a batch how long batches take, and each of their tokens.
+
+        For a batch whose sentences have no answers yet: a client that still wants one is likely to ask again.
+        """
         self._last_seconds = seconds
-        self._num_awaited += len(batch)
+        self._num_awaited += sum(one.is_wanted for one in batch)
         if self._is_full(batch):  # in smaller ones each takes longer than it will when many wait
             each = seconds / sum(one.work for one in batch)
             share = _NEW_SHARE if self._seconds_per_token else 1.0
@@ -148,7 +151,7 @@ class Batcher:
             if remaining <= 0:
                 self._num_awaited = 0
             if self._num_awaited == 0 and are_few:
-                return batch[: -(-len(batch) // self._num_free)]
+                return batch[: -(-len(self._queue) // self._num_free)]
             if remaining <= 0 or _goes_alone(batch[0]) or self._is_full(batch):
                 return batch
             # Not wait_for, which in Python 3.11 may swallow that a worker is retired.
@@ -194,23 +197,26 @@ class Batcher:
     def _remove(self, batch: Sequence[Sentence]) -> list[Sentence]:
         now = asyncio.get_running_loop().time()
         taken = {id(sentence) for sentence in batch}
-        self._queue = [sentence for sentence in self._queue if id(sentence) not in taken]
         self._num_taken += 1
         self._turns[batch[0].client] = self._num_taken
-        self._turns = {one.client: self._turns[one.client] for one in self._queue}
+        self._keep([sentence for sentence in self._queue if id(sentence) not in taken])
         for sentence in batch:
             self._metrics.queue_seconds.labels(self.name).observe(now - sentence.queued)
         self._metrics.batch_sentences.labels(self.name).observe(len(batch))
         self._metrics.batch_tokens.labels(self.name).observe(len(batch) * max(one.tokens for one in batch))
-        self._metrics.queue_sentences.labels(self.name).set(len(self._queue))
         return list(batch)
 
     def _drop_unwanted(self) -> None:
         kept = [sentence for sentence in self._queue if sentence.is_wanted]
         if len(kept) < len(self._queue):
             self._metrics.dropped.labels(self.name).inc(len(self._queue) - len(kept))
-            self._queue = kept
-            self._metrics.queue_sentences.labels(self.name).set(len(kept))
+            self._keep(kept)
+
+    def _keep(self, sentences: list[Sentence]) -> None:
+        """Let these wait on, and no turns but those of their clients."""
+        self._queue = sentences
+        self._turns = {one.client: self._turns[one.client] for one in sentences}
+        self._metrics.queue_sentences.labels(self.name).set(len(sentences))
 
     def _changed(self) -> None:
         self._metrics.queue_sentences.labels(self.name).set(len(self._queue))

@@ -113,7 +113,8 @@ class _Post:
         self.worker: WorkerProcess | None = worker
         self._is_idle = False
         self._is_retired = False
-        self._has_died = False  # the worker, with nothing to do
+        self._has_died = False  # the worker, and the watch has seen it
+        self._pause = 0.0  # before the next worker is started
         self._task = asyncio.ensure_future(self._work())
         self._watching = asyncio.ensure_future(self._watch(worker))
 
@@ -134,6 +135,7 @@ class _Post:
             batch: list[Sentence] = []
             try:
                 batch = await self._take(self.worker)
+                self._pause = 0.0
                 await self._do(batch, self.worker)
             except WorkerLost as problem:
                 logger.error("a worker of %s was lost: %s; it is replaced", self._crew._batcher.name, problem)
@@ -151,22 +153,23 @@ class _Post:
         """The next batch; WorkerLost where the worker dies before there is one."""
         self._is_idle = True
         try:
-            return await self._crew._batcher.take()
+            if not self._has_died:
+                return await self._crew._batcher.take()
         except asyncio.CancelledError:
             if self._is_retired or not self._has_died:
                 raise
-            self._has_died = False
             self._task.uncancel()
-            raise WorkerLost(await worker.ended()) from None
         finally:
             self._is_idle = False
+        raise WorkerLost(await worker.ended())
 
     async def _watch(self, worker: WorkerProcess) -> None:
-        """Have a worker replaced that dies with nothing to do; one with a batch is missed for its answer."""
+        """Have a worker replaced that dies with nothing to do; one with a batch may still have answered it."""
         await worker.ended()
-        if self._is_idle and self.worker is worker:
+        if self.worker is worker:
             self._has_died = True
-            self._task.cancel()
+            if self._is_idle:
+                self._task.cancel()
 
     async def _dismiss(self, worker: WorkerProcess) -> None:
         await worker.close()
@@ -199,20 +202,21 @@ class _Post:
         self._crew._batcher.give_back([sentence for sentence in batch if sentence.num_losses + 1 < _MAX_LOSSES])
 
     async def _replace(self) -> None:
-        """A new worker, tried for until there is one."""
-        pause = _FIRST_PAUSE_SECONDS
+        """A new worker, tried for until there is one; pauses grow until one lives to see a batch."""
         self._is_idle = True
         while self.worker is None:
+            await asyncio.sleep(self._pause)
+            is_same = stands_in(self._model, self._digest)
+            longest = _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_CHANGE_PAUSE_SECONDS
+            self._pause = min(max(_FIRST_PAUSE_SECONDS, 2 * self._pause), longest)
             try:
                 self.worker = await self._start()
             except Exception as problem:
                 # What was not foreseen is told with its traceback.
                 log = logger.error if isinstance(problem, NmtError | WorkerLost | OSError) else logger.exception
-                log("no new worker for %s: %s; next try in %.1f s", self._model, problem, pause)
-                await asyncio.sleep(pause)
-                is_same = stands_in(self._model, self._digest)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_CHANGE_PAUSE_SECONDS)
+                log("no new worker for %s: %s; next try in %.1f s", self._model, problem, self._pause)
         self._is_idle = False
+        self._has_died = False
         self._watching = asyncio.ensure_future(self._watch(self.worker))
         self._crew._metrics.restarts.labels(self._crew._batcher.name).inc()
         logger.warning("a new worker serves %s", self._crew._batcher.name)
