@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from nmt_cli.bundle.card import render, sparkline
+from nmt_cli.bundle.card import render, sparkline, without_use
 from nmt_cli.bundle.run import open_run
 from tests.bundle.tiny import SIGNATURE, tiny_recipe, write_run
 
@@ -59,7 +60,7 @@ def test_the_facts_of_the_run_are_there(tmp_path: Path) -> None:
     for fact in (
         "# tiny: en to de",
         "65.1 million parameters",
-        "The longest source sentence in its training has 1,030 pieces; `nmt decode` splits longer lines at the ends",
+        "The longest source sentence in its training has 1,030 pieces; expect worse translations of longer ones.",
         "A try.",
         "$ nmt train tiny.yaml --set 'description=two words'",
         "The weights are those after update 400. Training began 2026-01-02T03:04:05+00:00 and ended 2026-01-02T04:00",
@@ -113,6 +114,17 @@ def test_a_long_curve_is_thinned_but_keeps_the_best_and_the_last(tmp_path: Path,
     assert len(rows) <= 12
     assert rows[-1].startswith(f"| {100 * num_checkpoints:,} |")
     assert any(row.endswith("| 50.00 |") for row in rows) == (num_checkpoints > 1)
+
+
+def test_our_commands_with_the_model_stand_in_one_section(tmp_path: Path) -> None:
+    text = card(tmp_path / "x", updates=[400])
+    rest = without_use(text)
+    assert "$ nmt decode -m MODEL < input.txt > output.txt" in text
+    assert not {"MODEL", "nmt decode", "nmt score", "nmt_cli"} & set(
+        re.findall(r"MODEL|nmt decode|nmt score|nmt_cli", rest)
+    )
+    before, after = text.split("## Use\n")
+    assert rest == before + after[after.index("## How it was made") :]
 
 
 def test_a_sparkline_spans_its_values() -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,34 +131,54 @@ def test_a_layer_that_is_not_there_is_refused_before_anything_is_translated(
 ) -> None:
     monkeypatch.setattr(Translator, "from_pretrained", None)
     with pytest.raises(UsageError, match="--layer is 3, and the model has 2") as error:
-        attention(SOURCE, model=folder / "model", layer=3)
+        attention(SOURCE, model=[folder / "model"], layer=3)
     assert error.value.hint == "a layer from 1 to 2"
     with pytest.raises(UsageError, match="--layer is 2, and the model has 1"):
-        attention(SOURCE, model=folder / "model", part="encoder", layer=2)
+        attention(SOURCE, model=[folder / "model"], part="encoder", layer=2)
     with pytest.raises(UsageError, match="--head is 3, and the model has 2"):
-        attention(SOURCE, model=folder / "model", head="3")
+        attention(SOURCE, model=[folder / "model"], head="3")
 
 
 def test_what_cannot_be_shown(folder: Path) -> None:
     model = folder / "model"
     with pytest.raises(UsageError, match="no part called 'all'") as error:
-        attention(SOURCE, TARGET, model=model, part="all")
+        attention(SOURCE, TARGET, model=[model], part="all")
     assert error.value.hint == "take one of: cross, encoder, decoder"
     with pytest.raises(UsageError, match="--words is about"):
-        attention(SOURCE, TARGET, model=model, part="encoder", words=True)
-    with pytest.raises(DataError, match="the translation is blank") as blank:
-        attention(SOURCE, " ", model=model)
-    assert blank.value.where == "translation"
-    with pytest.raises(UsageError, match="--head is x, and the model has 2"):
-        attention(SOURCE, TARGET, model=model, head="x")
-    with pytest.raises(DataError, match="the sentence is blank"):
-        attention(" ", TARGET, model=model)
+        attention(SOURCE, TARGET, model=[model], part="encoder", words=True)
+    with pytest.raises(UsageError, match="--head is x, and the model has 2") as error:
+        attention(SOURCE, TARGET, model=[model], head="x")
+    assert error.value.hint == "a head from 1 to 2, mean or all"
+    with pytest.raises(UsageError, match="attention is shown of one model, not of 2") as error:
+        attention(SOURCE, TARGET, model=[model, folder / "other"])
+    assert (error.value.where, error.value.hint) == ("--model", f"give one of them: -m {model}")
     with pytest.raises(DataError, match=r"the sentence has .* pieces, and the model takes 63"):
-        attention("sea " * 90, TARGET, model=model)
+        attention("sea " * 90, TARGET, model=[model])
     (folder / "there.svg").write_text("")
     with pytest.raises(UsageError, match=r"other\.png would not be an SVG by its name"):
-        attention(SOURCE, TARGET, model=model, output=folder / "other.png")
+        attention(SOURCE, TARGET, model=[model], output=folder / "other.png")
     with pytest.raises(UsageError, match="exists already"):
-        attention(SOURCE, TARGET, model=model, output=folder / "there.svg")
+        attention(SOURCE, TARGET, model=[model], output=folder / "there.svg")
     with pytest.raises(DataError, match="cannot write the drawing"):
-        attention(SOURCE, TARGET, model=model, output=folder / "no" / "there.svg")
+        attention(SOURCE, TARGET, model=[model], output=folder / "no" / "there.svg")
+
+
+def test_a_blank_text_is_refused_before_anything_is_translated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Translator, "from_pretrained", None)
+    for translation in ("", "  "):
+        with pytest.raises(DataError, match="the translation is blank") as error:
+            attention(SOURCE, translation, model=[folder / "model"])
+        assert error.value.where == "TRANSLATION"
+        assert error.value.hint == "give one after the sentence, or leave it out for the model's own"
+    for translated in (TARGET, None):
+        with pytest.raises(DataError, match="the sentence is blank") as error:
+            attention(" ", translated, model=[folder / "model"])
+        assert (error.value.where, error.value.hint) == ("SENTENCE", 'give one: nmt attention "The house is old ."')
+
+
+def test_the_models_own_blank_translation_is_not_taken_for_the_source(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Translator, "translate", lambda self, lines: [SimpleNamespace(text="")])
+    with pytest.raises(DataError, match="the translation is blank"):
+        attention(SOURCE, model=[folder / "model"])

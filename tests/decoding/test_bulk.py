@@ -21,6 +21,7 @@ from tests.forks import Forked, run_forked
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "--threads", "1"]
 NUM_LINES = 3000
+FILES_OF_THE_OTHER = [("input", "text", "copy"), ("model 1", "model", "second")]
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +85,11 @@ def test_what_was_begun_otherwise_is_not_continued(folder: Path, tmp_path: Path)
     ]
     assert (folder / "other.partial").read_bytes() == part
     save_tiny(folder / "second", spm_folder=folder, seed=5)
-    with pytest.raises(UsageError, match="model 1 was another file and is another file"):
-        decode(model=[folder / "second"], source=folder / "text", output=folder / "other", beam=2, max_extra_tokens=2)
+    (folder / "copy").write_bytes((folder / "text").read_bytes() + b"one more\n")
+    with pytest.raises(UsageError) as error:
+        decode(model=[folder / "second"], source=folder / "copy", output=folder / "other", beam=2, max_extra_tokens=2)
+    changed = [f"{name} was {folder}/{a} and is {folder}/{b}" for name, a, b in FILES_OF_THE_OTHER]
+    assert error.value.message == f"{folder}/other.partial was begun otherwise: {'; '.join(changed)}"
     process = run(folder, "-o", "other", "--beam", "3", "--overwrite")
     assert process.returncode == 0
     assert "going on" not in process.stderr
@@ -194,6 +198,33 @@ def test_prefixes_may_come_from_a_pipe(folder: Path, tmp_path: Path) -> None:
     assert process.returncode == 4
     assert "has more lines than the text" in process.stderr
     assert len(process.stdout.splitlines()) == 2
+
+
+def test_a_file_is_the_same_one_where_it_was_moved_and_another_where_it_changed(tmp_path: Path) -> None:
+    unfinished = Unfinished(tmp_path / "out")
+    (tmp_path / "a").write_text("text\n")
+    job = {"input": identity(tmp_path / "a"), "prefix": None}
+    unfinished.begin(job, may_replace=False, rows_are_numbered=False)
+    unfinished.path.write_bytes(b"one\n")
+    (tmp_path / "a").rename(tmp_path / "b")
+    moved = {"input": identity(tmp_path / "b"), "prefix": None}
+    assert unfinished.begin(moved, may_replace=False, rows_are_numbered=False) == 1
+    (tmp_path / "a").write_text("another text\n")
+    changed = {"input": identity(tmp_path / "a"), "prefix": identity(tmp_path / "b")}
+    with pytest.raises(UsageError) as error:
+        unfinished.begin(changed, may_replace=False, rows_are_numbered=False)
+    assert error.value.message.endswith(
+        f"begun otherwise: input is {tmp_path}/a, which has changed since; prefix was null and is {tmp_path}/b"
+    )
+
+
+def test_an_output_named_as_compressed_is_refused_before_any_work(folder: Path) -> None:
+    for name, program in (("hyp.de.gz", "gzip"), ("hyp.de.zst", "zstd")):
+        with pytest.raises(UsageError, match=r"the output is plain text, which .* is not by its name") as error:
+            decode(model=[folder / "no model"], source=folder / "text", output=folder / name)
+        plain = folder / "hyp.de"
+        assert error.value.where == "--output"
+        assert error.value.hint == f"-o {plain}, and compress it afterwards: {program} {plain}"
 
 
 def test_a_text_that_changed_anywhere_is_another(tmp_path: Path) -> None:

@@ -56,6 +56,21 @@ def lines_of(texts: Sequence[str]) -> bytes:
     return "".join(text + "\n" for text in texts).encode()
 
 
+def test_threads_that_wait_for_a_cpu_sleep(folder: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    told = subprocess.run(
+        [*COMMAND, "decode", "--device", "cpu"],
+        cwd=folder,
+        env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"},
+        input=b"the sea\n",
+        capture_output=True,
+        check=True,
+    ).stderr.decode()
+    if "GOMP_SPINCOUNT" not in told:
+        pytest.skip("this torch has another OpenMP than GNU's")
+    assert "GOMP_SPINCOUNT = '1000'" in told
+
+
 def test_lines_in_are_lines_out_and_stderr_has_the_rest(folder: Path, expected: list[str]) -> None:
     process = run(folder, "decode", "--device", "cpu", "--stats", text=lines_of(LINES))
     assert process.stdout == lines_of(expected)

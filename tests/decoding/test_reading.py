@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from collections.abc import Iterator
 
@@ -65,6 +66,22 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
         next(found)
     assert error.value.where == "stdin:4"
     assert "iconv -f LATIN1 -t UTF-8" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("data", "program", "fix"),
+    [
+        (gzip.compress(b"one\ntwo\n"), "gzip", "name ends in .gz, or uncompress it first: zcat FILE"),
+        (b"\x28\xb5\x2f\xfd\x04\n", "zstd", "name ends in .zst, or uncompress it first: zstdcat FILE"),
+    ],
+)
+def test_compressed_bytes_are_called_so(data: bytes, program: str, fix: str) -> None:
+    with pytest.raises(DataError, match=f"^stdin is compressed by {program}, not text$") as error:
+        list(blocks([data]))
+    assert error.value.where == "stdin"
+    assert error.value.hint == f"give it with -i, as a file whose {fix}"
+    with pytest.raises(DataError, match=r"^line 2 is not UTF-8"):
+        list(blocks([b"one\n" + data]))
 
 
 def test_a_long_line_comes_in_many_chunks() -> None:

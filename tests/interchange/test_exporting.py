@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
+from nmt_cli.bundle.card import render
+from nmt_cli.bundle.run import open_run
 from nmt_cli.decoding import ctranslate2_model as our_ctranslate2
 from nmt_cli.decoding.ctranslate2_model import Quantization
 from nmt_cli.errors import DataError, ModelError, UsageError
@@ -21,6 +24,7 @@ from nmt_cli.interchange.huggingface import marian_weights
 from nmt_cli.interchange.verification import TOLERANCE, Agreement
 from nmt_cli.model import layout
 from nmt_cli.tokenization.tokenizer import EOS
+from tests.bundle.tiny import write_run
 from tests.interchange.models import load, recipe_with, save_sharp
 
 BOTH: tuple[Target, ...] = ("ctranslate2", "huggingface")
@@ -138,15 +142,41 @@ def test_a_reduced_precision_that_destroys_the_model_is_refused(
 
 
 @pytest.mark.parametrize("to", BOTH)
-def test_the_code_in_the_card_runs_and_the_models_own_card_follows(to: Target, tmp_path: Path) -> None:
-    output, _ = exported(save_sharp(tmp_path / "m"), to)
+def test_the_code_in_the_card_runs_and_the_models_own_card_follows_without_our_commands(
+    to: Target, tmp_path: Path
+) -> None:
+    model = save_sharp(tmp_path / "m")
+    write_run(tmp_path / "run", updates=4)
+    run = open_run(tmp_path / "run")
+    own = render(run, config=run.config([400]), num_parameters=1, commands=[["nmt", "train", "tiny.yaml"]])
+    assert "nmt decode -m MODEL" in own
+    (model / "README.md").write_text(own, encoding="utf-8")
+    output, _ = exported(model, to)
     card = (output / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\nlanguage:\n- en\n- de\n---\n\n# For ")
-    assert card.endswith("\n# The model's own card\n")
+    front, ours = yaml.safe_load(card.split("---\n")[1]), yaml.safe_load(own.split("---\n")[1])
+    library = "ctranslate2" if to == "ctranslate2" else "transformers"
+    assert front == ours | {"library_name": library, "pipeline_tag": "translation"}
+    for command in ("nmt decode", "nmt score", "nmt_cli", "MODEL"):
+        assert command not in card
+    for heading in ("# For ", "# tiny: en to de", "## How it was made", "## Scores", "## Limits"):
+        assert f"\n{heading}" in card
     (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], cwd=output, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("own", "rest"),
+    [("", ""), ("---\n: [\n---\nText.\n", "Text.\n"), ("# Mine\n\n## Use\n\nSo.\n", "# Mine\n\n"), ("---\n", "---\n")],
+)
+def test_a_card_of_ones_own_is_taken_as_it_is(own: str, rest: str, tmp_path: Path) -> None:
+    model = save_sharp(tmp_path / "m")
+    (model / "README.md").write_text(own, encoding="utf-8")
+    output, _ = exported(model, "ctranslate2")
+    card = (output / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlanguage:\n- en\n- de\nlibrary_name: ctranslate2\n")
+    assert card.endswith(f"What follows is the card of that model.\n\n{rest}")
 
 
 def test_the_huggingface_files_say_how_to_decode(tmp_path: Path) -> None:

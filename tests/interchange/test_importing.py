@@ -23,7 +23,7 @@ from nmt_cli.interchange.importing import Imported, import_marian
 from nmt_cli.model.packing import pack
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.interchange.marian import edit_json, english, spm, write_marian
-from tests.interchange.models import CPU, load
+from tests.interchange.models import CPU, load, save_sharp
 
 SHAPES: dict[str, dict[str, Any]] = {
     "OPUS-MT's": {},
@@ -292,6 +292,14 @@ def test_the_output_is_replaced_only_with_overwrite(opus: Path, tmp_path: Path) 
     imported(tmp_path, overwrite=True)
     with pytest.raises(ModelError, match="is not a model directory, so it is not replaced"):
         import_marian(tmp_path / "opus", tmp_path / "opus", languages=None, overwrite=True)
+
+
+def test_a_model_directory_of_ours_needs_no_import(tmp_path: Path) -> None:
+    model = save_sharp(tmp_path / "m")
+    with pytest.raises(ModelError, match="is a model directory of nmt already") as caught:
+        import_marian(model, tmp_path / "model", languages=None, overwrite=False)
+    assert caught.value.where == str(model)
+    assert caught.value.hint == f"use it as it is: nmt decode -m {model}"
 
 
 def test_paths_that_are_no_directory_are_named(tmp_path: Path) -> None:

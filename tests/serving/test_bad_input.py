@@ -49,6 +49,38 @@ def test_bodies_that_make_no_sense(server: Server, path: str, body: bytes) -> No
     assert "Traceback" not in answer.body.decode()
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+@pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/v2/translate"])
+def test_json_that_is_not_sent_as_json_is_told_apart_from_a_form(server: Server, path: str, kind: str) -> None:
+    answer = server.ask("POST", path, b' {"text": "a=b"}', headers={"Content-Type": kind})
+    assert answer.status == 400
+    assert "the body looks like JSON, and is sent as a form" in str(answer.json)
+    assert "send it with -H 'Content-Type: application/json'" in answer.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/translate", "q"),
+        ("/detect", "q"),
+        ("/v1/translate", "text"),
+        ("/v1/words", "text"),
+        ("/v1/attention", "text"),
+        ("/v2/translate", "text"),
+    ],
+)
+def test_json_that_is_no_object_is_told_the_field_of_its_api(server: Server, path: str, field: str) -> None:
+    answer = server.ask("POST", path, b"[1, 2]", headers=JSON)
+    hint = answer.json["error"]["hint"] if path.startswith("/v1") else " ".join(answer.json.values())
+    assert f'send an object, as in {{"{field}": "..."}}' in hint
+
+
+def test_a_wrong_value_is_told_by_its_field(server: Server) -> None:
+    for wrong in (1, ["the sea", 2], {"a": 1}):
+        error = server.post("/v1/translate", {"text": wrong, "target": "de"}).json["error"]
+        assert (error["where"], error["message"].partition(": Input")[0]) == ("text", "Invalid request: text")
+
+
 @pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/v2/translate"])
 def test_what_is_too_much(server: Server, path: str) -> None:
     fields = {"source": "en", "target": "de"} if path != "/v2/translate" else {"target_lang": "de"}

@@ -135,6 +135,10 @@ def test_what_would_be_another_translation_at_deepls_is_refused(
 
 
 FIELDS = {"q": TEXT, "source": "en", "target": "de"}
+KEY_HINT = (
+    "send one as Authorization: Bearer KEY, X-API-Key: KEY, Authorization: DeepL-Auth-Key KEY,"
+    " or LibreTranslate's api_key"
+)
 FORM = "application/x-www-form-urlencoded"
 BOUNDARY = "multipart/form-data; boundary=xyz"
 
@@ -183,7 +187,7 @@ def test_what_a_page_of_libretranslate_asks_for(server: Server, strict: Server) 
 @pytest.mark.parametrize(
     ("change", "status", "message"),
     [
-        ({"q": ""}, 400, "Invalid request: missing q parameter"),
+        ({"q": []}, 400, "Invalid request: missing q parameter"),
         ({"q": None}, 400, "Invalid request: q"),
         ({"source": None}, 400, "Invalid request: source"),
         ({"target": "xx"}, 400, "xx is not supported (target: one of de)"),
@@ -195,7 +199,7 @@ def test_what_a_page_of_libretranslate_asks_for(server: Server, strict: Server) 
         ({"q": ["x"] * 5}, 413, "5 texts are too many (send at most 4 texts in a request)"),
         ({"q": "x" * 201}, 413, "201 characters are too many (send at most 200 characters in a request)"),
         ({"q": "\n".join("abcdefghi")}, 413, "9 sentences are too many (send at most 8 sentences in a request)"),
-        ({"api_key": None}, 400, "this server needs an API key"),
+        ({"api_key": None}, 400, f"this server needs an API key ({KEY_HINT})"),
         ({"api_key": "wrong-secret-key"}, 403, "Invalid API key"),
     ],
 )
@@ -208,7 +212,8 @@ def test_refusals_have_libretranslates_form(strict: Server, change: dict[str, An
 
 def test_keys_are_taken_from_headers_too(strict: Server) -> None:
     asked = {"text": "sea"}
-    assert strict.post("/v1/translate", asked).status == 401
+    missing = strict.post("/v1/translate", asked)
+    assert (missing.status, missing.json["error"]["hint"]) == (401, KEY_HINT)
     assert strict.post("/v1/translate", asked, Authorization="Bearer alice-secret-key").status == 200
     assert strict.post("/v1/translate", asked, X_API_Key="alice-secret-key").status == 200
     assert strict.post("/v1/translate", asked, X_API_Key="alice-secret-kex").status == 403

@@ -17,10 +17,12 @@ from nmt_cli.serving import crew
 from nmt_cli.serving.batcher import Sentence
 from nmt_cli.serving.identity import digest_of
 from nmt_cli.serving.jobs import Engine, Job, Search
+from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.models import ServedModel
 from nmt_cli.serving.process import WorkerLost, WorkerProcess
 from nmt_cli.serving.refusals import Refused
+from nmt_cli.serving.translation import Asker, Translation
 from tests.serving.models import OPERATION, save_model
 
 SEARCH = Search(beam=1, nbest=1, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
@@ -228,6 +230,9 @@ def test_a_mistake_while_a_worker_is_replaced_is_told_and_tried_again(
     async def run() -> None:
         model = ServedModel(models["en-de"], OPERATION, Metrics())
         await model.load()
+        with pytest.raises(Refused, match="the model en-de is not loaded now"):
+            await answers_of(model, number=1)
+        await until("a new worker serves en-de", caplog)
         assert await answers_of(model, number=1) == {"the sea"}
         await model.crew.close()
 
@@ -476,6 +481,60 @@ def test_a_model_replaced_while_it_is_loaded_is_refused(tmp_path: Path, monkeypa
         assert model.crew.num_ready == 0
         await model.swap()
         assert (model.crew.num_ready, model.digest) == (1, digest_of(directory))
+        await model.crew.close()
+
+    asyncio.run(run())
+
+
+def test_a_model_that_cannot_be_loaded_again_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = save_model(tmp_path / "model", "en", "de")
+    monkeypatch.setattr(crew, "WorkerProcess", Teller)
+    monkeypatch.setattr(Worker, "sayings", [lost], raising=False)
+    monkeypatch.setattr(crew, "_FIRST_PAUSE_SECONDS", 0.05)
+    limits = Limits(
+        characters=99, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=30, alternatives=3, beam=8
+    )
+
+    async def run() -> None:
+        model = ServedModel(directory, OPERATION, Metrics())
+        await model.load()
+        directory.rename(tmp_path / "elsewhere")
+        translation, asker = Translation(limits), Asker("one", asyncio.Future())
+
+        for _ in range(2):  # what waits when it is noticed, and what comes then
+            asked = translation.translate(["sea"], model, SEARCH, by_sentence=True, asker=asker)
+            with pytest.raises(Refused, match="the model en-de is not loaded now") as error:
+                await asyncio.wait_for(asked, 5)
+            assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (503, "not_loaded", 1)
+            assert error.value.hint == "try again in 1 s; the server's log says why"
+        (tmp_path / "elsewhere").rename(directory)
+        await until("a new worker serves en-de", caplog)
+        assert await answers_of(model, number=1) == {model.digest}
+        await model.crew.close()
+
+    asyncio.run(run())
+
+
+def test_the_first_replacement_is_waited_for(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Mortal):
+        @classmethod
+        async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
+            if cls.num_started:
+                await asyncio.sleep(0.1)
+            return await super().start(model, engine)
+
+    monkeypatch.setattr(crew, "WorkerProcess", Slow)
+    monkeypatch.setattr(Slow, "num_started", 0)
+
+    async def run() -> None:
+        model = ServedModel(models["en-de"], OPERATION, Metrics())
+        await model.load()
+        only_worker(model).death.set()
+        await asyncio.sleep(0.01)
+        assert (model.crew.num_ready, model.crew.refusal) == (0, None)
+        assert await answers_of(model, number=1) == {"the sea"}
         await model.crew.close()
 
     asyncio.run(run())

@@ -187,6 +187,29 @@ def test_an_address_that_is_taken_is_named(models: dict[str, Path]) -> None:
     assert error.value.where == "--port"
 
 
+@pytest.mark.parametrize("host", ["300.1.1.1", "192.0.2.1", "a" * 80])
+def test_an_address_that_is_not_of_this_machine_is_named(models: dict[str, Path], host: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot listen at {host}:0: ") as error:
+        serve(model=[models["en-de"]], host=host, port=0)
+    assert error.value.where == "--host"
+    assert error.value.hint == "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
+
+
+@pytest.mark.parametrize("origin", ["nonsense", "example.org", "https://example.org/", "https://", ""])
+def test_a_site_that_no_browser_would_name_is_refused(models: dict[str, Path], origin: str) -> None:
+    with pytest.raises(UsageError, match="is not the address of a site") as error:
+        serve(model=[models["en-de"]], cors=["*", "https://example.org:8443", origin], port=0)
+    assert (error.value.where, error.value.message.split()[0]) == ("--cors", repr(origin))
+    assert error.value.hint == "give scheme and host, as in --cors https://example.org; or --cors '*' for any site"
+
+
+def test_a_port_that_was_free_is_told_even_if_quiet(models: dict[str, Path], tmp_path: Path) -> None:
+    server = Server(tmp_path / "log", "-m", models["en-de"], "--quiet").wait()
+    assert server.get("/health").status == 200
+    assert server.stop() == 0
+    assert server.log.splitlines() == [f"ready: http://127.0.0.1:{server.port}"]
+
+
 def test_the_port_answers_only_once_the_models_are_loaded(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +256,22 @@ def test_models_that_cannot_be_served(models: dict[str, Path], tmp_path: Path) -
     assert error.value.hint == "give one model for each language pair"
     with pytest.raises(ModelError):
         serve(model=[tmp_path], port=0)
-    config = save_model(tmp_path / "model", "en", "de") / "config.yaml"
+    tokenizer = save_model(tmp_path / "model", "en", "de") / "source.spm"
+    tokenizer.rename(tmp_path / "kept")
+    for damage in (lambda: None, lambda: tokenizer.write_bytes((tmp_path / "kept").read_bytes()[::-1])):
+        damage()
+        errors = []
+        for command in (
+            lambda: serve(model=[tokenizer.parent], port=0),
+            lambda: Translator.from_pretrained(tokenizer.parent, device="cpu"),
+        ):
+            with pytest.raises(ModelError) as damaged:
+                command()
+            errors.append((damaged.value.message, damaged.value.where, damaged.value.hint))
+        assert errors[0] == errors[1]
+        assert errors[0][0].startswith("source.spm ")
+    (tmp_path / "kept").rename(tokenizer)
+    config = tokenizer.with_name("config.yaml")
     config.unlink()
     config.mkdir()  # as unreadable as a file of another user's
     with pytest.raises(ModelError, match="the model cannot be read: Is a directory") as unread:

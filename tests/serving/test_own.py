@@ -175,6 +175,21 @@ def test_the_source_language_is_detected_where_there_are_several(server: Server)
     }
     pair = server.post("/v1/translate", {"text": "x", "source": "en", "target": "en"})
     assert pair.json["error"]["message"] == "en to en is not supported"
+    assert pair.json["error"]["hint"] == "give source and target of one of the models: en-de, de-en"
+
+
+@pytest.mark.parametrize("text", ["OK", "2016", "Hotel", "😀", "", " \n"])
+def test_a_text_of_any_look_is_translated_into_the_target(server: Server, translator: Translator, text: str) -> None:
+    expected = translator.translate([text])[0].text if text.strip() else text
+    ours = server.post("/v1/translate", {"text": text, "target": "de"}).json
+    assert (ours["source"], ours["detection"], ours["translations"][0]["text"]) == ("en", "only", expected)
+    libre = server.post("/translate", {"q": text, "source": "auto", "target": "de"}).json
+    assert libre == {"translatedText": expected, "detectedLanguage": {"confidence": 100.0, "language": "en"}}
+    for texts in ([text], [text, "das alte Meer"]):
+        deepl = server.post("/v2/translate", {"text": texts, "target_lang": "DE"}).json["translations"]
+        assert deepl[0]["text"] == expected
+        assert {one["detected_source_language"] for one in deepl} == {"EN"}
+    assert server.post("/v1/translate", {"text": text}).status == 200
 
 
 def test_health_readiness_metrics_and_documents(server: Server) -> None:
@@ -188,6 +203,10 @@ def test_health_readiness_metrics_and_documents(server: Server) -> None:
     page = server.get("/docs").body.decode()
     assert "/v1/translate" in page
     assert "http" not in page.replace("<!doctype html>", "")
+    paths = server.get("/openapi.json").json["paths"]
+    for path, status in (("/translate", "400"), ("/v1/translate", "401"), ("/v2/translate", "403")):
+        answers = paths[path]["post"]["responses"]
+        assert [code for code, answer in answers.items() if "missing" in answer["description"]] == [status]
     models = server.get("/v1/models").json
     assert [model["source"]["code"] for model in models["models"]] == ["en", "de"]
     assert models["limits"]["characters"] == 10_000

@@ -113,6 +113,18 @@ def test_swapping_translates_back(page: Browser) -> None:
     assert page.console == []
 
 
+@pytest.mark.parametrize("text", ["OK", "2016"])
+def test_a_short_text_whose_language_is_not_given_is_translated(
+    page: Browser, translator: Translator, text: str
+) -> None:
+    page.run("document.querySelector('#from').value = 'auto'; document.querySelector('#from').onchange()")
+    page.run("document.querySelector('#into').value = 'de'; document.querySelector('#into').onchange()")
+    page.run("document.querySelector('#clear').click()")
+    page.type(text)
+    page.until(f"{WORDS}.length > 0 && !document.querySelector('#target.waiting')")
+    assert page.run("document.querySelector('#target').textContent") == translator.translate([text])[0].text
+
+
 def test_dark_is_kept_and_a_phone_needs_no_scrolling_sideways(page: Browser, server: Server) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     light = page.run(colour)

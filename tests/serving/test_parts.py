@@ -18,9 +18,12 @@ from nmt_cli.errors import DataError
 from nmt_cli.serving.deepl import TranslateRequest, refuse_what_is_not_done
 from nmt_cli.serving.keys import read_keys
 from nmt_cli.serving.languages import Detector, match_code, name_of
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.models import Models, ServedModel
 from nmt_cli.serving.reading import watching
 from nmt_cli.serving.refusals import Refused
 from nmt_cli.serving.segments import segment
+from tests.serving.models import OPERATION, save_model
 
 TEXT = "  One. Two!\r\n\r\n\tThree, four? \n"
 
@@ -99,15 +102,43 @@ def test_names_of_languages() -> None:
 
 
 def test_detection_is_among_the_languages_there_are() -> None:
-    detector = Detector(("en", "de"))
-    assert detector.detect("Das Haus steht am alten Meer.").code == "de"
-    found = detector.detect("La maison est au bord de la vieille mer.")
-    assert found.code in ("en", "de")
-    only = Detector(("fr",)).detect("the house")
+    detector = Detector(("en", "de", "fr", "xx", "yy"))
+    german = "Das Haus steht am alten Meer."
+    assert detector.detect(german, among=["en", "de"]).code == "de"
+    assert detector.detect(german, among=["en", "fr"]).code in ("en", "fr")
+    assert detector.detect(german, among=["xx", "fr", "en", "de"]).code == "de"
+    only = detector.detect("the house", among=["fr"])
     assert (only.code, only.confidence, only.is_only) == ("fr", 1.0, True)
-    with pytest.raises(Refused, match="cannot be told apart") as error:
-        Detector(("xx", "yy")).detect("the house")
-    assert error.value.hint == "give the source language: one of xx, yy"
+    for among in (["xx", "yy"], ["xx", "en"]):
+        with pytest.raises(Refused, match="cannot be told apart") as error:
+            detector.detect("the house", among=among)
+        assert error.value.hint == f"give the source language: one of {', '.join(among)}"
+
+
+def test_a_text_is_detected_among_the_languages_of_the_models_to_the_target(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    german = "Das Haus steht am alten Meer."
+
+    async def run() -> Models:
+        paths = [*models.values(), save_model(tmp_path / "en-fr", "en", "fr")]
+        return Models([ServedModel(path, OPERATION, Metrics()) for path in paths])
+
+    served = asyncio.run(run())
+    found = served.route("auto", "FR", text=german)
+    assert found.model.name == "en-fr"
+    assert found.detected is not None
+    assert found.detected.is_only
+    assert served.route(None, None, text=german).model.name == "de-en"
+    with pytest.raises(Refused, match="the target language is missing, and the text was detected as en") as error:
+        served.route(None, None, text="The house stands by the old sea.")
+    assert error.value.hint == "give target: one of de, fr; or give source, if the text is in another language"
+    with pytest.raises(Refused, match="de to fr is not supported") as error:
+        served.route("de", "fr", text=german)
+    assert error.value.hint == "give source and target of one of the models: en-de, de-en, en-fr"
+    with pytest.raises(Refused, match="it is not supported") as error:
+        served.route("auto", "it", text=german)
+    assert error.value.hint == "target: one of de, en, fr"
 
 
 def test_a_key_refills_evenly(tmp_path: Path) -> None:

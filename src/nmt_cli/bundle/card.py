@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -14,16 +15,17 @@ from nmt_cli.recipe.schema import Recipe
 
 _MOST_ROWS = 12
 _BARS = "▁▂▃▄▅▆▇█"
+# The section about nmt's own commands, which a copy of the model for another program does without.
+_USE_HEADING = "## Use"
 
 
 def render(run: Run, *, config: BundleConfig, num_parameters: int, commands: Sequence[Sequence[str]]) -> str:
     """The card of a model that was made of `run`; `commands` are those that made it, each as a list of arguments."""
     source, target = config.languages.source, config.languages.target
     sections = [
-        _front_matter(run, config),
         f"# {config.recipe.name}: {source} to {target}",
         _introduction(config, num_parameters),
-        "## Use\n\n" + _use(),
+        use(),
         "## How it was made\n\n" + _making(run, config, commands),
         "## Model\n\n" + _architecture(config.recipe),
         "## Data\n\n" + _data(run, config),
@@ -31,7 +33,7 @@ def render(run: Run, *, config: BundleConfig, num_parameters: int, commands: Seq
         "## Scores\n\n" + _scores(config),
         "## Limits\n\n" + _limits(run, config),
     ]
-    return "\n\n".join(sections) + "\n"
+    return join_front_matter(_front_matter(run, config), "\n\n".join(sections) + "\n")
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -41,7 +43,49 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[round((value - low) * steps)] for value in values)
 
 
-def _front_matter(run: Run, config: BundleConfig) -> str:
+def use() -> str:
+    """The section of a card on how nmt uses the model; only there are commands that need the model directory."""
+    return f"""{_USE_HEADING}
+
+Raw text in, raw text out, a sentence a line: the tokenizer is part of the model. Lines too long for it are split at
+the ends of sentences. `MODEL` is this folder.
+
+```console
+$ nmt decode -m MODEL < input.txt > output.txt
+$ nmt decode -m MODEL < test.src | nmt score test.ref
+```
+
+```python
+from nmt_cli import Translator
+
+translator = Translator.from_pretrained("MODEL")
+print(translator.translate(["A sentence."])[0].text)
+```"""
+
+
+def without_use(card: str) -> str:
+    """The card of a model without the section on how nmt uses it."""
+    return re.sub(rf"^{_USE_HEADING}\n.*?(?=^## |\Z)", "", card, count=1, flags=re.MULTILINE | re.DOTALL)
+
+
+def split_front_matter(card: str) -> tuple[dict[str, Any], str]:
+    """The values at the head of a card, none where they are no YAML, and the rest."""
+    parts = card.split("---\n", 2)
+    if len(parts) < 3 or parts[0]:
+        return {}, card
+    try:
+        values = yaml.safe_load(parts[1])
+    except yaml.YAMLError:
+        values = None
+    return values if isinstance(values, dict) else {}, parts[2].lstrip("\n")
+
+
+def join_front_matter(values: Mapping[str, Any], body: str) -> str:
+    """A card of the values at its head and the rest."""
+    return f"---\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)}---\n\n{body}"
+
+
+def _front_matter(run: Run, config: BundleConfig) -> dict[str, Any]:
     values: dict[str, Any] = {
         "language": [config.languages.source, config.languages.target],
         "library_name": "nmt-cli",
@@ -59,7 +103,7 @@ def _front_matter(run: Run, config: BundleConfig) -> str:
             "metrics": [{"type": "bleu", "value": round(measured.bleu, 2), "name": measured.signature or "sacreBLEU"}],
         }
         values["model-index"] = [{"name": config.recipe.name, "results": [result]}]
-    return f"---\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}---"
+    return values
 
 
 def _introduction(config: BundleConfig, num_parameters: int) -> str:
@@ -69,21 +113,6 @@ def _introduction(config: BundleConfig, num_parameters: int) -> str:
         f" `{config.languages.source}` into `{config.languages.target}`; trained with nmt"
         f" {config.nmt_version}.{description}"
     )
-
-
-def _use() -> str:
-    return """Raw text in, raw text out, a sentence a line: the tokenizer is part of the model. `MODEL` is this folder.
-
-```console
-$ nmt decode -m MODEL < input.txt > output.txt
-```
-
-```python
-from nmt_cli import Translator
-
-translator = Translator.from_pretrained("MODEL")
-print(translator.translate(["A sentence."])[0].text)
-```"""
 
 
 def _making(run: Run, config: BundleConfig, commands: Sequence[Sequence[str]]) -> str:
@@ -153,17 +182,16 @@ def _scores(config: BundleConfig) -> str:
     with_bleu = [(one.update, one.bleu) for one in config.validation if one.bleu is not None]
     signatures = sorted({one.signature for one in config.validation if one.signature})
     signature = f"\n\nSignature: {', '.join(f'`{text}`' for text in signatures)}" if signatures else ""
-    own = "Score it on a test set: `nmt decode -m MODEL < test.src | nmt score test.ref`."
     if not with_bleu:
-        return f"No BLEU was measured in training. {own}"
+        return "No BLEU was measured in training."
     values = [bleu for _, bleu in with_bleu]
     part = config.recipe.validation.max_sentences
     what = "BLEU on the validation set" + (f", on its first {part:,} sentences" if part is not None else "")
     if len(config.updates) == 1:
-        return f"{what}: {values[0]:.2f}. {own}{signature}"
+        return f"{what}: {values[0]:.2f}.{signature}"
     return (
         f"{what}, of the checkpoints that were averaged: {min(values):.2f} to {max(values):.2f}."
-        f" The average itself was not scored in training. {own}{signature}"
+        f" The average itself was not scored in training.{signature}"
     )
 
 
@@ -175,7 +203,7 @@ def _limits(run: Run, config: BundleConfig) -> str:
             f"- It knows texts like those of the corpus `{run.record.corpus}`; expect worse translations of others.",
             "- Sentences are translated one by one, without their context.",
             *_longest(config),
-            f"- A side holds at most {config.recipe.model.max_positions:,} pieces; `nmt decode` splits longer lines.",
+            f"- A side holds at most {config.recipe.model.max_positions:,} pieces.",
             "- Like any such model it may leave out, add or invert content. Have important translations checked.",
         ]
     )
@@ -185,7 +213,7 @@ def _longest(config: BundleConfig) -> list[str]:
     if config.longest_source is None:
         return []
     what = f"The longest source sentence in its training has {config.longest_source:,} pieces"
-    return [f"- {what}; `nmt decode` splits longer lines at the ends of sentences."]
+    return [f"- {what}; expect worse translations of longer ones."]
 
 
 def _thinned(measured: Sequence[Measurement]) -> list[Measurement]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -21,7 +22,7 @@ TargetArgument = Annotated[
     typer.Argument(metavar="TRANSLATION", help="Its translation; else the model's own.", show_default=False),
 ]
 ModelOption = Annotated[
-    Path | None,
+    list[Path] | None,  # a list so that a second one is refused, not dropped
     typer.Option("--model", "-m", metavar="DIR", help="Model, or a run for its model; else the newest under runs/."),
 ]
 PartOption = Annotated[
@@ -55,6 +56,7 @@ def attention(
 
     Example: nmt attention -m runs/base --head all -o attention.svg "The house is old ."
     """
+    _check_texts(source, translation)
     chosen = _part(part, words=words)
     if output is not None and output.suffix != ".svg":
         hint = f"-o {output.with_suffix('.svg')}"
@@ -65,16 +67,18 @@ def attention(
     directory = _model(model)
     num_layers, num_heads = _size(directory, part=chosen)
     layers = list(range(num_layers)) if layer is None else [_number(layer, num_layers, "--layer")]
-    heads: list[int | None]
-    match head:
-        case "mean":
-            heads = [None]
-        case "all":
-            heads = list(range(num_heads))
-        case _:
-            heads = [_number(head, num_heads, "--head")]
+    heads = _heads(head, num_heads)
     found = _map(directory, source, translation, part=chosen, words=words)
     _show(found, layers=layers, heads=heads, output=output)
+
+
+def _check_texts(source: str, translation: str | None) -> None:
+    if not source.strip():
+        hint = 'give one: nmt attention "The house is old ."'
+        raise DataError("the sentence is blank", where="SENTENCE", hint=hint)
+    if translation is not None and not translation.strip():
+        hint = "give one after the sentence, or leave it out for the model's own"
+        raise DataError("the translation is blank", where="TRANSLATION", hint=hint)
 
 
 def _show(found: AttentionMap, *, layers: list[int], heads: list[int | None], output: Path | None) -> None:
@@ -108,16 +112,20 @@ def _map(model: Path, source: str, translation: str | None, *, part: Part, words
     maps = AttentionMaps.from_pretrained(model)
     if words:
         return maps.cross_words(source, translation or "")
-    return maps.pieces(source, translation or source, part=part)
+    # The encoder sees no translation, and the map of it needs some.
+    return maps.pieces(source, source if translation is None else translation, part=part)
 
 
-def _model(given: Path | None) -> Path:
+def _model(given: Sequence[Path] | None) -> Path:
     from nmt_cli.bundle.directory import model_of_run, newest_model
     from nmt_cli.bundle.kinds import kind_of
 
-    if given is not None and kind_of(given) != "run":
-        return given
-    model = newest_model(Path("runs")) if given is None else model_of_run(given)
+    if given and len(given) > 1:
+        hint = f"give one of them: -m {given[0]}"
+        raise UsageError(f"attention is shown of one model, not of {len(given)}", where="--model", hint=hint)
+    if given and kind_of(given[0]) != "run":
+        return given[0]
+    model = model_of_run(given[0]) if given else newest_model(Path("runs"))
     logger.info("model: %s", model)
     return model
 
@@ -147,12 +155,21 @@ def _part(part: str, *, words: bool) -> Part:
     raise UsageError(f"there is no part called {part!r}", where="--part", hint=f"take one of: {', '.join(parts)}")
 
 
-def _number(given: int | str, limit: int, option: str) -> int:
+def _heads(given: str, limit: int) -> list[int | None]:
+    """The places of the heads to show, from 0; None is the mean of all."""
+    match given:
+        case "mean":
+            return [None]
+        case "all":
+            return list(range(limit))
+        case _:
+            return [_number(given, limit, "--head", more=", mean or all")]
+
+
+def _number(given: int | str, limit: int, option: str, *, more: str = "") -> int:
     """The place, from 0, of a layer or head that is counted from 1."""
     text = str(given)
     if not text.isdecimal() or not 1 <= int(text) <= limit:
-        what = option.removeprefix("--")
-        raise UsageError(
-            f"{option} is {text}, and the model has {limit}", where=option, hint=f"a {what} from 1 to {limit}"
-        )
+        hint = f"a {option.removeprefix('--')} from 1 to {limit}{more}"
+        raise UsageError(f"{option} is {text}, and the model has {limit}", where=option, hint=hint)
     return int(text) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from nmt_cli.decoding.blocks import Block, Translated
 
 logger = logging.getLogger(__name__)
+
+# How often a thread of an operation in torch looks for the others before it sleeps. Where other programs use the CPUs,
+# hundreds of thousands of times, as is usual, make a short text take up to a hundred times as long (docs/LOG.md).
+_SPINS = "1000"
 
 
 def decode(
@@ -65,13 +70,13 @@ def decode(
 
     Example: nmt decode --beam 4 < input.txt > output.txt
     """
+    os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)  # read when torch is imported
     check_form(form, nbest=nbest, next_words=next_words, word_scores=word_scores, alignments=alignments)
     check_output(output, source=source, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
     _check_processes(workers, threads, is_bulk=is_bulk)
-    settings: dict[str, Any]
-    settings = {"beam": beam, "length_penalty": length_penalty, "length_penalty_form": length_penalty_form}
-    settings |= {"max_extra_tokens": max_extra_tokens, "min_tokens": min_tokens, "batch_tokens": batch_tokens}
+    settings: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "max_extra_tokens": max_extra_tokens}
+    settings |= {"length_penalty_form": length_penalty_form, "min_tokens": min_tokens, "batch_tokens": batch_tokens}
     settings |= {"samples": samples, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     told = Told(form=form, nbest=nbest, next_words=next_words, mbr=mbr, word_scores=word_scores, alignments=alignments)
     with opened_input(source, is_streamed=stream) as blocks, opened_prefixes(prefix, source=source) as next_prefixes:

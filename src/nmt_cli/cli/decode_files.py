@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import select
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,11 +28,16 @@ _BLOCK_LINES = 1000
 _PATIENCE_SECONDS = 0.01
 # Lines that come one by one without a pause are not gathered for longer.
 _LONGEST_WAIT_SECONDS = 0.3
+_COMPRESSORS = {".gz": "gzip", ".zst": "zstd"}
 _LIKE_THE_TEXT = "give one line of prefixes for each line of text; an empty one leaves its translation free"
 
 
 def check_output(output: Path, *, source: Path, overwrite: bool) -> None:
-    """Raise UsageError where the output would be the input, or would replace a file unasked."""
+    """Raise UsageError where the output would be the input, would replace a file unasked, or is named as compressed."""
+    if compressor := _COMPRESSORS.get(output.suffix):
+        plain = shlex.quote(str(output.with_suffix("")))
+        hint = f"-o {plain}, and compress it afterwards: {compressor} {plain}"
+        raise UsageError(f"the output is plain text, which {output} is not by its name", where="--output", hint=hint)
     if output.is_dir() and output != STANDARD:
         raise UsageError(f"{output} is a directory, not a file", where="--output", hint=f"-o {output / 'FILE'}")
     if output == STANDARD or not output.is_file():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,9 +130,18 @@ def serve(
             beam=_MAX_BEAM,
         ),
         keys=_keys(api_key_file),
-        origins=cors or [],
+        origins=_origins(cors or []),
     )
     run(settings)
+
+
+def _origins(given: Sequence[str]) -> Sequence[str]:
+    """The sites as given; UsageError where one is not as a browser writes it."""
+    for origin in given:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
+            hint = "give scheme and host, as in --cors https://example.org; or --cors '*' for any site"
+            raise UsageError(f"{origin!r} is not the address of a site", where="--cors", hint=hint)
+    return given
 
 
 def _keys(path: Path | None) -> Keys:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import files
+from nmt_cli.bundle.manifest import MANIFEST
 from nmt_cli.errors import DataError, UsageError
 
 _BLOCK = 1 << 20
@@ -32,13 +33,14 @@ class Unfinished:
         its number, and the last one's may not be all.
         """
         known = self._known()
-        if known is not None and known != job and not may_replace:
+        is_same = known is not None and _without_paths(known) == _without_paths(job)
+        if known is not None and not is_same and not may_replace:
             raise UsageError(
                 f"{self.path} was begun otherwise: {_differences(known, job)}",
                 where=str(self.path),
                 hint="give the command of then to continue it, or add --overwrite to begin anew",
             )
-        if known != job:
+        if not is_same:
             self.begin_anew(may_replace=may_replace)
             files.write_file(self._record, json.dumps(job, indent=2) + "\n", error=DataError)
             return 0
@@ -72,9 +74,13 @@ class Unfinished:
 
 
 def identity(path: Path) -> dict[str, Any]:
-    """What a file is known by: its size and its SHA-256, which takes seconds where translating takes hours."""
+    """What a file is known by: its size and its SHA-256, which takes seconds where translating takes hours.
+
+    Its path, for a manifest that of its directory, is for messages only: a file that was moved is the same one.
+    """
+    shown = path.parent if path.name == MANIFEST else path
     with files.reading_errors(path):
-        return {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
+        return {"bytes": path.stat().st_size, "sha256": files.sha256(path), "path": str(shown.absolute())}
 
 
 def _complete(path: Path) -> tuple[int, int]:
@@ -103,14 +109,24 @@ def _complete_numbered(path: Path) -> tuple[int, int]:
     return max(0, number - 1), start
 
 
+def _without_paths(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: {key: part for key, part in value.items() if key != "path"} if isinstance(value, dict) else value
+        for name, value in job.items()
+    }
+
+
 def _differences(known: Mapping[str, Any], job: Mapping[str, Any]) -> str:
-    changed = [
-        f"{name} was {_short(known.get(name))} and is {_short(job.get(name))}"
-        for name in sorted(known.keys() | job.keys())
-        if known.get(name) != job.get(name)
-    ]
-    return "; ".join(changed)
+    before, now = _without_paths(known), _without_paths(job)
+    changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    return "; ".join(_difference(name, known.get(name), job.get(name)) for name in changed)
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    if isinstance(before, dict) and isinstance(now, dict) and _short(before) == _short(now):
+        return f"{name} is {_short(now)}, which has changed since"
+    return f"{name} was {_short(before)} and is {_short(now)}"
 
 
 def _short(value: Any) -> str:
-    return f"another {'file' if 'bytes' in value else 'one'}" if isinstance(value, dict) else json.dumps(value)
+    return str(value.get("path", "another file")) if isinstance(value, dict) else json.dumps(value)

@@ -11,6 +11,8 @@ import torch
 
 from nmt_cli import __version__, files
 from nmt_cli.bundle import directory as model_directory
+from nmt_cli.bundle.card import join_front_matter, split_front_matter, without_use
+from nmt_cli.bundle.config import Languages
 from nmt_cli.bundle.directory import LoadedModel
 from nmt_cli.bundle.kinds import foreign_kind
 from nmt_cli.decoding import ctranslate2_model
@@ -24,7 +26,8 @@ from nmt_cli.interchange.verification import Agreement, Engine, made_up_lines, u
 Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
 _FEWEST_LINES = 10
-_USE_CTRANSLATE2 = """The pieces are SentencePiece's:
+_USE_CTRANSLATE2 = """CTranslate2 translates pieces of words, into which SentencePiece
+cuts a text and of which it joins one (`pip install ctranslate2 sentencepiece`). In this folder:
 
 ```python
 import ctranslate2, sentencepiece
@@ -38,12 +41,13 @@ found = translator.translate_batch(
 )
 print(target.decode(found[0].hypotheses[0]))
 ```"""
-_USE_HUGGING_FACE = """It is a MarianMTModel:
+_USE_HUGGING_FACE = """It is a MarianMTModel
+(`pip install transformers torch sentencepiece`). In this folder:
 
 ```python
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import MarianMTModel, MarianTokenizer
 
-tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForSeq2SeqLM.from_pretrained(".")
+tokenizer, model = MarianTokenizer.from_pretrained("."), MarianMTModel.from_pretrained(".")
 batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```"""
@@ -81,7 +85,7 @@ def export(
                 agreement = verify(loaded, HuggingFaceEngine(temporary), chosen, is_reduced=False)
             case other:
                 assert_never(other)
-        card = _card(model, to=to, quantization=quantization, agreement=agreement)
+        card = _card(model, loaded.config.languages, to=to, quantization=quantization, agreement=agreement)
         (temporary / "README.md").write_text(card, encoding="utf-8")
     return agreement
 
@@ -138,23 +142,20 @@ def _chosen(lines: Sequence[str] | None, loaded: LoadedModel) -> list[str]:
     return chosen
 
 
-def _card(model: Path, *, to: Target, quantization: Quantization, agreement: Agreement) -> str:
-    """README.md: the model's own card, with how to use this directory before it."""
+def _card(model: Path, languages: Languages, *, to: Target, quantization: Quantization, agreement: Agreement) -> str:
+    """README.md: how to use this directory, then the model's own card without how nmt uses that one."""
     card = model / "README.md"
     original = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    front, body = _front_matter(original)
-    use = _USE_CTRANSLATE2 if to == "ctranslate2" else _USE_HUGGING_FACE
-    what = f"for CTranslate2, {quantization}" if to == "ctranslate2" else "for Hugging Face transformers"
-    return (
-        f"{front}# {what[0].upper()}{what[1:]}\n\nWritten by `nmt export` {__version__}. {use}\n\n"
-        f"Compared with the model it was made of, on {agreement}.\n\n"
-        f"What follows is the card of that model.\n\n{body}"
+    front, body = split_front_matter(original)
+    library, what, how = (
+        ("ctranslate2", f"For CTranslate2, {quantization}", _USE_CTRANSLATE2)
+        if to == "ctranslate2"
+        else ("transformers", "For Hugging Face transformers", _USE_HUGGING_FACE)
     )
-
-
-def _front_matter(card: str) -> tuple[str, str]:
-    """The YAML at the head of a card, with its fences, and the rest."""
-    parts = card.split("---\n", 2)
-    if len(parts) == 3 and not parts[0]:
-        return f"---\n{parts[1]}---\n\n", parts[2].lstrip("\n")
-    return "", card
+    front = {"language": [languages.source, languages.target], **front}
+    return join_front_matter(
+        front | {"library_name": library, "pipeline_tag": "translation"},
+        f"# {what}\n\nWritten by `nmt export` {__version__}. {how}\n\n"
+        f"Compared with the model it was made of, on {agreement}.\n\n"
+        f"What follows is the card of that model.\n\n{without_use(body)}",
+    )

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import __version__
 from nmt_cli.bundle import directory as model_directory
+from nmt_cli.bundle.card import join_front_matter, split_front_matter, use
 from nmt_cli.bundle.config import BundleConfig, Languages, Vocabulary
 from nmt_cli.bundle.directory import LoadedModel
 from nmt_cli.bundle.weights import bare_model, load_weights
@@ -266,23 +266,19 @@ def _compared(loaded: LoadedModel, directory: Path) -> Agreement | None:
 def _card(found: MarianModel, config: BundleConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
     original = found.directory / "README.md"
     text = original.read_text(encoding="utf-8", errors="replace") if original.is_file() else ""
-    parts = text.split("---\n", 2)
-    has_front_matter = len(parts) == 3 and not parts[0]
+    values, body = split_front_matter(text)
     front: dict[str, Any] = {
         "language": [config.languages.source, config.languages.target],
         "library_name": "nmt-cli",
         "pipeline_tag": "translation",
     }
-    licence = re.search(r"^license: *(\S+)$", parts[1], re.MULTILINE) if has_front_matter else None
-    if licence is not None:
-        front["license"] = licence[1]
+    if "license" in values:
+        front["license"] = values["license"]
     compared = f"Compared with transformers on {agreement}.\n\n" if agreement else ""
-    body = parts[2] if has_front_matter else text
-    return (
-        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---\n\n"
+    return join_front_matter(
+        front,
         f"# {config.recipe.name}: {config.languages.source} to {config.languages.target}\n\n"
         f"A Marian model with {num_parameters / 1e6:,.1f} million parameters, imported from Hugging Face's form by `nmt"
         f" import` {__version__}. Its licence is that of the model it was made of.\n\n{compared}"
-        "```console\n$ nmt decode -m MODEL < input.txt > output.txt\n```\n\n"
-        f"What follows is the card of the imported model.\n\n{body.lstrip()}"
+        f"{use()}\n\n## The card of the imported model\n\n{body.lstrip()}",
     )

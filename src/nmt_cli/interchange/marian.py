@@ -5,6 +5,7 @@ Nothing of transformers is needed to read one, and no code in it is run.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from torch import Tensor
 
 from nmt_cli import files
+from nmt_cli.bundle.kinds import kind_of
 from nmt_cli.bundle.weights import read_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.huggingface import marian_order
@@ -84,6 +86,9 @@ def read(directory: Path) -> MarianModel:
             fetched = f"hf download {directory} --local-dir {directory.name}"
             hint = f"fetch it first: {fetched}, then nmt import {directory.name}"
         raise ModelError(f"{directory} {what}", where=str(directory), hint=hint)
+    if kind_of(directory) == "model":
+        hint = f"use it as it is: nmt decode -m {shlex.quote(str(directory))}"
+        raise ModelError(f"{directory} is a model directory of nmt already", where=str(directory), hint=hint)
     settings = _settings(directory)
     _check(settings, directory)
     tokenizer = _optional_json(directory / "tokenizer_config.json")

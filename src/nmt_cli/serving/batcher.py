@@ -20,7 +20,7 @@ from typing import Any, assert_never
 
 from nmt_cli.serving.jobs import Attend, Job, Search, Vary
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.refusals import busy
+from nmt_cli.serving.refusals import Refused, busy
 
 # How much a new measurement counts in the mean rate that Retry-After is reckoned from.
 _NEW_SHARE = 0.2
@@ -113,6 +113,13 @@ class Batcher:
         for sentence in batch:
             self._turns.setdefault(sentence.client, self._num_taken)
         self._changed()
+
+    def refuse(self, problem: Refused) -> None:
+        """Answer all that wait with an error."""
+        for sentence in self._queue:
+            if sentence.is_wanted:
+                sentence.result.set_exception(problem)
+        self._keep([])
 
     def done(self, batch: Sequence[Sentence], *, seconds: float) -> None:
         """Learn from a batch how long batches take, and each of their tokens.

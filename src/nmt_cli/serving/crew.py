@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
 # Where another model stands by now, each try may start workers with it in all places.
 _LONGEST_CHANGE_PAUSE_SECONDS = 300.0
+# An operator may have the model loaded before the next try.
+_LONGEST_RETRY_SECONDS = 60
 
 
 class Crew:
@@ -85,6 +88,20 @@ class Crew:
         """Workers that are there now."""
         return sum(post.worker is not None for post in self._posts)
 
+    @property
+    def refusal(self) -> Refused | None:
+        """Why nothing can be translated now: no worker is there, and one could not be started; else None."""
+        if self.num_ready > 0 or not any(post.has_failed for post in self._posts):
+            return None
+        seconds = min(_LONGEST_RETRY_SECONDS, max(1, math.ceil(min(post.pause for post in self._posts))))
+        return Refused(
+            f"the model {self._batcher.name} is not loaded now",
+            hint=f"try again in {seconds} s; the server's log says why",
+            status=503,
+            code="not_loaded",
+            retry_after_seconds=seconds,
+        )
+
     async def close(self) -> None:
         """End all workers, each after the batch that it has."""
         if self._change is not None:
@@ -114,7 +131,8 @@ class _Post:
         self._is_idle = False
         self._is_retired = False
         self._has_died = False  # the worker, and the watch has seen it
-        self._pause = 0.0  # before the next worker is started
+        self.pause = 0.0  # before the next worker is started
+        self.has_failed = False  # the last try to start one
         self._task = asyncio.ensure_future(self._work())
         self._watching = asyncio.ensure_future(self._watch(worker))
 
@@ -135,7 +153,7 @@ class _Post:
             batch: list[Sentence] = []
             try:
                 batch = await self._take(self.worker)
-                self._pause = 0.0
+                self.pause = 0.0
                 await self._do(batch, self.worker)
             except WorkerLost as problem:
                 logger.error("a worker of %s was lost: %s; it is replaced", self._crew._batcher.name, problem)
@@ -205,18 +223,22 @@ class _Post:
         """A new worker, tried for until there is one; pauses grow until one lives to see a batch."""
         self._is_idle = True
         while self.worker is None:
-            await asyncio.sleep(self._pause)
+            if (refusal := self._crew.refusal) is not None:
+                self._crew._batcher.refuse(refusal)
+            await asyncio.sleep(self.pause)
             is_same = stands_in(self._model, self._digest)
             longest = _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_CHANGE_PAUSE_SECONDS
-            self._pause = min(max(_FIRST_PAUSE_SECONDS, 2 * self._pause), longest)
+            self.pause = min(max(_FIRST_PAUSE_SECONDS, 2 * self.pause), longest)
             try:
                 self.worker = await self._start()
             except Exception as problem:
+                self.has_failed = True
                 # What was not foreseen is told with its traceback.
                 log = logger.error if isinstance(problem, NmtError | WorkerLost | OSError) else logger.exception
-                log("no new worker for %s: %s; next try in %.1f s", self._model, problem, self._pause)
+                log("no new worker for %s: %s; next try in %.1f s", self._model, problem, self.pause)
         self._is_idle = False
         self._has_died = False
+        self.has_failed = False
         self._watching = asyncio.ensure_future(self._watch(self.worker))
         self._crew._metrics.restarts.labels(self._crew._batcher.name).inc()
         logger.warning("a new worker serves %s", self._crew._batcher.name)

@@ -96,7 +96,7 @@ class ErrorAnswer(BaseModel):
 def routes(service: Service) -> APIRouter:
     """The paths of DeepL."""
     router = APIRouter(prefix="/v2", tags=["DeepL"])
-    errors = errors_of(ErrorAnswer, 400, 403, 408, 413, 429, 503)
+    errors = errors_of(ErrorAnswer, 400, 403, 408, 413, 429, 503, missing_key=403)
 
     @router.post(
         "/translate",
@@ -105,7 +105,7 @@ def routes(service: Service) -> APIRouter:
         summary="Translate texts",
     )
     async def translate(request: Request) -> JSONResponse:
-        fields = await read_fields(request, service.limits)
+        fields = await read_fields(request, service.limits, kind=TranslateRequest)
         client = service.client(request, None, missing_status=403)
         asked = parse(TranslateRequest, fields)
         refuse_what_is_not_done(asked)
@@ -136,7 +136,7 @@ def routes(service: Service) -> APIRouter:
         summary="The languages of the models",
     )
     async def languages(request: Request) -> JSONResponse:
-        fields = await read_fields(request, service.limits)
+        fields = await read_fields(request, service.limits, kind=LanguagesRequest)
         service.client(request, None, missing_status=403)
         is_target = parse(LanguagesRequest, fields).type == "target"
         codes = service.models.targets if is_target else service.models.sources

@@ -8,6 +8,12 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+_WITHOUT_KEY = {
+    400: {400: "The request makes no sense, or the key is missing."},
+    401: {401: "The key is missing."},
+    403: {403: "The key is wrong, or missing."},
+}
+
 
 def body_of(kind: type[BaseModel], *, forms: bool) -> dict[str, Any]:
     """The request body of a path: JSON, and where `forms`, the two kinds of form as well."""
@@ -30,18 +36,17 @@ def query_of(kind: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-def errors_of(kind: type[BaseModel], *codes: int) -> dict[int | str, dict[str, Any]]:
-    """The answers with which a path refuses."""
+def errors_of(kind: type[BaseModel], *codes: int, missing_key: int) -> dict[int | str, dict[str, Any]]:
+    """The answers with which a path refuses; `missing_key` is the status where there is no key."""
     reasons = {
         400: "The request makes no sense.",
-        401: "The key is missing.",
-        403: "The key is wrong, or missing.",
+        403: "The key is wrong.",
         408: "The body did not arrive in time.",
         409: "A model cannot be loaded; the old one stays.",
         413: "A limit of the server, or of the key.",
         429: "The key's requests of this minute are used up; see Retry-After.",
-        503: "No room or no time; see Retry-After.",
-    }
+        503: "No room, no time or no model now; see Retry-After.",
+    } | _WITHOUT_KEY[missing_key]
     return {code: {"model": kind, "description": reasons[code]} for code in codes}
 
 

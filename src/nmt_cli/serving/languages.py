@@ -58,43 +58,38 @@ class Detected:
 
 @dataclass(frozen=True)
 class Detector:
-    """Finds out in which of some languages a text is."""
+    """Finds out in which of some languages, or of some of these, a text is."""
 
     codes: tuple[str, ...]
 
     def prepare(self) -> None:
         """Read what the first detection would have to wait for."""
         if len(self.codes) > 1:
-            assert self._identifier is None or self._identifier.labels is not None
+            assert self._identifier.labels is not None
 
-    def detect(self, text: str) -> Detected:
-        """The most likely of the languages; with one language it is that one, unseen.
+    def detect(self, text: str, *, among: Sequence[str]) -> Detected:
+        """The most likely of `among`, some of the languages; with one language it is that one, unseen.
 
         Refused where the identifier knows less than two of them.
         """
-        if len(self.codes) == 1:
-            return Detected(self.codes[0], 1.0, is_only=True)
-        if self._identifier is None:
-            hint = f"give the source language: one of {', '.join(self.codes)}"
+        if len(among) == 1:
+            return Detected(among[0], 1.0, is_only=True)
+        code_of = {_base(code): code for code in reversed(among)}
+        self._identifier.set_languages()
+        known = sorted(set(code_of) & set(map(str, self._identifier.labels)))
+        if len(known) < 2:
+            hint = f"give the source language: one of {', '.join(among)}"
             raise invalid("these languages cannot be told apart by their text", hint=hint, where="source")
+        self._identifier.set_languages(known)
         label, confidence = self._identifier.classify(text[:_FIRST_CHARACTERS])
-        return Detected(self._code_of[str(label)], float(confidence), is_only=False)
+        return Detected(code_of[str(label)], float(confidence), is_only=False)
 
     @cached_property
-    def _code_of(self) -> dict[str, str]:
-        return {_base(code): code for code in reversed(self.codes)}
-
-    @cached_property
-    def _identifier(self) -> LanguageIdentifier | None:
+    def _identifier(self) -> LanguageIdentifier:
         # Read when the models are loaded: importing it takes longer than the rest of the server.
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-        identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        known = sorted(set(self._code_of) & set(map(str, identifier.labels)))
-        if len(known) < 2:
-            return None
-        identifier.set_languages(known)
-        return identifier
+        return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def _base(code: str) -> str:

@@ -65,7 +65,7 @@ class ErrorAnswer(BaseModel):
     error: str
 
 
-_ERRORS = errors_of(ErrorAnswer, 400, 403, 408, 413, 429, 503)
+_ERRORS = errors_of(ErrorAnswer, 400, 403, 408, 413, 429, 503, missing_key=400)
 
 
 def routes(service: Service) -> APIRouter:
@@ -96,11 +96,11 @@ def _add_translate(router: APIRouter, service: Service) -> None:
         summary="Translate text",
     )
     async def translate(request: Request) -> JSONResponse:
-        fields = await read_fields(request, service.limits)
+        fields = await read_fields(request, service.limits, kind=TranslateRequest)
         client = service.client(request, _text(fields.get("api_key")), missing_status=400)
         asked = parse(TranslateRequest, fields)
         refuse_markup(asked.format)
-        if not asked.q:
+        if asked.q == []:
             raise invalid("Invalid request: missing q parameter", hint="q is the text to translate", where="q")
         if asked.alternatives > service.limits.alternatives:
             hint = f"ask for at most {service.limits.alternatives}"
@@ -130,14 +130,14 @@ def _add_detect(router: APIRouter, service: Service) -> None:
         summary="Detect the language of a text, among those of the models",
     )
     async def detect(request: Request) -> JSONResponse:
-        fields = await read_fields(request, service.limits)
+        fields = await read_fields(request, service.limits, kind=DetectRequest)
         client = service.client(request, _text(fields.get("api_key")), missing_status=400)
         asked = parse(DetectRequest, fields)
         if not asked.q:
             raise invalid("Invalid request: missing q parameter", hint="q is the text", where="q")
         service.translation.check([asked.q])
         client.spend(1)
-        return JSONResponse([_detected(service.models.detector.detect(asked.q))])
+        return JSONResponse([_detected(service.models.detect(asked.q))])
 
 
 def _settings(service: Service) -> dict[str, Any]:

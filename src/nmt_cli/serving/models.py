@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmt_cli.bundle.config import BundleConfig, load_config
+from nmt_cli.bundle.config import DAMAGED, BundleConfig, load_config
 from nmt_cli.bundle.directory import model_of_run
 from nmt_cli.bundle.kinds import kind_of, require_model
+from nmt_cli.bundle.manifest import verify
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.serving.batcher import Batcher
 from nmt_cli.serving.crew import Crew
@@ -18,10 +19,12 @@ from nmt_cli.serving.identity import digest_of
 from nmt_cli.serving.jobs import Engine
 from nmt_cli.serving.languages import Detected, Detector, match_code
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.refusals import invalid
+from nmt_cli.serving.refusals import Refused, invalid
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+_TOKENIZER = "source.spm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +173,36 @@ class Models:
         return all(model.crew.num_ready > 0 for model in self._by_pair.values())
 
     def route(self, source: str | None, target: str | None, *, text: str) -> Route:
-        """The model for a source (None or auto: detected in `text`) and a target (None: where there is one only)."""
-        detected = None
+        """The model for a source and a target.
+
+        Without a source (None or auto) it is detected in `text`, among those of the models to the target; without a
+        target (None) there must be one only.
+        """
         if source is None or source.strip().lower() in ("auto", ""):
-            detected = self.detector.detect(text)
+            detected = self.detect(text, target=target)
             code = detected.code
         else:
+            detected = None
             code = _matched(source, self.sources, what="source")
         targets = self.targets_of(code)
         if target is None and len(targets) == 1:
             return Route(self._by_pair[code, targets[0]], detected)
         if target is None:
-            raise invalid("the target language is missing", hint=f"give one of {', '.join(targets)}", where="target")
+            raise _without_target(targets, detected)
         _matched(target, self.targets, what="target")
         chosen = match_code(target, targets)
         if chosen is None:
-            pairs = ", ".join(model.name for model in self._by_pair.values())
-            raise invalid(f"{code} to {_short(target)} is not supported", hint=f"take one of {pairs}", where="target")
+            hint = f"give source and target of one of the models: {', '.join(model.name for model in self)}"
+            raise invalid(f"{code} to {_short(target)} is not supported", hint=hint, where="target")
         return Route(self._by_pair[code, chosen], detected)
+
+    def detect(self, text: str, *, target: str | None = None) -> Detected:
+        """The language of a text among the sources, or those of them that are translated into the target."""
+        if target is None:
+            return self.detector.detect(text, among=self.sources)
+        _matched(target, self.targets, what="target")
+        among = [source for source in self.sources if match_code(target, self.targets_of(source)) is not None]
+        return self.detector.detect(text, among=among)
 
     async def load(self) -> None:
         """Load all of them; NmtError where one cannot be."""
@@ -234,10 +249,22 @@ def _read(directory: Path) -> _Found:
     try:
         # The digest first: workers that agree with it afterwards have read the same model.
         digest = digest_of(directory)
-        return _Found(directory, digest, load_config(directory), Tokenizer.load(directory / "source.spm"))
+        config = load_config(directory)
+        # Here only what is read here: each worker checks all.
+        verify(directory, error=ModelError, hint=DAMAGED, hashed=[_TOKENIZER])
+        return _Found(directory, digest, config, Tokenizer.load(directory / _TOKENIZER))
     except OSError as problem:
         hint = "the user that runs nmt serve must have the right to read it"
         raise ModelError(f"the model cannot be read: {problem.strerror}", where=problem.filename, hint=hint) from None
+
+
+def _without_target(targets: Sequence[str], detected: Detected | None) -> Refused:
+    """Why there is no model, where none of several targets was asked for."""
+    message, hint = "the target language is missing", f"give target: one of {', '.join(targets)}"
+    if detected is not None and not detected.is_only:
+        message += f", and the text was detected as {detected.code}"
+        hint += "; or give source, if the text is in another language"
+    return invalid(message, hint=hint, where="target")
 
 
 def _matched(wanted: str, codes: Sequence[str], *, what: str) -> str:

@@ -92,7 +92,7 @@ class ErrorAnswer(BaseModel):
 
 _LINES = "application/x-ndjson"
 # What every path of this API that takes text may refuse with.
-ERRORS = errors_of(ErrorAnswer, 400, 401, 403, 408, 413, 429, 503)
+ERRORS = errors_of(ErrorAnswer, 400, 401, 403, 408, 413, 429, 503, missing_key=401)
 
 
 def routes(service: Service) -> APIRouter:
@@ -106,7 +106,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "/reload",
-        responses=errors_of(ErrorAnswer, 401, 403, 409, 429, 503),
+        responses=errors_of(ErrorAnswer, 401, 403, 409, 429, 503, missing_key=401),
         summary="Load all models again from where they lie; asks for an operator's key",
     )
     async def reload(request: Request) -> JSONResponse:
@@ -136,7 +136,7 @@ def _add_translate(router: APIRouter, service: Service) -> None:
         summary="Translate texts",
     )
     async def translate(request: Request) -> Response:
-        fields = await read_fields(request, service.limits)
+        fields = await read_fields(request, service.limits, kind=TranslateRequest)
         client = service.client(request, None, missing_status=401)
         asked = parse(TranslateRequest, fields)
         texts = [asked.text] if isinstance(asked.text, str) else asked.text

@@ -24,18 +24,24 @@ _MAX_FIELDS = 2000
 _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
 
 
-async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
-    """The fields of body and query string, the body's first; a form's field that comes twice is a list."""
+async def read_fields(request: Request, limits: Limits, *, kind: type[BaseModel]) -> dict[str, Any]:
+    """The fields of body and query string, the body's first; a form's field that comes twice is a list.
+
+    They are not yet looked at: `kind` is the record that they are asked for, which an error shows the beginning of.
+    """
     # Not request.url: it is made from the Host header, which may be anything.
     fields = _form_fields(request.scope["query_string"].decode("latin-1"))
     body = await _read_body(request, max_bytes=limits.body_bytes, timeout_seconds=limits.timeout_seconds)
     if not body:
         return fields
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind.endswith("json"):
-        return fields | _json_fields(body)
-    if kind == "multipart/form-data":
+    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content.endswith("json"):
+        return fields | _json_fields(body, example=f'{{"{next(iter(kind.model_fields))}": "..."}}')
+    if content == "multipart/form-data":
         return fields | await _multipart_fields(body, request.headers)
+    if body.lstrip().startswith(b"{"):
+        hint = "send it with -H 'Content-Type: application/json'"
+        raise invalid("the body looks like JSON, and is sent as a form", hint=hint)
     try:
         return fields | _form_fields(body.decode("utf-8"))
     except UnicodeDecodeError:
@@ -49,7 +55,6 @@ def parse(kind: type[M], fields: Mapping[str, Any]) -> M:
     except ValidationError as problem:
         error = problem.errors(include_url=False, include_context=False, include_input=False)[0]
         name = str(error["loc"][0]) if error["loc"] else "request"
-        where = ".".join(map(str, error["loc"]))
         names = ", ".join(kind.model_fields)
         if error["type"] == "missing":
             hint = f"give {name}; the page at /docs has the parameters of each call"
@@ -57,7 +62,7 @@ def parse(kind: type[M], fields: Mapping[str, Any]) -> M:
         if error["type"] == "extra_forbidden":
             raise invalid(f"Invalid request: there is no {name[:40]}", hint=f"take {names}", where=name[:40]) from None
         message = str(error["msg"])
-        raise invalid(f"Invalid request: {name}: {message}", hint="see /docs", where=where[:80]) from None
+        raise invalid(f"Invalid request: {name}: {message}", hint="see /docs", where=name) from None
 
 
 @asynccontextmanager
@@ -102,7 +107,7 @@ def _refuse_length(max_bytes: int) -> NoReturn:
     raise too_large(f"the body has more than {max_bytes:,} bytes", hint="send the text in several requests")
 
 
-def _json_fields(body: bytes) -> dict[str, Any]:
+def _json_fields(body: bytes, *, example: str) -> dict[str, Any]:
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except UnicodeDecodeError:
@@ -112,7 +117,7 @@ def _json_fields(body: bytes) -> dict[str, Any]:
     except RecursionError:
         raise invalid("the JSON is nested too deeply", hint="send an object of texts and numbers") from None
     if not isinstance(value, dict):
-        raise invalid("the JSON is no object", hint='send an object, as in {"q": "..."}')
+        raise invalid("the JSON is no object", hint=f"send an object, as in {example}")
     return value
 
 

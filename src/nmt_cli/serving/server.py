@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import resource
 import signal
@@ -26,6 +27,8 @@ from nmt_cli.serving.service import Service
 from nmt_cli.serving.translation import Translation
 
 logger = logging.getLogger(__name__)
+# Of its own, so that it may speak where `--quiet` lets the others only warn.
+_address_logger = logger.getChild("address")
 
 _PATIENCE_SECONDS = 15.0
 _CONNECTIONS_PER_REQUEST = 4
@@ -58,6 +61,8 @@ def run(settings: Settings) -> None:
 
     NmtError where the address cannot be taken or a model cannot be loaded.
     """
+    if settings.port == 0:
+        _address_logger.setLevel(logging.INFO)  # nobody could know which port it is
     _allow_files(_CONNECTIONS_PER_REQUEST * settings.limits.requests + _OTHER_FILES)
     listener = _bind(settings.host, settings.port)
     with listener:
@@ -96,7 +101,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         loop.add_signal_handler(signal.SIGHUP, swaps.begin)
         listener.listen(_BACKLOG)
         host, port = listener.getsockname()[:2]
-        logger.info("ready: http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        _address_logger.info("ready: http://%s:%d", f"[{host}]" if ":" in host else host, port)
         await server.serve(sockets=[listener])
         logger.info("all requests are answered")
     except asyncio.CancelledError:
@@ -143,13 +148,23 @@ def _allow_files(wanted: int) -> None:
 def _bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError) as problem:
+        raise _wrong_host(host, port, getattr(problem, "strerror", "it is no name")) from None
+    try:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as problem:
+        if problem.errno == errno.EADDRNOTAVAIL:
+            raise _wrong_host(host, port, problem.strerror) from None
         raise UsageError(
             f"cannot listen at {host}:{port}: {problem.strerror}",
             where="--port",
             hint="give another --port, or end what listens there; --host 0.0.0.0 is every address of this machine",
         ) from None
     return listener
+
+
+def _wrong_host(host: str, port: int, reason: object) -> UsageError:
+    hint = "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
+    return UsageError(f"cannot listen at {host}:{port}: {reason}", where="--host", hint=hint)

@@ -42,7 +42,10 @@ class Service:
             return self.keys.anonymous
         key = key or _key_in_headers(request)
         if not key:
-            hint = "give your API key"
+            hint = (
+                "send one as Authorization: Bearer KEY, X-API-Key: KEY, Authorization: DeepL-Auth-Key KEY,"
+                " or LibreTranslate's api_key"
+            )
             raise Refused("this server needs an API key", hint=hint, status=missing_status, code="missing_key")
         client = self.keys.find(key)
         if client is None:

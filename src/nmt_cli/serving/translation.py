@@ -177,6 +177,8 @@ class Translation:
 
     def _submit(self, sentences: Sequence[Sentence], model: ServedModel) -> None:
         """Queue the sentences; Refused where they could not be done in time, which is better told now than then."""
+        if sentences and (refusal := model.crew.refusal) is not None:
+            raise refusal
         behind, allowed = model.wait_seconds, self.limits.timeout_seconds
         if behind > allowed:
             message = f"the server is {behind:.0f} s behind, and a request may take {allowed:g} s"

@@ -73,7 +73,7 @@ def routes(service: Service) -> APIRouter:
         summary="Words that may come next in a translation that has begun",
     )
     async def words(request: Request) -> JSONResponse:
-        fields = await read_fields(request, service.limits)
+        fields = await read_fields(request, service.limits, kind=WordsRequest)
         client = service.client(request, None, missing_status=401)
         asked = parse(WordsRequest, fields)
         client.spend(1)
@@ -91,7 +91,7 @@ def routes(service: Service) -> APIRouter:
         summary="What the words of a translation looked at",
     )
     async def attention(request: Request) -> JSONResponse:
-        fields = await read_fields(request, service.limits)
+        fields = await read_fields(request, service.limits, kind=AttentionRequest)
         client = service.client(request, None, missing_status=401)
         asked = parse(AttentionRequest, fields)
         client.spend(1)
