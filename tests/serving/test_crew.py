@@ -211,20 +211,23 @@ def test_a_run_whose_averaged_model_is_gone_is_served_by_its_other_one(
     asyncio.run(serve())
 
 
+class SecondFails(Worker):
+    """The second that is started cannot be, for a reason that nobody foresaw."""
+
+    @classmethod
+    async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
+        worker = await super().start(model, engine)
+        if cls.num_started == 2:
+            raise KeyError("digest")
+        return worker
+
+
 def test_a_mistake_while_a_worker_is_replaced_is_told_and_tried_again(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Odd(Worker):
-        @classmethod
-        async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
-            worker = await super().start(model, engine)
-            if cls.num_started == 2:
-                raise KeyError("digest")
-            return worker
-
-    monkeypatch.setattr(crew, "WorkerProcess", Odd)
+    monkeypatch.setattr(crew, "WorkerProcess", SecondFails)
     monkeypatch.setattr(Worker, "num_started", 0)
-    monkeypatch.setattr(Odd, "sayings", [lost, well], raising=False)
+    monkeypatch.setattr(SecondFails, "sayings", [lost, well], raising=False)
     monkeypatch.setattr(crew, "_FIRST_PAUSE_SECONDS", 0.01)
 
     async def run() -> None:
@@ -385,14 +388,7 @@ def test_no_worker_is_left_where_another_could_not_start(
 ) -> None:
     closed = []
 
-    class Half(Worker):
-        @classmethod
-        async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
-            worker = await super().start(model, engine)
-            if cls.num_started == 2:
-                raise KeyError("digest")
-            return worker
-
+    class Half(SecondFails):
         async def close(self) -> None:
             closed.append(self)
 
