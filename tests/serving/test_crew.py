@@ -226,7 +226,7 @@ def test_a_mistake_while_a_worker_is_replaced_is_told_and_tried_again(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(crew, "WorkerProcess", SecondFails)
-    monkeypatch.setattr(Worker, "num_started", 0)
+    monkeypatch.setattr(SecondFails, "num_started", 0)
     monkeypatch.setattr(SecondFails, "sayings", [lost, well], raising=False)
     monkeypatch.setattr(crew, "_FIRST_PAUSE_SECONDS", 0.01)
 
@@ -393,7 +393,7 @@ def test_no_worker_is_left_where_another_could_not_start(
             closed.append(self)
 
     monkeypatch.setattr(crew, "WorkerProcess", Half)
-    monkeypatch.setattr(Worker, "num_started", 0)
+    monkeypatch.setattr(SecondFails, "num_started", 0)
 
     async def run() -> None:
         model = ServedModel(models["en-de"], replace(OPERATION, workers=2), Metrics())
