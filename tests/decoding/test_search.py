@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmt_cli.decoding.batches import search_batches
 from nmt_cli.decoding.hypotheses import Hypothesis
-from nmt_cli.decoding.penalties import length_penalty, output_limit
+from nmt_cli.decoding.penalties import Penalties, length_penalty, output_limit
 from nmt_cli.decoding.search import Source
 from nmt_cli.decoding.search import search as search_sources
 from nmt_cli.model.cache import DecoderCache
@@ -302,6 +302,13 @@ def test_penalty_counts_eos_and_is_one_at_length_one() -> None:
     assert length_penalty(7, config=decoding(length_penalty=1.0)) == 2
     assert length_penalty(7, config=decoding(length_penalty=2.0, length_penalty_form="length")) == 49
     assert length_penalty(7, config=decoding(length_penalty=2.0, length_penalty_form="none")) == 1
+
+
+def test_penalties_are_looked_up_and_that_of_longer_ones_is_the_last() -> None:
+    config = decoding(length_penalty=0.6)
+    table = Penalties(3, config=config, device=CPU)
+    expected = [length_penalty(length, config=config) for length in (1, 3, 3, 2)]
+    assert table.at(torch.tensor([1, 3, 9, 2])).flatten().tolist() == pytest.approx(expected, rel=1e-7)
 
 
 def test_output_limit_counts_source_pieces_without_eos() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ import torch
 
 import nmt_cli
 from nmt_cli.bundle import directory
-from nmt_cli.decoding import batches
+from nmt_cli.decoding import batches, search
 from nmt_cli.decoding.batches import plan_batches, plan_shared, search_batches
 from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.options import with_options
 from nmt_cli.decoding.parts import LineParts
-from nmt_cli.decoding.search import Source
+from nmt_cli.decoding.search import Search, Source
 from nmt_cli.decoding.translator import Translation, Translator, _Line
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model.transformer import Transformer
@@ -277,17 +277,19 @@ def test_batches_shrink_where_memory_does_not_suffice(
 ) -> None:
     tried: list[int] = []
 
-    def search(models: Sequence[Transformer], sources: Sequence[Source], **options: Any) -> list[list[Hypothesis]]:
+    def begin(models: Sequence[Transformer], sources: Mapping[int, Source], **options: Any) -> Search:
         tried.append(len(sources))
         if len(sources) > 3:
             raise problem
-        return [[Hypothesis(list(source.row), -1.0, -1.0)] for source in sources]
+        return search.begin(models, sources, **options)
 
-    monkeypatch.setattr(batches, "search", search)
+    monkeypatch.setattr(batches, "begin", begin)
     config = DecodingConfig(beam=2, batch_tokens=40)
     rows = [[4 + number] for number in range(20)]
-    found = search_batches(random_model(0, vocab=9), rows, config=config, nbest=1, device=CPU)
-    assert [best.ids for (best,) in found] == rows
+    model = random_model(0, vocab=30, sharpness=2.0)
+    found = search_batches(model, rows, config=config, nbest=1, device=CPU)
+    alone = [search.search([model], [Source(row)], config=config, nbest=1, device=CPU) for row in rows]
+    assert [best.ids for (best,) in found] == [best.ids for ((best,),) in alone]
     # Ten sentences are tried once, five once; after that no batch is so large.
     assert sorted(tried, reverse=True)[:3] == [10, 5, 2]
     assert [record.getMessage() for record in caplog.records] == [
@@ -297,10 +299,10 @@ def test_batches_shrink_where_memory_does_not_suffice(
 
 
 def test_memory_for_not_even_one_sentence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def search(*arguments: object, **options: object) -> None:
+    def begin(*arguments: object, **options: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
-    monkeypatch.setattr(batches, "search", search)
+    monkeypatch.setattr(batches, "begin", begin)
     config = DecodingConfig(beam=3, batch_tokens=400)
     with pytest.raises(DeviceError, match="the memory of cpu does not hold a sentence of 1 pieces with 3") as error:
         search_batches(random_model(0, vocab=9), [[4], [5]], config=config, nbest=1, device=CPU)
@@ -309,10 +311,10 @@ def test_memory_for_not_even_one_sentence_is_an_error(monkeypatch: pytest.Monkey
 
 
 def test_other_errors_of_a_search_are_not_taken_for_full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def search(*arguments: object, **options: object) -> None:
+    def begin(*arguments: object, **options: object) -> None:
         raise RuntimeError("shapes do not fit")
 
-    monkeypatch.setattr(batches, "search", search)
+    monkeypatch.setattr(batches, "begin", begin)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         search_batches(random_model(0, vocab=9), [[4], [5]], config=DecodingConfig(), nbest=1, device=CPU)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from heapq import heapreplace
 from typing import TypeVar
 
@@ -13,7 +14,8 @@ import torch
 
 from nmt_cli.decoding.fixed_beam import FixedBeam
 from nmt_cli.decoding.hypotheses import Hypothesis
-from nmt_cli.decoding.search import Source, search
+from nmt_cli.decoding.search import Source, begin
+from nmt_cli.decoding.tails import Tails
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -57,42 +59,81 @@ class Batches:
 
     def search(self, sources: Sequence[Source], *, config: DecodingConfig, nbest: int) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, in input order; of one without pieces the empty one."""
-
-        def search_one(batch: list[int]) -> list[list[Hypothesis]]:
-            chosen = [sources[index] for index in batch]
-            if self._fixed is not None and self._fixed.takes(chosen, config=config):
-                return self._fixed.search(chosen, config=config, nbest=nbest)
-            return search(self._models, chosen, config=config, nbest=nbest, device=self._device)
-
         lengths = [len(source.row) + len(source.prefix) if source.row else 0 for source in sources]
-        return self.map(search_one, lengths, config=config, otherwise=[_NOTHING])
+        most_tokens = config.batch_tokens // config.num_candidates
+
+        def search_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
+            tails = Tails(max_tokens=most_tokens)
+
+            def search_batch(batch: list[int]) -> dict[int, list[Hypothesis]]:
+                chosen = {number: sources[number] for number in batch}
+                if self._fixed is not None and self._fixed.takes(list(chosen.values()), config=config):
+                    found = self._fixed.search(list(chosen.values()), config=config, nbest=nbest)
+                    return dict(zip(batch, found, strict=True))
+                one = begin(self._models, chosen, config=config, nbest=nbest, device=self._device)
+                return tails.run(one, longest=max(lengths[number] for number in batch) + 1)
+
+            def finish(batch: list[int]) -> dict[int, list[Hypothesis]]:
+                return tails.finish() if tails.numbers else search_batch(batch)
+
+            with torch.inference_mode():
+                for batch in planned:
+                    yield from self._results(search_batch, batch, lengths, config=config, drop=tails.drop)
+                while tails.numbers:
+                    yield from self._results(finish, tails.numbers, lengths, config=config, drop=tails.drop)
+
+        found = self._share(search_some, lengths, config=config, otherwise=[_NOTHING])
+        return [ranked[:nbest] for ranked in found]
 
     def map(
         self, work: Callable[[list[int]], list[T]], lengths: Sequence[int], *, config: DecodingConfig, otherwise: T
     ) -> list[T]:
         """What `work` makes of each index, in batches of similar length; `otherwise` where the length is 0."""
+
+        def work_on(batch: list[int]) -> dict[int, T]:
+            return dict(zip(batch, work(batch), strict=True))
+
+        def work_on_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
+            for batch in planned:
+                yield from self._results(work_on, batch, lengths, config=config, drop=list)
+
+        return self._share(work_on_some, lengths, config=config, otherwise=otherwise)
+
+    def _share(
+        self,
+        work: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]],
+        lengths: Sequence[int],
+        *,
+        config: DecodingConfig,
+        otherwise: T,
+    ) -> list[T]:
+        """What `work` makes of each index, by as many threads as there are, each of which takes batch after batch."""
         found = [otherwise for _ in lengths]
-
-        def work_on(planned: list[int]) -> None:
-            for index, result in self._results(work, planned, lengths, config=config):
-                found[index] = result
-
         threads = torch.get_num_threads() if self._device.type == "cpu" else 1
         planned = plan_shared(lengths, max_tokens=config.batch_tokens // config.num_candidates, threads=threads)
-        threads = min(threads, len(planned))
-        with _threads(threads) as in_threads:
-            in_threads(work_on, planned)
+        waiting = deque(planned)
+
+        def work_on(_: int) -> None:
+            for index, result in work(_until_empty(waiting)):
+                found[index] = result
+
+        with _threads(min(threads, len(planned))) as in_threads:
+            in_threads(work_on)
         return found
 
     def _results(
         self,
-        work: Callable[[list[int]], list[T]],
+        work: Callable[[list[int]], Mapping[int, T]],
         planned: list[int],
         lengths: Sequence[int],
         *,
         config: DecodingConfig,
+        drop: Callable[[], list[int]],
     ) -> Iterator[tuple[int, T]]:
-        """The results of a batch, of which each half comes by itself where memory does not hold the whole."""
+        """The results of a batch, of which each half comes by itself where memory does not hold the whole.
+
+        So do those of the indices that `drop` gives up then.
+        """
         waiting = [planned]
         while waiting:
             batch = waiting.pop()
@@ -104,13 +145,14 @@ class Batches:
                 if not _is_out_of_memory(problem):
                     raise
                 is_full = True
-            if is_full:  # out of the handler: until its end the exception holds the tensors of the search
-                self._shrink(batch, lengths, config=config)
-            if results is None:
+            if results is None:  # out of the handler: until its end the exception holds the tensors of the search
+                batch = list(dict.fromkeys([*batch, *drop()]))
+                if is_full:
+                    self._shrink(batch, lengths, config=config)
                 middle = (len(batch) + 1) // 2
                 waiting += [batch[middle:], batch[:middle]]
                 continue
-            yield from zip(batch, results, strict=True)
+            yield from results.items()
 
     def _fits(self, batch: list[int], lengths: Sequence[int]) -> bool:
         return len(batch) == 1 or self._most_tokens is None or _tokens(batch, lengths) <= self._most_tokens
@@ -185,18 +227,18 @@ def last_end(costs: Iterable[int], *, workers: int) -> int:
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[Callable[[Callable[[list[int]], None], list[list[int]]], None]]:
-    """A map over batches with `number` of them at a time, each in a thread whose operations take their share of CPUs.
+def _threads(number: int) -> Iterator[Callable[[Callable[[int], None]], None]]:
+    """Has work done by `number` threads, whose operations take their share of the CPUs.
 
     Whole batches side by side keep CPUs busier than the threads of each operation, which wait for each other.
     """
     if number <= 1:
-        yield lambda work, batches: _exhaust(map(work, batches))
+        yield lambda work: work(0)
         return
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(number, initializer=torch.set_num_threads, initargs=(before // number,))
     try:
-        yield lambda work, batches: _exhaust(pool.map(work, batches))
+        yield lambda work: _exhaust(pool.map(work, range(number)))
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(before)
@@ -210,6 +252,13 @@ def _is_out_of_memory(problem: Exception) -> bool:
     """Whether a GPU's memory, or the machine's, did not suffice."""
     is_full_cpu = "can't allocate memory" in str(problem) or "not enough memory" in str(problem)
     return isinstance(problem, torch.OutOfMemoryError | MemoryError) or is_full_cpu
+
+
+def _until_empty(waiting: deque[list[int]]) -> Iterator[list[int]]:
+    """What waits, as long as there is something: several threads may take from it."""
+    with suppress(IndexError):
+        while True:
+            yield waiting.popleft()
 
 
 def _exhaust(results: Iterator[None]) -> None:

@@ -5,22 +5,30 @@ Shapes: B sentences still open, W hypotheses a sentence, R = B * W rows, V vocab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.hypotheses import Endings, Hypothesis, Tree
+from nmt_cli.decoding.hypotheses import Endings, Hypothesis, Tree, moved
 from nmt_cli.decoding.largest import most_probable
 from nmt_cli.decoding.leaving import who_leaves
-from nmt_cli.decoding.penalties import length_penalty
+from nmt_cli.decoding.penalties import Penalties
 from nmt_cli.decoding.scorer import Scorer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
-# From log-probabilities [R, V] and the numbers of the sentences still open [B], the next pieces [R].
-Choice = Callable[[Tensor, Tensor], Tensor]
+
+class Choice(Protocol):
+    """Which piece comes next."""
+
+    def __call__(self, log_probs: Tensor, sentences: Tensor) -> Tensor:
+        """From log_probs [R, V] and the numbers of the sentences still open [B], the next pieces [R]."""
+
+    def join(self, other: Self) -> None:
+        """Choose for the sentences of another, too."""
 
 
 class Chains:
@@ -34,54 +42,95 @@ class Chains:
         scorer: Scorer,
         *,
         choose: Choice,
-        width: int,
-        limits: Sequence[int],
+        limits: Mapping[int, int],
         config: DecodingConfig,
         device: torch.device,
     ) -> None:
-        self._scorer, self._choose, self._width, self._config = scorer, choose, width, config
+        """`limits` are the most pieces of each sentence, by its number."""
+        self._scorer, self._choose, self._width = scorer, choose, config.num_candidates
         self._tree = Tree()
-        self._num_sentences = len(limits)
-        self._sentences = torch.arange(len(limits), device=device)
-        self._limits = torch.tensor(limits, device=device)
-        self._ids = torch.full((len(limits), width), BOS, device=device)
+        self._sentences = torch.tensor(list(limits), device=device)
+        self._limits = torch.tensor(list(limits.values()), device=device)
+        self._penalties = Penalties(max(limits.values()), config=config, device=device)
+        self._is_begun = False
+        self._ids = torch.full((len(limits), self._width), BOS, device=device)
         self._nodes = torch.full_like(self._ids, -1)
-        self._log_probs = torch.zeros(len(limits), width, device=device)
+        self._log_probs = torch.zeros(len(limits), self._width, device=device)
         self._is_open = torch.ones_like(self._ids, dtype=torch.bool)
-        self._ended = Endings.none(len(limits), width, device=device)
+        self._ended = Endings.none(len(limits), self._width, device=device)
 
-    def search(self) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence, best first by score."""
-        while True:
-            self._step()
-            kept = self._leave()
-            if kept is not None and len(kept) == 0:
-                return self._tree.read(self._num_sentences)
-            if kept is not None or self._scorer.step == 1:
-                self._scorer.select(rows=self._rows(kept), sentences=kept)
+    @property
+    def num_open(self) -> int:
+        """Sentences that are still searched."""
+        return len(self._sentences)
 
-    def _rows(self, kept: Tensor | None) -> Tensor:
-        """Which rows of the scorer's go on: after the first step each is `width` rows."""
-        before = 1 if self._scorer.step == 1 else self._width
-        sentences = torch.arange(len(self._sentences), device=self._ids.device) if kept is None else kept
+    @property
+    def open_sentences(self) -> list[int]:
+        """Their numbers."""
+        numbers: list[int] = self._sentences.tolist()
+        return numbers
+
+    @property
+    def is_joinable(self) -> bool:
+        """Whether each sentence has all its hypotheses: after one step."""
+        return self._is_begun
+
+    def run(self, *, down_to: int) -> None:
+        """Go on until no more than `down_to` sentences are open."""
+        while self.num_open > down_to:
+            self.advance()
+
+    def advance(self) -> None:
+        """One more piece for each hypothesis; sentences that are done leave, if enough are."""
+        is_first, self._is_begun = not self._is_begun, True
+        self._step(is_first=is_first)
+        kept = self._leave()
+        if self.num_open and (is_first or kept is not None):
+            self._scorer.select(rows=self._rows(kept, before=1 if is_first else self._width), sentences=kept)
+
+    def join(self, others: Sequence[Chains]) -> None:
+        """Take the sentences of others with the same settings in; all are joinable, and the others are used up."""
+        searches = [self, *others]
+        for other in others:
+            offset = self._tree.join(other._tree)
+            other._nodes, other._ended = moved(other._nodes, offset), other._ended.moved(offset)
+            self._choose.join(other._choose)
+        self._scorer.join([other._scorer for other in others])
+        self._sentences = torch.cat([one._sentences for one in searches])
+        self._limits = torch.cat([one._limits for one in searches])
+        self._ids = torch.cat([one._ids for one in searches])
+        self._nodes = torch.cat([one._nodes for one in searches])
+        self._log_probs = torch.cat([one._log_probs for one in searches])
+        self._is_open = torch.cat([one._is_open for one in searches])
+        self._ended = Endings.joined([one._ended for one in searches])
+        self._penalties = max((one._penalties for one in searches), key=lambda one: one.longest)
+
+    def read(self) -> dict[int, list[Hypothesis]]:
+        """The hypotheses, best first, of each sentence that was done since they were last read, by its number."""
+        return self._tree.read()
+
+    def _rows(self, kept: Tensor | None, *, before: int) -> Tensor:
+        """Which of the scorer's rows go on, where it had `before` a sentence: each sentence is `width` from now on."""
+        sentences = torch.arange(self.num_open, device=self._ids.device) if kept is None else kept
         within = torch.arange(self._width, device=sentences.device) % before
         return (sentences[:, None] * before + within).flatten()
 
-    def _step(self) -> None:
+    def _step(self, *, is_first: bool) -> None:
         """One more piece for each hypothesis; those that have ended go along, and change no more."""
-        given = self._ids[:, :1] if self._scorer.step == 0 else self._ids
+        given = self._ids[:, :1] if is_first else self._ids
         log_probs = self._scorer.log_probs(given.flatten())
-        if self._scorer.step == 1 and self._width > 1:
+        if is_first and self._width > 1:
             log_probs = log_probs.repeat_interleave(self._width, dim=0)
         chosen = self._choose(log_probs, self._sentences)
         gained = log_probs.gather(1, chosen[:, None]).view_as(self._log_probs)
         self._ids = chosen.view_as(self._ids)
         self._log_probs = self._log_probs + gained
         self._nodes = self._tree.grow(self._ids, self._nodes, self._log_probs)
-        ends = self._is_open & ((self._ids == EOS) | (self._limits <= self._scorer.step)[:, None])
+        places = self._scorer.places
+        ends = self._is_open & ((self._ids == EOS) | (self._limits <= places)[:, None])
         self._ended = Endings(
             self._log_probs.where(ends, self._ended.log_probs),
-            (self._log_probs / length_penalty(self._scorer.step, config=self._config)).where(ends, self._ended.scores),
+            (self._log_probs / self._penalties.at(places)).where(ends, self._ended.scores),
             self._nodes.where(ends, self._ended.nodes),
         )
         self._is_open = self._is_open & ~ends
@@ -100,19 +149,31 @@ class Chains:
         return kept
 
 
-def greedy(log_probs: Tensor, sentences: Tensor) -> Tensor:
+class Greedy:
     """The most probable piece of each row, whosever it is."""
-    return most_probable(log_probs)
+
+    def __call__(self, log_probs: Tensor, sentences: Tensor) -> Tensor:
+        """One piece [R] a row of log_probs [R, V]."""
+        return most_probable(log_probs)
+
+    def join(self, other: Greedy) -> None:
+        """Nothing of it belongs to a sentence."""
 
 
 class Draws:
     """Pieces drawn from the model, by random numbers that belong to a sentence, so that no neighbour changes them."""
 
-    def __init__(self, keys: Sequence[str], *, config: DecodingConfig) -> None:
+    def __init__(self, keys: Mapping[int, str], *, config: DecodingConfig) -> None:
+        """`keys` are the names of the sentences, by their numbers."""
         self._config = config
-        self._generators = [
-            [Random(f"{config.seed} {key} {number}") for number in range(config.samples)] for key in keys
-        ]
+        self._generators = {
+            sentence: [Random(f"{config.seed} {key} {number}") for number in range(config.samples)]
+            for sentence, key in keys.items()
+        }
+
+    def join(self, other: Draws) -> None:
+        """Draw for the sentences of another, too."""
+        self._generators |= other._generators
 
     def __call__(self, log_probs: Tensor, sentences: Tensor) -> Tensor:
         """One piece [R] a row of log_probs [R, V]; `sentences` [B] says whose they are."""

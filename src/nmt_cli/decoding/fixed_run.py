@@ -114,7 +114,8 @@ class FixedRun:
     def end(self, state: State) -> list[list[Hypothesis]]:
         """The best hypotheses of each sentence."""
         self._note(state, list(range(len(self._sentences))))
-        return self._tree.read(len(self._limits))
+        found = self._tree.read()
+        return [found[sentence] for sentence in range(len(self._limits))]
 
     def _note(self, state: State, places: list[int]) -> None:
         """Put into the tree what was found in this state, and how the sentences at `places` ended."""

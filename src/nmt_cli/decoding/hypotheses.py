@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,6 +59,15 @@ class Endings:
         """Those of some sentences [B']."""
         return Endings(self.log_probs[sentences], self.scores[sentences], self.nodes[sentences])
 
+    def moved(self, offset: int) -> Endings:
+        """The same with the nodes' numbers raised by `offset`."""
+        return Endings(self.log_probs, self.scores, moved(self.nodes, offset))
+
+    @staticmethod
+    def joined(parts: Sequence[Endings]) -> Endings:
+        """Those of the sentences of all, one after the other."""
+        return Endings(*map(torch.cat, zip(*((one.log_probs, one.scores, one.nodes) for one in parts), strict=True)))
+
 
 class Tree:
     """The prefixes of a search: a node is a piece, ln P of the prefix, and the node before; -1 precedes the first.
@@ -86,12 +95,22 @@ class Tree:
         """Note how the sentences [B'] ended, [B', C]."""
         self._ended.append((sentences, endings))
 
-    def read(self, num_sentences: int) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence as they were noted."""
-        found: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
+    def join(self, other: Tree) -> int:
+        """Take all of another tree in; returns what its nodes' numbers are raised by."""
+        offset, self._size = self._size, self._size + other._size
+        self._steps += [(pieces, moved(parents, offset), totals) for pieces, parents, totals in other._steps]
+        self._ended += [(sentences, endings.moved(offset)) for sentences, endings in other._ended]
+        return offset
+
+    def read(self) -> dict[int, list[Hypothesis]]:
+        """The hypotheses of each sentence that was noted since they were last read, as they were noted."""
+        found: dict[int, list[Hypothesis]] = {}
+        if not self._ended:
+            return found
+        ended, self._ended = self._ended, []
         sentences, nodes, log_probs, scores = (
             torch.cat(column).cpu()
-            for column in zip(*((at, one.nodes, one.log_probs, one.scores) for at, one in self._ended), strict=True)
+            for column in zip(*((at, one.nodes, one.log_probs, one.scores) for at, one in ended), strict=True)
         )
         hypotheses = self._hypotheses(nodes.flatten().numpy(), log_probs.flatten().tolist(), scores.flatten().tolist())
         for sentence in sentences.tolist():
@@ -115,3 +134,8 @@ class Tree:
             # The last piece is EOS unless the hypothesis was cut there.
             ids = row[first:-1] if row[-1:] == [EOS] else row[first:]
             yield Hypothesis(ids, log_prob, score, terms[first:])
+
+
+def moved(nodes: Tensor, offset: int) -> Tensor:
+    """The nodes' numbers raised by `offset`, -1 for none as it is."""
+    return nodes + offset * (nodes >= 0)

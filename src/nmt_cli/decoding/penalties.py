@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
+import torch
+from torch import Tensor
+
 from nmt_cli.recipe.schema import DecodingConfig
 
 
@@ -22,6 +25,19 @@ def length_penalty(length: int, *, config: DecodingConfig) -> float:
             return 1.0
         case other:
             assert_never(other)
+
+
+class Penalties:
+    """`length_penalty` of each length up to `longest`, looked up on a device; that of longer ones is its."""
+
+    def __init__(self, longest: int, *, config: DecodingConfig, device: torch.device) -> None:
+        self.longest = longest
+        each = [length_penalty(length, config=config) for length in range(1, longest + 1)]
+        self._table = torch.tensor([[1.0], *([one] for one in each)], device=device)
+
+    def at(self, lengths: Tensor) -> Tensor:
+        """Those of the lengths [B], [B, 1]."""
+        return self._table.index_select(0, lengths.clamp(max=self.longest))
 
 
 def output_limit(source_pieces: int, *, config: DecodingConfig, max_positions: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
@@ -43,27 +44,28 @@ class Scorer:
         self._models = models
         self._caches = [model.start(model.encode(source), source) for model in models]
         self._min_tokens = min_tokens
-        longest = max(map(len, prefixes), default=0)
-        # -1 where a sentence is free.
+        self._fewest = 0  # pieces, of any sentence, or fewer
+        # -1 where a sentence is free, as all are in the last column.
+        width = 1 + max(map(len, prefixes), default=0)
         self._forced = torch.tensor(
-            [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes], dtype=torch.long, device=device
+            [[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes], dtype=torch.long, device=device
         )
 
     @property
-    def step(self) -> int:
-        """Pieces that each open hypothesis has after the last call of `log_probs`."""
-        return self._caches[0].step
+    def places(self) -> Tensor:
+        """Pieces [B] that each sentence's hypotheses have with those that the last call of `log_probs` is about."""
+        return self._caches[0].places
 
     def log_probs(self, ids: Tensor) -> Tensor:
         """Natural log-probabilities [R, V] after one more piece ids [R] a row, -inf for what may not follow."""
-        place = self.step
         each = [
             _log_probs(model, model.step(ids, cache)) for model, cache in zip(self._models, self._caches, strict=True)
         ]
         together = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
-        if place < self._forced.size(1):
-            return self._restricted(together, self._forced[:, place], place=place)
-        return self._allowed(together, place=place)
+        self._fewest += 1
+        if self._fewest < self._forced.size(1):
+            return self._restricted(together)
+        return self._allowed(together)
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Go on from `rows` [R'] of the present rows, and with `sentences` [B'] only, where some have left."""
@@ -72,17 +74,30 @@ class Scorer:
         if sentences is not None:
             self._forced = self._forced[sentences]
 
-    def _allowed(self, log_probs: Tensor, *, place: int) -> Tensor:
-        is_too_short = place < self._min_tokens
-        log_probs[:, : EOS + 1 if is_too_short else EOS] = -torch.inf
+    def join(self, others: Sequence[Scorer]) -> None:
+        """Take the sentences of others in, after one's own: same models, `min_tokens` and hypotheses a sentence."""
+        for cache, *more in zip(self._caches, *(other._caches for other in others), strict=True):
+            cache.join(more)
+        scorers = [self, *others]
+        width = max(scorer._forced.size(1) for scorer in scorers)
+        filled = [F.pad(scorer._forced, [0, width - scorer._forced.size(1)], value=-1) for scorer in scorers]
+        self._forced = torch.cat(filled)
+        self._fewest = min(scorer._fewest for scorer in scorers)
+
+    def _allowed(self, log_probs: Tensor) -> Tensor:
+        log_probs[:, :EOS] = -torch.inf
+        if self._fewest <= self._min_tokens:
+            is_too_short = (self.places <= self._min_tokens).repeat_interleave(len(log_probs) // len(self.places))
+            log_probs[:, EOS].masked_fill_(is_too_short, -torch.inf)
         return log_probs
 
-    def _restricted(self, log_probs: Tensor, forced: Tensor, *, place: int) -> Tensor:
-        """Nothing but the forced piece, [B], where there is one."""
-        forced = forced.repeat_interleave(len(log_probs) // len(forced))[:, None]
+    def _restricted(self, log_probs: Tensor) -> Tensor:
+        """Nothing but the forced piece of a sentence, where there is one."""
+        column = (self.places - 1).clamp(max=self._forced.size(1) - 1)
+        forced = self._forced.gather(1, column[:, None]).repeat_interleave(len(log_probs) // len(self._forced), dim=0)
         kept = log_probs.gather(1, forced.clamp(min=0))
         is_forced = forced >= 0
-        log_probs = self._allowed(log_probs, place=place).masked_fill_(is_forced, -torch.inf)
+        log_probs = self._allowed(log_probs).masked_fill_(is_forced, -torch.inf)
         return log_probs.scatter_(1, forced.clamp(min=0), kept.where(is_forced, log_probs[:, :1]))
 
 

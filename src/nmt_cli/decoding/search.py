@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, Self
 
 import torch
 
 from nmt_cli.decoding.beam import Beam
-from nmt_cli.decoding.chains import Chains, Draws, greedy
+from nmt_cli.decoding.chains import Chains, Draws, Greedy
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.penalties import output_limit
 from nmt_cli.decoding.scorer import Scorer
@@ -26,6 +27,31 @@ class Source:
     key: str = ""
 
 
+class Search(Protocol):
+    """A search that is under way, of sentences that have numbers."""
+
+    @property
+    def num_open(self) -> int:
+        """Sentences that are still searched."""
+
+    @property
+    def open_sentences(self) -> list[int]:
+        """Their numbers."""
+
+    @property
+    def is_joinable(self) -> bool:
+        """Whether each sentence has all its hypotheses."""
+
+    def run(self, *, down_to: int) -> None:
+        """Go on until no more than `down_to` sentences are open."""
+
+    def join(self, others: Sequence[Self]) -> None:
+        """Take the sentences of others of the same kind and settings in; the others are used up."""
+
+    def read(self) -> dict[int, list[Hypothesis]]:
+        """The hypotheses, best first, of each sentence that was done since they were last read, by its number."""
+
+
 def search(
     models: Sequence[Transformer],
     sources: Sequence[Source],
@@ -41,22 +67,40 @@ def search(
     there and takes part without EOS. Of equal scores the one found first is better, then the one with the smaller
     piece id.
     """
-    check(models, sources, config=config, nbest=nbest)
-    limits = [limit_of(source, models, config=config) for source in sources]
     with torch.inference_mode():
-        scorer = Scorer(
-            models,
-            [source.row for source in sources],
-            prefixes=[source.prefix for source in sources],
-            min_tokens=config.min_tokens,
-            device=device,
-        )
-        if config.samples == 0 and config.beam > 1:
-            return Beam(scorer, limits=limits, config=config, nbest=nbest, device=device).search()
-        choose = Draws([source.key for source in sources], config=config) if config.samples else greedy
-        width = config.num_candidates
-        found = Chains(scorer, choose=choose, width=width, limits=limits, config=config, device=device).search()
-    return [hypotheses[:nbest] for hypotheses in found]
+        one = begin(models, dict(enumerate(sources)), config=config, nbest=nbest, device=device)
+        one.run(down_to=0)
+        found = one.read()
+    return [found[number][:nbest] for number in range(len(sources))]
+
+
+def begin(
+    models: Sequence[Transformer],
+    sources: Mapping[int, Source],
+    *,
+    config: DecodingConfig,
+    nbest: int,
+    device: torch.device,
+) -> Search:
+    """The search of `search` before its first step, of sources by their numbers.
+
+    It goes on in inference mode, and may take others with the same models and settings in.
+    """
+    chosen = list(sources.values())
+    check(models, chosen, config=config, nbest=nbest)
+    scorer = Scorer(
+        models,
+        [source.row for source in chosen],
+        prefixes=[source.prefix for source in chosen],
+        min_tokens=config.min_tokens,
+        device=device,
+    )
+    limits = {number: limit_of(source, models, config=config) for number, source in sources.items()}
+    if config.samples == 0 and config.beam > 1:
+        return Beam(scorer, limits=limits, config=config, nbest=nbest, device=device)
+    keys = {number: source.key for number, source in sources.items()}
+    choose = Draws(keys, config=config) if config.samples else Greedy()
+    return Chains(scorer, choose=choose, limits=limits, config=config, device=device)
 
 
 def check(models: Sequence[Transformer], sources: Sequence[Source], *, config: DecodingConfig, nbest: int) -> None:

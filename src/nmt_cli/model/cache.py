@@ -5,7 +5,8 @@ H heads, K = d_k, V = d_v.
 
 Every hypothesis that was ever open has a slot of its sentence, written once and never moved. Which slots are a
 hypothesis's own past is a mask: when hypotheses are chosen, the mask is, and keys and values stay where they are. All
-hypotheses of a sentence then attend to its slots in one product.
+hypotheses of a sentence then attend to its slots in one product. Sentences that began at different steps have their
+last slots in common, so that the next one is the same for all.
 
 Where a CPU multiplies in bf16, attention sees a multiple of 16 slots and source tokens, those too many masked: oneDNN
 prepares such a product anew for each new shape, which takes longer than a small product itself (docs/LOG.md).
@@ -19,9 +20,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-# Steps for which there is room at a time.
-_GROWTH = 32
+# Steps for which there is room at a time; then slots that are nobody's any more are given up.
+_GROWTH = 8
 # Slots and source tokens are seen in multiples of this where a new shape costs something.
 _GRAIN = 16
 
@@ -68,44 +70,72 @@ class LayerCache:
             self._keys = self._keys.index_select(0, sentences)
             self._values = self._values.index_select(0, sentences)
 
+    def pick(self, chosen: Tensor, *, room: int) -> None:
+        """Go on with the chosen slots [B, N] of each sentence only, in this order, and room for so many."""
+        keys, values = self._written()
+        self._keys = _picked(keys, chosen, room=room)
+        self._values = _picked(values, chosen, room=room)
+
+    def join(self, others: Sequence[LayerCache], *, used: Sequence[slice], room: int) -> None:
+        """Take the sentences of others in, after one's own; of each cache the `used` slots end where the longest do."""
+        layers = [self, *others]
+        self.cross_keys = _side_by_side([layer.cross_keys for layer in layers])
+        self.cross_values = _side_by_side([layer.cross_values for layer in layers])
+        self._keys = _ending_together([layer._written()[0] for layer in layers], used, room=room)
+        self._values = _ending_together([layer._written()[1] for layer in layers], used, room=room)
+
+    def _written(self) -> tuple[Tensor, Tensor]:
+        if self._keys is None or self._values is None:
+            raise ValueError("only what has been begun can be joined")
+        return self._keys, self._values
+
 
 @dataclass(slots=True)
 class DecoderCache:
     """All layers, what each does with a token a row, and what is added to scores of source tokens, [B, 1, 1, S].
 
-    The last is 0, or -inf at padding; None for nothing.
-    `past` [B, W, C] is what is added to scores of slots: 0 at those of each hypothesis; None while it is every slot.
+    The last is 0, or -inf at padding; None for nothing. `places` [B] are the tokens that each sentence's hypotheses
+    have had; a sentence that is over may go along for more than the model has positions, `longest`. `past` [B, W, C]
+    is what is added to scores of slots: 0 at those of each hypothesis; None while it is every slot.
     """
 
     layers: list[LayerCache]
     steps: Sequence[Step]
     source_bias: Tensor | None
-    num_sentences: int
+    places: Tensor
+    longest: int
     grain: int
-    step: int = 0
     num_slots: int = 0
     past: Tensor | None = None
 
-    def open(self, num_rows: int, *, like: Tensor) -> tuple[Slots, Tensor | None]:
-        """Slots for the next piece of each of R rows; what is added to scores of slots, [B, 1, W, seen], or None.
+    @property
+    def num_sentences(self) -> int:
+        """B."""
+        return len(self.places)
 
-        The latter in the precision that scores are summed in, and on the device of `like`.
+    def open(self, num_rows: int, *, like: Tensor) -> tuple[Tensor, Slots, Tensor | None]:
+        """For the next token of each of R rows its position [R], slots, and what is added to scores of these.
+
+        That is [B, 1, W, seen], or None, in the precision that scores are summed in, and on the device of `like`.
         """
         width = num_rows // self.num_sentences
+        positions = self.places.clamp(max=self.longest - 1)
+        positions = positions if width == 1 else positions.repeat_interleave(width)
+        self.places = self.places + 1
+        if self.past is not None and self.past.size(2) < self.num_slots + width:
+            self._forget(width)
         start, self.num_slots = self.num_slots, self.num_slots + width
-        self.step += 1
         seen = rounded(self.num_slots, self.grain)
-        # A product of a part of a tensor copies it in bf16: there is no more room than is seen.
-        slots = Slots(start, self.num_slots, seen, seen + _GROWTH * width if self.grain == 1 else seen)
+        slots = Slots(start, self.num_slots, seen, self._room(start, width))
         if self.past is None:
             if width > 1:
                 raise ValueError("a sentence has several hypotheses from its second step on")
-            return slots, None if self.grain == 1 else _one_past(slots, like)
+            return positions, slots, None if self.grain == 1 else _one_past(slots, like)
         if self.past.size(2) < seen:
             room = self.past.new_full((*self.past.shape[:2], slots.room - start), -torch.inf)
             self.past = torch.cat([self.past[:, :, :start], room], dim=2)
         self.past[:, :, start : slots.end].diagonal(dim1=1, dim2=2).zero_()
-        return slots, self.past[:, None, :, :seen]
+        return positions, slots, self.past[:, None, :, :seen]
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Go on from `rows` [R'] of the present rows, those of a sentence side by side, and with `sentences` [B'] only.
@@ -114,17 +144,73 @@ class DecoderCache:
         """
         remaining = self.num_sentences if sentences is None else len(sentences)
         width = len(rows) // remaining
-        if self.past is None and width > 1:
-            shape = (self.num_sentences, 1, self.num_slots)
-            self.past = torch.zeros(shape, dtype=sums_of(self.layers[0].cross_keys), device=rows.device)
+        if width > 1:
+            self.past = self._past()
         if self.past is not None:
             self.past = self.past.flatten(0, 1).index_select(0, rows).view(remaining, width, -1)
         if sentences is not None:
-            self.num_sentences = remaining
+            self.places = self.places.index_select(0, sentences)
             for layer in self.layers:
                 layer.keep(sentences)
             if self.source_bias is not None:
                 self.source_bias = self.source_bias.index_select(0, sentences)
+
+    def join(self, others: Sequence[DecoderCache]) -> None:
+        """Take the sentences of others of the same model in, after one's own; all have as many hypotheses a sentence.
+
+        The host waits for the device.
+        """
+        caches = [self, *others]
+        width = 1 if self.past is None else self.past.size(1)
+        # Slots before the first one of all that are still searched are given up.
+        lengths = [min(cache.num_slots, width * int(cache.places.max())) for cache in caches]
+        used = [slice(cache.num_slots - length, cache.num_slots) for cache, length in zip(caches, lengths, strict=True)]
+        num_slots = max(lengths)
+        room = self._room(num_slots, width)
+        pasts = [cache._past() for cache in caches]
+        self.past = _ending_together(pasts, used, room=room, fill=-torch.inf)
+        self.source_bias = _side_by_side([cache._source_bias() for cache in caches], dim=3, fill=-torch.inf)
+        for place, layer in enumerate(self.layers):
+            layer.join([cache.layers[place] for cache in others], used=used, room=room)
+        self.places = torch.cat([cache.places for cache in caches])
+        self.num_slots = num_slots
+
+    def _forget(self, width: int) -> None:
+        """Give up slots that are no open hypothesis's own, where so many are that fewer will be seen.
+
+        The host waits for the device.
+        """
+        assert self.past is not None
+        is_live = (self.past[:, :, : self.num_slots] == 0).any(dim=1)
+        num_live = int(is_live.sum(dim=1).max())
+        if rounded(num_live + width, self.grain) >= rounded(self.num_slots + width, self.grain):
+            return
+        room = self._room(num_live, width)
+        chosen = is_live.byte().argsort(dim=1, stable=True)[:, self.num_slots - num_live :]
+        for layer in self.layers:
+            layer.pick(chosen, room=room)
+        past = self.past.gather(2, chosen[:, None].expand(-1, width, -1))
+        self.past = F.pad(past, [0, room - num_live], value=-torch.inf)
+        self.num_slots = num_live
+
+    def _room(self, num_slots: int, width: int) -> int:
+        """Slots to take memory for where so many are in use, and a step needs `width` more."""
+        # A product of a part of a tensor copies it in bf16: there is no more room than is seen.
+        return rounded(num_slots + width, self.grain) if self.grain > 1 else num_slots + _GROWTH * width
+
+    def _past(self) -> Tensor:
+        """`past`, or what it stands for."""
+        if self.past is not None:
+            return self.past
+        keys = self.layers[0].cross_keys
+        return torch.zeros(len(keys), 1, self.num_slots, dtype=sums_of(keys), device=keys.device)
+
+    def _source_bias(self) -> Tensor:
+        """`source_bias`, or what it stands for."""
+        if self.source_bias is not None:
+            return self.source_bias
+        keys = self.layers[0].cross_keys
+        return torch.zeros(len(keys), 1, 1, keys.size(2), dtype=sums_of(keys), device=keys.device)
 
 
 def grain_of(x: Tensor) -> int:
@@ -158,3 +244,36 @@ def _with_room(kept: Tensor | None, new: Tensor, slots: Slots) -> Tensor:
     if kept is not None:
         grown[:, :, : slots.start] = kept[:, :, : slots.start]
     return grown
+
+
+def _picked(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
+    """The chosen slots [B, N] of kept [B, H, C, .], with room for so many; what is not chosen is 0."""
+    num_sentences, heads, num_slots, width = kept.shape
+    rows = torch.arange(num_sentences * heads, device=kept.device).view(num_sentences, heads, 1) * num_slots
+    picked = kept.reshape(-1, width).index_select(0, (rows + chosen[:, None]).flatten())
+    found = kept.new_zeros(num_sentences, heads, room, width)
+    found[:, :, : chosen.size(1)] = picked.view(num_sentences, heads, -1, width)
+    return found
+
+
+def _side_by_side(tensors: Sequence[Tensor], *, dim: int = 2, fill: float = 0.0) -> Tensor:
+    """The rows of all, each filled up at the end of `dim` to the longest."""
+    longest = max(tensor.size(dim) for tensor in tensors)
+    filled = [
+        F.pad(tensor, [0, 0] * (tensor.dim() - 1 - dim) + [0, longest - tensor.size(dim)], value=fill)
+        if tensor.size(dim) < longest
+        else tensor
+        for tensor in tensors
+    ]
+    return torch.cat(filled)
+
+
+def _ending_together(tensors: Sequence[Tensor], used: Sequence[slice], *, room: int, fill: float = 0.0) -> Tensor:
+    """The rows of all with room for so many slots, [., ., room, ...]; the used ones of each end where the most end."""
+    first, *_ = tensors
+    end = max(part.stop - part.start for part in used)
+    shape = (sum(map(len, tensors)), first.size(1), room, *first.shape[3:])
+    joined = first.new_full(shape, fill)
+    for tensor, part, rows in zip(tensors, used, joined.split([len(tensor) for tensor in tensors]), strict=True):
+        rows[:, :, end - (part.stop - part.start) : end] = tensor[:, :, part]
+    return joined

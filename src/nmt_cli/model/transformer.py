@@ -113,12 +113,12 @@ class Transformer(nn.Module):
         if slots > source.max_len or not source.is_rectangular:
             bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=sums_of(memory))
             bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
-        return DecoderCache(layers, steps, bias, source.num_sentences, grain)
+        places = torch.zeros(source.num_sentences, dtype=torch.long, device=memory.device)
+        return DecoderCache(layers, steps, bias, places, self.config.max_positions, grain)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] a row; R is a multiple of the cache's sentences."""
-        positions = torch.full_like(ids, cache.step)
-        slots, past = cache.open(len(ids), like=self.output_weight)
+        positions, slots, past = cache.open(len(ids), like=self.output_weight)
         x: Tensor = self.target_embedding(ids, positions)
         for step in cache.steps:
             x = step(x, positions, slots, past, cache.source_bias)

@@ -292,7 +292,7 @@ class DecodingConfig(Section):
     )
     max_extra_tokens: NonNegativeInt = Field(default=50, description="output pieces beyond those of the source")
     min_tokens: NonNegativeInt = Field(default=0, description="output pieces before a translation may end")
-    batch_tokens: PositiveInt = Field(default=8192, description="source tokens times beam that are searched together")
+    batch_tokens: PositiveInt = Field(default=12_288, description="source tokens times beam that are searched together")
     samples: NonNegativeInt = Field(
         default=0, description="translations drawn from the model for each sentence, in place of a search; 0: search"
     )

@@ -1,0 +1,131 @@
+"""What batches leave is searched together, and found as it is where each sentence is searched alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from nmt_cli.decoding import tails
+from nmt_cli.decoding.batches import Batches
+from nmt_cli.decoding.beam import Beam
+from nmt_cli.decoding.chains import Chains
+from nmt_cli.decoding.hypotheses import Hypothesis
+from nmt_cli.decoding.search import Source, search
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import DecodingConfig
+from tests.decoding.reference import CPU, random_model, random_rows
+
+VOCAB = 29
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"beam": 1},
+    "beam": {"beam": 4},
+    "min tokens": {"beam": 3, "min_tokens": 5},
+    "draws": {"beam": 1, "samples": 3, "seed": 7},
+    "limits that many reach": {"beam": 2, "max_extra_tokens": 1},
+}
+
+
+def decoding(**settings: Any) -> DecodingConfig:
+    return DecodingConfig.model_validate({"max_extra_tokens": 12, **settings})
+
+
+def sources(seed: int, *, has_prefixes: bool = False) -> list[Source]:
+    rows = random_rows(seed, count=120, vocab=VOCAB, longest=14)
+    prefixes = [[4 + (number + place) % 20 for place in range(number % 5)] for number in range(len(rows))]
+    return [
+        Source(row, prefix if has_prefixes else (), str(number))
+        for number, (row, prefix) in enumerate(zip(rows, prefixes, strict=True))
+    ]
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
+    """How many sentences each search had that took part in one of several; one thread puts many aside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(tails, "_SHARE", 0.6)
+    counts: list[list[int]] = []
+    for kind in (Beam, Chains):
+
+        def join(self: Any, others: Sequence[Any], *, original: Any = kind.join) -> None:
+            counts.append([self.num_open, *(other.num_open for other in others)])
+            original(self, others)
+
+        monkeypatch.setattr(kind, "join", join)
+    yield counts
+    torch.set_num_threads(before)
+
+
+def assert_same(ours: Sequence[Sequence[Hypothesis]], others: Sequence[Sequence[Hypothesis]]) -> None:
+    """The same hypotheses; of two that float32 hardly tells apart either comes first."""
+    for one, other in zip(ours, others, strict=True):
+        assert [a.score for a in one] == pytest.approx([b.score for b in other], abs=1e-5)
+        near = [sum(abs(a.score - b.score) < 1e-5 for b in one) for a in one]
+        for a, b, count in zip(one, other, near, strict=True):
+            if count == 1 and (a is not one[-1] or len(one) == 1):
+                assert a.ids == b.ids
+                assert a.piece_log_probs == pytest.approx(b.piece_log_probs, abs=1e-5)
+
+
+def alone(models: Sequence[Transformer], asked: Sequence[Source], config: DecodingConfig) -> list[list[Hypothesis]]:
+    nbest = config.num_candidates
+    return [search(models, [source], config=config, nbest=nbest, device=CPU)[0] for source in asked]
+
+
+def in_batches(
+    models: Sequence[Transformer], asked: Sequence[Source], config: DecodingConfig, *, batch_tokens: int
+) -> list[list[Hypothesis]]:
+    small = config.model_copy(update={"batch_tokens": batch_tokens * config.num_candidates})
+    return Batches(models, device=CPU, fixed=None).search(asked, config=small, nbest=config.num_candidates)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("has_prefixes", [False, True])
+def test_tails_are_found_as_each_sentence_alone_is(settings: str, has_prefixes: bool, joined: list[list[int]]) -> None:
+    config = decoding(**SETTINGS[settings])
+    models = [random_model(1, vocab=VOCAB, sharpness=2.0)]
+    asked = sources(1, has_prefixes=has_prefixes)
+    assert_same(in_batches(models, asked, config, batch_tokens=120), alone(models, asked, config))
+    assert len(joined) > 2
+
+
+def test_tails_of_an_ensemble_are_those_of_all_its_models(joined: list[list[int]]) -> None:
+    config = decoding(beam=3)
+    models = [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in (2, 3)]
+    asked = sources(2)
+    assert_same(in_batches(models, asked, config, batch_tokens=120), alone(models, asked, config))
+    assert joined
+
+
+def test_a_vocabulary_too_small_for_the_beam_at_once_is_searched_batch_by_batch() -> None:
+    model = random_model(5, vocab=6, sharpness=1.0)
+    config = decoding(beam=4, max_extra_tokens=3)
+    asked = [Source([4 + place % 2 for place in range(1 + number % 5)], (), str(number)) for number in range(30)]
+    assert_same(in_batches([model], asked, config, batch_tokens=30), alone([model], asked, config))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_nothing_is_lost_where_memory_runs_out_among_tails(
+    beam: int, joined: list[list[int]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = decoding(beam=beam)
+    models = [random_model(6, vocab=VOCAB, sharpness=2.0)]
+    asked = sources(6)
+    has_failed = False
+    original = Transformer.step
+
+    def step(self: Transformer, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+        nonlocal has_failed
+        if not has_failed and len(cache.places.unique()) > 1:
+            has_failed = True
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(self, ids, cache)
+
+    expected = alone(models, asked, config)
+    monkeypatch.setattr(Transformer, "step", step)
+    assert_same(in_batches(models, asked, config, batch_tokens=120), expected)
+    assert has_failed
+    assert "nothing is lost" in caplog.text
