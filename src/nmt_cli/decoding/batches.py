@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from heapq import heapreplace
 from typing import TypeVar
 
@@ -63,24 +64,26 @@ class Batches:
         most_tokens = config.batch_tokens // config.num_candidates
 
         def search_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
-            tails = Tails(max_tokens=most_tokens)
+            tails = Tails(lengths, max_tokens=most_tokens)
 
             def search_batch(batch: list[int]) -> dict[int, list[Hypothesis]]:
                 chosen = {number: sources[number] for number in batch}
                 if self._fixed is not None and self._fixed.takes(list(chosen.values()), config=config):
                     found = self._fixed.search(list(chosen.values()), config=config, nbest=nbest)
                     return dict(zip(batch, found, strict=True))
-                one = begin(self._models, chosen, config=config, nbest=nbest, device=self._device)
-                return tails.run(one, longest=max(lengths[number] for number in batch) + 1)
-
-            def finish(batch: list[int]) -> dict[int, list[Hypothesis]]:
-                return tails.finish() if tails.numbers else search_batch(batch)
+                return tails.run(begin(self._models, chosen, config=config, nbest=nbest, device=self._device))
 
             with torch.inference_mode():
                 for batch in planned:
                     yield from self._results(search_batch, batch, lengths, config=config, drop=tails.drop)
                 while tails.numbers:
-                    yield from self._results(finish, tails.numbers, lengths, config=config, drop=tails.drop)
+                    found = _unless_full(tails.finish)
+                    if found is not None:
+                        yield from found.items()
+                        continue
+                    again = tails.drop()
+                    self._shrink(again, lengths, config=config)
+                    yield from self._results(search_batch, again, lengths, config=config, drop=tails.drop)
 
         found = self._share(search_some, lengths, config=config, otherwise=[_NOTHING])
         return [ranked[:nbest] for ranked in found]
@@ -114,11 +117,17 @@ class Batches:
         waiting = deque(planned)
 
         def work_on(_: int) -> None:
-            for index, result in work(_until_empty(waiting)):
-                found[index] = result
+            try:
+                for index, result in work(_until_empty(waiting)):
+                    found[index] = result
+            finally:
+                waiting.clear()  # after an error nobody begins another batch
 
         with _threads(min(threads, len(planned))) as in_threads:
-            in_threads(work_on)
+            try:
+                in_threads(work_on)
+            finally:
+                waiting.clear()
         return found
 
     def _results(
@@ -137,18 +146,13 @@ class Batches:
         waiting = [planned]
         while waiting:
             batch = waiting.pop()
-            results, is_full = None, False
-            try:
-                if self._fits(batch, lengths):
-                    results = work(batch)
-            except (RuntimeError, MemoryError) as problem:
-                if not _is_out_of_memory(problem):
-                    raise
-                is_full = True
-            if results is None:  # out of the handler: until its end the exception holds the tensors of the search
-                batch = list(dict.fromkeys([*batch, *drop()]))
-                if is_full:
+            results = None
+            if self._fits(batch, lengths):
+                results = _unless_full(partial(work, batch))
+                if results is None:
+                    batch = [*batch, *drop()]
                     self._shrink(batch, lengths, config=config)
+            if results is None:
                 middle = (len(batch) + 1) // 2
                 waiting += [batch[middle:], batch[:middle]]
                 continue
@@ -246,6 +250,17 @@ def _threads(number: int) -> Iterator[Callable[[Callable[[int], None]], None]]:
 
 def _tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
     return len(batch) * (max(lengths[index] for index in batch) + 1)
+
+
+def _unless_full(work: Callable[[], T]) -> T | None:
+    """What `work` gives; None where memory does not suffice."""
+    try:
+        return work()
+    except (RuntimeError, MemoryError) as problem:
+        if not _is_out_of_memory(problem):
+            raise
+    # Out of the handler: until its end the exception holds the tensors of the search.
+    return None
 
 
 def _is_out_of_memory(problem: Exception) -> bool:

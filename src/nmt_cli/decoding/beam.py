@@ -60,7 +60,7 @@ class Beam:
 
     @property
     def num_open(self) -> int:
-        """Sentences that are still searched."""
+        """Sentences that are still searched, and those that are done and have not left yet."""
         return len(self._sentences)
 
     @property
@@ -89,6 +89,8 @@ class Beam:
     def join(self, others: Sequence[Beam]) -> None:
         """Take the sentences of others with the same settings in; all are joinable, and the others are used up."""
         searches = [self, *others]
+        for one in searches:
+            one._nodes, one._finished.nodes = one._tree.prune(one._nodes, one._finished.nodes)
         for other in others:
             offset = self._tree.join(other._tree)
             other._nodes, other._finished = moved(other._nodes, offset), other._finished.moved(offset)
@@ -102,7 +104,7 @@ class Beam:
         self._is_done = torch.cat([one._is_done for one in searches])
         self._finished = Endings.joined([one._finished for one in searches])
         self._penalties = max((one._penalties for one in searches), key=lambda one: one.longest)
-        self._to_nearest = min(one._to_nearest for one in searches)
+        self._to_nearest = int((self._limits - self._scorer.places).min())
         self._to_last = max(one._to_last for one in searches)
 
     def read(self) -> dict[int, list[Hypothesis]]:

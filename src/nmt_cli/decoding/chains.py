@@ -27,8 +27,8 @@ class Choice(Protocol):
     def __call__(self, log_probs: Tensor, sentences: Tensor) -> Tensor:
         """From log_probs [R, V] and the numbers of the sentences still open [B], the next pieces [R]."""
 
-    def join(self, other: Self) -> None:
-        """Choose for the sentences of another, too."""
+    def join(self, others: Sequence[Self], sentences: Sequence[int]) -> None:
+        """Choose for the sentences of others, too; these are all that are still open."""
 
 
 class Chains:
@@ -61,7 +61,7 @@ class Chains:
 
     @property
     def num_open(self) -> int:
-        """Sentences that are still searched."""
+        """Sentences that are still searched, and those that are done and have not left yet."""
         return len(self._sentences)
 
     @property
@@ -91,10 +91,14 @@ class Chains:
     def join(self, others: Sequence[Chains]) -> None:
         """Take the sentences of others with the same settings in; all are joinable, and the others are used up."""
         searches = [self, *others]
+        for one in searches:
+            one._nodes, one._ended.nodes = one._tree.prune(one._nodes, one._ended.nodes)
         for other in others:
             offset = self._tree.join(other._tree)
             other._nodes, other._ended = moved(other._nodes, offset), other._ended.moved(offset)
-            self._choose.join(other._choose)
+        self._choose.join(
+            [other._choose for other in others], [number for one in searches for number in one.open_sentences]
+        )
         self._scorer.join([other._scorer for other in others])
         self._sentences = torch.cat([one._sentences for one in searches])
         self._limits = torch.cat([one._limits for one in searches])
@@ -156,7 +160,7 @@ class Greedy:
         """One piece [R] a row of log_probs [R, V]."""
         return most_probable(log_probs)
 
-    def join(self, other: Greedy) -> None:
+    def join(self, others: Sequence[Greedy], sentences: Sequence[int]) -> None:
         """Nothing of it belongs to a sentence."""
 
 
@@ -171,9 +175,10 @@ class Draws:
             for sentence, key in keys.items()
         }
 
-    def join(self, other: Draws) -> None:
-        """Draw for the sentences of another, too."""
-        self._generators |= other._generators
+    def join(self, others: Sequence[Draws], sentences: Sequence[int]) -> None:
+        """Draw for the sentences of others, too; these are all that are still open."""
+        known = [self._generators, *(other._generators for other in others)]
+        self._generators = {number: each[number] for each in known for number in sentences if number in each}
 
     def __call__(self, log_probs: Tensor, sentences: Tensor) -> Tensor:
         """One piece [R] a row of log_probs [R, V]; `sentences` [B] says whose they are."""

@@ -102,6 +102,24 @@ class Tree:
         self._ended += [(sentences, endings.moved(offset)) for sentences, endings in other._ended]
         return offset
 
+    def prune(self, *nodes: Tensor) -> list[Tensor]:
+        """Keep these nodes and those before them only, once all that was noted is read; returns their new numbers.
+
+        The host waits for the device.
+        """
+        if self._ended:
+            raise ValueError("read what was noted first")
+        pieces, parents, totals = (torch.cat(column) for column in zip(*self._steps, strict=True))
+        is_kept = torch.zeros_like(parents, dtype=torch.bool)
+        reached = torch.cat([each.flatten() for each in nodes])
+        while len(reached := reached[reached >= 0].unique()):
+            is_kept[reached] = True
+            reached = parents[reached]
+        numbers = is_kept.cumsum(0) - 1
+        kept = (pieces[is_kept], _renumbered(parents[is_kept], numbers), totals[is_kept])
+        self._size, self._steps = len(kept[0]), [kept]
+        return [_renumbered(each, numbers) for each in nodes]
+
     def read(self) -> dict[int, list[Hypothesis]]:
         """The hypotheses of each sentence that was noted since they were last read, as they were noted."""
         found: dict[int, list[Hypothesis]] = {}
@@ -139,3 +157,7 @@ class Tree:
 def moved(nodes: Tensor, offset: int) -> Tensor:
     """The nodes' numbers raised by `offset`, -1 for none as it is."""
     return nodes + offset * (nodes >= 0)
+
+
+def _renumbered(nodes: Tensor, numbers: Tensor) -> Tensor:
+    return numbers[nodes.clamp(min=0)].where(nodes >= 0, -1)

@@ -44,7 +44,7 @@ class Scorer:
         self._models = models
         self._caches = [model.start(model.encode(source), source) for model in models]
         self._min_tokens = min_tokens
-        self._fewest = 0  # pieces, of any sentence, or fewer
+        self._fewest = 0  # a lower bound of `places`
         # -1 where a sentence is free, as all are in the last column.
         width = 1 + max(map(len, prefixes), default=0)
         self._forced = torch.tensor(
@@ -82,7 +82,7 @@ class Scorer:
         width = max(scorer._forced.size(1) for scorer in scorers)
         filled = [F.pad(scorer._forced, [0, width - scorer._forced.size(1)], value=-1) for scorer in scorers]
         self._forced = torch.cat(filled)
-        self._fewest = min(scorer._fewest for scorer in scorers)
+        self._fewest = int(self.places.min())
 
     def _allowed(self, log_probs: Tensor) -> Tensor:
         log_probs[:, :EOS] = -torch.inf

@@ -32,7 +32,7 @@ class Search(Protocol):
 
     @property
     def num_open(self) -> int:
-        """Sentences that are still searched."""
+        """Sentences that are still searched, and those that are done and have not left yet."""
 
     @property
     def open_sentences(self) -> list[int]:

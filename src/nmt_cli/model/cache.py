@@ -3,10 +3,10 @@
 Shapes: B sentences, W hypotheses a sentence, R = B * W rows, S source tokens, N slots in use, C slots there are,
 H heads, K = d_k, V = d_v.
 
-Every hypothesis that was ever open has a slot of its sentence, written once and never moved. Which slots are a
-hypothesis's own past is a mask: when hypotheses are chosen, the mask is, and keys and values stay where they are. All
-hypotheses of a sentence then attend to its slots in one product. Sentences that began at different steps have their
-last slots in common, so that the next one is the same for all.
+Every hypothesis that was ever open has a slot of its sentence. Which slots are a hypothesis's own past is a mask: when
+hypotheses are chosen, the mask is, and keys and values stay where they are. All hypotheses of a sentence then attend to
+its slots in one product. Now and then, when memory is taken for more, slots that are nobody's past any more are left
+out. Sentences that began at different steps have their last slots in common, so that the next one is the same for all.
 
 Where a CPU multiplies in bf16, attention sees a multiple of 16 slots and source tokens, those too many masked: oneDNN
 prepares such a product anew for each new shape, which takes longer than a small product itself (docs/LOG.md).
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Steps for which there is room at a time; then slots that are nobody's any more are given up.
+# Steps for which there is room at a time, where no grain says for how many; then nobody's slots are given up.
 _GROWTH = 8
 # Slots and source tokens are seen in multiples of this where a new shape costs something.
 _GRAIN = 16
@@ -76,17 +76,20 @@ class LayerCache:
         self._keys = _picked(keys, chosen, room=room)
         self._values = _picked(values, chosen, room=room)
 
-    def join(self, others: Sequence[LayerCache], *, used: Sequence[slice], room: int) -> None:
-        """Take the sentences of others in, after one's own; of each cache the `used` slots end where the longest do."""
+    def join(self, others: Sequence[LayerCache], *, longest: int, used: Sequence[slice], room: int) -> None:
+        """Take the sentences of others in, after one's own; of each cache the `used` slots end where the longest do.
+
+        `longest` is the most source tokens of a sentence.
+        """
         layers = [self, *others]
-        self.cross_keys = _side_by_side([layer.cross_keys for layer in layers])
-        self.cross_values = _side_by_side([layer.cross_values for layer in layers])
+        self.cross_keys = _side_by_side([layer.cross_keys for layer in layers], longest=longest)
+        self.cross_values = _side_by_side([layer.cross_values for layer in layers], longest=longest)
         self._keys = _ending_together([layer._written()[0] for layer in layers], used, room=room)
         self._values = _ending_together([layer._written()[1] for layer in layers], used, room=room)
 
     def _written(self) -> tuple[Tensor, Tensor]:
         if self._keys is None or self._values is None:
-            raise ValueError("only what has been begun can be joined")
+            raise ValueError("nothing was written yet")
         return self._keys, self._values
 
 
@@ -169,9 +172,11 @@ class DecoderCache:
         room = self._room(num_slots, width)
         pasts = [cache._past() for cache in caches]
         self.past = _ending_together(pasts, used, room=room, fill=-torch.inf)
-        self.source_bias = _side_by_side([cache._source_bias() for cache in caches], dim=3, fill=-torch.inf)
+        biases = [cache._source_bias() for cache in caches]
+        longest = rounded(max(int((bias == 0).sum(dim=3).max()) for bias in biases), self.grain)
+        self.source_bias = _side_by_side(biases, longest=longest, dim=3, fill=-torch.inf)
         for place, layer in enumerate(self.layers):
-            layer.join([cache.layers[place] for cache in others], used=used, room=room)
+            layer.join([cache.layers[place] for cache in others], longest=longest, used=used, room=room)
         self.places = torch.cat([cache.places for cache in caches])
         self.num_slots = num_slots
 
@@ -256,16 +261,11 @@ def _picked(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
     return found
 
 
-def _side_by_side(tensors: Sequence[Tensor], *, dim: int = 2, fill: float = 0.0) -> Tensor:
-    """The rows of all, each filled up at the end of `dim` to the longest."""
-    longest = max(tensor.size(dim) for tensor in tensors)
-    filled = [
-        F.pad(tensor, [0, 0] * (tensor.dim() - 1 - dim) + [0, longest - tensor.size(dim)], value=fill)
-        if tensor.size(dim) < longest
-        else tensor
-        for tensor in tensors
-    ]
-    return torch.cat(filled)
+def _side_by_side(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill: float = 0.0) -> Tensor:
+    """The rows of all, each cut or filled up at the end of `dim` to so many places."""
+    return torch.cat(
+        [F.pad(each, [0, 0] * (each.dim() - 1 - dim) + [0, longest - each.size(dim)], value=fill) for each in tensors]
+    )
 
 
 def _ending_together(tensors: Sequence[Tensor], used: Sequence[slice], *, room: int, fill: float = 0.0) -> Tensor:
