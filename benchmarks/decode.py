@@ -270,7 +270,7 @@ def _arguments() -> argparse.Namespace:
         default=["torch:fp32"],
         help="ENGINE:PRECISION[:WORKERS] of nmt, or bare:PRECISION for CTranslate2 itself with the same options",
     )
-    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[8192])
+    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[12288])
     parser.add_argument("--max-extra-tokens", type=int, help="else the model's own")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="CPUs of each system")

@@ -115,7 +115,7 @@ def test_a_vocabulary_too_small_for_the_beam_at_once_is_searched_batch_by_batch(
 def test_tails_in_groups_of_slots_and_with_rare_looks(
     settings: str, positions: str, joined: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in bf16, where slots are seen in sixteens, and as on a GPU, where the host looks now and then."""
+    """As in bf16, where slots are seen in groups, and as on a GPU, where the host looks now and then."""
     config = decoding(**SETTINGS[settings])
     models = [random_model(7, vocab=VOCAB, sharpness=2.0, positions=positions)]
     asked = sources(7)

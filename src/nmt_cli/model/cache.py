@@ -8,7 +8,7 @@ hypotheses are chosen, the mask is, and keys and values stay where they are. All
 its slots in one product. Now and then, when memory is taken for more, slots that are nobody's past any more are left
 out. Sentences that began at different steps have their last slots in common, so that the next one is the same for all.
 
-Where a CPU multiplies in bf16, attention sees a multiple of 16 slots and source tokens, those too many masked: oneDNN
+Where a CPU multiplies in bf16, attention sees a multiple of 8 slots and source tokens, those too many masked: oneDNN
 prepares such a product anew for each new shape, which takes longer than a small product itself (docs/LOG.md).
 """
 
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 # Steps for which there is room at a time, where no grain says for how many; then nobody's slots are given up.
 _GROWTH = 8
 # Slots and source tokens are seen in multiples of this where a new shape costs something.
-_GRAIN = 16
+_GRAIN = 8
 
 
 class Slots(NamedTuple):
