@@ -263,9 +263,13 @@ def _picked(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
 
 def _side_by_side(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill: float = 0.0) -> Tensor:
     """The rows of all, each cut or filled up at the end of `dim` to so many places."""
-    return torch.cat(
-        [F.pad(each, [0, 0] * (each.dim() - 1 - dim) + [0, longest - each.size(dim)], value=fill) for each in tensors]
-    )
+    shape = list(tensors[0].shape)
+    shape[0], shape[dim] = sum(map(len, tensors)), longest
+    joined = tensors[0].new_full(shape, fill)
+    for each, rows in zip(tensors, joined.split([len(tensor) for tensor in tensors]), strict=True):
+        length = min(longest, each.size(dim))
+        rows.narrow(dim, 0, length).copy_(each.narrow(dim, 0, length))
+    return joined
 
 
 def _ending_together(tensors: Sequence[Tensor], used: Sequence[slice], *, room: int, fill: float = 0.0) -> Tensor:
