@@ -19,7 +19,8 @@ from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.options import with_options
 from nmt_cli.decoding.parts import LineParts
-from nmt_cli.decoding.search import Search, Source
+from nmt_cli.decoding.running import Search
+from nmt_cli.decoding.search import Source
 from nmt_cli.decoding.translator import Translation, Translator, _Line
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model.transformer import Transformer

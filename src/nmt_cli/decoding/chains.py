@@ -12,13 +12,13 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.hypotheses import Endings, Hypothesis, Tree, moved
+from nmt_cli.decoding.hypotheses import Endings
 from nmt_cli.decoding.largest import most_probable
 from nmt_cli.decoding.leaving import who_leaves
-from nmt_cli.decoding.penalties import Penalties
+from nmt_cli.decoding.running import Search
 from nmt_cli.decoding.scorer import Scorer
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import BOS, EOS
+from nmt_cli.tokenization.tokenizer import EOS
 
 
 class Choice(Protocol):
@@ -31,7 +31,7 @@ class Choice(Protocol):
         """Choose for the sentences of others, too; these are all that are still open."""
 
 
-class Chains:
+class Chains(Search):
     """`width` hypotheses a sentence, each of which goes on with what `choose` says until EOS or the sentence's limit.
 
     A sentence leaves the batch when all its hypotheses have ended.
@@ -47,71 +47,29 @@ class Chains:
         device: torch.device,
     ) -> None:
         """`limits` are the most pieces of each sentence, by its number."""
-        self._scorer, self._choose, self._width = scorer, choose, config.num_candidates
-        self._tree = Tree()
-        self._sentences = torch.tensor(list(limits), device=device)
-        self._limits = torch.tensor(list(limits.values()), device=device)
-        self._penalties = Penalties(max(limits.values()), config=config, device=device)
+        width = config.num_candidates
+        super().__init__(scorer, limits=limits, width=width, num_ended=width, config=config, device=device)
+        self._choose, self._width = choose, width
         self._is_begun = False
-        self._ids = torch.full((len(limits), self._width), BOS, device=device)
-        self._nodes = torch.full_like(self._ids, -1)
-        self._log_probs = torch.zeros(len(limits), self._width, device=device)
         self._is_open = torch.ones_like(self._ids, dtype=torch.bool)
-        self._ended = Endings.none(len(limits), self._width, device=device)
-
-    @property
-    def num_open(self) -> int:
-        """Sentences that are still searched, and those that are done and have not left yet."""
-        return len(self._sentences)
-
-    @property
-    def open_sentences(self) -> list[int]:
-        """Their numbers."""
-        numbers: list[int] = self._sentences.tolist()
-        return numbers
 
     @property
     def is_joinable(self) -> bool:
         """Whether each sentence has all its hypotheses: after one step."""
         return self._is_begun
 
-    def run(self, *, down_to: int) -> None:
-        """Go on until no more than `down_to` sentences are open."""
-        while self.num_open > down_to:
-            self.advance()
+    def join(self, others: Sequence[Self]) -> None:
+        """Take the sentences of others in."""
+        super().join(others)
+        self._choose.join([other._choose for other in others], self.open_sentences)
+        self._is_open = torch.cat([one._is_open for one in [self, *others]])
 
-    def advance(self) -> None:
-        """One more piece for each hypothesis; sentences that are done leave, if enough are."""
+    def _advance(self) -> None:
         is_first, self._is_begun = not self._is_begun, True
         self._step(is_first=is_first)
         kept = self._leave()
         if self.num_open and (is_first or kept is not None):
             self._scorer.select(rows=self._rows(kept, before=1 if is_first else self._width), sentences=kept)
-
-    def join(self, others: Sequence[Chains]) -> None:
-        """Take the sentences of others with the same settings in; all are joinable, and the others are used up."""
-        searches = [self, *others]
-        for one in searches:
-            one._nodes, one._ended.nodes = one._tree.prune(one._nodes, one._ended.nodes)
-        for other in others:
-            offset = self._tree.join(other._tree)
-            other._nodes, other._ended = moved(other._nodes, offset), other._ended.moved(offset)
-        self._choose.join(
-            [other._choose for other in others], [number for one in searches for number in one.open_sentences]
-        )
-        self._scorer.join([other._scorer for other in others])
-        self._sentences = torch.cat([one._sentences for one in searches])
-        self._limits = torch.cat([one._limits for one in searches])
-        self._ids = torch.cat([one._ids for one in searches])
-        self._nodes = torch.cat([one._nodes for one in searches])
-        self._log_probs = torch.cat([one._log_probs for one in searches])
-        self._is_open = torch.cat([one._is_open for one in searches])
-        self._ended = Endings.joined([one._ended for one in searches])
-        self._penalties = max((one._penalties for one in searches), key=lambda one: one.longest)
-
-    def read(self) -> dict[int, list[Hypothesis]]:
-        """The hypotheses, best first, of each sentence that was done since they were last read, by its number."""
-        return self._tree.read()
 
     def _rows(self, kept: Tensor | None, *, before: int) -> Tensor:
         """Which of the scorer's rows go on, where it had `before` a sentence: each sentence is `width` from now on."""
@@ -146,10 +104,8 @@ class Chains:
             return None
         done, kept = leaving
         none = Endings.none(len(done), 0, device=done.device)
-        self._tree.end(self._sentences[done], none.best_with(self._ended.select(done), count=self._width))
-        self._sentences, self._limits = self._sentences[kept], self._limits[kept]
-        self._ids, self._log_probs, self._nodes = self._ids[kept], self._log_probs[kept], self._nodes[kept]
-        self._is_open, self._ended = self._is_open[kept], self._ended.select(kept)
+        self._end(done, none.best_with(self._ended.select(done), count=self._width), kept=kept)
+        self._is_open = self._is_open[kept]
         return kept
 
 

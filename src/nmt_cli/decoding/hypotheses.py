@@ -59,10 +59,6 @@ class Endings:
         """Those of some sentences [B']."""
         return Endings(self.log_probs[sentences], self.scores[sentences], self.nodes[sentences])
 
-    def moved(self, offset: int) -> Endings:
-        """The same with the nodes' numbers raised by `offset`."""
-        return Endings(self.log_probs, self.scores, moved(self.nodes, offset))
-
     @staticmethod
     def joined(parts: Sequence[Endings]) -> Endings:
         """Those of the sentences of all, one after the other."""
@@ -95,12 +91,11 @@ class Tree:
         """Note how the sentences [B'] ended, [B', C]."""
         self._ended.append((sentences, endings))
 
-    def join(self, other: Tree) -> int:
-        """Take all of another tree in; returns what its nodes' numbers are raised by."""
+    def join(self, other: Tree, *nodes: Tensor) -> list[Tensor]:
+        """Take all of another tree in; returns the new numbers of these nodes of it."""
         offset, self._size = self._size, self._size + other._size
-        self._steps += [(pieces, moved(parents, offset), totals) for pieces, parents, totals in other._steps]
-        self._ended += [(sentences, endings.moved(offset)) for sentences, endings in other._ended]
-        return offset
+        self._steps += [(pieces, _moved(parents, offset), totals) for pieces, parents, totals in other._steps]
+        return [_moved(each, offset) for each in nodes]
 
     def prune(self, *nodes: Tensor) -> list[Tensor]:
         """Keep these nodes and those before them only, once all that was noted is read; returns their new numbers.
@@ -154,7 +149,7 @@ class Tree:
             yield Hypothesis(ids, log_prob, score, terms[first:])
 
 
-def moved(nodes: Tensor, offset: int) -> Tensor:
+def _moved(nodes: Tensor, offset: int) -> Tensor:
     """The nodes' numbers raised by `offset`, -1 for none as it is."""
     return nodes + offset * (nodes >= 0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
 
 import torch
 
@@ -12,6 +11,7 @@ from nmt_cli.decoding.beam import Beam
 from nmt_cli.decoding.chains import Chains, Draws, Greedy
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.penalties import output_limit
+from nmt_cli.decoding.running import Search
 from nmt_cli.decoding.scorer import Scorer
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -25,31 +25,6 @@ class Source:
     row: Sequence[int]
     prefix: Sequence[int] = field(default=())
     key: str = ""
-
-
-class Search(Protocol):
-    """A search that is under way, of sentences that have numbers."""
-
-    @property
-    def num_open(self) -> int:
-        """Sentences that are still searched, and those that are done and have not left yet."""
-
-    @property
-    def open_sentences(self) -> list[int]:
-        """Their numbers."""
-
-    @property
-    def is_joinable(self) -> bool:
-        """Whether each sentence has all its hypotheses."""
-
-    def run(self, *, down_to: int) -> None:
-        """Go on until no more than `down_to` sentences are open."""
-
-    def join(self, others: Sequence[Self]) -> None:
-        """Take the sentences of others of the same kind and settings in; the others are used up."""
-
-    def read(self) -> dict[int, list[Hypothesis]]:
-        """The hypotheses, best first, of each sentence that was done since they were last read, by its number."""
 
 
 def search(
@@ -82,10 +57,7 @@ def begin(
     nbest: int,
     device: torch.device,
 ) -> Search:
-    """The search of `search` before its first step, of sources by their numbers.
-
-    It goes on in inference mode, and may take others with the same models and settings in.
-    """
+    """The search of `search` before its first step, of sources by their numbers."""
     chosen = list(sources.values())
     check(models, chosen, config=config, nbest=nbest)
     scorer = Scorer(

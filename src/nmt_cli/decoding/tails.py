@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nmt_cli.decoding.hypotheses import Hypothesis
-from nmt_cli.decoding.search import Search
+from nmt_cli.decoding.running import Search
 
 # A search is put aside when no more than this part of its sentences is open.
 _SHARE = 1 / 4
