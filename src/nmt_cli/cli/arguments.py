@@ -13,7 +13,6 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from nmt_cli.errors import UsageError
-from nmt_cli.recipe.mistakes import describe
 
 # click's UsageError: what every refusal of an argument is.
 Refusal: type[Exception] = typer.BadParameter.__mro__[1]
@@ -102,5 +101,7 @@ def _wrong_value(problem: Any, name: str) -> str:
     """The value and what is allowed, where typer checked it with pydantic; else typer's own words."""
     cause = problem.__cause__
     if cause is not None and hasattr(cause, "errors"):
+        from nmt_cli.recipe.mistakes import describe
+
         return describe(cause.errors()[0], (name,))
     return f"{name}: {problem.message.removesuffix('.')}"
