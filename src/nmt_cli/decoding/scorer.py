@@ -22,6 +22,8 @@ NEVER_GENERATED = (PAD, UNK, BOS)
 assert (*NEVER_GENERATED, EOS) == tuple(range(EOS + 1)), "they are the first columns"
 # Rows whose logits a CPU computes at a time: those of thousands would need memory for nothing.
 _ROWS = 256
+# Source tokens that a CPU encodes at a time: what lies between the layers of many is beyond its caches.
+_TOKENS = 2048
 
 
 class Scorer:
@@ -40,9 +42,11 @@ class Scorer:
         min_tokens: int,
         device: torch.device,
     ) -> None:
-        source = pack([[*row, EOS] for row in rows], device=device)
+        sentences = [[*row, EOS] for row in rows]
+        source = pack(sentences, device=device)
+        parts = [source] if device.type == "cuda" else [pack(part, device=device) for part in _in_parts(sentences)]
         self._models = models
-        self._caches = [model.start(model.encode(source), source) for model in models]
+        self._caches = [model.start(torch.cat([model.encode(part) for part in parts]), source) for model in models]
         self._min_tokens = min_tokens
         self._fewest = 0  # a lower bound of `places`
         # -1 where a sentence is free, as all are in the last column.
@@ -99,6 +103,16 @@ class Scorer:
         is_forced = forced >= 0
         log_probs = self._allowed(log_probs).masked_fill_(is_forced, -torch.inf)
         return log_probs.scatter_(1, forced.clamp(min=0), kept.where(is_forced, log_probs[:, :1]))
+
+
+def _in_parts(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
+    """The sentences in order, by as many as have no more than `_TOKENS`, or one."""
+    parts: list[list[Sequence[int]]] = [[]]
+    for sentence in sentences:
+        if parts[-1] and sum(map(len, parts[-1])) + len(sentence) > _TOKENS:
+            parts.append([])
+        parts[-1].append(sentence)
+    return parts
 
 
 def _log_probs(model: Transformer, hidden: Tensor) -> Tensor:
