@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import sentencepiece
@@ -71,7 +72,11 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces of a row of ids as SentencePiece writes them, with U+2581 for a space."""
-        return [str(self._processor.id_to_piece(int(piece))) for piece in ids]
+        return [self._pieces[piece] for piece in ids]
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return [str(self._processor.id_to_piece(piece)) for piece in range(self.vocab_size)]
 
     def _encode_with_marks(self, line: str) -> list[int]:
         """The ids of a line with U+2581 in it, each of which is spelt in bytes so that it is not taken for a space."""
