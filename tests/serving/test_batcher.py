@@ -173,7 +173,7 @@ def test_nobody_comes_back_who_left_before_the_answer() -> None:
     assert run(test) < 1
 
 
-@pytest.mark.parametrize(("number", "shares"), [(8, [4, 4]), (1, [1]), (5, [3, 2]), (32, [16, 16]), (33, [33])])
+@pytest.mark.parametrize(("number", "shares"), [(8, [4, 4]), (1, [1]), (5, [3, 2]), (32, [16, 16]), (33, [17, 16])])
 def test_free_workers_share_what_is_little(number: int, shares: list[int]) -> None:
     async def test() -> list[int]:
         queue = batcher(max_tokens=1000, max_sentences=99)

@@ -6,7 +6,7 @@ is does not depend on its batch.
 
 A worker that is free waits a little for the batch to fill: clients that were just answered ask again, but only once the
 server has written the answers and read the questions. Without that wait they would be two halves that take turns.
-Where there are few they are not waited for once all are back, and workers that are free share what there is.
+Where there are few they are not waited for once all are back. Workers that are free share what there is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEW_SHARE = 0.2
 # Of the time that the last batch took: so much may a free worker lose by waiting. A sentence costs a tenth more in a
 # batch of half the size (docs/LOG.md).
 _WAITING_SHARE = 1 / 8
-# Sentences for each free worker: no more than that are few.
+# Sentences for each free worker: no more than that are few, and a batch is not made smaller than that to be shared.
 _FEW = 16
 
 
@@ -154,13 +154,13 @@ class Batcher:
             batch = self._cut()
             wait = min(self._max_wait, _WAITING_SHARE * self._last_seconds)
             remaining = max(free, self._queue[0].queued) + wait - loop.time()
-            are_few = len(self._queue) <= _FEW * self._num_free
+            share = -(-len(self._queue) // self._num_free)
             if remaining <= 0:
                 self._num_awaited = 0
-            if self._num_awaited == 0 and are_few:
-                return batch[: -(-len(self._queue) // self._num_free)]
+            if self._num_awaited == 0 and share <= _FEW:
+                return batch[:share]
             if remaining <= 0 or _goes_alone(batch[0]) or self._is_full(batch):
-                return batch
+                return batch[: max(share, _FEW)]
             # Not wait_for, which in Python 3.11 may swallow that a worker is retired.
             with suppress(TimeoutError):
                 async with asyncio.timeout(remaining):
