@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmt_cli.decoding import scorer
 from nmt_cli.decoding.batches import search_batches
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.penalties import Penalties, length_penalty, output_limit
@@ -159,6 +160,18 @@ def test_neighbours_in_the_batch_change_nothing(beam: int) -> None:
             assert [hypothesis.ids for hypothesis in ours] == [hypothesis.ids for hypothesis in theirs]
             for a, b in zip(ours, theirs, strict=True):
                 assert a.score == pytest.approx(b.score, abs=1e-5)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 12, 25])
+def test_sources_encoded_in_parts_are_translated_as_together(monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
+    model = random_model(4, vocab=23, sharpness=2)
+    rows = random_rows(4, count=7, vocab=23, longest=30)
+    together = search(model, rows, config=decoding(beam=3), nbest=3, device=CPU)
+    monkeypatch.setattr(scorer, "_TOKENS", at_a_time)
+    in_parts = search(model, rows, config=decoding(beam=3), nbest=3, device=CPU)
+    for apart, expected in zip(in_parts, together, strict=True):
+        assert [one.ids for one in apart] == [one.ids for one in expected]
+        assert [one.score for one in apart] == pytest.approx([one.score for one in expected], abs=TOLERANCE)
 
 
 def test_nbest_is_sorted_distinct_and_begins_with_the_best() -> None:

@@ -44,7 +44,7 @@ class Scorer:
     ) -> None:
         sentences = [[*row, EOS] for row in rows]
         source = pack(sentences, device=device)
-        parts = [source] if device.type == "cuda" else [pack(part, device=device) for part in _in_parts(sentences)]
+        parts = [pack(part, device=device) for part in _in_parts(sentences)] if device.type == "cpu" else [source]
         self._models = models
         self._caches = [model.start(torch.cat([model.encode(part) for part in parts]), source) for model in models]
         self._min_tokens = min_tokens
@@ -107,11 +107,14 @@ class Scorer:
 
 def _in_parts(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
     """The sentences in order, by as many as have no more than `_TOKENS`, or one."""
-    parts: list[list[Sequence[int]]] = [[]]
+    parts: list[list[Sequence[int]]] = []
+    room = 0
     for sentence in sentences:
-        if parts[-1] and sum(map(len, parts[-1])) + len(sentence) > _TOKENS:
+        if len(sentence) > room:
             parts.append([])
+            room = _TOKENS
         parts[-1].append(sentence)
+        room -= len(sentence)
     return parts
 
 
