@@ -13,6 +13,7 @@ a Python with transformers and ctranslate2, the model is exported to Hugging Fac
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -114,6 +115,7 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
     translator = Translator.from_pretrained(
         arguments.model, device=arguments.device, precision=precision or "auto", engine=engine
     )
+    gc.freeze()  # as `nmt decode` does
     options = {"beam": arguments.beams[0], "batch_tokens": arguments.batch_tokens[0]}
     options["max_extra_tokens"] = arguments.max_extra_tokens
     lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
