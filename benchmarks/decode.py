@@ -198,6 +198,7 @@ def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, An
     if beam > 1:
         options |= {"patience": PATIENCE, "num_hypotheses": PATIENCE * beam}
     lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
+    gc.freeze()
     seconds, tokens = [], 0
     for run in range(arguments.runs + 1):
         started = time.perf_counter()

@@ -44,9 +44,10 @@ class Scorer:
     ) -> None:
         sentences = [[*row, EOS] for row in rows]
         source = pack(sentences, device=device)
-        parts = [pack(part, device=device) for part in _in_parts(sentences)] if device.type == "cpu" else [source]
+        parts = _in_parts(sentences) if device.type == "cpu" else [sentences]
+        packed = [source] if len(parts) == 1 else [pack(part, device=device) for part in parts]
         self._models = models
-        self._caches = [model.start(torch.cat([model.encode(part) for part in parts]), source) for model in models]
+        self._caches = [model.start(torch.cat([model.encode(part) for part in packed]), source) for model in models]
         self._min_tokens = min_tokens
         self._fewest = 0  # a lower bound of `places`
         # -1 where a sentence is free, as all are in the last column.

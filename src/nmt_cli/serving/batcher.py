@@ -27,7 +27,7 @@ _NEW_SHARE = 0.2
 # Of the time that the last batch took: so much may a free worker lose by waiting. A sentence costs a tenth more in a
 # batch of half the size (docs/LOG.md).
 _WAITING_SHARE = 1 / 8
-# Sentences for each free worker: no more than that are few, and a batch is not made smaller than that to be shared.
+# Sentences for each free worker: no more than that are few. Of more, no batch is made smaller than that to be shared.
 _FEW = 16
 
 

@@ -75,8 +75,8 @@ class Tokenizer:
         return [self._pieces[piece] for piece in ids]
 
     @cached_property
-    def _pieces(self) -> list[str]:
-        return [str(self._processor.id_to_piece(piece)) for piece in range(self.vocab_size)]
+    def _pieces(self) -> dict[int, str]:
+        return {piece: str(self._processor.id_to_piece(piece)) for piece in range(self.vocab_size)}
 
     def _encode_with_marks(self, line: str) -> list[int]:
         """The ids of a line with U+2581 in it, each of which is spelt in bytes so that it is not taken for a space."""
