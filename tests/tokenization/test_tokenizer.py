@@ -51,6 +51,16 @@ def test_no_text_is_unknown_or_a_special_piece(tokenizer: Tokenizer, text: str) 
     assert not {PAD, UNK, BOS, EOS} & set(ids)
 
 
+def test_pieces_are_those_of_the_ids_and_nothing_beyond_has_one(tokenizer: Tokenizer) -> None:
+    line = invented_pairs(400, seed=3)[0][0]
+    (row,) = tokenizer.encode([line])
+    assert "".join(tokenizer.pieces(row)).replace("\u2581", " ").strip() == line
+    assert len(set(tokenizer.pieces(range(tokenizer.vocab_size)))) == tokenizer.vocab_size
+    for number in (-1, tokenizer.vocab_size):
+        with pytest.raises(KeyError):
+            tokenizer.pieces([number])
+
+
 def test_special_pieces_have_their_ids_and_decode_to_nothing(tokenizer: Tokenizer) -> None:
     assert tokenizer.pieces([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
     (ids,) = tokenizer.encode(["bade fugi"])
