@@ -20,7 +20,7 @@ _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from nmt_cli.
 _GONE_SECONDS = 5.0
 # Threads that wait for each other must not spin, since the server itself needs a CPU. Batches have ever new shapes, and
 # oneDNN and torch's layer above it would each keep what they made for the last thousand: hundreds of megabytes.
-_QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
+_QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 
 
 class WorkerLost(Exception):
