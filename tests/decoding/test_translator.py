@@ -110,7 +110,8 @@ def test_a_translation_has_no_line_breaks(translator: Translator) -> None:
     assert not any(set("\r\n") & set(translation.text) for translation in translator.translate(lines, beam=1))
     hypothesis = Hypothesis([*newline, *target.encode(["sea"])[0]], -1.0, -1.0)
     details = Details(piece_log_probs=False, alignment=False)
-    (translation,) = translator._translations(Source([4]), [hypothesis], details=details)
+    (text,) = target.decode([hypothesis.ids])
+    translation = translator._translation(Source([4]), hypothesis, text, details=details)
     assert translation.text.strip() == "sea"
 
 

@@ -64,7 +64,7 @@ def test_pieces_are_those_of_the_ids_and_nothing_beyond_has_one(tokenizer: Token
 def test_special_pieces_have_their_ids_and_decode_to_nothing(tokenizer: Tokenizer) -> None:
     assert tokenizer.pieces([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
     (ids,) = tokenizer.encode(["bade fugi"])
-    assert tokenizer.decode([[BOS, *ids, EOS, PAD, PAD], []]) == ["bade fugi", ""]
+    assert tokenizer.decode([[], [BOS, *ids, EOS, PAD, PAD], []]) == ["", "bade fugi", ""]
 
 
 def test_characters_outside_the_vocabulary_are_spelt_in_bytes(tokenizer: Tokenizer) -> None:

@@ -19,17 +19,19 @@ from nmt_cli.decoding.ctranslate2_model import library
 from nmt_cli.decoding.engine import Details, EngineName
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.penalties import length_penalty, output_limit
+from nmt_cli.decoding.scorer import NEVER_GENERATED
 from nmt_cli.decoding.search import Source
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import BOS, PAD, UNK, Tokenizer
+from nmt_cli.tokenization.tokenizer import Tokenizer
 
 # CTranslate2 ends a search after so many times the beam of finished hypotheses, while the best may be yet to come:
 # with 1 that was so for 17 of 500 sentences, with 2 for none.
 PATIENCE = 2
 # Below so many extra tokens, limits cut so many that sentences of one limit are best searched together at once.
 _TIGHT = 5
+_NEVER = frozenset(NEVER_GENERATED)
 _TAKE_TORCH = "leave it out, or take --engine torch"
 Product = Literal["fp32", "int8"]
 
@@ -60,7 +62,6 @@ class CTranslate2Engine:
         self.max_positions = config.recipe.model.max_positions
         self.longest_source = config.longest_source
         self._ids = {piece: number for number, piece in enumerate(self.target.pieces(range(self.target.vocab_size)))}
-        self._never = self.target.pieces([PAD, UNK, BOS])
         folder, self._temporary = converted(path, version=ctranslate2.__version__)
         compute_type = {"fp32": "float32", "int8": "int8"}[precision]
         threads = min(num_cpus(), torch.get_num_threads())
@@ -175,13 +176,14 @@ class CTranslate2Engine:
         for batch, results in self._translate(asked, batches, config=config, is_strict=is_strict):
             longest = max(asked[index].limit for index in batch)
             for index, result in zip(batch, results, strict=True):
-                limit, hypotheses = asked[index].limit, result.hypotheses
-                if longest > limit and any(len(pieces) >= limit for pieces in hypotheses):
+                limit = asked[index].limit
+                rows = [list(map(self._ids.__getitem__, pieces)) for pieces in result.hypotheses]
+                if longest > limit and any(len(ids) >= limit for ids in rows):
                     cut.append(index)
-                elif not is_strict and any(piece in pieces for pieces in hypotheses for piece in self._never):
+                elif not is_strict and not all(map(_NEVER.isdisjoint, rows)):
                     special.append(index)
                 else:
-                    found[index] = self._ranked(result, asked[index], config=config)
+                    found[index] = _ranked(rows, result.scores, limit=limit, config=config)
         return cut, special
 
     def _translate(
@@ -211,22 +213,10 @@ class CTranslate2Engine:
             if any(prefixes):
                 options["target_prefix"] = prefixes
             if is_strict:
-                options["suppress_sequences"] = [[piece] for piece in self._never]
+                options["suppress_sequences"] = [[piece] for piece in self.target.pieces(NEVER_GENERATED)]
             running.append(self._translator.translate_batch([asked[index].pieces for index in batch], **options))
         for batch, results in zip(batches, running, strict=True):
             yield batch, [waiting.result() for waiting in results]
-
-    def _ranked(self, result: Any, asked: _Asked, *, config: DecodingConfig) -> list[Hypothesis]:
-        """The hypotheses of a result by our penalty, best first."""
-        ranked = []
-        for place, pieces in enumerate(result.hypotheses):
-            is_cut = len(pieces) >= asked.limit
-            length = max(1, len(pieces) if is_cut else len(pieces) + 1)
-            log_prob = float(result.scores[place]) * length ** _exponent(config)
-            ids = [self._ids[piece] for piece in pieces]
-            score = log_prob / length_penalty(length, config=config)
-            ranked.append(Hypothesis(ids, log_prob, score))
-        return sorted(ranked, key=lambda one: -one.score)
 
     def _score(
         self, indices: Sequence[int], asked: Sequence[_Asked], found: list[list[Hypothesis]], *, config: DecodingConfig
@@ -276,6 +266,18 @@ class _Asked:
     def length(self) -> int:
         """All pieces that are given."""
         return len(self.pieces) + len(self.prefix)
+
+
+def _ranked(
+    rows: Sequence[list[int]], scores: Sequence[float], *, limit: int, config: DecodingConfig
+) -> list[Hypothesis]:
+    """CTranslate2's hypotheses and their scores by our penalty, best first."""
+    ranked = []
+    for ids, normalised in zip(rows, scores, strict=True):
+        length = max(1, min(len(ids) + 1, limit))
+        log_prob = float(normalised) * length ** _exponent(config)
+        ranked.append(Hypothesis(ids, log_prob, log_prob / length_penalty(length, config=config)))
+    return sorted(ranked, key=lambda one: -one.score)
 
 
 def _exponent(config: DecodingConfig) -> float:

@@ -154,8 +154,12 @@ class Translator:
     ) -> list[list[Translation]]:
         """The translation of each line of each group, all of them searched together."""
         sources = [source for group in groups for line in group for source in line.sources]
-        found = zip(sources, self._engine.search(sources, config=config, nbest=nbest, details=details), strict=True)
-        translated = (self._translations(source, ranked, details=details) for source, ranked in found)
+        found = self._engine.search(sources, config=config, nbest=nbest, details=details)
+        texts = iter(self._engine.target.decode([hypothesis.ids for ranked in found for hypothesis in ranked]))
+        translated = (
+            [self._translation(source, one, next(texts), details=details) for one in ranked]
+            for source, ranked in zip(sources, found, strict=True)
+        )
         return [[line.join([next(translated) for _ in line.sources]) for line in group] for group in groups]
 
     def _varied(self, line: _Line, prefix: str, *, number: int | None) -> list[_Line]:
@@ -212,20 +216,15 @@ class Translator:
         positions = self._engine.max_positions
         return positions - max(1, min(config.max_extra_tokens, positions // 2))
 
-    def _translations(self, source: Source, hypotheses: Sequence[Hypothesis], *, details: Details) -> list[Translation]:
-        target = self._engine.target
-        texts = target.decode([hypothesis.ids for hypothesis in hypotheses])
-        translations = []
-        for text, one in zip(texts, hypotheses, strict=True):
-            translation = Translation(_in_one_line(text), one.score, one.log_prob, len(one.ids))
-            if details.piece_log_probs or details.alignment:
-                pieces = target.pieces(one.ids)
-                scores = word_log_probs(pieces, one.piece_log_probs) if details.piece_log_probs else []
-                rows = self._engine.source.pieces(source.row)
-                alignment = word_alignment(rows, pieces, one.alignment) if details.alignment else []
-                translation = replace(translation, word_log_probs=tuple(scores), alignment=tuple(alignment))
-            translations.append(translation)
-        return translations
+    def _translation(self, source: Source, one: Hypothesis, text: str, *, details: Details) -> Translation:
+        translation = Translation(_in_one_line(text), one.score, one.log_prob, len(one.ids))
+        if not (details.piece_log_probs or details.alignment):
+            return translation
+        pieces = self._engine.target.pieces(one.ids)
+        scores = word_log_probs(pieces, one.piece_log_probs) if details.piece_log_probs else []
+        rows = self._engine.source.pieces(source.row)
+        alignment = word_alignment(rows, pieces, one.alignment) if details.alignment else []
+        return replace(translation, word_log_probs=tuple(scores), alignment=tuple(alignment))
 
 
 @dataclass(frozen=True, slots=True)

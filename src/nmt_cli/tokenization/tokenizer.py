@@ -68,7 +68,11 @@ class Tokenizer:
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row of ids; special ids give nothing."""
-        return [str(self._processor.decode([int(piece) for piece in row])) for row in rows]
+        # SentencePiece starts a thread for a list, as it does to encode one.
+        if len(rows) < 2:
+            return [str(self._processor.decode(list(row))) for row in rows]
+        texts: list[str] = self._processor.decode(list(map(list, rows)), num_threads=1)
+        return texts
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces of a row of ids as SentencePiece writes them, with U+2581 for a space."""
