@@ -13,7 +13,6 @@ a Python with transformers and ctranslate2, the model is exported to Hugging Fac
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import platform
@@ -104,6 +103,7 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from nmt_cli import Translator
+    from nmt_cli.devices import collect_garbage_rarely
 
     torch.set_num_threads(arguments.threads)
     engine, _, rest = arguments.one.partition(":")
@@ -115,7 +115,7 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
     translator = Translator.from_pretrained(
         arguments.model, device=arguments.device, precision=precision or "auto", engine=engine
     )
-    gc.freeze()  # as `nmt decode` does
+    collect_garbage_rarely()  # as `nmt decode` does
     options = {"beam": arguments.beams[0], "batch_tokens": arguments.batch_tokens[0]}
     options["max_extra_tokens"] = arguments.max_extra_tokens
     lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
@@ -183,6 +183,7 @@ def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, An
 
     from nmt_cli.decoding.ctranslate2_copy import converted
     from nmt_cli.decoding.ctranslate2_engine import PATIENCE
+    from nmt_cli.devices import collect_garbage_rarely
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
     source, target = (Tokenizer.load(Path(arguments.model) / f"{side}.spm") for side in ("source", "target"))
@@ -198,7 +199,7 @@ def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, An
     if beam > 1:
         options |= {"patience": PATIENCE, "num_hypotheses": PATIENCE * beam}
     lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
-    gc.freeze()
+    collect_garbage_rarely()
     seconds, tokens = [], 0
     for run in range(arguments.runs + 1):
         started = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -17,6 +18,7 @@ Precision = Literal["bf16", "fp32"]
 PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
+_ALLOCATIONS = 10_000  # objects that are made between looks for garbage; 700 by default
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
 
@@ -117,6 +119,15 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
         return
+
+
+def collect_garbage_rarely() -> None:
+    """Let Python look for garbage rarely, and at nothing that is there by now: once all is loaded.
+
+    A look holds up every thread, and memory of tensors is freed without (docs/LOG.md).
+    """
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS)
 
 
 def multiply_float32_fast(device: torch.device) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,19 @@ def test_blank_lines_are_blank(translator: Translator) -> None:
     assert translator.translate([]) == []
     (around, bare) = translator.translate(["  the old sea ", "the old sea"])
     assert around == bare
+
+
+@pytest.mark.parametrize("options", [{"nbest": 2, "alignments": True}, {"beam": 1}, {"samples": 3}])
+def test_a_search_leaves_no_garbage_to_look_for(translator: Translator, options: dict[str, Any]) -> None:
+    lines = lines_of_words(20)
+    translator.translate(lines, **options)  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        translator.translate(lines, **options)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_translation_has_no_line_breaks(translator: Translator) -> None:

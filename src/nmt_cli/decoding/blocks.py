@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ import torch
 from nmt_cli import console
 from nmt_cli.decoding.opening import open_engine
 from nmt_cli.decoding.translator import Translation, Translator
-from nmt_cli.devices import choose_device, num_cpus
+from nmt_cli.devices import choose_device, collect_garbage_rarely, num_cpus
 from nmt_cli.errors import DataError
 from nmt_cli.workers import crew
 
@@ -69,8 +68,7 @@ class Translating:
             torch.set_num_threads(self.threads)
         asked = {**self.settings, **self.asked}
         engine = open_engine(self.models, engine=self.engine, device=self.device, precision=self.precision, asked=asked)
-        # What is loaded stays: looking through it for garbage took a tenth of a second in every few blocks.
-        gc.freeze()
+        collect_garbage_rarely()
         return partial(self._translate, Translator(engine))
 
     def _translate(self, translator: Translator, block: Block) -> Translated:

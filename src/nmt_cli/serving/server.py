@@ -16,6 +16,7 @@ from pathlib import Path
 
 import uvicorn
 
+from nmt_cli.devices import collect_garbage_rarely
 from nmt_cli.errors import NmtError, UsageError
 from nmt_cli.serving.app import build
 from nmt_cli.serving.keys import Keys
@@ -97,6 +98,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         loop.add_signal_handler(number, _end, server, loading)
     try:
         await loading
+        collect_garbage_rarely()
         swaps = _Swaps(models)
         loop.add_signal_handler(signal.SIGHUP, swaps.begin)
         listener.listen(_BACKLOG)

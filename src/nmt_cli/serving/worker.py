@@ -6,7 +6,6 @@ Messages are those of `jobs.frame`. The process ends with its stdin.
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, assert_never
 
 from nmt_cli import console
+from nmt_cli.devices import collect_garbage_rarely
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.serving.identity import digest_of, stands_in
 from nmt_cli.serving.jobs import Attend, Engine, Job, Search, Vary, frame, job_of
@@ -80,7 +80,7 @@ class Model:
         except UsageError as problem:
             raise UsageError(problem.message, where="--engine", hint="take --engine torch") from None
         self._translator.translate(["."], samples=0)  # the first translation is slow
-        gc.freeze()  # what is loaded stays: looking through it for garbage takes a tenth of a second
+        collect_garbage_rarely()
 
     def answer(self, lines: Sequence[str], job: Job) -> list[dict[str, Any]]:
         """One answer for each line, as JSON takes it; no error names an option of nmt decode."""
