@@ -18,7 +18,7 @@ Precision = Literal["bf16", "fp32"]
 PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
-_ALLOCATIONS = 10_000  # objects that are made between looks for garbage; 700 by default
+_UNFREED_OBJECTS = 10_000  # made and not yet freed between looks for garbage; 700 in Python 3.11
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
 
@@ -124,10 +124,11 @@ def return_freed_memory() -> None:
 def collect_garbage_rarely() -> None:
     """Let Python look for garbage rarely, and at nothing that is there by now: once all is loaded.
 
-    A look holds up every thread, and memory of tensors is freed without (docs/LOG.md).
+    A look holds up every thread, and searches leave nothing that needs one (docs/LOG.md). Loading leaves a few objects,
+    which stay.
     """
     gc.freeze()
-    gc.set_threshold(_ALLOCATIONS)
+    gc.set_threshold(_UNFREED_OBJECTS)
 
 
 def multiply_float32_fast(device: torch.device) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -199,3 +200,16 @@ def test_workers_translate_files(folder: Path) -> None:
         )
     with pytest.raises(UsageError, match="--workers is 0, but should be at least 1"):
         decode(model=[folder / "model"], workers=0)
+
+
+def test_what_is_loaded_is_not_looked_through_for_garbage(folder: Path) -> None:
+    usual = gc.get_threshold()
+    gc.unfreeze()
+    gc.set_threshold(700)
+    try:
+        job(folder).here()
+        assert gc.get_freeze_count() > 1000
+        assert gc.get_threshold()[0] > 700
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)

@@ -103,7 +103,9 @@ def test_blank_lines_are_blank(translator: Translator) -> None:
     assert around == bare
 
 
-@pytest.mark.parametrize("options", [{"nbest": 2, "alignments": True}, {"beam": 1}, {"samples": 3}])
+@pytest.mark.parametrize(
+    "options", [{"nbest": 2, "alignments": True, "word_scores": True}, {"beam": 1}, {"samples": 3}]
+)
 def test_a_search_leaves_no_garbage_to_look_for(translator: Translator, options: dict[str, Any]) -> None:
     lines = lines_of_words(20)
     translator.translate(lines, **options)  # what is made once

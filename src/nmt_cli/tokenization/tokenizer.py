@@ -67,10 +67,10 @@ class Tokenizer:
         return rows
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each row of ids; special ids give nothing."""
-        # SentencePiece starts a thread for a list, as it does to encode one.
+        """The text of each row of ids, which are ints of the vocabulary; special ids give nothing."""
+        # As in `encode`; and some versions make a text of no rows.
         if len(rows) < 2:
-            return [str(self._processor.decode(list(row))) for row in rows]
+            return [self._processor.decode(list(row)) for row in rows]
         texts: list[str] = self._processor.decode(list(map(list, rows)), num_threads=1)
         return texts
 
