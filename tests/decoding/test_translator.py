@@ -239,6 +239,7 @@ def test_public_names_of_the_package(model: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message", "where", "hint"),
     [
+        ({"samples": 2, "top_k": 0}, "--top-k is 0, but should be greater than 0", "--top-k", "leave --top-k out"),
         ({"beam": 0}, "--beam is 0, but should be greater than 0", "--beam", "leave --beam out, and the model's own 2"),
         ({"beam": 2.5}, "--beam is 2.5, but should be a whole number", "--beam", "--beam out"),
         ({"length_penalty": -1.0}, "--length-penalty is -1.0, but should be", "--length-penalty", "own 0.5 is taken"),
@@ -267,6 +268,7 @@ def test_settings_that_make_no_sense(
     assert error.value.message.startswith(message)
     assert error.value.where == where
     assert hint in error.value.hint
+    assert "None" not in error.value.hint
 
 
 def test_one_string_is_not_a_list_of_lines(translator: Translator) -> None:

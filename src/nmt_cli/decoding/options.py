@@ -23,7 +23,8 @@ def with_options(config: DecodingConfig, options: Mapping[str, object]) -> Decod
         error = worst_mistake(problem)
         name = str(error["loc"][0])
         flag = _flag(name)
-        fix = f"leave {flag} out, and the model's own {getattr(config, name)} is taken"
+        own = getattr(config, name)
+        fix = f"leave {flag} out" if own is None else f"leave {flag} out, and the model's own {own} is taken"
         hint = suggest(error, (name,), schema=DecodingConfig, values=values, fix=fix)
         raise UsageError(describe(error, (flag,)), where=flag, hint=hint) from None
     for name in _OF_DRAWS:

@@ -113,6 +113,8 @@ def routes(service: Service) -> APIRouter:
         client = service.client(request, None, missing_status=401)
         if not client.is_operator:
             hint = "give a key that --api-key-file marks with the word operator"
+            if not service.keys.are_required:
+                hint = "send the server SIGHUP, or start it with --api-key-file and a key marked with the word operator"
             raise Refused("this takes an operator's key", hint=hint, status=403, code="no_operator")
         client.spend(1)
         before = {model: model.digest for model in service.models}
