@@ -1,4 +1,4 @@
-"""Which device and which precision a run takes, decided in one place."""
+"""Which device and which precision a run takes, decided in one place, and how its process treats memory."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_nobody_comes_back_who_left_before_the_answer() -> None:
 
 
 @pytest.mark.parametrize(("number", "shares"), [(8, [4, 4]), (1, [1]), (5, [3, 2]), (32, [16, 16]), (33, [17, 16])])
-def test_free_workers_share_what_is_little(number: int, shares: list[int]) -> None:
+def test_free_workers_share_what_waits(number: int, shares: list[int]) -> None:
     async def test() -> list[int]:
         queue = batcher(max_tokens=1000, max_sentences=99)
         taking = [asyncio.ensure_future(queue.take()) for _ in range(2)]

@@ -19,8 +19,8 @@ from nmt_cli.serving.jobs import Engine, Job, frame, job_fields
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from nmt_cli.serving.worker import main; main()"
 _GONE_SECONDS = 5.0
 # Threads that wait for each other must not spin, since the server itself needs a CPU. Batches have ever new shapes, and
-# oneDNN and torch's layer above it would each keep what they made for the last thousand: hundreds of megabytes. Of 32,
-# none are left when the next batch needs them (docs/LOG.md).
+# oneDNN and torch's layer above it would each keep what they made for the last thousand: hundreds of megabytes. A batch
+# needs more than 32 (docs/LOG.md).
 _QUIET = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 
 
