@@ -4,7 +4,9 @@ python benchmarks/serve_load.py --model runs/demo --input data/demo/test.en --cl
 
 For each engine and each number of clients, batching on and off (each sentence alone): every client sends a sentence on
 its kept connection, waits for the answer, and sends the next. Server CPU is that of all its processes over the window.
-First, all lines of --input (at most 1,000) are sent by 64 clients at once, and the answers compared with `nmt decode`.
+Machines are noisy: windows take turns with `nmt decode` of all lines of --input (at most 1,000), while the server has
+nothing to do, and each window's CPU is compared with the mean of the translations before and after its round.
+First, all lines are sent by 64 clients at once, and the answers compared with `nmt decode`.
 With --open R, R requests a second are sent whatever the answers, for overload. With --mixed S, clients send sentences
 and texts of some lines to all APIs for S seconds, and some vanish at any moment; told is the memory in each tenth of
 the time. `--clients` without a number leaves out all but these two. The load's own CPU stands beside the server's.
@@ -30,7 +32,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from measuring import NMT, Figures, circumstances, lines_of
+from measuring import NMT, Figures, circumstances, lines_of, summed_up
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMPARED, _COMPARED_CLIENTS = 1000, 64
@@ -59,25 +61,49 @@ def main() -> None:
     arguments = _arguments()
     lines = lines_of(arguments.input)[:_COMPARED]
     figures: Figures = circumstances("cpu", commit=arguments.commit)
-    figures["engines"] = {}
-    for engine in arguments.engines:
-        found: Figures = {"batching": {}}
-        expected: list[str] = []
-        if arguments.clients:
-            expected, found["decode"] = _decode(arguments, engine, lines)
-        for batching in arguments.batching:
-            with _server(arguments, engine, batching) as (pid, port):
-                if expected and batching == "on":
-                    found["equal to decode"] = asyncio.run(_compare(port, lines, expected))
-                found["batching"][batching] = [
-                    _measure(arguments, pid, port, lines, clients) for clients in arguments.clients
-                ]
-                if arguments.open and batching == "on":
-                    found["overload"] = _measure(arguments, pid, port, lines, 0)
-                if arguments.mixed and batching == "on":
-                    found["mixed"] = _measure_mixed(arguments, pid, port, lines)
-        figures["engines"][engine] = found
+    figures["engines"] = {
+        engine: {batching: _measure_server(arguments, engine, batching, lines) for batching in arguments.batching}
+        for engine in arguments.engines
+    }
     print(json.dumps(figures, indent=2))
+
+
+def _measure_server(arguments: argparse.Namespace, engine: str, batching: str, lines: Sequence[str]) -> Figures:
+    found: Figures = {}
+    with _server(arguments, engine, batching) as (pid, port):
+        if arguments.clients:
+            found |= _in_turn(arguments, engine, pid, port, lines, batching=batching)
+        if arguments.open and batching == "on":
+            found["overload"] = _measure(arguments, pid, port, lines, 0)
+        if arguments.mixed and batching == "on":
+            found["mixed"] = _measure_mixed(arguments, pid, port, lines)
+    return found
+
+
+def _in_turn(
+    arguments: argparse.Namespace, engine: str, pid: int, port: int, lines: Sequence[str], *, batching: str
+) -> Figures:
+    """Rounds of a window for each number of clients, with `nmt decode` before, between and after them."""
+    found: Figures = {}
+    expected, first = _decode(arguments, engine, lines)
+    if batching == "on":
+        found["equal to decode"] = asyncio.run(_compare(port, lines, expected))
+    decode, rounds = [first], []
+    for _ in range(arguments.rounds):
+        rounds.append([_measure(arguments, pid, port, lines, clients) for clients in arguments.clients])
+        decode.append(_decode(arguments, engine, lines)[1])
+    found["decode's CPU seconds a sentence"] = summed_up(decode, digits=5)
+    for place, clients in enumerate(arguments.clients):
+        windows = [round_[place] for round_ in rounds]
+        beside = [statistics.fmean(both) for both in pairwise(decode)]
+        shares = [window["server CPU seconds a sentence"] / each for window, each in zip(windows, beside, strict=True)]
+        rates = [window["answers a second"] for window in windows]
+        found[f"{clients} clients"] = {
+            "answers a second": summed_up(rates, digits=1),
+            "server CPU over decode's": summed_up(shares, digits=3),
+            "windows": windows,
+        }
+    return found
 
 
 def _measure(arguments: argparse.Namespace, pid: int, port: int, lines: Sequence[str], clients: int) -> Figures:
@@ -288,7 +314,7 @@ def _server(arguments: argparse.Namespace, engine: str, batching: str) -> Iterat
         drain.wait()
 
 
-def _decode(arguments: argparse.Namespace, engine: str, lines: Sequence[str]) -> tuple[list[str], Figures]:
+def _decode(arguments: argparse.Namespace, engine: str, lines: Sequence[str]) -> tuple[list[str], float]:
     """What `nmt decode` makes of the lines, and its CPU seconds a sentence, without those of an empty input."""
     command = [*NMT, "-q", "decode", "-m", str(arguments.model), "--device", "cpu", "--engine", engine]
     command += ["--precision", "int8"] if engine == "ctranslate2" else []
@@ -301,7 +327,7 @@ def _decode(arguments: argparse.Namespace, engine: str, lines: Sequence[str]) ->
 
     _, idle = timed(lines[0] + "\n")
     out, busy = timed("".join(line + "\n" for line in lines))
-    return out.split("\n")[:-1], {"CPU seconds a sentence": round((busy - idle) / (len(lines) - 1), 5)}
+    return out.split("\n")[:-1], (busy - idle) / (len(lines) - 1)
 
 
 def _processes(pid: int) -> list[int]:
@@ -335,6 +361,7 @@ def _arguments() -> Any:
     parser.add_argument("--clients", nargs="*", type=int, default=[1, 8, 64, 256])
     parser.add_argument("--batching", nargs="+", default=["on", "off"], choices=["on", "off"])
     parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
+    parser.add_argument("--rounds", type=int, default=3, help="of windows for all numbers of clients")
     parser.add_argument("--open", type=float, help="requests a second of one more window")
     parser.add_argument("--mixed", type=float, help="seconds of mixed load")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="options of nmt serve")

@@ -155,7 +155,7 @@ EngineOption = Annotated[
     str,
     typer.Option(
         metavar="torch|ctranslate2|auto",
-        help="What computes; auto: ctranslate2 on CPUs, where it can. ctranslate2 keeps its copy of a model beside it.",
+        help="What computes; auto: ctranslate2 for int8, where it can. ctranslate2 keeps its copy beside the model.",
         rich_help_panel=_COMPUTING,
     ),
 ]

@@ -34,18 +34,16 @@ def open_engine(
         raise UsageError(f"there is no precision called {precision!r}", where="--precision", hint=hint)
     if precision == "int8" and name != "ctranslate2":
         _check_cpu(device)
-    if name == "ctranslate2" or (name == "auto" and _is_better_on_this_cpu(directories, device, precision, asked)):
+    if name == "ctranslate2" or (name == "auto" and _has_better_copy(directories, device, precision, asked)):
         return _ctranslate2(directories, device=device, precision=precision)
     return _torch(directories, device=device, precision=precision)
 
 
-def _is_better_on_this_cpu(
-    directories: Sequence[Path], device: str, precision: str, asked: Mapping[str, object]
-) -> bool:
-    """Whether CTranslate2 is the better engine in float32 or int8, and can translate with these models as asked.
+def _has_better_copy(directories: Sequence[Path], device: str, precision: str, asked: Mapping[str, object]) -> bool:
+    """Whether CTranslate2 is the better engine for these models, and can translate with them as asked.
 
-    On a GPU torch is, and int8 is for CPUs. On a CPU CTranslate2 is taken: it is quicker in int8, and with a small
-    model for single sentences; in bulk torch has come up with it in float32 (docs/LOG.md).
+    In int8 it is. In float32 torch is at least as quick with many sentences (docs/LOG.md), except where it cannot lay
+    out matrices for the CPU.
     """
     from nmt_cli.bundle.config import load_config
     from nmt_cli.bundle.kinds import require_model
@@ -53,7 +51,7 @@ def _is_better_on_this_cpu(
 
     if precision not in ("auto", "fp32", "int8"):
         return False
-    if precision != "int8" and choose_device(device).type != "cpu":
+    if precision != "int8" and (choose_device(device).type != "cpu" or _is_quick_in_float32()):
         return False
     if len(directories) > 1 or asked.get("next_words") is not None or find_spec("ctranslate2") is None:
         return False
@@ -64,6 +62,15 @@ def _is_better_on_this_cpu(
     )
     is_bounded = config.min_tokens > 0 and config.beam > 1
     return recipe.model.encoder_window is None and not config.samples and not is_bounded
+
+
+def _is_quick_in_float32() -> bool:
+    """Whether torch lays out float32 matrices for this CPU's products."""
+    import torch
+
+    from nmt_cli.model.packed_linear import can_pack
+
+    return can_pack(torch.float32)
 
 
 def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
