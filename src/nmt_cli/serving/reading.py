@@ -86,15 +86,12 @@ async def _read_body(request: Request, *, max_bytes: int, timeout_seconds: float
     if declared.isdigit() and int(declared) > max_bytes:
         _refuse_length(max_bytes)
     body = bytearray()
-
-    async def read() -> None:
-        async for chunk in request.stream():
-            body.extend(chunk)
-            if len(body) > max_bytes:
-                _refuse_length(max_bytes)
-
     try:
-        await asyncio.wait_for(read(), timeout_seconds)
+        async with asyncio.timeout(timeout_seconds):
+            async for chunk in request.stream():
+                body.extend(chunk)
+                if len(body) > max_bytes:
+                    _refuse_length(max_bytes)
     except TimeoutError:
         hint = "send it in one go"
         raise Refused("the body did not arrive in time", hint=hint, status=408, code="timeout") from None
