@@ -41,6 +41,23 @@ class Slots(NamedTuple):
 Step = Callable[[Tensor, Tensor, Slots, Tensor | None, Tensor | None], Tensor]
 
 
+class Kept:
+    """Sentences of a batch that are kept; those that keep their places are not copied."""
+
+    def __init__(self, sentences: Tensor) -> None:
+        """`sentences` [B'] in their new order. The host waits for the device."""
+        moved = [place for place, sentence in enumerate(sentences.tolist()) if place != sentence]
+        self._number = len(sentences)
+        self._moved = torch.tensor(moved, dtype=torch.long, device=sentences.device)
+        self._from = sentences[self._moved]
+
+    def of(self, x: Tensor) -> Tensor:
+        """The rows [B', ...] of the sentences kept, of x [B, ...], which is used up."""
+        if len(self._moved):
+            x.index_copy_(0, self._moved, x.index_select(0, self._from))
+        return x[: self._number]
+
+
 class LayerCache:
     """One decoder layer: cross-attention keys and values per source token, self-attention ones per slot."""
 
@@ -62,13 +79,11 @@ class LayerCache:
         self._values[:, :, slots.start : slots.end] = v
         return self._keys[:, :, : slots.seen], self._values[:, :, : slots.seen]
 
-    def keep(self, sentences: Tensor) -> None:
-        """Keep the sentences [B'] only."""
-        self.cross_keys = self.cross_keys.index_select(0, sentences)
-        self.cross_values = self.cross_values.index_select(0, sentences)
+    def keep(self, kept: Kept) -> None:
+        """Keep some sentences only."""
+        self.cross_keys, self.cross_values = kept.of(self.cross_keys), kept.of(self.cross_values)
         if self._keys is not None and self._values is not None:
-            self._keys = self._keys.index_select(0, sentences)
-            self._values = self._values.index_select(0, sentences)
+            self._keys, self._values = kept.of(self._keys), kept.of(self._values)
 
     def pick(self, chosen: Tensor, *, room: int) -> None:
         """Go on with the chosen slots [B, N] of each sentence only, in this order, and room for so many."""
@@ -152,11 +167,12 @@ class DecoderCache:
         if self.past is not None:
             self.past = self.past.flatten(0, 1).index_select(0, rows).view(remaining, width, -1)
         if sentences is not None:
-            self.places = self.places.index_select(0, sentences)
+            kept = Kept(sentences)
+            self.places = kept.of(self.places)
             for layer in self.layers:
-                layer.keep(sentences)
+                layer.keep(kept)
             if self.source_bias is not None:
-                self.source_bias = self.source_bias.index_select(0, sentences)
+                self.source_bias = kept.of(self.source_bias)
 
     def join(self, others: Sequence[DecoderCache]) -> None:
         """Take the sentences of others of the same model in, after one's own; all have as many hypotheses a sentence.
