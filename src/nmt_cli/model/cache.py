@@ -26,6 +26,8 @@ from torch.nn import functional as F
 _GROWTH = 8
 # Slots and source tokens are seen in multiples of this where a new shape costs something.
 _GRAIN = 8
+# What is kept is copied where it has less than this part of the memory that it lies in.
+_LEAST_USE = 3 / 4
 
 
 class Slots(NamedTuple):
@@ -42,7 +44,7 @@ Step = Callable[[Tensor, Tensor, Slots, Tensor | None, Tensor | None], Tensor]
 
 
 class Kept:
-    """Sentences of a batch that are kept; those that keep their places are not copied."""
+    """Sentences of a batch that are kept; those that keep their places are rarely copied."""
 
     def __init__(self, sentences: Tensor) -> None:
         """`sentences` [B'] in their new order. The host waits for the device."""
@@ -55,7 +57,8 @@ class Kept:
         """The rows [B', ...] of the sentences kept, of x [B, ...], which is used up."""
         if len(self._moved):
             x.index_copy_(0, self._moved, x.index_select(0, self._from))
-        return x[: self._number]
+        kept = x[: self._number]
+        return kept.clone() if _LEAST_USE * x.untyped_storage().nbytes() > kept.nbytes else kept
 
 
 class LayerCache:
@@ -156,10 +159,7 @@ class DecoderCache:
         return positions, slots, self.past[:, None, :, :seen]
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
-        """Go on from `rows` [R'] of the present rows, those of a sentence side by side, and with `sentences` [B'] only.
-
-        Where `sentences` is None all stay.
-        """
+        """Go on from `rows` [R'], those of a sentence side by side, and with `sentences` [B'] only; None: with all."""
         remaining = self.num_sentences if sentences is None else len(sentences)
         width = len(rows) // remaining
         if width > 1:
