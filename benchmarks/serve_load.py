@@ -4,8 +4,8 @@ python benchmarks/serve_load.py --model runs/demo --input data/demo/test.en --cl
 
 For each engine and each number of clients, batching on and off (each sentence alone): every client sends a sentence on
 its kept connection, waits for the answer, and sends the next. Server CPU is that of all its processes over the window.
-Machines are noisy: windows take turns with `nmt decode` of all lines of --input (at most 1,000), while the server has
-nothing to do, and each window's CPU is compared with the mean of the translations before and after its round.
+Machines are noisy: rounds of windows take turns with `nmt decode` of all lines of --input (at most 1,000), while the
+server has nothing to do, and a window's CPU is compared with the mean of the translations before and after its round.
 First, all lines are sent by 64 clients at once, and the answers compared with `nmt decode`.
 With --open R, R requests a second are sent whatever the answers, for overload. With --mixed S, clients send sentences
 and texts of some lines to all APIs for S seconds, and some vanish at any moment; told is the memory in each tenth of

@@ -131,7 +131,7 @@ def test_unusual_text_is_translated(server: Server, text: str) -> None:
         ("GET", "//translate", 404),
         ("GET", "/translate/", 404),
         ("GET", "/" + "a" * 20_000, 404),
-        ("BREW", "/translate", 400),
+        ("BREW", "/translate", 405),
     ],
 )
 def test_paths_and_methods_that_do_not_exist(server: Server, method: str, path: str, status: int) -> None:

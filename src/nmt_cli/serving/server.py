@@ -23,7 +23,7 @@ from nmt_cli.serving.keys import Keys
 from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.models import Models, Operation, ServedModel
-from nmt_cli.serving.protocol import protocol_for
+from nmt_cli.serving.protocol import MAX_HEADER_BYTES, protocol_for
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.translation import Translation
 
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 _address_logger = logger.getChild("address")
 
 _PATIENCE_SECONDS = 15.0
-_MAX_HEAD_BYTES = 1 << 16
 _CONNECTIONS_PER_REQUEST = 4
 _BACKLOG = 1024
 # Beside connections: libraries, logs, pipes of workers.
@@ -82,15 +81,14 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     config = uvicorn.Config(
         build(service, origins=settings.origins),
         http=protocol_for(
-            max_connections=_CONNECTIONS_PER_REQUEST * limits.requests,
-            max_head_bytes=_MAX_HEAD_BYTES,
-            patience_seconds=_PATIENCE_SECONDS,
+            max_connections=_CONNECTIONS_PER_REQUEST * limits.requests, patience_seconds=_PATIENCE_SECONDS
         ),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(limits.timeout_seconds) + 5,
     )
