@@ -93,9 +93,9 @@ def _in_turn(
         rounds.append([_measure(arguments, pid, port, lines, clients) for clients in arguments.clients])
         decode.append(_decode(arguments, engine, lines)[1])
     found["decode's CPU seconds a sentence"] = summed_up(decode, digits=5)
+    beside = [statistics.fmean(both) for both in pairwise(decode)]
     for place, clients in enumerate(arguments.clients):
         windows = [round_[place] for round_ in rounds]
-        beside = [statistics.fmean(both) for both in pairwise(decode)]
         shares = [window["server CPU seconds a sentence"] / each for window, each in zip(windows, beside, strict=True)]
         rates = [window["answers a second"] for window in windows]
         found[f"{clients} clients"] = {

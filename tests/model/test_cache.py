@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nmt_cli.model import cache as cache_module
 from nmt_cli.model import transformer as transformer_module
+from nmt_cli.model.cache import Kept
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from tests.reference.models import BOS, CPU, EOS, random_model, tiny_config
@@ -181,3 +182,13 @@ def test_float32_steps_are_near_the_whole_decoder() -> None:
         *_, hidden = [model.step(torch.full((3,), piece), cache) for piece in rows[0][1]]
         # float32 rounds at 6e-8; values near 1 pass about ten matrices whose sums have up to 24 terms.
         torch.testing.assert_close(hidden, last_hidden(model, rows), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sentences", [[0, 1, 2, 3, 4, 5, 6, 7], [0, 9, 2, 3, 4, 8, 6, 7], [0, 9, 2], []])
+def test_sentences_kept_are_those_asked_for_and_hold_little_more_memory(sentences: list[int]) -> None:
+    numbers = torch.tensor(sentences, dtype=torch.long)
+    x = torch.randn(10, 2, 3)
+    expected = x[numbers]
+    kept = Kept(numbers).of(x)
+    assert torch.equal(kept, expected)
+    assert 3 * kept.untyped_storage().nbytes() <= 4 * kept.nbytes
