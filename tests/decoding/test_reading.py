@@ -71,9 +71,10 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
 @pytest.mark.parametrize(
     ("data", "program", "fix"),
     [
-        (gzip.compress(b"one\ntwo\n"), "gzip", "name ends in .gz, or uncompress it first: zcat FILE"),
+        (gzip.compress(b"one\ntwo\n", mtime=0), "gzip", "name ends in .gz, or uncompress it first: zcat FILE"),
         (b"\x28\xb5\x2f\xfd\x04\n", "zstd", "name ends in .zst, or uncompress it first: zstdcat FILE"),
     ],
+    ids=["gzip", "zstd"],
 )
 def test_compressed_bytes_are_called_so(data: bytes, program: str, fix: str) -> None:
     with pytest.raises(DataError, match=f"^stdin is compressed by {program}, not text$") as error:
