@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import pytest
 import uvicorn
@@ -111,6 +112,29 @@ def test_an_answer_that_nobody_reads_is_given_up(port: int) -> None:
     with connect(port) as connection:
         connection.sendall(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
         assert ended.wait(10)
+
+
+def test_the_rest_of_a_request_that_is_answered_may_not_go_on_for_ever(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        while not connection.recv(65536).endswith(b"well"):
+            pass
+        with suppress(ConnectionError):
+            for _ in range(500):
+                connection.sendall(b"x")
+                time.sleep(0.01)
+            pytest.fail("five seconds of it were taken")
+
+
+def test_the_rest_of_a_request_that_is_answered_may_come_before_the_next(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nre")
+        while not connection.recv(65536).endswith(b"well"):
+            pass
+        connection.sendall(b"st")
+        time.sleep(0.05)
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert sent_back(connection).endswith(b"well")
 
 
 def test_answers_that_nobody_reads_do_not_hold_a_connection(port: int) -> None:

@@ -15,7 +15,8 @@ MAX_HEADER_BYTES = 1 << 16
 def protocol_for(*, max_connections: int, patience_seconds: float) -> type[H11Protocol]:
     """The protocol of a server that takes so many connections at once, and has so much patience with a client.
 
-    So long it waits for a request's head, and for somebody to read on when a part of an answer is unread.
+    So long it waits for a request's head, for the rest of one that is answered already, and for somebody to read on
+    when a part of an answer is unread.
     """
 
     class Protocol(_PatientProtocol):
@@ -57,6 +58,12 @@ class _PatientProtocol(H11Protocol):
             # The head of a further request has begun, and uvicorn's own timer ended with it.
             self._patience = self.loop.call_later(self.patience_seconds, self._give_up)
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._patience is None and self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+            # What comes now is thrown away, and might never end.
+            self._patience = self.loop.call_later(self.patience_seconds, self._give_up)
+
     def pause_writing(self) -> None:
         # A client that does not read would hold its request's place for ever.
         super().pause_writing()
@@ -72,7 +79,9 @@ class _PatientProtocol(H11Protocol):
 
     def _give_up(self) -> None:
         self._patience = None
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+        if self.conn.their_state is h11.SEND_BODY:
+            self.transport.close()
+        elif self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self._refuse(408, f"no request within {self.patience_seconds:g} s")
 
     def _end_patience(self) -> None:
