@@ -1,12 +1,16 @@
-"""What the application does when it is wrong itself."""
+"""What the application does when it is wrong itself, and whom it lets in."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+from dataclasses import replace
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Scope
 
 from nmt_cli.serving.app import build
 from nmt_cli.serving.keys import Keys
@@ -47,3 +51,53 @@ def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(caplo
     assert b"secret" not in body
     assert 'nmt_requests_total{code="500",endpoint="/v1/wrong"} 1.0' in metrics.render().decode()
     assert json.loads(caplog.messages[0])["status"] == 500
+
+
+def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_is_none() -> None:
+    metrics = Metrics()
+    limits = replace(LIMITS, requests=1)
+    app = build(Service(Models([]), limits, Keys([]), metrics, Translation(limits)), origins=["https://example.org"])
+
+    async def ask(body: asyncio.Future[bytes]) -> tuple[int, dict[bytes, bytes]]:
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": await body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope: Scope = {"type": "http", "method": "POST", "path": "/wait", "query_string": b""}
+        scope["headers"] = [(b"content-length", b"2"), (b"origin", b"https://example.org")]
+        await app(scope, receive, send)
+        return sent[0]["status"], dict(sent[0]["headers"])
+
+    async def run() -> None:
+        may_go = asyncio.Event()
+
+        @app.post("/wait")
+        async def wait(request: Request) -> PlainTextResponse:
+            await request.body()
+            await may_go.wait()
+            return PlainTextResponse("well")
+
+        bodies = [asyncio.get_running_loop().create_future() for _ in range(3)]
+        slow, first, second = (asyncio.ensure_future(ask(body)) for body in bodies)
+        await asyncio.sleep(0.01)
+        assert "nmt_requests_in_flight 0.0" in metrics.render().decode()
+        bodies[1].set_result(b"ab")
+        await asyncio.sleep(0.01)
+        assert "nmt_requests_in_flight 1.0" in metrics.render().decode()
+        bodies[2].set_result(b"ab")
+        status, headers = await second
+        assert status == 503
+        assert headers[b"retry-after"] == b"1"
+        assert headers[b"access-control-allow-origin"] == b"https://example.org"
+        assert headers[b"access-control-expose-headers"] == b"Retry-After"
+        may_go.set()
+        assert (await first)[0] == 200
+        bodies[0].set_result(b"ab")
+        assert (await slow)[0] == 200
+        assert "nmt_requests_in_flight 0.0" in metrics.render().decode()
+
+    asyncio.run(run())

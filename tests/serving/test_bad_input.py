@@ -49,6 +49,46 @@ def test_bodies_that_make_no_sense(server: Server, path: str, body: bytes) -> No
     assert "Traceback" not in answer.body.decode()
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/translate", ("q", "source", "target", "format", "api_key")),
+        ("/detect", ("q", "api_key")),
+        ("/v1/translate", ("text", "source", "target", "prefix", "split")),
+        ("/v1/words", ("text", "prefix", "source", "target")),
+        ("/v1/attention", ("text", "translation", "source", "target")),
+        ("/v2/translate", ("text", "target_lang", "source_lang", "tag_handling", "formality", "split_sentences")),
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_stands(server: Server, path: str, fields: tuple[str, ...]) -> None:
+    well = {"source": "en", "target": "de", "target_lang": "de", "source_lang": "en", "translation": "x"}
+    well |= {"q": "x", "text": "x"}
+    logged = len(server.log)
+    for field in fields:
+        asked = {name: well[name] for name in fields if name in well} | {field: "secret \ud800"}
+        answer = server.ask("POST", path, json.dumps(asked).encode(), headers=JSON)
+        if field == "api_key":  # nobody asks for a key
+            assert answer.status == 200, (field, answer.body)
+            continue
+        assert answer.status == 400, (field, answer.body)
+        assert answer.json
+    unknown = server.ask("POST", path, json.dumps({"text": "x", "q": "x", "\ud800": 1}).encode(), headers=JSON)
+    assert unknown.status < 500
+    assert "secret" not in server.log[logged:]
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/v2/translate"])
+def test_thousands_of_wrong_values_are_not_looked_at_one_by_one(server: Server, path: str) -> None:
+    asked: dict[str, object] = {"target": "de", "source": "en", "target_lang": "de"}
+    field = "q" if path == "/translate" else "text"
+    answer = server.ask("POST", path, json.dumps(asked | {field: [0] * 50_000}).encode(), headers=JSON)
+    assert answer.status == 413
+    assert "50,000 texts are too many" in answer.body.decode()
+    answer = server.ask("POST", path, json.dumps({f"no{place}": 0 for place in range(9_000)}).encode(), headers=JSON)
+    assert answer.status == 413
+    assert "the JSON has more than 2,000 fields" in answer.body.decode()
+
+
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
 @pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/v2/translate"])
 def test_json_that_is_not_sent_as_json_is_told_apart_from_a_form(server: Server, path: str, kind: str) -> None:

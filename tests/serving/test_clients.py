@@ -123,6 +123,7 @@ def test_wishes_of_deepls_clients_are_taken(server: Server, expected: str) -> No
         ({"style_id": "x"}, "style_id is not supported"),
         ({"translation_memory_id": "x"}, "translation_memory_id is not supported"),
         ({"custom_instructions": ["Be brief."]}, "custom_instructions is not supported"),
+        ({"split_sentences": 2}, "Invalid request: split_sentences: "),
         ({"split_sentences": "nonewlines", "text": "the\nsea"}, "a line break ends a sentence: nonewlines is not"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from nmt_cli.bundle.kinds import RUN_FILE
 from nmt_cli.errors import ModelError
-from nmt_cli.serving import crew
+from nmt_cli.serving import crew, process
 from nmt_cli.serving.batcher import Sentence
 from nmt_cli.serving.identity import digest_of
 from nmt_cli.serving.jobs import Engine, Job, Search
@@ -532,5 +533,58 @@ def test_the_first_replacement_is_waited_for(models: dict[str, Path], monkeypatc
         assert (model.crew.num_ready, model.crew.refusal) == (0, None)
         assert await answers_of(model, number=1) == {"the sea"}
         await model.crew.close()
+
+    asyncio.run(run())
+
+
+def test_whatever_workers_do_when_the_server_ends_is_given_up(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Busy(Worker):
+        async def ask(self, lines: Sequence[str], job: Job, *, timeout_seconds: float) -> list[dict[str, Any]]:
+            await asyncio.Event().wait()
+            return []
+
+    monkeypatch.setattr(crew, "WorkerProcess", Busy)
+
+    async def run() -> None:
+        model = ServedModel(models["en-de"], OPERATION, Metrics())
+        await model.load()
+        model.batcher.submit([Sentence("the sea", 3, SEARCH, "one", asyncio.Future())])
+        await asyncio.sleep(0.01)
+        await asyncio.wait_for(model.crew.close(), 5)
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_does_not_load_is_given_up(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    # It leaves something, and does not end with its input.
+    hangs = "import time, tempfile; tempfile.mkdtemp(); time.sleep(60)"
+    monkeypatch.setattr(process, "_START", hangs)
+    monkeypatch.setattr(process, "_LOADING_SECONDS", 0.5)
+    with pytest.raises(WorkerLost, match=r"the model was not loaded within 0\.5 s"):
+        asyncio.run(WorkerProcess.start(models["en-de"], OPERATION.engine))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_is_killed_leaves_no_files(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    writes = "import tempfile; tempfile.NamedTemporaryFile(delete=False).write(b'much')"
+    monkeypatch.setattr(process, "_START", f"{writes}; {process._START}")
+
+    async def run() -> None:
+        worker = await WorkerProcess.start(models["en-de"], OPERATION.engine)
+        assert [len(list(folder.iterdir())) for folder in tmp_path.iterdir()] == [1]
+        worker.kill()
+        await worker.ended()
+        await worker.close()
+        assert list(tmp_path.iterdir()) == []
 
     asyncio.run(run())

@@ -107,6 +107,7 @@ def test_detection_is_among_the_languages_there_are() -> None:
     assert detector.detect(german, among=["en", "de"]).code == "de"
     assert detector.detect(german, among=["en", "fr"]).code in ("en", "fr")
     assert detector.detect(german, among=["xx", "fr", "en", "de"]).code == "de"
+    assert detector.detect(german, among=["de", "en"]) == detector.detect(german, among=["en", "de"])
     only = detector.detect("the house", among=["fr"])
     assert (only.code, only.confidence, only.is_only) == ("fr", 1.0, True)
     for among in (["xx", "yy"], ["xx", "en"]):
@@ -202,6 +203,11 @@ def test_who_asks_is_the_owner_of_the_key_or_else_an_address(
             return asker.name
 
     assert asyncio.run(run()) == name
+
+
+def test_a_number_is_as_good_as_its_digits() -> None:
+    asked = {"text": "the sea", "target_lang": "DE", "split_sentences": 0}
+    assert TranslateRequest.model_validate(asked).split_sentences == "0"
 
 
 @pytest.mark.parametrize(("text", "is_taken"), [("\nsea", True), ("sea\n \n", True), ("", True), ("the\n\nsea", False)])

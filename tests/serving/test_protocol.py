@@ -12,18 +12,19 @@ import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nmt_cli.serving.protocol import protocol_for
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """`well`, a page at /page, and at /much, in parts, more than any buffer holds, until it has `ended`."""
+    """`well`, a page at /page, a long one, and at /much, in parts, more than any buffer holds, until it has `ended`."""
     if scope["path"] in ("/", "/page"):
         await PlainTextResponse("well" if scope["path"] == "/" else "x" * 40_000)(scope, receive, send)
         return
 
     async def parts() -> AsyncIterator[bytes]:
-        for _ in range(200):
+        for _ in range(200 if scope["path"] == "/much" else 1):
             yield b"x" * 1_000_000
 
     try:
@@ -132,9 +133,42 @@ def test_the_rest_of_a_request_that_is_answered_may_come_before_the_next(port: i
         while not connection.recv(65536).endswith(b"well"):
             pass
         connection.sendall(b"st")
-        time.sleep(0.05)
+        time.sleep(0.5)  # longer than a head or a rest would be waited for
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert sent_back(connection).endswith(b"well")
+
+
+def test_an_answer_that_is_read_slowly_is_not_given_up(port: int) -> None:
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", port))
+        slow.settimeout(10)
+        slow.sendall(b"GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        received, started = 0, time.monotonic()
+        while chunk := slow.recv(8192):
+            received += len(chunk)
+            time.sleep(0.01)
+        assert received > 1_000_000
+        assert time.monotonic() - started > 0.6, "it was not read slowly"
+
+
+def test_others_get_their_turn_while_much_arrives(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    receive = H11Protocol.data_received
+
+    def noted(self: H11Protocol, data: bytes) -> None:
+        sizes.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(H11Protocol, "data_received", noted)
+    with connect(port) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while not connection.recv(65536).endswith(b"well"):
+            pass
+        connection.sendall(b"1\r\na\r\n" * 10_000 + b"0\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert sent_back(connection).endswith(b"well")
+    assert sum(sizes) > 60_000
+    assert max(sizes) <= 8192
 
 
 def test_answers_that_nobody_reads_do_not_hold_a_connection(port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_either_engine_answers_as_decode_does(models: dict[str, Path], name: str
     found = model.answer(lines, SEARCH)
     assert [one["text"] for one in found] == [one.text for one in expected]
     assert [one["alternatives"][0]["text"] for one in found] == [one.alternatives[0].text for one in expected]
-    attended = model.answer(["the sea"], Attend("das Meer"))[0]
+    attended = json.loads(model.answer(["the sea"], Attend("das Meer"))[0]["map"])
     assert attended["rows"] == ["das", "Meer", "</s>"]
     again = AttentionMaps.from_pretrained(models["en-de"]).cross_words("the sea", "das Meer").as_json()
     assert np.allclose(attended["weights"], again["weights"], atol=2e-3)  # of numbers rounded to three places
@@ -65,8 +66,8 @@ def test_a_torch_worker_shows_the_attention_of_the_model_that_it_has(
 ) -> None:
     model = Model(models["en-de"], Engine("torch", "cpu", "bf16", 1))
     monkeypatch.setattr(AttentionMaps, "from_pretrained", None)  # no second one is read
-    (attended,) = model.answer(["the sea"], Attend("das Meer"))
-    assert np.allclose(np.sum(attended["weights"], axis=-1), 1, atol=2e-3)
+    (found,) = model.answer(["the sea"], Attend("das Meer"))
+    assert np.allclose(np.sum(json.loads(found["map"])["weights"], axis=-1), 1, atol=2e-3)
 
 
 def test_a_worker_refuses_a_beginning_too_long_for_its_model(models: dict[str, Path]) -> None:

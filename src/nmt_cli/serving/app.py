@@ -52,9 +52,16 @@ def build(service: Service, *, origins: Sequence[str]) -> FastAPI:
     app.add_exception_handler(HTTPException, _refuse_path)
     app.add_exception_handler(ClientGone, _answer_nobody)
     app.add_exception_handler(Exception, _confess)
-    if origins:
-        app.add_middleware(Visitors, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Doorkeeper, service=service)
+    if origins:
+        # Around the doorkeeper, whose refusals a page may read too.
+        app.add_middleware(
+            Visitors,
+            allow_origins=list(origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
+        )
     return app
 
 
@@ -91,8 +98,8 @@ class Visitors(CORSMiddleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a browser that asks whether a page may call, or let the application answer."""
-        headers = Headers(scope=scope)
-        is_question = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        headers = Headers(raw=scope.get("headers", []))
+        is_question = scope.get("method") == "OPTIONS" and "access-control-request-method" in headers
         if not is_question or self.preflight_response(headers).status_code == 200:
             await super().__call__(scope, receive, send)
             return
@@ -102,7 +109,10 @@ class Visitors(CORSMiddleware):
 
 
 class Doorkeeper:
-    """Counts, times and logs requests, and lets in no more than are allowed at once; no text, no query, no address."""
+    """Counts, times and logs requests, and lets in no more than are allowed at once; no text, no query, no address.
+
+    A request is in from the last byte of its body on: one that is sent slowly takes no place.
+    """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -116,10 +126,24 @@ class Doorkeeper:
             return
         started = time.perf_counter()
         status = _CLIENT_GONE
+        is_inside = False
         method = scope["method"]
         if method == "HEAD":
             # The answer is GET's; uvicorn leaves its body out.
             scope = {**scope, "method": "GET"}
+
+        def enter() -> None:
+            nonlocal is_inside
+            is_inside = True
+            self._count(1)
+            if self._num_inside > self._service.limits.requests and scope["path"] not in _WATCHING:
+                raise busy("too many requests at once", retry_after_seconds=1)
+
+        async def receive_and_enter() -> Message:
+            message = await receive()
+            if not is_inside and message["type"] == "http.request" and not message.get("more_body", False):
+                enter()
+            return message
 
         async def send_and_look(message: Message) -> None:
             nonlocal status
@@ -127,26 +151,28 @@ class Doorkeeper:
                 status = message["status"]
             await send(message)
 
-        self._num_inside += 1
-        self._service.metrics.in_flight.set(self._num_inside)
         try:
-            if self._num_inside > self._service.limits.requests and scope["path"] not in _WATCHING:
-                refusal = _form(busy("too many requests at once", retry_after_seconds=1), path=scope["path"])
-                await refusal(scope, receive, send_and_look)
-            else:
-                await self._app(scope, receive, send_and_look)
+            if not _has_body(scope):
+                enter()
+            await self._app(scope, receive_and_enter, send_and_look)
+        except Refused as problem:
+            await _form(problem, path=scope["path"])(scope, receive, send_and_look)
         except Exception:
             status = 500
             raise
         finally:
-            self._num_inside -= 1
+            if is_inside:
+                self._count(-1)
             self._record(scope, method, status, time.perf_counter() - started)
+
+    def _count(self, change: int) -> None:
+        self._num_inside += change
+        self._service.metrics.in_flight.set(self._num_inside)
 
     def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         found = self._service.metrics
         # The pattern, not the path: a path may hold anything.
         endpoint = getattr(scope.get("route"), "path", "other")
-        found.in_flight.set(self._num_inside)
         found.requests.labels(endpoint, str(status)).inc()
         found.request_seconds.labels(endpoint).observe(seconds)
         event = {
@@ -159,6 +185,11 @@ class Doorkeeper:
             "client": scope.get("state", {}).get("client"),
         }
         logger.info("%s", json.dumps(event))
+
+
+def _has_body(scope: Scope) -> bool:
+    headers = Headers(scope=scope)
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 async def _refuse(request: Request, problem: Exception) -> Response:
@@ -184,7 +215,7 @@ async def _confess(request: Request, problem: Exception) -> Response:
     return _form(refused, path=request.scope["path"])
 
 
-def _form(problem: Refused, *, path: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def _form(problem: Refused, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
     """The refusal in the form of the API that the path belongs to."""
     hint = f" ({problem.hint})" if problem.hint else ""
     content: dict[str, Any]
@@ -197,4 +228,6 @@ def _form(problem: Refused, *, path: str, headers: Mapping[str, str] | None = No
     more = dict(headers or {})
     if problem.retry_after_seconds is not None:
         more["Retry-After"] = str(problem.retry_after_seconds)
-    return JSONResponse(content, status_code=problem.status, headers=more)
+    # A value that was refused may hold half a character.
+    body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+    return Response(body, status_code=problem.status, headers=more, media_type="application/json")

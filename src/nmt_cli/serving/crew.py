@@ -103,13 +103,13 @@ class Crew:
         )
 
     async def close(self) -> None:
-        """End all workers, each after the batch that it has."""
+        """End all workers, and whatever they do: nobody waits for it any more."""
         if self._change is not None:
             self._change.cancel()
             await asyncio.gather(self._change, return_exceptions=True)
         if self._retiring is not None:
             await self._retiring
-        await asyncio.gather(*(post.retire() for post in self._posts))
+        await asyncio.gather(*(post.retire(at_once=True) for post in self._posts))
         self._posts = []
 
     async def change(self) -> None:
@@ -136,10 +136,10 @@ class _Post:
         self._task = asyncio.ensure_future(self._work())
         self._watching = asyncio.ensure_future(self._watch(worker))
 
-    async def retire(self) -> None:
-        """Finish the batch, if there is one, and end the worker."""
+    async def retire(self, *, at_once: bool = False) -> None:
+        """Finish the batch, if there is one and not `at_once`, and end the worker."""
         self._is_retired = True
-        if self._is_idle:
+        if self._is_idle or at_once:
             self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self.worker is not None:

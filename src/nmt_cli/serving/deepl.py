@@ -33,7 +33,7 @@ class TranslateRequest(BaseModel):
     source_lang: Annotated[str | None, Field(description="detected where it is missing")] = None
     split_sentences: Annotated[
         Literal["0", "1", "nonewlines"] | None,
-        Field(description="0 leaves each line whole; nonewlines takes no line breaks", coerce_numbers_to_str=True),
+        Field(description="0 leaves each line whole; nonewlines takes no line breaks"),
     ] = None
     formality: Annotated[
         Literal["default", "prefer_more", "prefer_less", "more", "less"] | None,
@@ -50,6 +50,11 @@ class TranslateRequest(BaseModel):
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
+
+    @field_validator("split_sentences", mode="before")
+    @classmethod
+    def _a_number_is_its_digits(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class LanguagesRequest(BaseModel):

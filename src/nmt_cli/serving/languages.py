@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -65,7 +66,7 @@ class Detector:
     def prepare(self) -> None:
         """Read what the first detection would have to wait for."""
         if len(self.codes) > 1:
-            assert self._identifier.labels is not None
+            self._identifier_of(self.codes)
 
     def detect(self, text: str, *, among: Sequence[str]) -> Detected:
         """The most likely of `among`, some of the languages; with one language it is that one, unseen.
@@ -75,17 +76,31 @@ class Detector:
         if len(among) == 1:
             return Detected(among[0], 1.0, is_only=True)
         code_of = {_base(code): code for code in reversed(among)}
-        self._identifier.set_languages()
-        known = sorted(set(code_of) & set(map(str, self._identifier.labels)))
-        if len(known) < 2:
+        identifier = self._identifier_of(among)
+        if identifier is None:
             hint = f"give the source language: one of {', '.join(among)}"
             raise invalid("these languages cannot be told apart by their text", hint=hint, where="source")
-        self._identifier.set_languages(known)
-        label, confidence = self._identifier.classify(text[:_FIRST_CHARACTERS])
+        label, confidence = identifier.classify(text[:_FIRST_CHARACTERS])
         return Detected(code_of[str(label)], float(confidence), is_only=False)
 
+    def _identifier_of(self, codes: Sequence[str]) -> LanguageIdentifier | None:
+        """What tells these languages apart, as far as it knows them; None where it knows less than two."""
+        key = frozenset(map(_base, codes))
+        if key not in self._identifiers:
+            known = sorted(key & set(map(str, self._whole.labels)))
+            found = copy(self._whole) if len(known) > 1 else None
+            if found is not None:
+                found.set_languages(known)  # takes as long as many detections
+            self._identifiers[key] = found
+        return self._identifiers[key]
+
     @cached_property
-    def _identifier(self) -> LanguageIdentifier:
+    def _identifiers(self) -> dict[frozenset[str], LanguageIdentifier | None]:
+        """By languages: as many as there are different sets of sources to a target."""
+        return {}
+
+    @cached_property
+    def _whole(self) -> LanguageIdentifier:
         # Read when the models are loaded: importing it takes longer than the rest of the server.
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
 

@@ -19,7 +19,7 @@ from nmt_cli.serving.identity import digest_of
 from nmt_cli.serving.jobs import Engine
 from nmt_cli.serving.languages import Detected, Detector, match_code
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.refusals import Refused, invalid
+from nmt_cli.serving.refusals import Refused, invalid, shown
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class Models:
         chosen = match_code(target, targets)
         if chosen is None:
             hint = f"give source and target of one of the models: {', '.join(model.name for model in self)}"
-            raise invalid(f"{code} to {_short(target)} is not supported", hint=hint, where="target")
+            raise invalid(f"{code} to {shown(target)} is not supported", hint=hint, where="target")
         return Route(self._by_pair[code, chosen], detected)
 
     def detect(self, text: str, *, target: str | None = None) -> Detected:
@@ -270,9 +270,5 @@ def _without_target(targets: Sequence[str], detected: Detected | None) -> Refuse
 def _matched(wanted: str, codes: Sequence[str], *, what: str) -> str:
     code = match_code(wanted, codes)
     if code is None:
-        raise invalid(f"{_short(wanted)} is not supported", hint=f"{what}: one of {', '.join(codes)}", where=what)
+        raise invalid(f"{shown(wanted)} is not supported", hint=f"{what}: one of {', '.join(codes)}", where=what)
     return code
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 20 else text[:20] + "…"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nmt_cli.errors import NmtError
@@ -18,6 +19,8 @@ from nmt_cli.serving.jobs import Engine, Job, frame, job_fields
 
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from nmt_cli.serving.worker import main; main()"
 _GONE_SECONDS = 5.0
+# A large model from a slow disk, converted for CTranslate2 on the way.
+_LOADING_SECONDS = 600.0
 # Threads that wait for each other must not spin, since the server itself needs a CPU. Batches have ever new shapes, and
 # oneDNN and torch's layer above it would each keep what they made for the last thousand: hundreds of megabytes. A batch
 # needs more than 32 (docs/LOG.md).
@@ -35,15 +38,19 @@ class WorkerProcess:
     apart from others: it does not search them together.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, folder: TemporaryDirectory[str]) -> None:
         self._process = process
+        self._folder = folder
         self.digest = ""
         self.narrow = 0
 
     @classmethod
     async def start(cls, model: Path, engine: Engine) -> WorkerProcess:
-        """A worker that has loaded `model`; its NmtError where it cannot."""
+        """A worker that has loaded `model`; its NmtError where it cannot, WorkerLost where it does not."""
         threads = str(engine.threads)
+        # What it puts into temporary files is as large as its model, and left there if it is killed.
+        folder = TemporaryDirectory(prefix="nmt-worker-", ignore_cleanup_errors=True)
+        own = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": folder.name}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -51,12 +58,17 @@ class WorkerProcess:
             json.dumps(sys.path),
             stdin=PIPE,
             stdout=PIPE,
-            env=_QUIET | os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            env=_QUIET | os.environ | own,
             start_new_session=True,
         )
-        worker = cls(process)
+        worker = cls(process, folder)
         try:
-            answer = await worker._exchange({"model": str(model), "engine": asdict(engine)})
+            message = {"model": str(model), "engine": asdict(engine)}
+            answer = await asyncio.wait_for(worker._exchange(message), _LOADING_SECONDS)
+        except TimeoutError:
+            worker.kill()
+            await worker.close()
+            raise WorkerLost(f"the model was not loaded within {_LOADING_SECONDS:g} s") from None
         except BaseException:
             await worker.close()
             raise
@@ -98,6 +110,7 @@ class WorkerProcess:
         except TimeoutError:
             self.kill()
             await self._process.wait()
+        self._folder.cleanup()
 
     async def _exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

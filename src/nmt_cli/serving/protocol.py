@@ -10,13 +10,17 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_HEADER_BYTES = 1 << 16
+# Of what has arrived, read at a time: a body in chunks of one byte is parsed for a tenth of a second in one go.
+_READ_BYTES = 1 << 13
+# Of an answer, that somebody must read within the patience if so many are unread.
+_LEAST_READ_BYTES = 1 << 16
 
 
 def protocol_for(*, max_connections: int, patience_seconds: float) -> type[H11Protocol]:
     """The protocol of a server that takes so many connections at once, and has so much patience with a client.
 
-    So long it waits for a request's head, for the rest of one that is answered already, and for somebody to read on
-    when a part of an answer is unread.
+    So long it waits for a request's head, for the rest of one that is answered already, and for somebody to read 64 KB
+    of an answer, or all that is left of it.
     """
 
     class Protocol(_PatientProtocol):
@@ -36,6 +40,7 @@ class _PatientProtocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        transport.max_size = _READ_BYTES
         # Whatever is unread counts, however little.
         transport.set_write_buffer_limits(high=0)
         if len(self.connections) > self.max_connections:
@@ -54,9 +59,15 @@ class _PatientProtocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not before:
             self._end_patience()
-        elif self._patience is None and self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            # The head of a further request has begun, and uvicorn's own timer ended with it.
-            self._patience = self.loop.call_later(self.patience_seconds, self._give_up)
+        elif before is not None and self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            # uvicorn's own timer ended with what came: the head of a further request, or the rest of an answered one.
+            if not self.conn.trailing_data[0]:
+                self._end_patience()
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+            elif self._patience is None:
+                self._patience = self.loop.call_later(self.patience_seconds, self._give_up)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -65,9 +76,8 @@ class _PatientProtocol(H11Protocol):
             self._patience = self.loop.call_later(self.patience_seconds, self._give_up)
 
     def pause_writing(self) -> None:
-        # A client that does not read would hold its request's place for ever.
         super().pause_writing()
-        self._unread = self.loop.call_later(self.patience_seconds, self.transport.abort)
+        self._await_reader(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         if self._unread is not None:
@@ -76,6 +86,18 @@ class _PatientProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no HTTP request that the server takes")
+
+    def _await_reader(self, unread: int) -> None:
+        """Give a client up that reads next to nothing of so many bytes: it would hold its place for ever."""
+
+        def look() -> None:
+            left = self.transport.get_write_buffer_size()
+            if unread - left >= _LEAST_READ_BYTES:
+                self._await_reader(left)
+            else:
+                self.transport.abort()
+
+        self._unread = self.loop.call_later(self.patience_seconds, look)
 
     def _give_up(self) -> None:
         self._patience = None

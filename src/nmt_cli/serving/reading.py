@@ -15,7 +15,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from nmt_cli.serving.limits import Limits
-from nmt_cli.serving.refusals import Refused, invalid, too_large
+from nmt_cli.serving.refusals import Refused, invalid, shown, too_large, too_many_texts
 from nmt_cli.serving.translation import Asker
 
 M = TypeVar("M", bound=BaseModel)
@@ -36,7 +36,8 @@ async def read_fields(request: Request, limits: Limits, *, kind: type[BaseModel]
         return fields
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content.endswith("json"):
-        return fields | _json_fields(body, example=f'{{"{next(iter(kind.model_fields))}": "..."}}')
+        example = f'{{"{next(iter(kind.model_fields))}": "..."}}'
+        return fields | _json_fields(body, example=example, max_texts=limits.texts)
     if content == "multipart/form-data":
         return fields | await _multipart_fields(body, request.headers)
     if body.lstrip().startswith(b"{"):
@@ -60,7 +61,8 @@ def parse(kind: type[M], fields: Mapping[str, Any]) -> M:
             hint = f"give {name}; the page at /docs has the parameters of each call"
             raise invalid(f"Invalid request: missing {name} parameter", hint=hint, where=name) from None
         if error["type"] == "extra_forbidden":
-            raise invalid(f"Invalid request: there is no {name[:40]}", hint=f"take {names}", where=name[:40]) from None
+            name = shown(name)
+            raise invalid(f"Invalid request: there is no {name}", hint=f"take {names}", where=name) from None
         message = str(error["msg"])
         raise invalid(f"Invalid request: {name}: {message}", hint="see /docs", where=name) from None
 
@@ -104,7 +106,7 @@ def _refuse_length(max_bytes: int) -> NoReturn:
     raise too_large(f"the body has more than {max_bytes:,} bytes", hint="send the text in several requests")
 
 
-def _json_fields(body: bytes, *, example: str) -> dict[str, Any]:
+def _json_fields(body: bytes, *, example: str, max_texts: int) -> dict[str, Any]:
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except UnicodeDecodeError:
@@ -115,7 +117,17 @@ def _json_fields(body: bytes, *, example: str) -> dict[str, Any]:
         raise invalid("the JSON is nested too deeply", hint="send an object of texts and numbers") from None
     if not isinstance(value, dict):
         raise invalid("the JSON is no object", hint=f"send an object, as in {example}")
+    if len(value) > _MAX_FIELDS:
+        _refuse_number("JSON")
+    # Before each of them is looked at: what is wrong with thousands takes long to tell.
+    for one in value.values():
+        if isinstance(one, list) and len(one) > max_texts:
+            raise too_many_texts(len(one), most=max_texts)
     return value
+
+
+def _refuse_number(kind: str) -> NoReturn:
+    raise too_large(f"the {kind} has more than {_MAX_FIELDS:,} fields", hint="send fewer") from None
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -128,7 +140,7 @@ def _form_fields(text: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise invalid("the form is not UTF-8", hint=_JSON_HINT) from None
     except ValueError:
-        raise too_large(f"the form has more than {_MAX_FIELDS:,} fields", hint="send fewer") from None
+        _refuse_number("form")
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
 

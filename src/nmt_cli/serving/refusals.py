@@ -34,6 +34,16 @@ def too_large(message: str, *, hint: str, where: str | None = None) -> Refused:
     return Refused(message, hint=hint, status=413, code="too_large", where=where)
 
 
+def too_many_texts(number: int, *, most: int) -> Refused:
+    """A request of so many texts, where so many are the most: 413."""
+    return too_large(f"{number:,} texts are too many", hint=f"send at most {most:,} texts in a request")
+
+
+def shown(value: str) -> str:
+    """What a client gave, short enough to be shown again."""
+    return value if len(value) <= 20 else value[:20] + "…"
+
+
 def busy(message: str, *, retry_after_seconds: int) -> Refused:
     """A request that the server has no room or no time for now: 503 with Retry-After."""
     hint = f"try again in {retry_after_seconds} s"

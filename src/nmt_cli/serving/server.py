@@ -90,7 +90,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         server_header=False,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=int(limits.timeout_seconds) + 5,
+        # As long as a request may take to come, and then to be answered.
+        timeout_graceful_shutdown=int(2 * limits.timeout_seconds) + 5,
     )
     server = _Server(config)
     loading = asyncio.ensure_future(models.load())

@@ -13,7 +13,7 @@ from nmt_cli.serving.languages import Detected
 from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.models import Models, ServedModel
-from nmt_cli.serving.refusals import Refused, invalid
+from nmt_cli.serving.refusals import Refused, invalid, shown
 from nmt_cli.serving.translation import Asker, TranslatedText, Translation
 
 
@@ -96,7 +96,7 @@ def refuse_markup(kind: str | None) -> None:
     """Raise Refused where the text is not plain."""
     if kind is not None and kind != "text":
         raise invalid(
-            f"{kind} is not supported: tags would be translated as words",
+            f"{shown(kind)} is not supported: tags would be translated as words",
             hint="send plain text, with the tags taken out",
             where="format",
         )

@@ -12,7 +12,7 @@ from nmt_cli.serving.batcher import Sentence
 from nmt_cli.serving.jobs import Attend, Job, Search, Vary
 from nmt_cli.serving.limits import Limits
 from nmt_cli.serving.models import Counter, ServedModel
-from nmt_cli.serving.refusals import busy, invalid, too_large
+from nmt_cli.serving.refusals import busy, invalid, too_large, too_many_texts
 from nmt_cli.serving.segments import Segmented, segment
 
 
@@ -115,8 +115,7 @@ class Translation:
     def check(self, texts: Sequence[str]) -> None:
         """Raise Refused where there are too many texts or characters, or what is no text."""
         if len(texts) > self.limits.texts:
-            hint = f"send at most {self.limits.texts:,} texts in a request"
-            raise too_large(f"{len(texts):,} texts are too many", hint=hint)
+            raise too_many_texts(len(texts), most=self.limits.texts)
         characters = sum(map(len, texts))
         if characters > self.limits.characters:
             hint = f"send at most {self.limits.characters:,} characters in a request"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from nmt_cli.serving.documentation import body_of
@@ -90,7 +90,7 @@ def routes(service: Service) -> APIRouter:
         openapi_extra=body_of(AttentionRequest, forms=False),
         summary="What the words of a translation looked at",
     )
-    async def attention(request: Request) -> JSONResponse:
+    async def attention(request: Request) -> Response:
         fields = await read_fields(request, service.limits, kind=AttentionRequest)
         client = service.client(request, None, missing_status=401)
         asked = parse(AttentionRequest, fields)
@@ -101,7 +101,8 @@ def routes(service: Service) -> APIRouter:
         route = service.models.route(asked.source, asked.target, text=asked.text)
         job = Attend(asked.translation.strip())
         async with watching(request) as asker:
-            return JSONResponse(await service.translation.look(asked.text, job, route.model, asker=asker))
+            found = await service.translation.look(asked.text, job, route.model, asker=asker)
+            return Response(found["map"], media_type="application/json")
 
     return router
 

@@ -124,12 +124,13 @@ class Model:
             raise DataError(message, where=name, hint="give a shorter one")
 
     def _attend(self, source: str, target: str) -> dict[str, Any]:
+        """The map as text: it is large, and the server only hands it on."""
         from nmt_cli.decoding.attention_maps import AttentionMaps
 
         loaded, device = self._opened()
         self._check_length("text", source, loaded.source)
         self._check_length("translation", target, loaded.target)
-        return AttentionMaps(loaded, device=device).cross_words(source, target).as_json()
+        return {"map": json.dumps(AttentionMaps(loaded, device=device).cross_words(source, target).as_json())}
 
     def _vary(self, source: str, job: Vary) -> dict[str, Any]:
         from nmt_cli.decoding.next_words import by_next_word, next_beginnings
