@@ -19,6 +19,14 @@ PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 _UNFREED_OBJECTS = 10_000  # made and not yet freed between looks for garbage; 700 in Python 3.11
+# What torch says where memory does not suffice, beside the errors that are of that kind; and what oneDNN says.
+_MEMORY_SIGNS = (
+    "can't allocate memory",
+    "not enough memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+_ONEDNN_SIGNS = ("could not create a primitive", "could not execute a primitive")
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
 
@@ -119,6 +127,21 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
         return
+
+
+def is_out_of_memory(problem: BaseException, *, is_told: bool = False) -> bool:
+    """Whether a GPU's memory, or the machine's, did not suffice.
+
+    oneDNN does not say why it cannot begin a product; that counts unless it `is_told` otherwise: the least work too.
+    """
+    import torch
+
+    if isinstance(problem, torch.OutOfMemoryError | MemoryError):
+        return True
+    message = str(problem)
+    return any(sign in message for sign in _MEMORY_SIGNS) or (
+        not is_told and any(sign in message for sign in _ONEDNN_SIGNS)
+    )
 
 
 def collect_garbage_rarely() -> None:

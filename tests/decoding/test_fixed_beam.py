@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from nmt_cli.decoding import fixed_beam as fixed_beam_module
+from nmt_cli.decoding import fixed_memory
 from nmt_cli.decoding.batches import Batches
 from nmt_cli.decoding.fixed_beam import FixedBeam
 from nmt_cli.decoding.fixed_memory import Sizes, State
@@ -165,6 +167,24 @@ def test_old_recordings_leave_when_there_are_too_many(model: Transformer, monkey
         ours = beam.search(sources, config=config, nbest=1)
         assert len(beam._steppers) == 2
         assert_same(ours, search([model], sources, config=config, nbest=1, device=CPU))
+
+
+def test_recordings_let_go_of_their_memory_before_more_is_taken(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beam, config = fixed_beam([model], Tape()), decoding()
+    beam.search(sources_of(6, count=2), config=config, nbest=1)
+    assert beam._steppers
+    held: list[int] = []
+
+    def zeros(*arguments: Any, **options: Any) -> torch.Tensor:
+        held.append(len(beam._steppers))
+        return torch.zeros(*arguments, **options)
+
+    monkeypatch.setattr(fixed_memory, "torch", SimpleNamespace(**{**vars(torch), "zeros": zeros}))
+    beam.search(sources_of(6, count=20), config=config, nbest=1)
+    assert held
+    assert not any(held)
 
 
 class Refusing(Tape):

@@ -144,7 +144,7 @@ def test_what_is_aside_keeps_to_the_budget(joined: list[list[int]], monkeypatch:
 
 
 @pytest.mark.parametrize("settings", ["greedy", "beam", "draws"])
-@pytest.mark.parametrize("place", ["a step of several", "the end", "what was found"])
+@pytest.mark.parametrize("place", ["a step of several", "the end", "what was found", "after some were found"])
 def test_nothing_is_lost_where_memory_runs_out_among_tails(
     settings: str,
     place: str,
@@ -175,6 +175,23 @@ def test_nothing_is_lost_where_memory_runs_out_among_tails(
         case "the end":
             finish = fails_once(tails.Tails.finish, lambda aside: len(aside.numbers) > 3)
             monkeypatch.setattr(tails.Tails, "finish", finish)
+        case "after some were found":
+            # What a first search together found is in hand when a second one fails.
+            in_hand: list[int] = []
+            original_run, together = tails.Tails.run, tails.Tails._run_together
+
+            def run(aside: tails.Tails, one: Any) -> dict[int, list[Hypothesis]]:
+                in_hand.clear()
+                return original_run(aside, one)
+
+            def run_together(aside: tails.Tails, *, share: float) -> dict[int, list[Hypothesis]]:
+                results = together(aside, share=share)
+                in_hand.extend(results)
+                return results
+
+            monkeypatch.setattr(tails.Tails, "run", run)
+            second = fails_once(run_together, lambda aside, share: share == 0 and bool(in_hand))
+            monkeypatch.setattr(tails.Tails, "_run_together", second)
         case _:
             monkeypatch.setattr(Tree, "_hypotheses", fails_once(Tree._hypotheses, lambda *found: len(joined) > 1))
     assert_same(in_batches(models, asked, config, batch_tokens=120), expected)

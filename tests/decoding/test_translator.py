@@ -291,7 +291,16 @@ def test_what_cannot_be_loaded_is_refused(model: Path, tmp_path: Path) -> None:
         Translator.from_pretrained(model, device="tpu")
 
 
-@pytest.mark.parametrize("problem", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
 def test_batches_shrink_where_memory_does_not_suffice(
     problem: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,6 +325,16 @@ def test_batches_shrink_where_memory_does_not_suffice(
         "out of memory with 10 sentences at once: batches are half as large from here on; nothing is lost",
         "out of memory with 5 sentences at once: batches are half as large from here on; nothing is lost",
     ]
+
+
+def test_what_onednn_does_not_explain_is_told_where_no_batch_is_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(*arguments: object, **options: object) -> None:
+        raise RuntimeError("could not create a primitive")
+
+    monkeypatch.setattr(batches, "begin", begin)
+    model, config = random_model(0, vocab=9), DecodingConfig(beam=3, batch_tokens=400)
+    with pytest.raises(RuntimeError, match="could not create a primitive"):
+        search_batches(model, [[4], [5]], config=config, nbest=1, device=CPU)
 
 
 def test_memory_for_not_even_one_sentence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from nmt_cli.decoding.fixed_beam import FixedBeam
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.search import Source, begin
 from nmt_cli.decoding.tails import Tails
+from nmt_cli.devices import is_out_of_memory
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -77,7 +78,7 @@ class Batches:
                 for batch in planned:
                     yield from self._results(search_batch, batch, lengths, config=config, drop=tails.drop)
                 while tails.numbers:
-                    found = _unless_full(tails.finish)
+                    found = _unless_full(tails.finish, is_one=len(tails.numbers) == 1)
                     if found is not None:
                         yield from found.items()
                         continue
@@ -148,7 +149,7 @@ class Batches:
             batch = waiting.pop()
             results = None
             if self._fits(batch, lengths):
-                results = _unless_full(partial(work, batch))
+                results = _unless_full(partial(work, batch), is_one=len(batch) == 1)
                 if results is None:
                     batch = [*batch, *drop()]
                     self._shrink(batch, lengths, config=config)
@@ -252,21 +253,15 @@ def _tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
     return len(batch) * (max(lengths[index] for index in batch) + 1)
 
 
-def _unless_full(work: Callable[[], T]) -> T | None:
-    """What `work` gives; None where memory does not suffice."""
+def _unless_full(work: Callable[[], T], *, is_one: bool) -> T | None:
+    """What `work` gives; None where memory does not suffice. `is_one`: no smaller work can be asked for."""
     try:
         return work()
     except (RuntimeError, MemoryError) as problem:
-        if not _is_out_of_memory(problem):
+        if not is_out_of_memory(problem, is_told=is_one):
             raise
     # Out of the handler: until its end the exception holds the tensors of the search.
     return None
-
-
-def _is_out_of_memory(problem: Exception) -> bool:
-    """Whether a GPU's memory, or the machine's, did not suffice."""
-    is_full_cpu = "can't allocate memory" in str(problem) or "not enough memory" in str(problem)
-    return isinstance(problem, torch.OutOfMemoryError | MemoryError) or is_full_cpu
 
 
 def _until_empty(waiting: deque[list[int]]) -> Iterator[list[int]]:

@@ -21,6 +21,7 @@ from nmt_cli.decoding.fixed_run import FixedRun
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.scorer import NEVER_GENERATED
 from nmt_cli.decoding.search import Source, check, limit_of
+from nmt_cli.devices import is_out_of_memory
 from nmt_cli.model.fixed_step import fixed_step
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -86,8 +87,9 @@ class FixedBeam:
                 rows = [source.row for source in sources]
                 run = FixedRun(self._models, rows, limits=limits, config=config, nbest=nbest, device=self._device)
                 return self._search(run)
-        except (torch.OutOfMemoryError, MemoryError):
-            self._forget()
+        except (RuntimeError, MemoryError) as problem:
+            if is_out_of_memory(problem):
+                self._forget()
             raise
 
     def _search(self, run: FixedRun) -> list[list[Hypothesis]]:
@@ -109,13 +111,9 @@ class FixedBeam:
         if sizes in self._steppers:
             stepper = self._steppers.pop(sizes)
         else:
-            state = self._memory.state(sizes)
-            if self._memory.has_moved:
-                self._drop_recordings()
-                self._memory.has_moved = False
-            elif len(self._steppers) >= _MOST_RECORDINGS:
+            stepper = _Stepper(self._memory.state(sizes))
+            if len(self._steppers) >= _MOST_RECORDINGS:
                 self._steppers.pop(next(iter(self._steppers)))
-            stepper = _Stepper(state)
         self._steppers[sizes] = stepper
         return stepper
 
@@ -141,7 +139,8 @@ class FixedBeam:
 
     def _forget(self) -> None:
         """Give back all memory."""
-        self._memory = Memory(self._models, block=self._block, device=self._device)
+        # Recordings hold the memory that they are of: they go before another is taken in its place.
+        self._memory = Memory(self._models, block=self._block, device=self._device, before_moving=self._drop_recordings)
         self._drop_recordings()
 
     def _drop_recordings(self) -> None:

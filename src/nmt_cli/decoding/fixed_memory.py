@@ -7,7 +7,7 @@ a sentence.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -87,17 +87,20 @@ class State:
 class Memory:
     """Room for the states of all sizes, one at a time: the same tensors, as large as the largest had to be."""
 
-    def __init__(self, models: Sequence[Transformer], *, block: int, device: torch.device) -> None:
+    def __init__(
+        self, models: Sequence[Transformer], *, block: int, device: torch.device, before_moving: Callable[[], None]
+    ) -> None:
+        """`before_moving` is called before a tensor gives way to a larger one, at another address."""
         self._models = models
         self._block = block
         self._device = device
         self._dtype = models[0].output_weight.dtype
         self._max_positions = min(model.config.max_positions for model in models)
         self._flat: dict[str, Tensor] = {}
-        self.has_moved = False
+        self._before_moving = before_moving
 
     def state(self, sizes: Sizes) -> State:
-        """The state of these sizes, its content open; `has_moved` is True from when a tensor got another address."""
+        """The state of these sizes, its content open."""
         sentences, beam, candidates, nbest = sizes.sentences, sizes.beam, sizes.candidates, sizes.nbest
         slots = sizes.length * beam
         caches = [self._cache(number, sizes, slots=slots) for number in range(len(self._models))]
@@ -142,9 +145,9 @@ class Memory:
         """The beginning of the tensor of that name; it is zero, or was written to before, and so is never NaN."""
         size = math.prod(shape)
         if name not in self._flat or self._flat[name].numel() < size:
-            self._flat.pop(name, None)
+            if self._flat.pop(name, None) is not None:
+                self._before_moving()
             self._flat[name] = torch.zeros(size, dtype=dtype, device=self._device)
-            self.has_moved = True
         return self._flat[name][:size].view(shape)
 
 

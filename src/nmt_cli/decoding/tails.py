@@ -37,9 +37,15 @@ class Tails:
         if not one.is_joinable:
             one.run(down_to=0)
         found = one.read()
-        for share in (_SHARE, 0.0):
-            if self._is_too_much([*self.numbers, *one.open_sentences]):
-                found |= self._run_together(share=share)
+        before = self.numbers
+        try:
+            for share in (_SHARE, 0.0):
+                if self._is_too_much([*self.numbers, *one.open_sentences]):
+                    found |= self._run_together(share=share)
+        except BaseException:
+            # What was found of those before is lost with `found`.
+            self.numbers = before
+            raise
         if one.num_open:
             self._aside.append(one)
             self.numbers += one.open_sentences
