@@ -144,7 +144,10 @@ def sha256(path: Path) -> str:
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, uncompressed where its name ends in .gz or .zst; DataError where that cannot be read."""
     try:
-        with reading_errors(path), path.open("rb") as raw:
+        # What goes wrong in the block itself is no error of this file.
+        with reading_errors(path):
+            opened = path.open("rb")
+        with opened as raw:
             if path.suffix == ".gz":
                 with gzip.open(raw) as stream:
                     yield io.BufferedReader(stream)
@@ -167,7 +170,7 @@ def reading_errors(path: Path) -> Iterator[None]:
     """Raise DataError where the block cannot open the file at `path`: it is missing, a directory, or not for us."""
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"no such file: {path}", where=str(path), hint="check the path") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a directory, not a file", where=str(path), hint="name a file in it") from None
@@ -215,6 +218,10 @@ def disk_errors(target: Path, error: type[NmtError]) -> Iterator[None]:
             reason, hint = "the disk is full", "free some space, then give the same command again: it continues"
         elif problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             reason, hint = "no permission to write there", "choose another folder with -o"
+        elif problem.errno in (errno.ENOTDIR, errno.EEXIST):
+            reason, hint = "a file stands where a folder must be", "choose another folder with -o"
+        elif problem.errno == errno.ENAMETOOLONG:
+            reason, hint = "its name is too long for this disk", "choose a shorter one with -o"
         elif problem.errno == errno.EFBIG:
             reason, hint = "it would be larger than files may be here", "ulimit -f unlimited, then the same command"
         else:

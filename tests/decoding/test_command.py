@@ -13,14 +13,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess
+from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
 
+from nmt_cli import files
+from nmt_cli.bundle import weights
 from nmt_cli.cli import decode_progress
 from nmt_cli.cli.decode import decode
 from nmt_cli.cli.decode_formats import Statistics, render
+from nmt_cli.decoding import blocks
 from nmt_cli.decoding.translator import Translation, Translator
 from nmt_cli.errors import DataError, ModelError, UsageError
 from tests.bundle.tiny import save_tiny, tiny_recipe
@@ -212,14 +216,83 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     with pytest.raises(UsageError, match="is a directory, not a file") as error:
         decode(output=tmp_path)
     assert error.value.hint == f"-o {tmp_path}/FILE"
-    with pytest.raises(UsageError, match=r"old\.txt is the input as well"):
-        decode(source=old, output=Path("old.txt"), overwrite=True)
-    assert old.read_text() == "kept\n"
+    partial = tmp_path / "new.txt.partial"
+    partial.write_text("kept\n")
+    for read, written in ((old, "old.txt"), (partial, "new.txt")):
+        for given in ({"source": read}, {"source": tmp_path / "missing.txt", "prefix": read}):
+            with pytest.raises(UsageError, match=rf"{read.name} would be written, and is read as well"):
+                decode(**given, output=Path(written), overwrite=True)  # type: ignore[arg-type]
+        assert read.read_text() == "kept\n"
     with pytest.raises(DataError, match=r"no such file: missing\.txt"):
         decode(source=Path("missing.txt"))
     with pytest.raises(ModelError) as model_error:
         decode(source=old)
     assert "nmt train" in model_error.value.hint
+
+
+def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(lines_of(LINES[:1]))
+    model, inside, long = folder / "runs/tiny/model", text / "x", tmp_path / ("n" * 250)
+
+    def told(**paths: Path) -> str:
+        with pytest.raises(DataError) as error:
+            decode(model=[model], device="cpu", **paths)  # type: ignore[arg-type]
+        return error.value.message
+
+    assert told(source=text, output=inside) == "cannot write .x.partial.lock: a file stands where a folder must be"
+    assert (
+        told(source=text, output=long) == f"cannot write .{long.name}.partial.lock: its name is too long for this disk"
+    )
+    assert told(source=inside) == f"no such file: {inside}"
+    assert told(source=text, prefix=inside) == f"no such file: {inside}"
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [("stdin", "there is nothing to read: stdin is closed"), ("stdout", "there is nowhere to write: stdout is closed")],
+)
+def test_a_closed_stream_is_told(folder: Path, tmp_path: Path, stream: str, message: str) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(lines_of(LINES[:1]))
+    arguments = "decode -m runs/tiny/model --device cpu " + ("<&-" if stream == "stdin" else f"-i {text} >&-")
+    shell = f"{sys.executable} -m nmt_cli {arguments}"
+    done = subprocess.run(["sh", "-c", shell], cwd=folder, stderr=PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert f"error: {message}\n" in done.stderr
+
+
+@pytest.mark.parametrize("which", ["sha256", "safe_open"])
+def test_what_may_not_be_read_of_a_model_is_not_told_of_the_text(
+    folder: Path, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def may_not(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(files if which == "sha256" else weights, which, may_not)
+    text = tmp_path / "text"
+    text.write_bytes(lines_of(LINES[:1]))
+    with pytest.raises(ModelError, match=r" may not be read$") as error:
+        decode(model=[folder / "runs/tiny/model"], source=text, device="cpu")
+    assert error.value.hint.startswith("chmod +r ")
+    assert str(folder) in str(error.value.where)
+
+
+def test_an_output_written_meanwhile_is_not_replaced(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, output = tmp_path / "text", tmp_path / "output"
+    text.write_bytes(lines_of(LINES[:1]))
+    original = blocks.translating
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        output.write_text("another command's\n")
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(blocks, "translating", slow)
+    with pytest.raises(UsageError, match="output exists already"):
+        decode(model=[folder / "runs/tiny/model"], source=text, output=output, device="cpu")
+    assert output.read_text() == "another command's\n"
 
 
 def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(

@@ -320,6 +320,9 @@ def test_auto_is_the_faster_engine(trained: Path, tmp_path: Path, monkeypatch: p
     assert engine(trained, trained) == "torch"
     save_tiny(tmp_path / "window", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
     assert engine(tmp_path / "window") == "torch"
+    narrow = {"positions": "rotary", "d_k": 4, "d_v": 8}
+    save_tiny(tmp_path / "narrow", spm_folder=tmp_path, recipe=tiny_recipe(model=narrow))
+    assert engine(tmp_path / "narrow", precision="int8") == "torch"
     save_tiny(tmp_path / "least", spm_folder=tmp_path, recipe=tiny_recipe(decoding={"min_tokens": 3}))
     assert engine(tmp_path / "least") == "torch"
 

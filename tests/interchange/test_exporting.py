@@ -166,6 +166,17 @@ def test_the_code_in_the_card_runs_and_the_models_own_card_follows_without_our_c
     assert done.stdout.strip()
 
 
+def test_the_code_in_the_card_searches_as_the_model_does(tmp_path: Path) -> None:
+    decoding = {"beam": 6, "length_penalty": 1.0, "length_penalty_form": "length", "min_tokens": 2}
+    recipe = recipe_with({"max_positions": 96}, **decoding)
+    output, _ = exported(save_sharp(tmp_path / "m", recipe), "ctranslate2")
+    (call,) = re.findall(r"translate_batch\((.*?)\n\)", (output / "README.md").read_text("utf-8"), flags=re.DOTALL)
+    assert " ".join(call.split()) == (
+        "pieces, beam_size=6, patience=2, length_penalty=1, disable_unk=True, min_decoding_length=2,"
+        " max_decoding_length=96,"
+    )
+
+
 @pytest.mark.parametrize(
     ("own", "rest"),
     [("", ""), ("---\n: [\n---\nText.\n", "Text.\n"), ("# Mine\n\n## Use\n\nSo.\n", "# Mine\n\n"), ("---\n", "---\n")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from nmt_cli import files
@@ -67,7 +68,7 @@ def verify(
     for name in listed if hashed is None else sorted(hashed):
         if name not in listed:
             raise error(f"{name} is not listed in {MANIFEST}", where=str(directory / MANIFEST), hint=hint)
-        if files.sha256(directory / name) != listed[name]["sha256"]:
+        if _sha256(directory / name, error=error) != listed[name]["sha256"]:
             raise error(
                 f"{name} was changed after it was written, or comes from another directory: its SHA-256 is not"
                 f" the one in {MANIFEST}",
@@ -75,6 +76,13 @@ def verify(
                 hint=hint,
             )
     return {key: value for key, value in manifest.items() if key not in ("format", "files")}
+
+
+def _sha256(path: Path, *, error: type[NmtError]) -> str:
+    try:
+        return files.sha256(path)
+    except PermissionError:
+        raise error(f"{path.name} may not be read", where=str(path), hint=f"chmod +r {quote(str(path))}") from None
 
 
 def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) -> None:

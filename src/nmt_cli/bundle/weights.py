@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -130,6 +131,8 @@ def open_tensors(file: Path, *, hint: str) -> Any:
         return safe_open(file, framework="pt")
     except FileNotFoundError:
         raise ModelError(f"{file.name} is missing", where=str(file), hint=hint) from None
+    except PermissionError:
+        raise ModelError(f"{file.name} may not be read", where=str(file), hint=f"chmod +r {quote(str(file))}") from None
     except SafetensorError as problem:
         raise ModelError(f"{file.name} is damaged: {problem}", where=str(file), hint=hint) from None
 

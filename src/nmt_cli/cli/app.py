@@ -110,7 +110,8 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         check_spellings(arguments)
         code = _invoke(arguments or ["--help"])
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except NmtError as error:
         if "--debug" in arguments:
             raise

@@ -72,7 +72,7 @@ def decode(
     """
     os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)  # read when torch is imported
     check_form(form, nbest=nbest, next_words=next_words, word_scores=word_scores, alignments=alignments)
-    check_output(output, source=source, overwrite=overwrite)
+    check_output(output, source=source, prefix=prefix, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
     _check_processes(workers, threads, is_bulk=is_bulk)
     settings: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "max_extra_tokens": max_extra_tokens}

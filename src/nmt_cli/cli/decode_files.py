@@ -32,19 +32,35 @@ _COMPRESSORS = {".gz": "gzip", ".zst": "zstd"}
 _LIKE_THE_TEXT = "give one line of prefixes for each line of text; an empty one leaves its translation free"
 
 
-def check_output(output: Path, *, source: Path, overwrite: bool) -> None:
-    """Raise UsageError where the output would be the input, would replace a file unasked, or is named as compressed."""
+def check_output(output: Path, *, source: Path, prefix: Path | None, overwrite: bool) -> None:
+    """Raise UsageError where the output would be what is read, replace a file unasked, or is named as compressed."""
     if compressor := _COMPRESSORS.get(output.suffix):
         plain = shlex.quote(str(output.with_suffix("")))
         hint = f"-o {plain}, and compress it afterwards: {compressor} {plain}"
         raise UsageError(f"the output is plain text, which {output} is not by its name", where="--output", hint=hint)
     if output.is_dir() and output != STANDARD:
         raise UsageError(f"{output} is a directory, not a file", where="--output", hint=f"-o {output / 'FILE'}")
-    if output == STANDARD or not output.is_file():
+    if output == STANDARD:
         return
-    if source != STANDARD and source.exists() and source.samefile(output):
-        raise UsageError(f"{output} is the input as well", where="--output", hint="give another file with -o")
-    if not overwrite:
+    from nmt_cli.decoding.unfinished import Unfinished
+
+    for read in (source, prefix or STANDARD):
+        for written in (output, *Unfinished(output).files):
+            if read != STANDARD and _are_same(read, written):
+                hint = "give another file with -o"
+                raise UsageError(f"{read} would be written, and is read as well", where="--output", hint=hint)
+    _check_free(output, overwrite=overwrite)
+
+
+def _are_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there
+        return False
+
+
+def _check_free(output: Path, *, overwrite: bool) -> None:
+    if output.is_file() and not overwrite:
         raise UsageError(
             f"{output} exists already", where=str(output), hint="add --overwrite, or give another file with -o"
         )
@@ -60,6 +76,8 @@ def opened_input(source: Path, *, is_streamed: bool) -> Iterator[Iterator[list[s
             read, has_more = _reader(source, stream, is_streamed=is_streamed)
             yield _blocks(read, has_more, str(source))
         return
+    if sys.stdin is None:
+        raise UsageError("there is nothing to read: stdin is closed", where="stdin", hint="give a file with -i")
     descriptor = sys.stdin.fileno()
     if os.isatty(descriptor):
         logger.info("type a sentence a line; Ctrl-D ends")
@@ -114,6 +132,8 @@ def opened_output(
     """
     final = output.resolve()
     if output == STANDARD or (final.exists() and not final.is_file()):  # stdout, a device, a pipe
+        if output == STANDARD and sys.stdout is None:
+            raise UsageError("there is nowhere to write: stdout is closed", where="stdout", hint="give a file with -o")
         name = "stdout" if output == STANDARD else str(output)
         with _writing(name):
             to_stdout = output == STANDARD
@@ -126,6 +146,7 @@ def opened_output(
 
     unfinished = Unfinished(final)
     with locked(unfinished.path, busy="another nmt decode writes this file", error=DataError):
+        _check_free(final, overwrite=overwrite)  # another command may have written it since this one began
         with _writing(str(output)):
             done = 0
             if job is None:

@@ -202,7 +202,7 @@ class CTranslate2Engine:
                 # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
                 "num_hypotheses": PATIENCE * config.beam if config.beam > 1 else 1,
                 "patience": PATIENCE if config.beam > 1 else 1,
-                "length_penalty": _exponent(config),
+                "length_penalty": exponent(config),
                 "return_scores": True,
                 "min_decoding_length": min(config.min_tokens, longest),
                 "max_decoding_length": longest,
@@ -275,12 +275,12 @@ def _ranked(
     ranked = []
     for ids, normalised in zip(rows, scores, strict=True):
         length = max(1, min(len(ids) + 1, limit))
-        log_prob = float(normalised) * length ** _exponent(config)
+        log_prob = float(normalised) * length ** exponent(config)
         ranked.append(Hypothesis(ids, log_prob, log_prob / length_penalty(length, config=config)))
     return sorted(ranked, key=lambda one: -one.score)
 
 
-def _exponent(config: DecodingConfig) -> float:
+def exponent(config: DecodingConfig) -> float:
     """The power of the length by which CTranslate2 shall choose which of what it has finished it returns.
 
     Ours of ((5 + length) / 6) to the same power is near it, and near 1 is no penalty; 0 would be another way to end.

@@ -14,6 +14,7 @@ from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.layout import Affine, affine, attention, halves, positions_table, stacked
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import ModelConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK
 
 if TYPE_CHECKING:
@@ -34,20 +35,8 @@ def write(loaded: LoadedModel, directory: Path, *, quantization: Quantization) -
     """
     specs = library().specs
     model, config = loaded.model, loaded.model.config
-    if config.encoder_window is not None:
-        raise ModelError(
-            "CTranslate2 has no restricted self-attention in the encoder, and this model has"
-            f" encoder_window: {config.encoder_window}",
-            where="model.encoder_window",
-            hint="translate with nmt decode --engine torch, which has it",
-        )
-    if config.positions == "rotary" and config.d_k < config.d_v:
-        raise ModelError(
-            f"CTranslate2 has one width for all of a head, and rotary queries and keys of {config.d_k} cannot be padded"
-            f" to the values' {config.d_v}",
-            where="model.d_k",
-            hint="translate with nmt decode --engine torch, which takes both",
-        )
+    if (problem := refusal(config)) is not None:
+        raise problem
     spec = _empty_spec(specs, model)
     _fill(spec, model)
     source, target = (
@@ -66,6 +55,25 @@ def write(loaded: LoadedModel, directory: Path, *, quantization: Quantization) -
     spec.validate()
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     spec.save(str(directory))
+
+
+def refusal(config: ModelConfig) -> ModelError | None:
+    """Why CTranslate2 cannot express a model; None where it can."""
+    if config.encoder_window is not None:
+        return ModelError(
+            "CTranslate2 has no restricted self-attention in the encoder, and this model has"
+            f" encoder_window: {config.encoder_window}",
+            where="model.encoder_window",
+            hint="translate with nmt decode --engine torch, which has it",
+        )
+    if config.positions == "rotary" and config.d_k < config.d_v:
+        return ModelError(
+            f"CTranslate2 has one width for all of a head, and rotary queries and keys of {config.d_k} cannot be padded"
+            f" to the values' {config.d_v}",
+            where="model.d_k",
+            hint="translate with nmt decode --engine torch, which takes both",
+        )
+    return None
 
 
 def library() -> Any:

@@ -47,6 +47,7 @@ def _has_better_copy(directories: Sequence[Path], device: str, precision: str, a
     """
     from nmt_cli.bundle.config import load_config
     from nmt_cli.bundle.kinds import require_model
+    from nmt_cli.decoding import ctranslate2_model
     from nmt_cli.decoding.options import with_options
 
     if precision not in ("auto", "fp32", "int8"):
@@ -61,7 +62,7 @@ def _has_better_copy(directories: Sequence[Path], device: str, precision: str, a
         recipe.decoding, {name: value for name, value in asked.items() if name in DecodingConfig.model_fields}
     )
     is_bounded = config.min_tokens > 0 and config.beam > 1
-    return recipe.model.encoder_window is None and not config.samples and not is_bounded
+    return ctranslate2_model.refusal(recipe.model) is None and not config.samples and not is_bounded
 
 
 def _is_quick_in_float32() -> bool:

@@ -25,6 +25,11 @@ class Unfinished:
         self.path = output.with_name(f"{output.name}.partial")
         self._record = output.with_name(f"{output.name}.partial.json")
 
+    @property
+    def files(self) -> tuple[Path, Path]:
+        """Both of them."""
+        return self.path, self._record
+
     def begin(self, job: Mapping[str, Any], *, may_replace: bool, rows_are_numbered: bool) -> int:
         """How many lines of the input are done; what follows the last of them is cut off.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,11 @@ import torch
 from nmt_cli import __version__, files
 from nmt_cli.bundle import directory as model_directory
 from nmt_cli.bundle.card import join_front_matter, split_front_matter, without_use
-from nmt_cli.bundle.config import Languages
+from nmt_cli.bundle.config import BundleConfig
 from nmt_cli.bundle.directory import LoadedModel
 from nmt_cli.bundle.kinds import foreign_kind
 from nmt_cli.decoding import ctranslate2_model
+from nmt_cli.decoding.ctranslate2_engine import PATIENCE, exponent
 from nmt_cli.decoding.ctranslate2_model import Quantization
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.interchange import huggingface, huggingface_engine
@@ -26,6 +28,7 @@ from nmt_cli.interchange.verification import Agreement, Engine, made_up_lines, u
 Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
 _FEWEST_LINES = 10
+_MOST_PIECES = 512
 _USE_CTRANSLATE2 = """CTranslate2 translates pieces of words, into which SentencePiece
 cuts a text and of which it joins one (`pip install ctranslate2 sentencepiece`). In this folder:
 
@@ -37,7 +40,13 @@ target = sentencepiece.SentencePieceProcessor(model_file="target.spm")
 translator = ctranslate2.Translator(".", device="cpu")
 pieces = source.encode(["A sentence."], out_type=str)
 found = translator.translate_batch(
-    pieces, beam_size=4, patience=2, length_penalty=0.6, disable_unk=True, max_decoding_length=512
+    pieces,
+    beam_size=BEAM,
+    patience=PATIENCE,
+    length_penalty=EXPONENT,
+    disable_unk=True,
+    min_decoding_length=FEWEST,
+    max_decoding_length=MOST,
 )
 print(target.decode(found[0].hypotheses[0]))
 ```"""
@@ -85,7 +94,7 @@ def export(
                 agreement = verify(loaded, HuggingFaceEngine(temporary), chosen, is_reduced=False)
             case other:
                 assert_never(other)
-        card = _card(model, loaded.config.languages, to=to, quantization=quantization, agreement=agreement)
+        card = _card(model, loaded.config, to=to, quantization=quantization, agreement=agreement)
         (temporary / "README.md").write_text(card, encoding="utf-8")
     return agreement
 
@@ -142,20 +151,35 @@ def _chosen(lines: Sequence[str] | None, loaded: LoadedModel) -> list[str]:
     return chosen
 
 
-def _card(model: Path, languages: Languages, *, to: Target, quantization: Quantization, agreement: Agreement) -> str:
+def _how_to_use(config: BundleConfig, *, to: Target) -> str:
+    """How another program translates with it, as the model's own recipe searches."""
+    if to == "huggingface":
+        return _USE_HUGGING_FACE
+    decoding = config.recipe.decoding
+    values = {
+        "BEAM": decoding.beam,
+        "PATIENCE": PATIENCE if decoding.beam > 1 else 1,
+        "EXPONENT": exponent(decoding),
+        "FEWEST": decoding.min_tokens,
+        "MOST": min(_MOST_PIECES, config.recipe.model.max_positions),
+    }
+    return re.sub("|".join(values), lambda name: f"{values[name[0]]:g}", _USE_CTRANSLATE2)
+
+
+def _card(model: Path, config: BundleConfig, *, to: Target, quantization: Quantization, agreement: Agreement) -> str:
     """README.md: how to use this directory, then the model's own card without how nmt uses that one."""
     card = model / "README.md"
     original = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     front, body = split_front_matter(original)
-    library, what, how = (
-        ("ctranslate2", f"For CTranslate2, {quantization}", _USE_CTRANSLATE2)
+    library, what = (
+        ("ctranslate2", f"For CTranslate2, {quantization}")
         if to == "ctranslate2"
-        else ("transformers", "For Hugging Face transformers", _USE_HUGGING_FACE)
+        else ("transformers", "For Hugging Face transformers")
     )
-    front = {"language": [languages.source, languages.target], **front}
+    front = {"language": [config.languages.source, config.languages.target], **front}
     return join_front_matter(
         front | {"library_name": library, "pipeline_tag": "translation"},
-        f"# {what}\n\nWritten by `nmt export` {__version__}. {how}\n\n"
+        f"# {what}\n\nWritten by `nmt export` {__version__}. {_how_to_use(config, to=to)}\n\n"
         f"Compared with the model it was made of, on {agreement}.\n\n"
         f"What follows is the card of that model.\n\n{without_use(body)}",
     )
