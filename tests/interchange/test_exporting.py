@@ -111,6 +111,21 @@ def test_weights_that_came_over_wrongly_are_refused(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "spm"]
 
 
+def test_a_position_that_came_over_wrongly_is_refused_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = layout.positions_table
+
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        table = right(*arguments, **options).clone()
+        table[60] *= 3  # no line of text is so long
+        return table
+
+    monkeypatch.setattr("nmt_cli.decoding.ctranslate2_model.positions_table", wrong)
+    with pytest.raises(ModelError, match="is not the same model as ours: it gives other scores"):
+        exported(save_sharp(tmp_path / "m"), "ctranslate2")
+
+
 def test_reduced_precisions_are_smaller_and_leave_the_model_as_it_was(tmp_path: Path) -> None:
     model = save_sharp(tmp_path / "m")
     sizes: dict[str, int] = {}

@@ -1,8 +1,9 @@
 """Whether another program computes with a model's weights what we compute: the same lines on both sides.
 
 Three comparisons, of which the first two decide. Each program gives log-probabilities to our translations, piece by
-piece; each translates by greedy search; each translates by the model's own beam. How a beam search ends differs between
-programs, so that a few lines may come out otherwise there with weights that are the same.
+piece, and to a pair as long as the model has positions; each translates by greedy search; each translates by the
+model's own beam. How a beam search ends differs between programs, so that a few lines may come out otherwise there with
+weights that are the same.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, cycle, islice
 from random import Random
 from typing import Protocol
 
@@ -33,6 +35,7 @@ TOLERANCE = 1e-3
 # The mean over pieces for reduced precisions, of which int8 in a model of width 32 came to 0.1 at most.
 _REDUCED_TOLERANCE = 0.25
 _LONGEST_LINE = 64
+_MOST_POSITIONS = 1024  # CTranslate2 cuts longer sources that it scores
 _MOST_EXTRA_TOKENS = 16  # a translation of made-up lines may have no end
 _BATCH_TOKENS = 2048
 _REPORT = "please report it, with the model's config.yaml; nothing was written"
@@ -92,6 +95,10 @@ def verify(loaded: LoadedModel, engine: Engine, lines: Sequence[str], *, is_redu
     config = decoding.model_copy(update={"length_penalty_form": "length", "max_extra_tokens": extra})
     greedy = _Search(loaded, rows, config=config.model_copy(update={"beam": 1}))
     differences = _differences(loaded, engine, rows, sources, greedy.found)
+    if not is_reduced:
+        long_row, long_target = _longest_pair(loaded, rows, greedy.found)
+        long_source = loaded.source.pieces(long_row)
+        differences = torch.cat([differences, _differences(loaded, engine, [long_row], [long_source], [long_target])])
     largest, mean = float(differences.max()), float(differences.mean())
     if not mean <= (_REDUCED_TOLERANCE if is_reduced else TOLERANCE) or not (is_reduced or largest <= TOLERANCE):
         what = f"ln P of a piece differs by {mean:.2g} in the mean and by {largest:.2g} at most"
@@ -190,6 +197,16 @@ def _differences(
     values = (torch.tensor([value for row in side for value in row]) for side in (ours, theirs))
     first, second = values
     return (first - second).abs()
+
+
+def _longest_pair(
+    loaded: LoadedModel, rows: Sequence[list[int]], targets: Sequence[list[int]]
+) -> tuple[list[int], list[int]]:
+    """Source and target with a piece at each position that the model has, made of those there are, again and again."""
+    longest = min(loaded.model.config.max_positions, _MOST_POSITIONS) - 1
+    pieces = [piece for ids in targets for piece in ids] or [loaded.target.vocab_size - 1]
+    source = chain.from_iterable(cycle(rows))
+    return list(islice(source, longest)), list(islice(cycle(pieces), longest))
 
 
 def force(loaded: LoadedModel, rows: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[float]]:
