@@ -139,9 +139,7 @@ def is_out_of_memory(problem: BaseException, *, is_told: bool = False) -> bool:
     if isinstance(problem, torch.OutOfMemoryError | MemoryError):
         return True
     message = str(problem)
-    return any(sign in message for sign in _MEMORY_SIGNS) or (
-        not is_told and any(sign in message for sign in _ONEDNN_SIGNS)
-    )
+    return any(sign in message for sign in _MEMORY_SIGNS) or (not is_told and message.endswith(_ONEDNN_SIGNS))
 
 
 def collect_garbage_rarely() -> None:

@@ -177,6 +177,10 @@ def reading_errors(path: Path) -> Iterator[None]:
     except PermissionError:
         hint = f"chmod +r {shlex.quote(str(path))}"
         raise DataError(f"{path} may not be read", where=str(path), hint=hint) from None
+    except OSError as problem:
+        if problem.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise
+        raise DataError(f"no such file: {path}", where=str(path), hint=f"check the path: {problem.strerror}") from None
 
 
 class _ZstdReader(io.RawIOBase):

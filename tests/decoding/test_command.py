@@ -23,6 +23,7 @@ from nmt_cli import files
 from nmt_cli.bundle import weights
 from nmt_cli.cli import decode_progress
 from nmt_cli.cli.decode import decode
+from nmt_cli.cli.decode_files import check_output
 from nmt_cli.cli.decode_formats import Statistics, render
 from nmt_cli.decoding import blocks
 from nmt_cli.decoding.translator import Translation, Translator
@@ -223,6 +224,11 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
             with pytest.raises(UsageError, match=rf"{read.name} would be written, and is read as well"):
                 decode(**given, output=Path(written), overwrite=True)  # type: ignore[arg-type]
         assert read.read_text() == "kept\n"
+    Path("link.txt").symlink_to("new.txt")
+    with pytest.raises(UsageError, match=r"new\.txt\.partial would be written, and is read as well"):
+        decode(source=partial, output=Path("link.txt"), overwrite=True)
+    null = Path("/dev/null")
+    check_output(null, source=null, prefix=None, overwrite=False)
     with pytest.raises(DataError, match=r"no such file: missing\.txt"):
         decode(source=Path("missing.txt"))
     with pytest.raises(ModelError) as model_error:
@@ -234,6 +240,8 @@ def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) ->
     text = tmp_path / "text"
     text.write_bytes(lines_of(LINES[:1]))
     model, inside, long = folder / "runs/tiny/model", text / "x", tmp_path / ("n" * 250)
+    longer, loop = Path("n" * 300), tmp_path / "loop"
+    loop.symlink_to(loop)
 
     def told(**paths: Path) -> str:
         with pytest.raises(DataError) as error:
@@ -246,6 +254,9 @@ def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) ->
     )
     assert told(source=inside) == f"no such file: {inside}"
     assert told(source=text, prefix=inside) == f"no such file: {inside}"
+    for path in (longer, loop):
+        assert told(source=path) == told(source=text, prefix=path) == f"no such file: {path}"
+    assert told(source=text, output=longer).startswith("cannot write ")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from itertools import chain
 from types import SimpleNamespace
@@ -173,18 +174,35 @@ def test_recordings_let_go_of_their_memory_before_more_is_taken(
     model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beam, config = fixed_beam([model], Tape()), decoding()
+    recorded: list[weakref.ref[Any]] = []
+    record = Tape.record
+
+    def noted(self: Tape, function: Callable[[], None]) -> Callable[[], None]:
+        replay = record(self, function)
+        recorded.append(weakref.ref(replay))
+        return replay
+
+    monkeypatch.setattr(Tape, "record", noted)
     beam.search(sources_of(6, count=2), config=config, nbest=1)
-    assert beam._steppers
+    assert recorded
     held: list[int] = []
 
     def zeros(*arguments: Any, **options: Any) -> torch.Tensor:
-        held.append(len(beam._steppers))
+        held.append(sum(one() is not None for one in recorded))
         return torch.zeros(*arguments, **options)
 
     monkeypatch.setattr(fixed_memory, "torch", SimpleNamespace(**{**vars(torch), "zeros": zeros}))
-    beam.search(sources_of(6, count=20), config=config, nbest=1)
-    assert held
-    assert not any(held)
+    # More sentences from the first step on, and more pieces in the middle of a search.
+    for count, least in ((20, 0), (20, 60)):
+        held.clear()
+        beam.search(sources_of(6, count=count), config=decoding(min_tokens=least, max_extra_tokens=80), nbest=1)
+        assert held
+        assert not any(held)
+    # A tape holds the function that it repeats, and so the search; a graph does not.
+    beam._forget()
+    gone = weakref.ref(beam)
+    del beam
+    assert gone() is None, "it waits for the garbage collector"
 
 
 class Refusing(Tape):

@@ -143,11 +143,15 @@ def test_what_is_aside_keeps_to_the_budget(joined: list[list[int]], monkeypatch:
     assert max(held) <= 200
 
 
+@pytest.mark.parametrize(
+    "problem", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("could not create a primitive")]
+)
 @pytest.mark.parametrize("settings", ["greedy", "beam", "draws"])
 @pytest.mark.parametrize("place", ["a step of several", "the end", "what was found", "after some were found"])
 def test_nothing_is_lost_where_memory_runs_out_among_tails(
     settings: str,
     place: str,
+    problem: Exception,
     joined: list[list[int]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -163,7 +167,7 @@ def test_nothing_is_lost_where_memory_runs_out_among_tails(
             nonlocal has_failed
             if not has_failed and when(*arguments, **options):
                 has_failed = True
-                raise torch.OutOfMemoryError("CUDA out of memory")
+                raise problem
             return original(*arguments, **options)
 
         return run

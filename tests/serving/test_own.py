@@ -296,3 +296,5 @@ def test_pages_of_other_sites_may_call_only_if_they_are_named(server: Server, st
     assert "access-control-allow-origin" not in refused.headers
     assert (refused.status, refused.json["error"]["code"]) == (403, "wrong_origin")
     assert "access-control-allow-origin" not in server.get("/health", Origin="https://example.org").headers
+    nobody = strict.ask("OPTIONS", "/v1/translate", headers={"Access-Control-Request-Method": "POST"})
+    assert nobody.status == 405

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 import uvicorn
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,7 +19,13 @@ from nmt_cli.serving.protocol import protocol_for
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """`well`, a page at /page, a long one, and at /much, in parts, more than any buffer holds, until it has `ended`."""
+    """`well`, a request's body at /body, a page at /page, a long one, and at /much one that no buffer holds.
+
+    That comes in parts, until it has `ended`.
+    """
+    if scope["path"] == "/body":
+        await PlainTextResponse(await Request(scope, receive).body())(scope, receive, send)
+        return
     if scope["path"] in ("/", "/page"):
         await PlainTextResponse("well" if scope["path"] == "/" else "x" * 40_000)(scope, receive, send)
         return
@@ -134,6 +141,21 @@ def test_the_rest_of_a_request_that_is_answered_may_come_before_the_next(port: i
             pass
         connection.sendall(b"st")
         time.sleep(0.5)  # longer than a head or a rest would be waited for
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert sent_back(connection).endswith(b"well")
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.6])
+def test_a_pipelined_request_is_not_taken_for_the_rest_of_the_one_before(port: int, seconds: float) -> None:
+    with connect(port) as connection:
+        post = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + post + b"ab")
+        time.sleep(seconds)
+        connection.sendall(b"cd")
+        received = b""
+        while not received.endswith(b"abcd"):
+            received += connection.recv(65536)
+        time.sleep(0.5)  # an idle connection may stay
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert sent_back(connection).endswith(b"well")
 

@@ -38,14 +38,15 @@ def check_output(output: Path, *, source: Path, prefix: Path | None, overwrite: 
         plain = shlex.quote(str(output.with_suffix("")))
         hint = f"-o {plain}, and compress it afterwards: {compressor} {plain}"
         raise UsageError(f"the output is plain text, which {output} is not by its name", where="--output", hint=hint)
-    if output.is_dir() and output != STANDARD:
+    if os.path.isdir(output) and output != STANDARD:
         raise UsageError(f"{output} is a directory, not a file", where="--output", hint=f"-o {output / 'FILE'}")
     if output == STANDARD:
         return
     from nmt_cli.decoding.unfinished import Unfinished
 
     for read in (source, prefix or STANDARD):
-        for written in (output, *Unfinished(output).files):
+        # Devices may be read and written.
+        for written in (*([output] if os.path.isfile(output) else []), *Unfinished(output.resolve()).files):
             if read != STANDARD and _are_same(read, written):
                 hint = "give another file with -o"
                 raise UsageError(f"{read} would be written, and is read as well", where="--output", hint=hint)
@@ -60,7 +61,7 @@ def _are_same(one: Path, other: Path) -> bool:
 
 
 def _check_free(output: Path, *, overwrite: bool) -> None:
-    if output.is_file() and not overwrite:
+    if os.path.isfile(output) and not overwrite:
         raise UsageError(
             f"{output} exists already", where=str(output), hint="add --overwrite, or give another file with -o"
         )
@@ -96,7 +97,7 @@ def opened_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[in
     if file is None:
         yield lambda count: None
         return
-    if source.is_file() and file.is_file():
+    if os.path.isfile(source) and os.path.isfile(file):
         _check_same_length(source, file)
     with open_bytes(file) as stream:
         lines = (line for block in _blocks(stream.read, lambda: True, str(file)) for line in block)
@@ -131,7 +132,7 @@ def opened_output(
     which the same `job` continues; None is one that cannot be.
     """
     final = output.resolve()
-    if output == STANDARD or (final.exists() and not final.is_file()):  # stdout, a device, a pipe
+    if output == STANDARD or (os.path.exists(final) and not os.path.isfile(final)):  # stdout, a device, a pipe
         if output == STANDARD and sys.stdout is None:
             raise UsageError("there is nowhere to write: stdout is closed", where="stdout", hint="give a file with -o")
         name = "stdout" if output == STANDARD else str(output)

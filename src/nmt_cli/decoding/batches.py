@@ -76,7 +76,7 @@ class Batches:
 
             with torch.inference_mode():
                 for batch in planned:
-                    yield from self._results(search_batch, batch, lengths, config=config, drop=tails.drop)
+                    yield from self._results(search_batch, batch, lengths, config=config, aside=tails)
                 while tails.numbers:
                     found = _unless_full(tails.finish, is_one=len(tails.numbers) == 1)
                     if found is not None:
@@ -84,7 +84,7 @@ class Batches:
                         continue
                     again = tails.drop()
                     self._shrink(again, lengths, config=config)
-                    yield from self._results(search_batch, again, lengths, config=config, drop=tails.drop)
+                    yield from self._results(search_batch, again, lengths, config=config, aside=tails)
 
         found = self._share(search_some, lengths, config=config, otherwise=[_NOTHING])
         return [ranked[:nbest] for ranked in found]
@@ -99,7 +99,7 @@ class Batches:
 
         def work_on_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
             for batch in planned:
-                yield from self._results(work_on, batch, lengths, config=config, drop=list)
+                yield from self._results(work_on, batch, lengths, config=config)
 
         return self._share(work_on_some, lengths, config=config, otherwise=otherwise)
 
@@ -138,20 +138,20 @@ class Batches:
         lengths: Sequence[int],
         *,
         config: DecodingConfig,
-        drop: Callable[[], list[int]],
+        aside: Tails | None = None,
     ) -> Iterator[tuple[int, T]]:
         """The results of a batch, of which each half comes by itself where memory does not hold the whole.
 
-        So do those of the indices that `drop` gives up then.
+        So do those that are `aside`, which are given up then.
         """
         waiting = [planned]
         while waiting:
             batch = waiting.pop()
             results = None
             if self._fits(batch, lengths):
-                results = _unless_full(partial(work, batch), is_one=len(batch) == 1)
+                results = _unless_full(partial(work, batch), is_one=len(batch) == 1 and not (aside and aside.numbers))
                 if results is None:
-                    batch = [*batch, *drop()]
+                    batch = [*batch, *(aside.drop() if aside else [])]
                     self._shrink(batch, lengths, config=config)
             if results is None:
                 middle = (len(batch) + 1) // 2

@@ -71,6 +71,7 @@ class FixedBeam:
         self._vocab = models[0].target_vocab
         self._block = _BLOCK if self._vocab >= 16 * _BLOCK else _BLOCK_OF_FEW
         self._has_failed = False
+        self._steppers: dict[Sizes, _Stepper] = {}
         self._forget()
 
     def takes(self, sources: Sequence[Source], *, config: DecodingConfig) -> bool:
@@ -111,7 +112,8 @@ class FixedBeam:
         if sizes in self._steppers:
             stepper = self._steppers.pop(sizes)
         else:
-            stepper = _Stepper(self._memory.state(sizes))
+            # Recordings hold the memory that they are of: they go before another is taken in its place.
+            stepper = _Stepper(self._memory.state(sizes, before_moving=self._drop_recordings))
             if len(self._steppers) >= _MOST_RECORDINGS:
                 self._steppers.pop(next(iter(self._steppers)))
         self._steppers[sizes] = stepper
@@ -139,13 +141,14 @@ class FixedBeam:
 
     def _forget(self) -> None:
         """Give back all memory."""
-        # Recordings hold the memory that they are of: they go before another is taken in its place.
-        self._memory = Memory(self._models, block=self._block, device=self._device, before_moving=self._drop_recordings)
+        self._memory = Memory(self._models, block=self._block, device=self._device)
         self._drop_recordings()
 
     def _drop_recordings(self) -> None:
         """Recordings of other addresses, and what they need of memory."""
-        self._steppers: dict[Sizes, _Stepper] = {}
+        for stepper in self._steppers.values():
+            stepper.replay = None  # a search that moves has one in hand
+        self._steppers.clear()
         self._recorder.renew()
 
     def _advance(self, state: State) -> None:

@@ -87,20 +87,27 @@ class State:
 class Memory:
     """Room for the states of all sizes, one at a time: the same tensors, as large as the largest had to be."""
 
-    def __init__(
-        self, models: Sequence[Transformer], *, block: int, device: torch.device, before_moving: Callable[[], None]
-    ) -> None:
-        """`before_moving` is called before a tensor gives way to a larger one, at another address."""
+    def __init__(self, models: Sequence[Transformer], *, block: int, device: torch.device) -> None:
         self._models = models
         self._block = block
         self._device = device
         self._dtype = models[0].output_weight.dtype
         self._max_positions = min(model.config.max_positions for model in models)
         self._flat: dict[str, Tensor] = {}
-        self._before_moving = before_moving
+        self._before_moving: Callable[[], None] = lambda: None
 
-    def state(self, sizes: Sizes) -> State:
-        """The state of these sizes, its content open."""
+    def state(self, sizes: Sizes, *, before_moving: Callable[[], None]) -> State:
+        """The state of these sizes, its content open.
+
+        `before_moving` is called before a tensor gives way to a larger one, at another address.
+        """
+        self._before_moving = before_moving
+        try:
+            return self._state(sizes)
+        finally:
+            self._before_moving = lambda: None
+
+    def _state(self, sizes: Sizes) -> State:
         sentences, beam, candidates, nbest = sizes.sentences, sizes.beam, sizes.candidates, sizes.nbest
         slots = sizes.length * beam
         caches = [self._cache(number, sizes, slots=slots) for number in range(len(self._models))]

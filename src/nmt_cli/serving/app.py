@@ -54,7 +54,7 @@ def build(service: Service, *, origins: Sequence[str]) -> FastAPI:
     app.add_exception_handler(Exception, _confess)
     app.add_middleware(Doorkeeper, service=service)
     if origins:
-        # Around the doorkeeper, whose refusals a page may read too.
+        # Around the doorkeeper, whose refusals a page may read too; a browser's question before a call is no request.
         app.add_middleware(
             Visitors,
             allow_origins=list(origins),
@@ -99,7 +99,8 @@ class Visitors(CORSMiddleware):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a browser that asks whether a page may call, or let the application answer."""
         headers = Headers(raw=scope.get("headers", []))
-        is_question = scope.get("method") == "OPTIONS" and "access-control-request-method" in headers
+        asks = "access-control-request-method" in headers and "origin" in headers
+        is_question = scope.get("method") == "OPTIONS" and asks
         if not is_question or self.preflight_response(headers).status_code == 200:
             await super().__call__(scope, receive, send)
             return

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import sys
+import termios
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -71,13 +75,13 @@ class _PatientProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._patience is None and self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+        if self._patience is None and self._is_answered_early and not self.transport.is_closing():
             # What comes now is thrown away, and might never end.
             self._patience = self.loop.call_later(self.patience_seconds, self._give_up)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._await_reader(self.transport.get_write_buffer_size())
+        self._await_reader(self._num_unread())
 
     def resume_writing(self) -> None:
         if self._unread is not None:
@@ -91,7 +95,7 @@ class _PatientProtocol(H11Protocol):
         """Give a client up that reads next to nothing of so many bytes: it would hold its place for ever."""
 
         def look() -> None:
-            left = self.transport.get_write_buffer_size()
+            left = self._num_unread()
             if unread - left >= _LEAST_READ_BYTES:
                 self._await_reader(left)
             else:
@@ -99,9 +103,21 @@ class _PatientProtocol(H11Protocol):
 
         self._unread = self.loop.call_later(self.patience_seconds, look)
 
+    def _num_unread(self) -> int:
+        """Bytes that the client has not got: those in the system's buffer too, which empties long before ours does."""
+        unsent = bytearray(4)
+        with suppress(OSError):
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unsent)
+        return self.transport.get_write_buffer_size() + int.from_bytes(unsent, sys.byteorder)
+
+    @property
+    def _is_answered_early(self) -> bool:
+        """Whether the answer was there before all of the request was; not that of one before a pipelined one."""
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
+
     def _give_up(self) -> None:
         self._patience = None
-        if self.conn.their_state is h11.SEND_BODY:
+        if self._is_answered_early:
             self.transport.close()
         elif self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self._refuse(408, f"no request within {self.patience_seconds:g} s")
