@@ -175,12 +175,16 @@ def reading_errors(path: Path) -> Iterator[None]:
     except IsADirectoryError:
         raise DataError(f"{path} is a directory, not a file", where=str(path), hint="name a file in it") from None
     except PermissionError:
-        hint = f"chmod +r {shlex.quote(str(path))}"
-        raise DataError(f"{path} may not be read", where=str(path), hint=hint) from None
+        raise unreadable(path, name=str(path), error=DataError) from None
     except OSError as problem:
         if problem.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
         raise DataError(f"no such file: {path}", where=str(path), hint=f"check the path: {problem.strerror}") from None
+
+
+def unreadable(path: Path, *, name: str, error: type[NmtError]) -> NmtError:
+    """The `error` of a file that is not for us to read, by this name."""
+    return error(f"{name} may not be read", where=str(path), hint=f"chmod +r {shlex.quote(str(path))}")
 
 
 class _ZstdReader(io.RawIOBase):

@@ -23,7 +23,7 @@ from nmt_cli import files
 from nmt_cli.bundle import weights
 from nmt_cli.cli import decode_progress
 from nmt_cli.cli.decode import decode
-from nmt_cli.cli.decode_files import check_output
+from nmt_cli.cli.decode_files import STANDARD, check_output
 from nmt_cli.cli.decode_formats import Statistics, render
 from nmt_cli.decoding import blocks
 from nmt_cli.decoding.translator import Translation, Translator
@@ -220,9 +220,9 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     partial = tmp_path / "new.txt.partial"
     partial.write_text("kept\n")
     for read, written in ((old, "old.txt"), (partial, "new.txt")):
-        for given in ({"source": read}, {"source": tmp_path / "missing.txt", "prefix": read}):
+        for source, prefix in ((read, None), (tmp_path / "missing.txt", read)):
             with pytest.raises(UsageError, match=rf"{read.name} would be written, and is read as well"):
-                decode(**given, output=Path(written), overwrite=True)  # type: ignore[arg-type]
+                decode(source=source, prefix=prefix, output=Path(written), overwrite=True)
         assert read.read_text() == "kept\n"
     Path("link.txt").symlink_to("new.txt")
     with pytest.raises(UsageError, match=r"new\.txt\.partial would be written, and is read as well"):
@@ -243,9 +243,9 @@ def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) ->
     longer, loop = Path("n" * 300), tmp_path / "loop"
     loop.symlink_to(loop)
 
-    def told(**paths: Path) -> str:
+    def told(*, source: Path, output: Path = STANDARD, prefix: Path | None = None) -> str:
         with pytest.raises(DataError) as error:
-            decode(model=[model], device="cpu", **paths)  # type: ignore[arg-type]
+            decode(model=[model], device="cpu", source=source, output=output, prefix=prefix)
         return error.value.message
 
     assert told(source=text, output=inside) == "cannot write .x.partial.lock: a file stands where a folder must be"

@@ -117,6 +117,7 @@ def test_what_is_no_request_is_refused_as_json(port: int) -> None:
 
 
 def test_an_answer_that_nobody_reads_is_given_up(port: int) -> None:
+    ended.clear()
     with connect(port) as connection:
         connection.sendall(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
         assert ended.wait(10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from nmt_cli import files
@@ -82,7 +81,7 @@ def _sha256(path: Path, *, error: type[NmtError]) -> str:
     try:
         return files.sha256(path)
     except PermissionError:
-        raise error(f"{path.name} may not be read", where=str(path), hint=f"chmod +r {quote(str(path))}") from None
+        raise files.unreadable(path, name=path.name, error=error) from None
 
 
 def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from nmt_cli import files
 from nmt_cli.bundle.config import BundleConfig
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
@@ -132,7 +132,7 @@ def open_tensors(file: Path, *, hint: str) -> Any:
     except FileNotFoundError:
         raise ModelError(f"{file.name} is missing", where=str(file), hint=hint) from None
     except PermissionError:
-        raise ModelError(f"{file.name} may not be read", where=str(file), hint=f"chmod +r {quote(str(file))}") from None
+        raise files.unreadable(file, name=file.name, error=ModelError) from None
     except SafetensorError as problem:
         raise ModelError(f"{file.name} is damaged: {problem}", where=str(file), hint=hint) from None
 
