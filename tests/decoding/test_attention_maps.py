@@ -65,7 +65,7 @@ def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: Pa
             else:
                 values = module.qkv(x)[:, 2 * module.heads * module.d_k :]
             v_HSV = values.unflatten(-1, (module.heads, module.d_v)).transpose(0, 1)
-            mixed = module.output((weights_HTS @ v_HSV).transpose(0, 1).flatten(1))
+            mixed = (weights_HTS @ v_HSV).transpose(0, 1).flatten(1)
         torch.testing.assert_close(mixed, out, atol=1e-5, rtol=1e-5)
     assert found.weights.shape[-2:] == (len(found.rows), len(found.columns))
     torch.testing.assert_close(found.weights.sum(-1), torch.ones(found.weights.shape[:-1]))

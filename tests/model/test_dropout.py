@@ -120,3 +120,39 @@ def test_the_input_is_left_as_it_was() -> None:
     x = torch.ones(100)
     dropped(x, 0.5)
     assert torch.equal(x, torch.ones(100))
+
+
+def seeded(x: Tensor, probability: float, *seed: int) -> Tensor:
+    """Dropout whose mask follows from a seed of two numbers, as in compiled training."""
+    layer = Dropout(probability).train()
+    layer.seed = torch.tensor(seed, dtype=torch.int32)
+    out: Tensor = layer(x)
+    return out
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.3, 0.5])
+def test_of_a_seed_the_share_dropped_is_binomial_and_elements_are_independent(probability: float) -> None:
+    count = 400_000
+    zeros = seeded(torch.ones(count), probability, 12345, -6789).eq(0).double()
+    assert abs(zeros.sum() - count * probability) < 5 * math.sqrt(count * probability * (1 - probability))
+    # Neighbours, the same column of the next row of 512, and the same place under other seeds, drawn at random.
+    seeds = torch.randint(-(2**31), 2**31, (10, 2), generator=torch.Generator().manual_seed(1)).tolist()
+    others = [zeros.roll(1), zeros.roll(512)]
+    others += [seeded(torch.ones(count), probability, *seed).eq(0).double() for seed in seeds]
+    correlation = torch.corrcoef(torch.stack([zeros, *others]))[0, 1:]
+    assert correlation.abs().max() < 5 / math.sqrt(count)
+
+
+def test_a_seed_decides_the_mask_and_the_gradient_passes_where_the_element_did() -> None:
+    x = torch.rand(33, 7).add(0.5).requires_grad_()
+    out = seeded(x, 0.4, 1, 2)
+    assert torch.equal(out, seeded(x, 0.4, 1, 2))
+    assert not torch.equal(out, seeded(x, 0.4, 1, 3))
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(gradient, (out != 0) / 0.6)
+    assert set(seeded(torch.full((1000,), torch.inf), 0.5, 1, 2).tolist()) == {0.0, torch.inf}
+
+
+@pytest.mark.parametrize("probability", [1e-6, 1 - 1e-6])
+def test_of_a_seed_probabilities_next_to_zero_and_one_are_served(probability: float) -> None:
+    assert seeded(torch.ones(1000), probability, 1, 2).isfinite().all()

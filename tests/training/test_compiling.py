@@ -1,4 +1,4 @@
-"""Compiled training on the CPU, with torch's variable-length operator: the path that a GPU takes.
+"""Compiled training on the CPU: the path that a GPU takes, with our kernels in Triton's interpreter.
 
 One test compiles with torch's own compiler, in about half a minute where nothing is in its cache; others only trace.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 from torch._dynamo.utils import counters
 
 from nmt_cli.dataset.batch import Batch
@@ -24,7 +23,6 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training import loss, objective, update
 from nmt_cli.training.compiling import reason_not_to_compile
 from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.objective import gradients_by_columns
 from nmt_cli.training.plan_line import plan_in_words
 from nmt_cli.training.update import Updater
 from tests.reference.varlen import register
@@ -36,8 +34,14 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 @pytest.fixture
 def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Attention by torch's variable-length operator, and layers compiled on the CPU, of which nothing remains."""
+    """Attention by torch's variable-length operator, and layers compiled on the CPU, of which nothing remains.
+
+    The kernel of the loss, a program a row, would take the interpreter minutes; tests/model/kernels has it.
+    """
     register()
+    monkeypatch.setattr(
+        "nmt_cli.model.kernels.loss.gradients_by_rows", lambda *arguments, pad: loss._gradients_of(*arguments)
+    )
     monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
     monkeypatch.setattr(update, "CudaGraphs", lambda device: run_again)
     monkeypatch.setattr(update, "reason_not_to_compile", lambda recipe, **_: None)
@@ -66,15 +70,14 @@ def plain_updater(given: Feed, monkeypatch: pytest.MonkeyPatch, *, precision: Pr
 def test_compiled_training_is_the_training_itself_and_is_compiled_once(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss, "_CPU_ELEMENTS", 128 * 408)  # so that the loss takes two blocks of rows and a rest
     given = feed(prepared, tmp_path, "model.encoder_layers=3", "model.decoder_layers=2")
     plain, compiled = plain_updater(given, monkeypatch, precision="fp32"), given.updater("fp32")
     counters.clear()
     compiled.warm_up([given.batch(given.order.full), given.batch(given.order.longest)])
-    # The encoder's layers, the decoder's layers, embeddings of each side, the loss of a block and of the rest.
-    assert counters["stats"]["unique_graphs"] == 6
+    # The encoder's layers, the decoder's layers, embeddings of each side.
+    assert counters["stats"]["unique_graphs"] == 4
     with torch.compiler.set_stance("fail_on_recompile"):
-        for number, each in given.updates(10):
+        for number, each in given.updates(4):
             ours, theirs = given.give(compiled, number, each), given.give(plain, number, each)
             # float32 rounds at 6e-8; losses are sums of some 500 terms near 5, added in another order.
             assert ours.smoothed == pytest.approx(theirs.smoothed, rel=1e-5)
@@ -83,7 +86,7 @@ def test_compiled_training_is_the_training_itself_and_is_compiled_once(
             torch.testing.assert_close(compiled.weights.values, plain.weights.values, rtol=0, atol=2e-5)
         # A validation runs the model itself, with shapes of its own.
         assert compiled.model.eval().encode(given.batch(given.order.full).source).isfinite().all()
-    assert counters["stats"]["unique_graphs"] == 6
+    assert counters["stats"]["unique_graphs"] == 4
 
 
 VARIANTS = {
@@ -120,7 +123,6 @@ def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracing(monkeypatch)
-    monkeypatch.setattr("nmt_cli.model.dropout._BITS", {})  # masks by torch's own dropout, as on a GPU
     given = feed(prepared, tmp_path, "model.dropout=0.3")
     updater, batch = given.updater("fp32"), given.batch(given.order.full)
     keys = [(1, 0), (1, 1), (2, 0), (1, 0)]
@@ -195,31 +197,6 @@ def test_what_is_not_compiled_has_a_reason(
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     recipe = load_recipe(tmp_path / "tiny.yaml", overrides=settings)
     assert reason_not_to_compile(recipe, device=device, dtype=dtype) == reason
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("vocab", "rows"), [(20, 20), (37, 64)])
-def test_gradients_by_columns_are_torchs(vocab: int, rows: int, dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(3)
-    logits = (torch.randn(9, rows, generator=generator) * 4).to(dtype)
-    gold = torch.randint(1, vocab, (9,), generator=generator)
-    gold[6:] = 0  # empty slots
-    exact = logits[:6, :vocab].double().requires_grad_()
-    expected = torch.nn.functional.cross_entropy(exact, gold[:6], label_smoothing=0.1, reduction="sum")
-    expected.backward()
-    smoothed, nll = gradients_by_columns(logits, gold, vocab, 0.1)
-    assert smoothed.item() == pytest.approx(expected.item(), rel=1e-6)
-    assert nll.item() == pytest.approx(nll_of(exact, gold[:6]).item(), rel=1e-6)
-    assert exact.grad is not None
-    # float32 knows logsumexp, below 20, to 1e-6; in bf16 gradients below 1 are rounded at 2^-9.
-    tolerance = 3e-6 if dtype == torch.float32 else 2**-9
-    torch.testing.assert_close(logits[:6, :vocab].double(), exact.grad, rtol=0, atol=tolerance)
-    assert not logits[6:].any()
-    assert not logits[:, vocab:].any()
-
-
-def nll_of(logits: Tensor, gold: Tensor) -> Tensor:
-    return torch.nn.functional.cross_entropy(logits, gold, reduction="sum")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def _attention(model: Transformer, source: Packed, target: Packed) -> list[Tenso
     layer = model.decoder[number]
     assert isinstance(layer, DecoderLayer)
     around = layer.self_attention_residual
-    x = around.leave(x, layer.self_attention(around.enter(x), target))
+    x = around.leave(x, layer.self_attention.output, layer.self_attention(around.enter(x), target))
     x = layer.cross_attention_residual.enter(x)
     return _weights(layer.cross_attention, x, memory, source=source, target=target)
 

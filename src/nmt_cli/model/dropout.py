@@ -13,19 +13,29 @@ _GAMMA, _FIRST, _SECOND = (  # of SplitMix64, Steele et al. 2014, as signed inte
     0xBF58476D1CE4E5B9 - 2**64,
     0x94D049BB133111EB - 2**64,
 )
+HASH_FACTORS = (0x7FEB352D, 0x846CA68B)
+"""Of Wellons' `lowbias32` (2018)."""
 
 
 class Dropout(nn.Module):
-    """Zeroes each element with `probability` in training, and scales the rest by 1 / (1 - probability)."""
+    """Zeroes each element with `probability` in training, and scales the rest by 1 / (1 - probability).
+
+    Randomness comes from torch's generator of the device, or from `seed` if that is set: two int32 drawn at random. If
+    a compiler fuses the module, the backward pass computes such a mask again, and no mask lies in memory.
+    """
 
     def __init__(self, probability: float) -> None:
         super().__init__()
         self.probability = probability
+        self.seed: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x of any shape; randomness comes from torch's generator of the device alone."""
+        """x of any shape."""
         if not self.training or self.probability == 0:
             return x
+        if self.seed is not None:
+            kept = 1 - self.probability
+            return (x * (1 / kept)).where(_keep_mask(x, self.seed, kept), 0)
         if x.device.type != "cpu" or x.dtype not in _BITS:
             return F.dropout(x, self.probability)
         dropped: Tensor = _BitMask.apply(x, self.probability)  # type: ignore[no-untyped-call]  # not annotated
@@ -49,6 +59,23 @@ class _BitMask(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors  # type: ignore[attr-defined]  # missing from torch's annotations
         return _masked(gradients[0], mask, ctx.scale), None  # type: ignore[attr-defined]  # set in forward
+
+
+def _keep_mask(x: Tensor, seed: Tensor, kept: float) -> Tensor:
+    """True with the probability `kept` for each element of x: a hash of its index and the seed lies below a limit.
+
+    The hash is `lowbias32` without its last step, which mixes low bits: the limit tests the high ones.
+    """
+    first, second = HASH_FACTORS[0], HASH_FACTORS[1] - 2**32
+    bits = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ seed[0]
+    bits = (bits ^ (bits >> 16 & 0xFFFF)) * first ^ seed[1]
+    bits = (bits ^ (bits >> 15 & 0x1FFFF)) * second
+    return bits < keep_limit(kept)
+
+
+def keep_limit(kept: float) -> int:
+    """The limit, for hashes as signed integers, below which so large a share of them lies."""
+    return min(round(kept * 2**32) - 2**31, 2**31 - 1)
 
 
 def _masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:

@@ -71,7 +71,7 @@ def fixed_step(
         mixed = _source(layer.cross_attention, around.enter(x), cross, source_bias)
         x = _leave(around, x, layer.cross_attention.output, mixed)
         around = layer.feed_forward_residual
-        x = around.leave(x, layer.feed_forward(around.enter(x)))
+        x = around.leave(x, layer.feed_forward.outer, layer.feed_forward(around.enter(x)))
     hidden: Tensor = model.decoder_norm(x)
     return hidden
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,11 +32,10 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """x [N, D] to [N, D], each sentence by itself."""
+        """x [N, D] to what `output` is given [N, H * V], each sentence by itself."""
         q, k, v = self.project(x, layout.positions)
         mixed = attend(q, k, v, queries=layout, keys=layout, is_causal=self.is_causal, window=self.window)
-        out: Tensor = self.output(mixed.flatten(1))
-        return out
+        return mixed.flatten(1)
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys [N, H, K], turned where positions are rotary, and values [N, H, V] of x [N, D]."""
@@ -58,12 +58,11 @@ class CrossAttention(nn.Module):
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
 
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
-        """x [N, D] attending to memory [M, D] of the same sentences."""
+        """x [N, D] attending to memory [M, D] of the same sentences, to what `output` is given [N, H * V]."""
         q = self.q(x).unflatten(-1, (self.heads, self.d_k))
         k, v = self.keys_values(memory)
         mixed = attend(q, k, v, queries=layout, keys=source, is_causal=False, window=None)
-        out: Tensor = self.output(mixed.flatten(1))
-        return out
+        return mixed.flatten(1)
 
     def start(self, memory: Tensor, source: Packed, *, slots: int) -> LayerCache:
         """A cache with keys and values of memory [M, D], each sentence's in `slots` places, zeros in those too many."""
@@ -86,9 +85,12 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.d_model, config.d_ff * (2 if is_gated else 1))
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.activation = config.activation
+        self.is_fused = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [N, D] to [N, D]."""
+        """x [N, D] to what `outer` is given [N, F]; `is_fused` has own kernels take the gradient of a ReLU."""
+        if self.activation == "relu" and self.is_fused:
+            return linear_relu(x, self.inner.weight, self.inner.bias)
         hidden: Tensor = self.inner(x)
         match self.activation:
             case "relu":
@@ -102,27 +104,64 @@ class FeedForward(nn.Module):
                 hidden = F.silu(gate) * value
             case other:
                 assert_never(other)
-        out: Tensor = self.outer(hidden)
-        return out
+        return hidden
+
+
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """max(0, x W^T + b) [N, F] of x [N, D], weight [F, D] and bias [F]: on CUDA one kernel of cuBLASLt."""
+    hidden: Tensor = _LinearReLU.apply(x, weight, bias)  # type: ignore[no-untyped-call]  # not annotated
+    return hidden
+
+
+class _LinearReLU(torch.autograd.Function):
+    """torch has the product with bias and ReLU in one kernel, and no derivative of it."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        hidden = torch._addmm_activation(bias, x, weight.t())
+        ctx.save_for_backward(x, weight, hidden)
+        return hidden
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, hidden = ctx.saved_tensors  # type: ignore[attr-defined]  # missing from torch's annotations
+        from nmt_cli.model.kernels.layers import relu_backward
+
+        gradient, bias_gradient = relu_backward(gradients[0], hidden)
+        return gradient @ weight, gradient.t() @ x, bias_gradient
 
 
 class Residual(nn.Module):
-    """The way around a sub-layer: LayerNorm(x + Dropout(sub-layer(x))) (3.1, 5.4), or with the norm before it."""
+    """The way around a sub-layer: LayerNorm(x + Dropout(sub-layer(x))) (3.1, 5.4), or with the norm before it.
+
+    `is_fused` has one own kernel do all of the former behind the sub-layer's last product.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = norm_of(config)
         self.dropout = Dropout(config.dropout)
         self.is_pre_norm = config.norm == "pre"
+        self.is_fused = False
 
     def enter(self, x: Tensor) -> Tensor:
         """What the sub-layer is given of x [N, D]."""
         return self.norm(x) if self.is_pre_norm else x
 
-    def leave(self, x: Tensor, out: Tensor) -> Tensor:
-        """The new x [N, D] from the old one and the sub-layer's output."""
-        x = x + self.dropout(out)
+    def leave(self, x: Tensor, last: nn.Linear, hidden: Tensor) -> Tensor:
+        """The new x [N, D] from the old one and the sub-layer's output: the product of its last matrix with hidden."""
+        if self.is_fused and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
+            return self._leave_fused(x, F.linear(hidden, last.weight), last.bias, self.norm)
+        x = x + self.dropout(last(hidden))
         return x if self.is_pre_norm else self.norm(x)
+
+    def _leave_fused(self, x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm) -> Tensor:
+        from nmt_cli.model.kernels.layers import residual_norm
+
+        is_dropping = self.training and self.dropout.probability > 0
+        seed, probability = (self.dropout.seed, self.dropout.probability) if is_dropping else (None, 0.0)
+        y: Tensor = residual_norm(x, out, bias, norm.weight, norm.bias, seed, probability, norm.eps)[0]
+        return y
 
 
 def norm_of(config: ModelConfig) -> nn.Module:
@@ -149,9 +188,9 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """x [M, D] to [M, D]."""
         around = self.self_attention_residual
-        x = around.leave(x, self.self_attention(around.enter(x), layout))
+        x = around.leave(x, self.self_attention.output, self.self_attention(around.enter(x), layout))
         around = self.feed_forward_residual
-        return around.leave(x, self.feed_forward(around.enter(x)))
+        return around.leave(x, self.feed_forward.outer, self.feed_forward(around.enter(x)))
 
 
 class DecoderLayer(nn.Module):
@@ -169,8 +208,9 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
         """x [N, D] to [N, D], given memory [M, D]."""
         around = self.self_attention_residual
-        x = around.leave(x, self.self_attention(around.enter(x), layout))
+        x = around.leave(x, self.self_attention.output, self.self_attention(around.enter(x), layout))
         around = self.cross_attention_residual
-        x = around.leave(x, self.cross_attention(around.enter(x), layout, memory, source))
+        mixed = self.cross_attention(around.enter(x), layout, memory, source)
+        x = around.leave(x, self.cross_attention.output, mixed)
         around = self.feed_forward_residual
-        return around.leave(x, self.feed_forward(around.enter(x)))
+        return around.leave(x, self.feed_forward.outer, self.feed_forward(around.enter(x)))

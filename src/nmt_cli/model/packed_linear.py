@@ -30,6 +30,19 @@ class PackedLinear(nn.Module):
         return out
 
 
+class _PackedFeedForward(nn.Module):
+    """A feed-forward layer whose first product has the ReLU in it."""
+
+    def __init__(self, inner: nn.Module, outer: nn.Linear) -> None:
+        super().__init__()
+        self.inner, self.outer = inner, outer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [N, D] to what `outer` is given [N, F]."""
+        hidden: Tensor = self.inner(x)
+        return hidden
+
+
 def pack_matrices(model: Transformer, *, is_int8: bool) -> bool:
     """Lay out all matrices of a model on a CPU, where this torch can; whether any products are of 8-bit integers.
 
@@ -48,7 +61,7 @@ def pack_matrices(model: Transformer, *, is_int8: bool) -> bool:
         for parent, name, child in _children(model):
             if isinstance(child, FeedForward) and child.activation == "relu":
                 inner = packed(child.inner.weight, child.inner.bias, is_relu=True, out=dtype)
-                setattr(parent, name, nn.Sequential(inner, child.outer))
+                setattr(parent, name, _PackedFeedForward(inner, child.outer))
         for parent, name, child in _children(model):
             if isinstance(child, nn.Linear):
                 setattr(parent, name, packed(child.weight, child.bias, is_relu=False, out=dtype))

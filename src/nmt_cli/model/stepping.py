@@ -31,7 +31,7 @@ class LayerStep:
         self._heads, self._d_k = own.heads, own.d_k
         self._qkv, self._own_output = own.qkv.forward, own.output.forward
         self._q, self._cross_output = cross.q.forward, cross.output.forward
-        self._feed_forward = layer.feed_forward.forward
+        self._feed_forward, self._feed_forward_output = layer.feed_forward.forward, layer.feed_forward.outer.forward
         self._around_own = _Around(layer.self_attention_residual)
         self._around_cross = _Around(layer.cross_attention_residual)
         self._around_feed_forward = _Around(layer.feed_forward_residual)
@@ -53,7 +53,7 @@ class LayerStep:
         q = self._q(around.enter(x)).view(len(cache.cross_keys), -1, self._heads, self._d_k).transpose(1, 2)
         x = around.leave(x, self._cross_output(_mix(q, cache.cross_keys, cache.cross_values, bias=source_bias)))
         around = self._around_feed_forward
-        return around.leave(x, self._feed_forward(around.enter(x)))
+        return around.leave(x, self._feed_forward_output(self._feed_forward(around.enter(x))))
 
     def _project(self, x: Tensor, positions: Tensor) -> Iterable[Tensor]:
         """Queries, keys and values of the tokens, [B, H, W, .]."""

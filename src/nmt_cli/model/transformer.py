@@ -32,12 +32,15 @@ class Embedding(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """ids [N] at positions [N] to [N, D]."""
-        return self.place(*self.gather(ids, positions))
+        return self.place(self.rows(ids), self.encodings(positions))
 
-    def gather(self, ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The rows [N, D] of the matrix for ids [N] and of the table for positions [N]; None where that has none."""
-        table = self.positions.table
-        return self._rows(self.weight, ids), self._rows(table, positions) if len(table) else None
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows [N, D] of the matrix for ids [N]."""
+        return self._look_up(self.weight, ids)
+
+    def encodings(self, positions: Tensor) -> Tensor | None:
+        """The rows [N, D] of the table for positions [N]; None if it has none."""
+        return self._look_up(self.positions.table, positions) if len(self.positions.table) else None
 
     def place(self, rows: Tensor, encodings: Tensor | None) -> Tensor:
         """What the layers are given for rows [N, D] of the matrix and of the position table."""
@@ -45,7 +48,7 @@ class Embedding(nn.Module):
         x: Tensor = self.dropout(summed.to(self.weight.dtype))
         return x
 
-    def _rows(self, table: Tensor, numbers: Tensor) -> Tensor:
+    def _look_up(self, table: Tensor, numbers: Tensor) -> Tensor:
         # On a CPU torch sums the gradients of a row in the row's precision: a frequent one needs float32.
         has_sums = self.training and table.requires_grad and table.device.type == "cpu"
         return F.embedding(numbers, table.float() if has_sums else table)

@@ -1,6 +1,7 @@
 """Cross-entropy with label smoothing (section 5.4), straight from the decoder's output.
 
-Shapes: N target tokens, D d_model, V target vocabulary, W >= V rows of the output matrix (padded).
+Shapes: N target tokens, D d_model, V target vocabulary, P >= V rows of the output matrix (padded), of which the first
+W >= V are multiplied: V rounded up, so that products are fast and little is computed in vain.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ The gradient of the first is left in the place of the logits: zeros in rows with
 """
 
 _ROWS = 128
+_COLUMNS = 128  # a multiple of which W is, if P allows it
 _CPU_ELEMENTS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
-_CUDA_ELEMENTS = 1 << 28
+_CUDA_ELEMENTS = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ def smoothed_cross_entropy(
     smoothing: float,
     gradients_of: GradientsOf | None = None,
 ) -> Loss:
-    """The loss of hidden [N, D] against gold [N] under the output matrix [W, D], whose first `vocab` rows are pieces.
+    """The loss of hidden [N, D] against gold [N] under the output matrix [P, D], whose first `vocab` rows are pieces.
 
-    `output_bias` [W] is added to the logits, where the model has one. Rows whose gold is PAD are empty slots and count
+    `output_bias` [P] is added to the logits, where the model has one. Rows whose gold is PAD are empty slots and count
     nothing.
 
     As F.cross_entropy(label_smoothing=smoothing, reduction="sum") of the logits: epsilon / V on every piece, the gold
@@ -76,7 +78,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         # Under no_grad `needs_input_grad` still says that the weights would need one.
         keeps_gradient = has_backward and any(ctx.needs_input_grad)  # type: ignore[attr-defined]  # not annotated
-        num_tokens, num_rows = hidden.size(0), output_weight.size(0)
+        num_tokens, num_rows = hidden.size(0), min(output_weight.size(0), -(-vocab // _COLUMNS) * _COLUMNS)
+        weight, bias = output_weight[:num_rows], None if output_bias is None else output_bias[:num_rows]
         elements = _CUDA_ELEMENTS if hidden.is_cuda else _CPU_ELEMENTS
         block = max(1, elements // num_rows)
         block = block // _ROWS * _ROWS or block  # sizes that come again, as those of the batches do
@@ -85,7 +88,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         for start in range(0, num_tokens, block):
             gold_block = gold[start : start + block]
             place = logits[start if keeps_gradient else 0 :][: len(gold_block)]
-            _multiply(hidden[start : start + block], output_weight, output_bias, out=place)
+            _multiply(hidden[start : start + block], weight, bias, out=place)
             if keeps_gradient:
                 sums = (gradients_of or _gradients_of)(place, gold_block, vocab, smoothing)
             else:
@@ -102,10 +105,16 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         logit_gradient, hidden, output_weight = ctx.saved_tensors  # type: ignore[attr-defined]  # not annotated
         scale = gradients[0]  # a float32 scalar, which leaves the products in their precision
-        weight_gradient = (logit_gradient.t() @ hidden) * scale
-        has_bias: bool = ctx.has_bias  # type: ignore[attr-defined]  # set in forward
-        bias_gradient = (logit_gradient.sum(0, dtype=torch.float32) * scale).to(hidden.dtype) if has_bias else None
-        return (logit_gradient @ output_weight) * scale, weight_gradient, bias_gradient, None, None, None, None, None
+        num_rows = logit_gradient.size(1)
+        weight_gradient = torch.empty_like(output_weight)
+        torch.mm(logit_gradient.t(), hidden, out=weight_gradient[:num_rows]).mul_(scale)
+        weight_gradient[num_rows:] = 0
+        bias_gradient = None
+        if ctx.has_bias:  # type: ignore[attr-defined]  # set in forward
+            bias_gradient = output_weight.new_zeros(len(output_weight))
+            bias_gradient[:num_rows] = logit_gradient.sum(0, dtype=torch.float32) * scale
+        hidden_gradient = (logit_gradient @ output_weight[:num_rows]) * scale
+        return hidden_gradient, weight_gradient, bias_gradient, None, None, None, None, None
 
 
 def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from nmt_cli.dataset.batch import Batch
-from nmt_cli.model.packing import Packed, Spans
+from nmt_cli.model.dropout import Dropout
+from nmt_cli.model.layers import FeedForward, Residual
+from nmt_cli.model.packing import Spans
 from nmt_cli.model.transformer import Embedding, Transformer
 from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training.compiling import compiled
@@ -44,46 +47,44 @@ class CompiledObjective:
     """
 
     def __init__(self, model: Transformer, *, smoothing: float) -> None:
+        from nmt_cli.model.kernels.loss import gradients_by_rows
+
         torch.compiler.reset()  # what was compiled for other models would count towards torch's limit
         self._model, self._smoothing = model, smoothing
         self._place, self._encode, self._decode = compiled(_place), compiled(_encode), compiled(_decode)
-        self._gradients_of = compiled(gradients_by_columns)
+        self._gradients_of = partial(gradients_by_rows, pad=PAD)
+        dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
+        self._seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=model.output_weight.device)
+        for dropout, seed in zip(dropouts, self._seeds.unbind(), strict=True):
+            dropout.seed = seed
+        for module in model.modules():
+            if isinstance(module, Residual | FeedForward):
+                module.is_fused = True
 
     def __call__(self, batch: Batch) -> Loss:
         """The loss of a batch."""
+        self._seeds.random_(-(2**31), 2**31)
         model, source, target = self._model, batch.source.spans, batch.target.spans
-        memory = self._embed(model.source_embedding, batch.source)
+        memory, hidden = self._embed(batch)
         for layer in model.encoder:
             memory = self._encode(layer, memory, source)
         memory = model.encoder_norm(memory)
-        hidden = self._embed(model.target_embedding, batch.target)
         for layer in model.decoder:
             hidden = self._decode(layer, hidden, target, memory, source)
         hidden = model.decoder_norm(hidden)
         return _loss(model, hidden, batch.gold, smoothing=self._smoothing, gradients_of=self._gradients_of)
 
-    def _embed(self, embedding: Embedding, side: Packed) -> Tensor:
+    def _embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What encoder [M, D] and decoder [N, D] begin with; a matrix that they share has its gradient taken once."""
         # Rows are gathered outside: compiled, the gradients of a row would be added up in an order left to chance.
-        return self._place(embedding, *embedding.gather(side.ids, side.positions))
-
-
-def gradients_by_columns(logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The sums over rows of logits [R, W], in whose place comes the gradient, as `GradientsOf` says.
-
-    Every step is one over all columns of a row, padded ones too: a compiler makes one kernel of them, which reads the
-    logits twice and writes them once.
-    """
-    columns = torch.arange(logits.size(1), device=logits.device)
-    is_piece, is_gold, is_token = columns < vocab, columns == gold[:, None], gold != PAD
-    scores = logits.float()
-    logsumexp = scores.masked_fill(~is_piece, -torch.inf).logsumexp(1)
-    gold_nll = (logsumexp - scores.masked_fill(~is_gold, 0).sum(1)).where(is_token, 0)
-    mean_nll = (logsumexp - scores.masked_fill(~is_piece, 0).sum(1) / vocab).where(is_token, 0)
-    probabilities = (scores - logsumexp[:, None]).exp()
-    wanted = is_gold * (1 - smoothing) + smoothing / vocab
-    logits.copy_((probabilities - wanted).where(is_piece & is_token[:, None], 0))
-    nll = gold_nll.sum()
-    return (1 - smoothing) * nll + smoothing * mean_nll.sum(), nll
+        source, target = self._model.source_embedding, self._model.target_embedding
+        if source.weight is target.weight:
+            ids = torch.cat([batch.source.ids, batch.target.ids])
+            source_rows, target_rows = source.rows(ids).split([len(batch.source.ids), len(batch.target.ids)])
+        else:
+            source_rows, target_rows = source.rows(batch.source.ids), target.rows(batch.target.ids)
+        memory = self._place(source, source_rows, source.encodings(batch.source.positions))
+        return memory, self._place(target, target_rows, target.encodings(batch.target.positions))
 
 
 def _loss(

@@ -1,0 +1,266 @@
+"""Kernels between the matrix products of a layer: residual, dropout and layer norm; the gradient of bias and ReLU.
+
+Shapes: N tokens, D d_model, F d_ff. Statistics and sums are float32. Column sums, as of the gradients of biases and
+norms, are taken in two steps of fixed order, so that gradients are the same in each run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from nmt_cli.model.dropout import HASH_FACTORS, keep_limit
+
+_TILE = 2048  # elements that a program of `_residual_norm` holds at a time
+_PROGRAMS = 396  # that share the rows of a backward pass: three for each multiprocessor of an H100 or H200
+_FIRST, _SECOND = (tl.constexpr(factor) for factor in HASH_FACTORS)
+
+
+@torch.library.custom_op("nmt::residual_norm", mutates_args=())
+def residual_norm(
+    x: Tensor,
+    out: Tensor,
+    bias: Tensor | None,
+    weight: Tensor,
+    shift: Tensor,
+    seed: Tensor | None,
+    dropout: float,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """LayerNorm(x + Dropout(out + bias)) [N, D] (sections 3.1 and 5.4), and the mean and 1 / deviation of each row.
+
+    x and out [N, D], contiguous; bias, weight and shift [D]; statistics [2, N] float32. The dropout mask follows from
+    `seed` [2] as in `Dropout`; None drops nothing.
+    """
+    num_rows, width = x.shape
+    y, statistics = torch.empty_like(x), x.new_empty(2, num_rows, dtype=torch.float32)
+    rows, columns = _tile(width)
+    _residual_norm[(triton.cdiv(num_rows, rows),)](
+        *(x, out, bias, weight, shift, seed, y, statistics, num_rows, width),
+        **_constants(bias, seed, dropout, epsilon),
+        ROWS=rows,
+        COLUMNS=columns,
+        num_warps=_num_warps(rows * columns),
+    )
+    return y, statistics
+
+
+@residual_norm.register_fake
+def _(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(2, len(x), dtype=torch.float32)
+
+
+@torch.library.custom_op("nmt::residual_norm_backward", mutates_args=())
+def residual_norm_backward(
+    gradient: Tensor,
+    x: Tensor,
+    out: Tensor,
+    bias: Tensor | None,
+    weight: Tensor,
+    statistics: Tensor,
+    seed: Tensor | None,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `residual_norm`: of x [N, D], of out [N, D], and of weight, shift and bias [3, D]."""
+    num_rows, width = x.shape
+    x_gradient, out_gradient = torch.empty_like(x), torch.empty_like(x)
+    rows, columns = _tile(width)
+    num_programs = min(_PROGRAMS, triton.cdiv(num_rows, rows))
+    sums = x.new_empty(num_programs, 3, width, dtype=torch.float32)
+    _residual_norm_backward[(num_programs,)](
+        *(gradient, x, out, bias, weight, statistics, seed, x_gradient, out_gradient, sums, num_rows, width),
+        **_constants(bias, seed, dropout, 0.0),
+        ROWS=rows,
+        COLUMNS=columns,
+        num_warps=_num_warps(rows * columns),
+    )
+    return x_gradient, out_gradient, _sum_of_programs(sums, like=weight)
+
+
+@residual_norm_backward.register_fake
+def _(gradient: Tensor, x: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(x), x.new_empty(3, x.size(1))
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, out, bias, weight, _, seed, ctx.dropout, _ = inputs
+    ctx.save_for_backward(x, out, bias, weight, output[1], seed)
+
+
+def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    x, out, bias, weight, statistics, seed = ctx.saved_tensors
+    x_gradient, out_gradient, (of_weight, of_shift, of_bias) = residual_norm_backward(
+        gradient, x, out, bias, weight, statistics, seed, ctx.dropout
+    )
+    return x_gradient, out_gradient, None if bias is None else of_bias, of_weight, of_shift, None, None, None
+
+
+residual_norm.register_autograd(_backward, setup_context=_keep_for_backward)
+
+
+@torch.library.custom_op("nmt::relu_backward", mutates_args=())
+def relu_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient [N, F] in front of a ReLU from that behind it and from its output, and the sum [F] of its rows."""
+    num_rows, width = hidden.shape
+    before = torch.empty_like(hidden)
+    num_blocks = triton.cdiv(width, _RELU_COLUMNS)
+    num_programs = max(1, min(4 * _PROGRAMS // num_blocks, triton.cdiv(num_rows, _RELU_ROWS)))
+    sums = hidden.new_empty(num_programs, 1, width, dtype=torch.float32)
+    _relu_backward[(num_programs, num_blocks)](
+        *(gradient, hidden, before, sums, num_rows, width), ROWS=_RELU_ROWS, COLUMNS=_RELU_COLUMNS, num_warps=4
+    )
+    return before, _sum_of_programs(sums, like=hidden)[0]
+
+
+@relu_backward.register_fake
+def _(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(hidden), hidden.new_empty(hidden.size(1))
+
+
+_RELU_ROWS, _RELU_COLUMNS = 16, 256
+
+
+def _sum_of_programs(sums: Tensor, *, like: Tensor) -> Tensor:
+    """The sum [K, D] of what programs have summed, [P, K, D], in the precision of a tensor."""
+    num_programs, kinds, width = sums.shape
+    total = like.new_empty(kinds, width)
+    grid = (triton.cdiv(kinds * width, 32),)
+    _sum_rows[grid](sums, total, num_programs, kinds * width, ROWS=128, COLUMNS=32, num_warps=4)
+    return total
+
+
+def _tile(width: int) -> tuple[int, int]:
+    """Rows and columns of the tile that a program takes at a time."""
+    columns = triton.next_power_of_2(width)
+    return max(1, _TILE // columns), columns
+
+
+def _num_warps(elements: int) -> int:
+    return min(16, max(4, elements // 512))
+
+
+def _constants(bias: Tensor | None, seed: Tensor | None, dropout: float, epsilon: float) -> dict[str, object]:
+    kept = 1 - dropout
+    return {
+        "EPSILON": epsilon,
+        "LIMIT": keep_limit(kept),
+        "SCALE": 1 / kept,
+        "HAS_BIAS": bias is not None,
+        "DROPS": seed is not None,
+    }
+
+
+@triton.jit
+def _keeps(index, seed, LIMIT: tl.constexpr):
+    """Whether dropout keeps the elements with these indices: the hash of `nmt_cli.model.dropout`."""
+    bits = (index ^ tl.load(seed)).to(tl.uint32, bitcast=True)
+    bits = (bits ^ (bits >> 16)) * _FIRST
+    bits = bits ^ tl.load(seed + 1).to(tl.uint32, bitcast=True)
+    bits = (bits ^ (bits >> 15)) * _SECOND
+    return bits.to(tl.int32, bitcast=True) < LIMIT
+
+
+@triton.jit
+def _residual_norm(
+    x_ptr, out_ptr, bias_ptr, weight_ptr, shift_ptr, seed_ptr, y_ptr, statistics_ptr, num_rows, width,
+    EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, DROPS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :]
+    mask = (row < num_rows) & (column < width)
+    index = row * width + column
+    out = tl.load(out_ptr + index, mask, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        out += tl.load(bias_ptr + column, column < width, other=0.0).to(tl.float32)
+    if DROPS:
+        out = tl.where(_keeps(index, seed_ptr, LIMIT), out * SCALE, 0.0)
+    total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + out
+    total = tl.where(mask, total, 0.0)
+    mean = tl.sum(total, 1, keep_dims=True) / width
+    centred = tl.where(mask, total - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 1, keep_dims=True) / width + EPSILON)
+    weight = tl.load(weight_ptr + column, column < width, other=0.0).to(tl.float32)
+    shift = tl.load(shift_ptr + column, column < width, other=0.0).to(tl.float32)
+    y = centred * scale * weight + shift
+    tl.store(y_ptr + index, y.to(y_ptr.dtype.element_ty), mask)
+    tl.store(statistics_ptr + row, mean, row < num_rows)
+    tl.store(statistics_ptr + num_rows + row, scale, row < num_rows)
+
+
+@triton.jit
+def _residual_norm_backward(
+    gradient_ptr, x_ptr, out_ptr, bias_ptr, weight_ptr, statistics_ptr, seed_ptr, x_gradient_ptr, out_gradient_ptr,
+    sums_ptr, num_rows, width,
+    EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, DROPS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, COLUMNS)[None, :]
+    weight = tl.load(weight_ptr + column, column < width, other=0.0).to(tl.float32)
+    weight_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    shift_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    bias_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(tl.program_id(0) * ROWS, num_rows, tl.num_programs(0) * ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        mask = (row < num_rows) & (column < width)
+        index = row * width + column
+        out = tl.load(out_ptr + index, mask, other=0.0).to(tl.float32)
+        if HAS_BIAS:
+            out += tl.load(bias_ptr + column, column < width, other=0.0).to(tl.float32)
+        if DROPS:
+            keeps = _keeps(index, seed_ptr, LIMIT)
+            out = tl.where(keeps, out * SCALE, 0.0)
+        total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + out
+        mean = tl.load(statistics_ptr + row, row < num_rows, other=0.0)
+        scale = tl.load(statistics_ptr + num_rows + row, row < num_rows, other=0.0)
+        normed = tl.where(mask, (total - mean) * scale, 0.0)
+        gradient = tl.load(gradient_ptr + index, mask, other=0.0).to(tl.float32)
+        weight_sums += gradient * normed
+        shift_sums += gradient
+        gradient *= weight
+        along_one = tl.sum(gradient, 1, keep_dims=True) / width
+        along_normed = tl.sum(gradient * normed, 1, keep_dims=True) / width
+        gradient = (gradient - along_one - normed * along_normed) * scale
+        tl.store(x_gradient_ptr + index, gradient.to(x_gradient_ptr.dtype.element_ty), mask)
+        if DROPS:
+            gradient = tl.where(keeps, gradient * SCALE, 0.0)
+        tl.store(out_gradient_ptr + index, gradient.to(out_gradient_ptr.dtype.element_ty), mask)
+        if HAS_BIAS:
+            bias_sums += tl.where(mask, gradient, 0.0)
+    place = sums_ptr + tl.program_id(0) * 3 * width + column
+    tl.store(place, tl.sum(weight_sums, 0, keep_dims=True), column < width)
+    tl.store(place + width, tl.sum(shift_sums, 0, keep_dims=True), column < width)
+    tl.store(place + 2 * width, tl.sum(bias_sums, 0, keep_dims=True), column < width)
+
+
+@triton.jit
+def _relu_backward(
+    gradient_ptr, hidden_ptr, before_ptr, sums_ptr, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(tl.program_id(0) * ROWS, num_rows, tl.num_programs(0) * ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        mask = (row < num_rows) & (column < width)
+        index = row.to(tl.int64) * width + column
+        hidden = tl.load(hidden_ptr + index, mask, other=0.0)
+        gradient = tl.load(gradient_ptr + index, mask, other=0.0)
+        gradient = tl.where(hidden > 0, gradient, 0.0)
+        tl.store(before_ptr + index, gradient, mask)
+        sums += gradient.to(tl.float32)
+    tl.store(sums_ptr + tl.program_id(0) * width + column, tl.sum(sums, 0, keep_dims=True), column < width)
+
+
+@triton.jit
+def _sum_rows(sums_ptr, total_ptr, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, num_rows, ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        total += tl.load(sums_ptr + row * width + column, (row < num_rows) & (column < width), other=0.0)
+    total = tl.sum(total, 0, keep_dims=True)
+    tl.store(total_ptr + column, total.to(total_ptr.dtype.element_ty), column < width)

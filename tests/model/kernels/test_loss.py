@@ -1,0 +1,43 @@
+"""The kernel of the loss against torch's cross-entropy in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nmt_cli.tokenization.tokenizer import PAD
+from tests.interpreted import DEVICE  # isort: split
+
+from nmt_cli.model.kernels.loss import gradients_by_rows
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+@pytest.mark.parametrize(("vocab", "width"), [(5, 8), (4096, 4096), (5000, 5120)])
+def test_loss_and_gradient_are_torch_s(vocab: int, width: int, scale: float, smoothing: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = (torch.randn(6, width, generator=generator) * scale).to(DEVICE)
+    gold = torch.randint(1, vocab, (6,), generator=generator).to(DEVICE)
+    gold[4] = PAD
+    kept = gold != PAD
+    scores = logits[:, :vocab].double().requires_grad_()
+    value = F.cross_entropy(scores[kept], gold[kept], label_smoothing=smoothing, reduction="sum")
+    (gradient,) = torch.autograd.grad(value, scores)
+    nll = F.cross_entropy(scores[kept], gold[kept], reduction="sum")
+    ours = logits.clone()
+    smoothed, unsmoothed = gradients_by_rows(ours, gold, vocab, smoothing, pad=PAD)
+    # float32 keeps 24 bits of logits near `scale` and of sums of as many terms as there are pieces.
+    torch.testing.assert_close(smoothed.double(), value.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(unsmoothed.double(), nll.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours[:, :vocab].double(), gradient, rtol=1e-4, atol=1e-5)
+    assert not ours[:, vocab:].any()
+    assert not ours[4].any()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_logits_that_are_not_finite_make_the_loss_not_finite(bad: float) -> None:
+    logits = torch.zeros(2, 8, device=DEVICE)
+    logits[1, 3] = bad
+    smoothed, _ = gradients_by_rows(logits, torch.tensor([2, 4], device=DEVICE), 6, 0.1, pad=PAD)
+    assert not smoothed.isfinite()
