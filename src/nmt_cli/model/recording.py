@@ -49,7 +49,7 @@ class CudaGraphs:
         try:
             self.run_beside(recording)
         except RuntimeError:
-            self._clear_up()
+            self._clear_up(graph)
             raise
         return graph.replay
 
@@ -57,13 +57,36 @@ class CudaGraphs:
         """Take another pool from now on; torch allows none that has lost all its graphs and is not yet empty."""
         self._pool = torch.cuda.graph_pool_handle()
 
-    def _clear_up(self) -> None:
+    def _clear_up(self, graph: torch.cuda.CUDAGraph) -> None:
         """Take torch's allocator and its generator out of a recording that failed: they still believe in it.
 
-        The pool would keep its memory, and the allocator all that another stream has used since.
+        Otherwise the pool keeps its memory, and the allocator keeps all memory that another stream has used since.
         """
         index = torch.cuda.current_device() if self._device.index is None else self._device.index
-        with suppress(RuntimeError):  # where the recording came to its end, and what failed came later
+        with suppress(RuntimeError):  # torch 2.13 has already ended the allocation
             torch._C._cuda_endAllocateToPool(index, self._pool)
+        if not _has_pool(graph):
             torch._C._cuda_releasePool(index, self._pool)
-        torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(self._device))
+        try:
+            self._record_something()
+        except RuntimeError:
+            torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(self._device))
+
+    def _record_something(self) -> None:
+        """Make a recording that comes to its end, and with it the generator's part in the one that failed.
+
+        All graphs of the process draw from this generator. Without this, torch 2.11 refuses to replay any of them.
+        """
+        with torch.cuda.graph(
+            torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(self._device), capture_error_mode="thread_local"
+        ):
+            torch.empty(1, device=self._device).zero_()
+
+
+def _has_pool(graph: torch.cuda.CUDAGraph) -> bool:
+    """Whether the recording came to its end: only then does the graph release its share of the pool itself."""
+    try:
+        graph.pool()
+    except RuntimeError:
+        return False
+    return True
