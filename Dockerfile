@@ -28,6 +28,11 @@ COPY src src
 RUN python -m hatchling build -t wheel -d dist && /opt/nmt/bin/pip install --no-deps dist/*.whl
 
 FROM python:3.12-slim-bookworm
+# On a GPU, `nmt train` compiles the model, and Triton needs a C compiler for it.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 RUN groupadd --gid 10001 nmt \
     && useradd --uid 10001 --gid 10001 --create-home nmt \
     && install --directory --owner 10001 --group 10001 --mode 0777 /workspace /cache /cache/huggingface

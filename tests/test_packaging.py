@@ -93,6 +93,14 @@ def test_the_sdist_holds_what_building_checking_and_testing_need(tmp_path: Path,
         assert {f"{folder}/{name}" for name in _files(repository / folder)} <= held
 
 
+def test_the_image_has_the_c_compiler_that_training_on_a_gpu_needs(repository: Path) -> None:
+    *_, last = (repository / "Dockerfile").read_text(encoding="utf-8").split("\nFROM ")
+    install = last[last.index("apt-get install") :].partition("&&")[0]
+    # The compiler alone has no headers of the C library, and those of Python include them.
+    assert {"gcc", "libc6-dev"} <= set(install.split())
+    assert "rm -rf /var/lib/apt/lists/*" in last
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_make_refuses_an_old_python_before_it_makes_anything(tmp_path: Path, repository: Path) -> None:
     old = tmp_path / "python3.9"

@@ -20,8 +20,8 @@ from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import attention
 from nmt_cli.recipe.loading import load_recipe
-from nmt_cli.training import loss, objective, update
-from nmt_cli.training.compiling import reason_not_to_compile
+from nmt_cli.training import compiling, loss, objective, update
+from nmt_cli.training.compiling import reason_not_to_compile, warn_of_missing_tool
 from nmt_cli.training.distributed import Ranks
 from nmt_cli.training.plan_line import plan_in_words
 from nmt_cli.training.update import Updater
@@ -180,6 +180,59 @@ def test_memory_that_is_missing_while_compiling_is_told_as_that(
         given.updater("fp32").warm_up([given.batch(given.order.full)])
 
 
+def with_tools(monkeypatch: pytest.MonkeyPatch, *tools: str, cc: str | None = None) -> None:
+    """Let these programs and Python packages be installed, and no others, and let CC name a program."""
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in tools else None)
+    monkeypatch.setattr(compiling, "find_spec", lambda name: object() if name in tools else None)
+    if cc is None:
+        monkeypatch.delenv("CC", raising=False)
+    else:
+        monkeypatch.setenv("CC", cc)
+
+
+NO_COMPILER = "no C compiler is found (apt-get install gcc libc6-dev)"
+NO_TRITON = "Triton is not installed (pip install triton)"
+
+
+@pytest.mark.parametrize(
+    ("tools", "cc", "reason"),
+    [
+        (("triton", "gcc"), None, None),
+        (("triton", "clang"), None, None),
+        (("triton", "cc-12"), "cc-12", None),
+        (("triton",), None, NO_COMPILER),
+        (("gcc",), None, NO_TRITON),
+        (("triton", "gcc"), "icc", "CC is 'icc', and no such program is found (unset CC)"),
+    ],
+)
+def test_without_a_tool_a_model_is_not_compiled_and_a_warning_says_what_to_install(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tools: tuple[str, ...],
+    cc: str | None,
+    reason: str | None,
+) -> None:
+    with_tools(monkeypatch, *tools, cc=cc)
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(tmp_path / "tiny.yaml", overrides=())
+    found = reason_not_to_compile(recipe, device=CUDA, dtype=torch.bfloat16)
+    assert found == reason
+    warn_of_missing_tool(found)
+    assert caplog.messages == ([f"the model is not compiled, and training is slower: {reason}"] if reason else [])
+
+
+def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_tools(monkeypatch, "triton")
+    assert train(prepared, tmp_path / "other", "training.updates=1") == 0
+    assert not caplog.messages, "a CPU needs no compiler"
+    monkeypatch.setattr(update, "reason_not_to_compile", lambda recipe, **_: NO_COMPILER)
+    assert train(prepared, tmp_path / "run", "training.updates=2") == 0
+    assert caplog.messages == [f"the model is not compiled, and training is slower: {NO_COMPILER}"]
+
+
 @pytest.mark.parametrize(
     ("device", "dtype", "settings", "reason"),
     [
@@ -192,8 +245,14 @@ def test_memory_that_is_missing_while_compiling_is_told_as_that(
     ],
 )
 def test_what_is_not_compiled_has_a_reason(
-    tmp_path: Path, device: torch.device, dtype: torch.dtype, settings: tuple[str, ...], reason: str | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+    dtype: torch.dtype,
+    settings: tuple[str, ...],
+    reason: str | None,
 ) -> None:
+    with_tools(monkeypatch, "triton", "gcc")
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     recipe = load_recipe(tmp_path / "tiny.yaml", overrides=settings)
     assert reason_not_to_compile(recipe, device=device, dtype=dtype) == reason

@@ -16,6 +16,7 @@ from nmt_cli.devices import Precision, keep_freed_memory, multiply_float32_fast
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.checkpoints import TrainingState
+from nmt_cli.training.compiling import warn_of_missing_tool
 from nmt_cli.training.distributed import Ranks, is_under_torchrun
 from nmt_cli.training.divergence import CALMER, RecentUpdates, diverged, divergence, in_words, pairs_of
 from nmt_cli.training.ending import Ending, leave_model
@@ -116,6 +117,8 @@ class Trainer:
             self._recipe, self._updater, self._ranks, precision=self._precision, max_tokens=self._max_tokens
         )
         reporter.say(plan)
+        if self._ranks.is_first:
+            warn_of_missing_tool(self._updater.reason_not_to_compile)
         self._meter = Meter(speed_of(self._updater.model, self._ranks))
         if self._state.update == 0 or self._updater.reason_not_to_compile is None:
             self._updater.warm_up([self._batch(rows) for rows in (self._order.longest, self._order.full)])
