@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from measuring import NMT, Figures, circumstances, judged, judged_at_most, lines_of, run, summed_up, wait_for
+from measuring import NMT, Figures, circumstances, judged, judged_at_most, lines_of, run, run_peer, summed_up, wait_for
 
 if TYPE_CHECKING:
     from nmt_cli.bundle.directory import LoadedModel
@@ -68,7 +68,7 @@ def _speed(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
             if batch in batches:
                 ours[batch] = _rates(arguments, loaded, translator, lines, batch=batch)
             if peer is not None and batch in peer_batches:
-                theirs[batch] = float(json.loads(run(peer(batch)).splitlines()[-1])["sentences_per_second"])
+                theirs[batch] = float(json.loads(run_peer(peer(batch)).splitlines()[-1])["sentences_per_second"])
     rates = {batch: found["sentences_per_second"]["median"] for batch, found in ours.items()}
     bars = {}
     if theirs:

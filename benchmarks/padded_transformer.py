@@ -15,12 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nmt_cli.dataset.store import TokenPairs
 from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 
 Pairs = NDArray[np.int64]
+
+# cuDNN, which torch prefers on an H100, plans anew for each shape: nearly every batch has a shape of its own.
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Attention(nn.Module):
@@ -153,7 +157,7 @@ class PaddedLoop:
         batch = next(self._batches)
         source, target = (self._padded(batch, side) for side in ("src", "tgt"))
         shifted = F.pad(target[:, :-1], (1, 0), value=BOS)
-        with torch.autocast(self._kind, dtype=torch.bfloat16):
+        with torch.autocast(self._kind, dtype=torch.bfloat16), sdpa_kernel(_KERNELS):
             logits = self.model(source, shifted)
         pieces = logits.flatten(0, 1)[:, : self.model.vocab].float()
         loss = F.cross_entropy(pieces, target.flatten(), ignore_index=PAD, label_smoothing=self._smoothing)

@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from measuring import NMT, Figures, circumstances, lines_of, run, score
+from measuring import NMT, Figures, circumstances, lines_of, run, run_peer, score
 
 _SIDES = ("ours", "peer", "small")
 _MOST_WORDS = 250  # as nmt prepare has it by default: the peer must not meet what was cleaned away
@@ -126,7 +126,7 @@ def _peer(arguments: argparse.Namespace, folder: Path) -> Figures:
     command += ["--minutes", str(arguments.minutes), "--save", str(model), *shlex.split(arguments.peer_options)]
     log = folder / "peer.json"
     if not log.exists():
-        log.write_text(run(command).strip().splitlines()[-1], encoding="utf-8")
+        log.write_text(run_peer(command).strip().splitlines()[-1], encoding="utf-8")
     scores = {}
     for name, prefix in _tests(arguments):
         source, reference = _sides(arguments, prefix)
@@ -134,7 +134,7 @@ def _peer(arguments: argparse.Namespace, folder: Path) -> Figures:
         decode = [*python, f"{arguments.peer}/decode.py", "--engine", "hf", "--model", str(model), "--spm", spm]
         decode += ["--input", str(source), "--output", str(output), "--device", arguments.device, "--runs", "1"]
         precision = "bfloat16" if arguments.device.startswith("cuda") else "float32"
-        run([*decode, "--beam", str(arguments.beam), "--batch", "256", "--precision", precision])
+        run_peer([*decode, "--beam", str(arguments.beam), "--batch", "256", "--precision", precision])
         scores[name] = score(output, reference)
     return {"command": shlex.join(["python", *command[1:]]), **json.loads(log.read_text()), "bleu": scores}
 

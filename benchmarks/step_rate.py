@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measuring import Figures, circumstances, judged, run, summed_up
+from measuring import Figures, circumstances, judged, run_peer, summed_up
 
 _SIZES = {
     "small": ("base", ["encoder_layers=3", "decoder_layers=3", "d_model=256", "d_ff=1024", "heads=4"]),
@@ -113,7 +113,7 @@ def _peer_windows(arguments: argparse.Namespace, *, dropout: float) -> list[floa
         *("--batch-tokens", str(arguments.batch_tokens), "--dropout", str(dropout)),
         *("--windows", str(arguments.windows), "--updates", str(arguments.updates)),
     ]
-    return list(json.loads(run(command).strip().splitlines()[-1])["windows"])
+    return list(json.loads(run_peer(command).strip().splitlines()[-1])["windows"])
 
 
 def _sides(rates: dict[str, list[float]]) -> Figures:

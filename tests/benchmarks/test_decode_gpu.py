@@ -13,7 +13,8 @@ import pytest
 from tests.bundle.tiny import save_tiny, tiny_recipe
 
 PEER = """
-import argparse, json
+import argparse, json, os
+assert os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] == "1"
 parser = argparse.ArgumentParser()
 for name in "engine model spm input beam batch precision device runs max-tokens".split():
     parser.add_argument(f"--{name}", required=True)

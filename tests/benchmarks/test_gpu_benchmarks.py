@@ -17,7 +17,8 @@ TINY = [
     *("--set", "model.d_ff=64", "--set", "model.heads=2", "--set", "model.d_k=16", "--set", "model.d_v=16"),
 ]
 PEER_TRAINS = """
-import argparse, json
+import argparse, json, os
+assert os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] == "1"
 parser = argparse.ArgumentParser()
 for name in "src tgt spm size precision device batch-tokens dropout windows updates minutes save".split():
     parser.add_argument(f"--{name}")
@@ -27,7 +28,8 @@ assert len(open(arguments.src).readlines()) == len(open(arguments.tgt).readlines
 print(json.dumps({"windows": [100, 300], "tokens_per_second": 200}))
 """
 PEER_DECODES = """
-import argparse
+import argparse, os
+assert os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] == "1"
 parser = argparse.ArgumentParser()
 for name in "engine model spm input output device runs beam batch precision".split():
     parser.add_argument(f"--{name}")

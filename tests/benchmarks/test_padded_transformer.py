@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 
 from nmt_cli.dataset.batch import make_batch
 from nmt_cli.recipe.loading import load_recipe
@@ -43,6 +46,28 @@ def test_the_same_weights_give_the_same_loss(repository: Path, tmp_path: Path, m
         logits.flatten(0, 1)[:, :vocab], target.flatten(), ignore_index=PAD, label_smoothing=0.1, reduction="sum"
     )
     torch.testing.assert_close(found, expected.smoothed, rtol=1e-4, atol=1e-3)
+    sys.modules.pop("padded_transformer")
+
+
+def test_the_loop_leaves_attention_to_no_kernel_that_plans_for_each_shape(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    from padded_transformer import PaddedLoop
+
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    data, recipe = prepare_tiny(tmp_path), load_recipe(str(tmp_path / "tiny.yaml"))
+    allowed: list[set[SDPBackend]] = []
+    mix = F.scaled_dot_product_attention
+
+    def noted(*arguments: Any, **options: Any) -> Tensor:
+        allowed.append(set(_cur_sdpa_kernel_backends()))
+        return mix(*arguments, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
+    PaddedLoop(recipe, data.split("train"), vocab=408, device="cpu").update()
+    kernels = {SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH}
+    assert allowed == [kernels] * (recipe.model.encoder_layers + 2 * recipe.model.decoder_layers)
     sys.modules.pop("padded_transformer")
 
 
