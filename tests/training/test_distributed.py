@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # documented there, and not declared
 
 from nmt_cli.bundle.weights import read_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DeviceError, UsageError
 from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.training import distributed
 from nmt_cli.training.distributed import Ranks
 from nmt_cli.training.order import DataOrder
 from tests.training.tiny import RECIPE, checkpoint, checkpoints, events, stopped_after, train
@@ -183,6 +187,45 @@ def test_all_ranks_take_the_checkpoint_of_the_first_whatever_they_see(
     monkeypatch.setattr(Ranks, "of_first", lambda self, value: 4.0 if value == 6 else value)
     assert train(prepared, tmp_path / "run", "training.checkpoint_every=2", "training.updates=8") == 0
     assert [event["update"] for event in events(tmp_path / "run", "resume")] == [4]
+
+
+@pytest.fixture
+def join_with_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
+    """Joins two ranks of one machine as a rank that sees some GPUs; each call tells the device of another rank."""
+    store = HashStore()
+
+    def joined(*, local: int, gpus: Sequence[str]) -> torch.device:
+        properties = [SimpleNamespace(uuid=gpu) for gpu in gpus]
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties[device.index])
+        monkeypatch.setattr(distributed, "rendezvous", lambda *_, **__: iter([(store, local, 2)]))
+        monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
+        monkeypatch.setattr(distributed, "find_bulletin", lambda: None)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("LOCAL_RANK", str(local))
+        return distributed.join("auto").device
+
+    return joined
+
+
+def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(
+    join_with_gpus: Callable[..., torch.device],
+) -> None:
+    assert [join_with_gpus(local=local, gpus=["a", "b"]).index for local in (0, 1)] == [0, 1]
+    assert [join_with_gpus(local=local, gpus=[gpu]).index for local, gpu in enumerate("ab")] == [0, 0]
+    with pytest.raises(DeviceError, match=r"^device 'cuda:2' was asked for, but there are only 2 GPUs$"):
+        join_with_gpus(local=2, gpus=["a", "b"])
+
+
+def test_two_ranks_with_the_same_gpu_are_an_error(join_with_gpus: Callable[..., torch.device]) -> None:
+    join_with_gpus(local=0, gpus=["a"])
+    with pytest.raises(DeviceError) as caught:
+        join_with_gpus(local=1, gpus=["a"])
+    assert caught.value.message == "two processes of the training see the same GPU, and no other"
+    assert caught.value.where == "CUDA_VISIBLE_DEVICES"
+    assert caught.value.hint.startswith("let every process see a GPU of its own")
 
 
 def test_a_plain_process_is_alone_and_first() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from datetime import timedelta
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from nmt_cli.devices import choose_device
@@ -139,7 +141,10 @@ def is_under_torchrun() -> bool:
 
 
 def join(device: str) -> Ranks:
-    """The place that the launcher's environment, ours or torchrun's, gives this process; a plain process is alone."""
+    """The place that the launcher's environment, ours or torchrun's, gives this process; a plain process is alone.
+
+    A rank takes the GPU of its number on its machine, or the only one that it sees, as under Slurm's --gpus-per-task=1.
+    """
     size, local = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("LOCAL_RANK")
     if size == 1:
         return Ranks(0, 1, choose_device(device))
@@ -151,10 +156,12 @@ def join(device: str) -> Ranks:
         )
     chosen = choose_device(device)
     if chosen.type == "cuda":
-        chosen = choose_device(f"cuda:{local}")
+        chosen = choose_device("cuda:0" if torch.cuda.device_count() == 1 else f"cuda:{local}")
         torch.cuda.set_device(chosen)
     try:
         store, rank, size = next(rendezvous("env://", timeout=_START))
+        if chosen.type == "cuda" and torch.cuda.device_count() == 1:
+            _claim_gpu(chosen, store)
         dist.init_process_group(
             "nccl" if chosen.type == "cuda" else "gloo",
             store=store,
@@ -170,3 +177,13 @@ def join(device: str) -> Ranks:
             hint="check that all were started, and that MASTER_ADDR and MASTER_PORT can be reached from each machine",
         ) from problem
     return Ranks(rank, size, chosen, find_bulletin())
+
+
+def _claim_gpu(device: torch.device, store: Store) -> None:
+    """Note in the ranks' store that this rank has a GPU; DeviceError if another rank has the same."""
+    if store.add(f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}", 1) > 1:
+        raise DeviceError(
+            "two processes of the training see the same GPU, and no other",
+            where="CUDA_VISIBLE_DEVICES",
+            hint="let every process see a GPU of its own, or start as many processes as there are GPUs",
+        )
