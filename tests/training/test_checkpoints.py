@@ -23,7 +23,7 @@ from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import AdamConfig, ModelConfig, Recipe
 from nmt_cli.training import checkpoints as module
-from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
+from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState, tensors_of
 from nmt_cli.training.optimizers import Adam, Optimizer, build_optimizer
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
@@ -130,7 +130,7 @@ def test_damage_is_told_by_what_it_is(prepared: PreparedData, stopped: Path) -> 
 def test_a_checkpoint_of_another_version_is_refused_and_not_to_be_removed(tmp_path: Path) -> None:
     weights, optimizer = small_training()
     folder = CheckpointFolder(tmp_path, recipe_fingerprint="f")
-    path = folder.save(TrainingState("fp32", update=4), weights, optimizer, validation=None)
+    path = folder.save(TrainingState("fp32", update=4), tensors_of(weights, optimizer), validation=None)
     refused = []
     with pytest.raises(ModelError, match="is of another training") as caught:
         CheckpointFolder(tmp_path, recipe_fingerprint="g").load(folder.find(4), weights, optimizer)
@@ -213,7 +213,7 @@ def test_what_is_saved_comes_back_in_both_precisions(tmp_path: Path) -> None:
         optimizer.step(learning_rate=0.01)
         state = TrainingState(precision, update=4, applied=1, skipped_in_row=3, epoch=2, index=5, best=0.1, validated=4)
         folder = CheckpointFolder(tmp_path / precision, recipe_fingerprint="f")
-        folder.save(state, weights, optimizer, validation=measured(loss=2.5, bleu=30.0))
+        folder.save(state, tensors_of(weights, optimizer), validation=measured(loss=2.5, bleu=30.0))
         found = folder.newest()
         assert found is not None
         assert (found.update, found.recipe_fingerprint, found.loss, found.bleu) == (4, "f", 2.5, 30.0)
@@ -329,7 +329,7 @@ def test_the_newest_and_the_best_are_kept(
     folder = CheckpointFolder(tmp_path, recipe_fingerprint="f")
     for update, loss in LOSSES.items():
         validation = None if loss is None else measured(loss=loss, bleu=BLEUS[update])
-        folder.save(TrainingState("fp32", update=update), weights, optimizer, validation=validation)
+        folder.save(TrainingState("fp32", update=update), tensors_of(weights, optimizer), validation=validation)
     folder.prune(keep_last=keep_last, keep_best=keep_best, metric="loss" if metric == "loss" else "bleu")
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == [f"update-{update:08}" for update in expected]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 from nmt_cli import files
 from nmt_cli.bundle.run import Checkpoint, Run
@@ -12,7 +16,8 @@ from nmt_cli.bundle.weights import weights_of
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
-from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
+from nmt_cli.training.background import BackgroundWriter, DirectWriter, TensorsByFile, Writer
+from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState, tensors_of
 from nmt_cli.training.distributed import Ranks
 from nmt_cli.training.initial import build_model, read_weights
 from nmt_cli.training.runs import recipe_fingerprint
@@ -26,6 +31,9 @@ class Checkpointer:
     The first rank writes, and chooses what all of them read. A checkpoint that was saved where the recipe asks for
     none, since training was stopped there, is interim: it makes room for the next one, so that in the end a training
     that was stopped leaves the checkpoints of one that was not, and returns to the same.
+
+    On a GPU a thread writes while training goes on. It is joined before anything else reads or writes the folder, and
+    when the context of a checkpointer ends.
     """
 
     def __init__(self, run: Run, data: PreparedData, updater: Updater, *, precision: Precision, ranks: Ranks) -> None:
@@ -34,6 +42,20 @@ class Checkpointer:
         fingerprint = recipe_fingerprint(run.recipe, data, init_from=run.record.init_from)
         self._folder = CheckpointFolder(run.directory, recipe_fingerprint=fingerprint)
         self._interim: Path | None = None
+        self._writer: Writer = BackgroundWriter() if ranks.device.type == "cuda" else DirectWriter()
+        self._tell: Callable[[], None] | None = None
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.join()
+        elif issubclass(kind, Exception):  # a second Ctrl-C does not wait
+            with suppress(ModelError):
+                self.join()
 
     def resume(self) -> TrainingState:
         """Take up the newest checkpoint or, where there is none, what the run begins with.
@@ -57,30 +79,40 @@ class Checkpointer:
         self._ranks.wait()  # until all have read it: the first may write it anew
         return state
 
-    def save(self, state: TrainingState, *, validation: Validation | None) -> Path | None:
-        """Write a checkpoint and remove those that it makes room for; its path on the first rank, None on the others.
+    def save(self, state: TrainingState, *, validation: Validation | None, told: Callable[[int, Path], None]) -> None:
+        """Write a checkpoint, or begin to, and remove those that it makes room for; on the first rank alone.
 
-        `validation` is what was measured after the same update.
+        `validation` is what was measured after the same update. `told` is called with update and path once the
+        checkpoint is complete: now, or by a later call of this object's methods.
         """
         if not self._ranks.is_first:
-            return None
-        training = self._run.recipe.training
-        with self._updater.evaluated():
-            path = self._folder.save(state, self._updater.weights, self._updater.optimizer, validation=validation)
-        self._ranks.pulse.beat()
-        if self._interim is not None and self._interim != path:
-            files.remove_directory(self._interim)
+            return
+        self.join()
+        path, interim = self._folder.path(state.update), self._interim
         self._interim = None if self._is_due(state.update) else path
-        if self._interim is None:
-            self._folder.prune(
-                keep_last=training.keep_last,
-                keep_best=training.keep_best,
-                metric=self._run.recipe.validation.metric,
-            )
-        return path
+        outdated = None if interim == path else interim
+        with self._updater.evaluated():
+            tensors = self._writer.keep(tensors_of(self._updater.weights, self._updater.optimizer))
+            self._writer.begin(partial(self._write, state, tensors, validation, outdated=outdated))
+        self._tell = partial(told, state.update, path)
+        self.look()
+
+    def look(self) -> None:
+        """Tell of the checkpoint that was being written, if it is complete by now; raises what went wrong with it."""
+        if self._writer.is_done:
+            self.join()
+
+    def join(self) -> None:
+        """Return when no checkpoint is being written; ModelError if it could not be."""
+        tell, self._tell = self._tell, None
+        self._writer.join()
+        if tell is not None:
+            self._ranks.pulse.beat()
+            tell()
 
     def return_from(self, failed: TrainingState) -> TrainingState:
         """Go back to the newest checkpoint before the trouble, or to the beginning, and on with the pairs that come."""
+        self.join()
         checkpoint = self._of_first(self._newest_calm() if self._ranks.is_first else None)
         if checkpoint is None:
             state = self._begin()
@@ -95,10 +127,30 @@ class Checkpointer:
 
     def rehearse(self, state: TrainingState) -> None:
         """Write a checkpoint elsewhere, and remove it; ModelError where the disk does not hold it."""
-        trial = CheckpointFolder(self._run.directory / ".sanity", recipe_fingerprint="")
         with self._updater.evaluated():
-            trial.save(state, self._updater.weights, self._updater.optimizer, validation=None)
-        shutil.rmtree(self._run.directory / ".sanity")
+            tensors = self._writer.keep(tensors_of(self._updater.weights, self._updater.optimizer))
+            self._writer.begin(partial(self._write_trial, state, tensors))
+        self._writer.join()
+
+    def _write(
+        self, state: TrainingState, tensors: TensorsByFile, validation: Validation | None, *, outdated: Path | None
+    ) -> None:
+        """Write a checkpoint; only when it is complete, remove those that it makes room for."""
+        self._folder.save(state, tensors, validation=validation)
+        if outdated is not None:
+            files.remove_directory(outdated)
+        if self._is_due(state.update):
+            training = self._run.recipe.training
+            self._folder.prune(
+                keep_last=training.keep_last,
+                keep_best=training.keep_best,
+                metric=self._run.recipe.validation.metric,
+            )
+
+    def _write_trial(self, state: TrainingState, tensors: TensorsByFile) -> None:
+        trial = self._run.directory / ".sanity"
+        CheckpointFolder(trial, recipe_fingerprint="").save(state, tensors, validation=None)
+        shutil.rmtree(trial)
 
     def _begin(self) -> TrainingState:
         """Take the weights that the run begins with, random ones or those of a model."""

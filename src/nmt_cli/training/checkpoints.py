@@ -23,6 +23,7 @@ from nmt_cli.bundle.run import CHECKPOINTS, Checkpoint, best_first, read_checkpo
 from nmt_cli.bundle.weights import read_tensors, write_tensors
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
+from nmt_cli.training.background import TensorsByFile
 from nmt_cli.training.divergence import Course
 from nmt_cli.training.optimizers import Optimizer
 from nmt_cli.training.validation import Validation
@@ -74,19 +75,17 @@ class CheckpointFolder:
         self.directory = run_directory / CHECKPOINTS
         self._fingerprint = recipe_fingerprint
 
-    def save(
-        self, state: TrainingState, weights: MasterWeights, optimizer: Optimizer, *, validation: Validation | None
-    ) -> Path:
-        """Write the checkpoint of this state, with what was measured at its update.
+    def save(self, state: TrainingState, tensors: TensorsByFile, *, validation: Validation | None) -> Path:
+        """Write the checkpoint of this state and these tensors, with what was measured at its update.
 
         ModelError on a full disk, with the checkpoint that is left.
         """
         measured = None if validation is None else {"loss": validation.loss, "bleu": validation.bleu}
-        path = self._path(state.update)
+        path = self.path(state.update)
         try:
             with files.new_directory(path, error=ModelError) as temporary:
-                write_tensors(temporary / WEIGHTS, weights.named(weights.values))
-                write_tensors(temporary / _OPTIMIZER, optimizer.state | _trained(weights))
+                for name, named in tensors.items():
+                    write_tensors(temporary / name, named)
                 self._write_state(temporary, state, measured)
         except ModelError as problem:
             newest = self.newest()
@@ -130,7 +129,7 @@ class CheckpointFolder:
 
     def find(self, update: int) -> Checkpoint:
         """The checkpoint of an update; ModelError where it is not there, or damaged."""
-        return read_checkpoint(self._path(update))
+        return read_checkpoint(self.path(update))
 
     def load(self, checkpoint: Checkpoint, weights: MasterWeights, optimizer: Optimizer) -> TrainingState:
         """Put weights and moments back, after a check of every file's hash, and give the state."""
@@ -159,7 +158,8 @@ class CheckpointFolder:
             if checkpoint.path not in kept:
                 files.remove_directory(checkpoint.path)
 
-    def _path(self, update: int) -> Path:
+    def path(self, update: int) -> Path:
+        """Where the checkpoint of an update is, or would be."""
         return self.directory / f"update-{update:08d}"
 
     def _write_state(self, directory: Path, state: TrainingState, measured: dict[str, float | None] | None) -> None:
@@ -184,6 +184,11 @@ class CheckpointFolder:
     def _all(self) -> list[Checkpoint]:
         paths = sorted(path for path in self.directory.glob("update-*") if (path / MANIFEST).is_file())
         return [read_checkpoint(path) for path in paths]
+
+
+def tensors_of(weights: MasterWeights, optimizer: Optimizer) -> TensorsByFile:
+    """What a checkpoint holds of a training, besides its state: views of the present values."""
+    return {WEIGHTS: weights.named(weights.values), _OPTIMIZER: optimizer.state | _trained(weights)}
 
 
 def _hint(checkpoint: Checkpoint) -> str:

@@ -7,6 +7,7 @@ import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from nmt_cli.bundle.run import Run
 from nmt_cli.dataset.batch import Batch, make_batch
@@ -94,13 +95,18 @@ class Trainer:
         """Train to the end of the recipe, or until patience or a signal ends it; saved either way."""
         file = self._run.directory / "metrics.jsonl" if self._ranks.is_first else None
         board = EventFile(self._run.directory / BOARD_FOLDER) if file and self._by_tensorboard else None
-        with Reporter(file, updates=self._recipe.training.updates, board=board) as reporter, self._stop.listening():
+        with (
+            Reporter(file, updates=self._recipe.training.updates, board=board) as reporter,
+            self._stop.listening(),
+            self._checkpointer,
+        ):
             self._resume(reporter)
             ending = self._asked_to_stop() or self._end()
             if ending is None:
                 ending = self._train_on(reporter)
             elif self._profiled_updates:
                 reporter.say("--profile: there is no update left to watch")
+            self._checkpointer.join()
             if ending not in ("finished", "patience"):
                 reporter.event("end", reason=ending, update=self._state.update)
                 reporter.say(f"stopped after update {self._state.update:,}, saved: the same command continues")
@@ -141,6 +147,7 @@ class Trainer:
         while (ending := self._end()) is None:
             with self._profiling.update():
                 self._update(reporter)
+            self._checkpointer.look()
             if (problem := self._divergence()) is not None:
                 self._return(problem, reporter)
                 continue
@@ -285,8 +292,11 @@ class Trainer:
 
     def _save(self, reporter: Reporter) -> None:
         self._stopwatch.stop()
-        path = self._checkpointer.save(self._state, validation=self._validation)
-        reporter.event("checkpoint", update=self._state.update, path=str(path))
+
+        def tell(update: int, path: Path) -> None:
+            reporter.event("checkpoint", update=update, path=str(path))
+
+        self._checkpointer.save(self._state, validation=self._validation, told=tell)
 
     def _resume(self, reporter: Reporter) -> None:
         self._state = state = self._checkpointer.resume()
