@@ -126,7 +126,10 @@ def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
     given = feed(prepared, tmp_path, "model.dropout=0.3")
     updater, batch = given.updater("fp32"), given.batch(given.order.full)
     keys = [(1, 0), (1, 1), (2, 0), (1, 0)]
-    losses = [float(updater.accumulate(batch, key=key, target_tokens=1, is_last=False).smoothed) for key in keys]
+    losses = [
+        float(updater.accumulate(batch, key=key, target_tokens=1, is_first=False, is_last=False).smoothed)
+        for key in keys
+    ]
     assert losses[0] == losses[3]
     assert len(set(losses)) == 3
 

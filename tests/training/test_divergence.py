@@ -6,7 +6,7 @@ import json
 import math
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.divergence import Course, in_words
 from nmt_cli.training.loss import Loss
-from nmt_cli.training.update import Updater, UpdateResult
+from nmt_cli.training.update import Launched, Updater, UpdateResult
 from tests.training.test_trainer import pairs_of_update
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
 
@@ -34,6 +34,17 @@ Taken = list[tuple[int, int]]
 Batches = list[tuple[int, Batch]]
 
 
+@dataclass
+class WithLoss:
+    """A launched update that tells of another loss."""
+
+    launched: Launched
+    smoothed: float
+
+    def result(self) -> UpdateResult:
+        return replace(self.launched.result(), smoothed=self.smoothed)
+
+
 @pytest.fixture
 def trouble(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Taken]:
     """Trouble with the data at some places of the first epoch: gradients that are not finite, or losses far too high.
@@ -44,19 +55,24 @@ def trouble(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Taken]:
 
 
 def install_trouble(patch: pytest.MonkeyPatch, *places: int, loss: float = math.nan) -> Taken:
-    update = Updater.update
+    launch, accumulate = Updater.launch, Updater.accumulate
     taken: Taken = []
     seen: dict[str, int] = {}
 
-    def troubled(self: Updater, batches: Batches, *, number: int, target_tokens: int, **rest: Any) -> UpdateResult:
+    def troubled(self: Updater, batches: Batches, *, target_tokens: int, **rest: Any) -> Launched | WithLoss:
         place = seen.setdefault(str([batch.source.ids.tolist() for _, batch in batches]), len(seen))
-        taken.append((number, place))
-        if place in places and math.isnan(loss):
-            self.weights.gradients[3] = math.nan
-        result = update(self, batches, number=number, target_tokens=target_tokens, **rest)
-        return replace(result, smoothed=loss * target_tokens) if place in places and loss > 0 else result
+        taken.append((rest["number"], place))
+        launched = launch(self, batches, target_tokens=target_tokens, **rest)
+        return WithLoss(launched, loss * target_tokens) if place in places and loss > 0 else launched
 
-    patch.setattr(Updater, "update", troubled)
+    def spoilt(self: Updater, *arguments: Any, **options: Any) -> Loss:
+        found = accumulate(self, *arguments, **options)
+        if taken and taken[-1][1] in places and math.isnan(loss):
+            self.weights.gradients[3] = math.nan
+        return found
+
+    patch.setattr(Updater, "launch", troubled)
+    patch.setattr(Updater, "accumulate", spoilt)
     return taken
 
 

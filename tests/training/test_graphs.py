@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,7 @@ def taped(function: Callable[[], None]) -> Callable[[], None]:
 
 def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Callable[[], None]]) -> Updater:
     """An updater that records as it would on a GPU."""
-    updater._recorded = RecordedSteps(partial(updater._step, is_last=False), recorder)
+    updater._recorded = RecordedSteps(updater._step, recorder)
     return updater
 
 
@@ -82,7 +81,7 @@ def batch_of(length: int, *, slots: int = 8, bound: int = 128) -> Batch:
     return Batch(side, side, side.ids)
 
 
-def summed(batch: Batch, divisor: Tensor) -> Tensor:
+def summed(batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
     """A step that needs all of a batch: the sum of its pieces over the divisor, and that of its positions."""
     return torch.stack([batch.source.ids.sum() / divisor, batch.target.positions.sum() + batch.gold.sum() * 0.0])
 
@@ -91,9 +90,9 @@ def test_a_replay_takes_the_batch_and_the_divisor_that_it_is_given() -> None:
     steps = RecordedSteps(summed, taped)
     steps.record(batch_of(3))
     assert batch_of(5) in steps
-    assert steps.replay(batch_of(5), divisor=2).tolist() == [7.5, 10.0]
-    first = steps.replay(batch_of(2), divisor=1)
-    steps.replay(batch_of(8), divisor=1)
+    assert steps.replay(batch_of(5), divisor=2, is_first=True).tolist() == [7.5, 10.0]
+    first = steps.replay(batch_of(2), divisor=1, is_first=True)
+    steps.replay(batch_of(8), divisor=1, is_first=True)
     assert first.tolist() == [3.0, 1.0], "losses are copied out before the next replay"
 
 
@@ -102,16 +101,16 @@ def test_there_is_one_recording_for_each_bound() -> None:
     steps = RecordedSteps(summed, lambda function: recorded.append(function) or taped(function))  # type: ignore[func-returns-value]  # append, then the tape
     for bound in (128, 512, 128, 512):
         steps.record(batch_of(3, bound=bound))
-    assert len(recorded) == 2
+    assert len(recorded) == 4, "the first micro-batch of an update, and later ones"
     assert batch_of(3, bound=256) not in steps
-    assert steps.replay(batch_of(4, bound=512), divisor=1).tolist() == [10.0, 6.0]
+    assert steps.replay(batch_of(4, bound=512), divisor=1, is_first=True).tolist() == [10.0, 6.0]
 
 
 def test_a_batch_of_another_shape_is_refused() -> None:
     steps = RecordedSteps(summed, taped)
     steps.record(batch_of(3))
     with pytest.raises(ValueError, match=r"a batch has \[16\] where the recorded one had \[8\]"):
-        steps.replay(batch_of(3, slots=16), divisor=1)
+        steps.replay(batch_of(3, slots=16), divisor=1, is_first=True)
 
 
 def test_recording_comes_after_all_runs_since_it_keeps_memory(
@@ -120,9 +119,9 @@ def test_recording_comes_after_all_runs_since_it_keeps_memory(
     given, seen = feed(prepared, tmp_path), []
     step = Updater._step
 
-    def noted(self: Updater, batch: Batch, divisor: Tensor, *, is_last: bool) -> Tensor:
+    def noted(self: Updater, batch: Batch, divisor: Tensor, **which: bool) -> Tensor:
         seen.append(f"run {batch.source.bound}")
-        return step(self, batch, divisor, is_last=is_last)
+        return step(self, batch, divisor, **which)
 
     def recorder(function: Callable[[], None]) -> Callable[[], None]:
         seen.append("record")
@@ -132,7 +131,7 @@ def test_recording_comes_after_all_runs_since_it_keeps_memory(
     updater, batch = with_recorder(given.updater("fp32"), recorder), given.batch(given.order.full)
     longer = Batch(replace(batch.source, bound=512), replace(batch.target, bound=512), batch.gold)
     updater.warm_up([longer, batch])
-    assert seen == ["run 512", "run 128", "record", "record"]
+    assert seen == ["run 512", "run 128", *4 * ["record"]]
 
 
 def refusing(function: Callable[[], None]) -> Callable[[], None]:
@@ -180,8 +179,7 @@ def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared:
 
 def taken(updater: Updater, given: Feed, batch: Batch, *, key: tuple[int, int]) -> tuple[float, Tensor]:
     """The loss of a micro-batch and the gradients that it adds."""
-    updater.weights.gradients.zero_()
-    loss = updater.accumulate(batch, key=key, target_tokens=100, is_last=False)
+    loss = updater.accumulate(batch, key=key, target_tokens=100, is_first=True, is_last=False)
     return float(loss.smoothed), updater.weights.gradients.clone()
 
 

@@ -40,7 +40,7 @@ def rate(update: int) -> float:
 def take(weights: MasterWeights, optimizer: Optimizer, updates: range) -> None:
     for update in updates:
         weights.gradients.copy_(gradients_of(update, weights.gradients))
-        optimizer.step(learning_rate=rate(update))
+        optimizer.step(learning_rate=rate(update), skip=None)
         weights.gradients.zero_()
 
 
@@ -79,7 +79,7 @@ def test_the_first_update_is_the_rate_towards_the_sign_of_the_gradient() -> None
     weights = MasterWeights(network(), precision="fp32")
     before = weights.values.clone()
     weights.gradients.copy_(torch.linspace(-3, 3, len(before)) + 0.01)
-    Adam(weights, AdamConfig()).step(learning_rate=0.125)
+    Adam(weights, AdamConfig()).step(learning_rate=0.125, skip=None)
     # With bias correction the first moments' ratio is +-1 (Kingma and Ba 2015, section 2.1).
     expected = before - 0.125 * weights.gradients.sign()
     torch.testing.assert_close(weights.values, expected, rtol=0, atol=1e-6)
@@ -90,7 +90,7 @@ def test_adamw_decays_matrices_alone_and_adam_nothing() -> None:
         model = network()
         weights = MasterWeights(model, precision="fp32")
         before = {name: tensor.clone() for name, tensor in weights.named(weights.values).items()}
-        Adam(weights, config).step(learning_rate=0.5)
+        Adam(weights, config).step(learning_rate=0.5, skip=None)
         for name, parameter in model.named_parameters():
             expected = before[name] * (factor if parameter.ndim == 2 else 1.0)
             torch.testing.assert_close(parameter.detach(), expected, rtol=1e-6, atol=0)

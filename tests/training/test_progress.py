@@ -92,7 +92,7 @@ def test_the_rate_of_a_training_leaves_out_validations_and_saves(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
-    measure, save, update = Validator.measure, CheckpointFolder.save, Updater.update
+    measure, save, launch = Validator.measure, CheckpointFolder.save, Updater.launch
 
     def taking(seconds: float, function: Callable[..., object]) -> Callable[..., object]:
         def timed(*arguments: object, **options: object) -> object:
@@ -104,7 +104,7 @@ def test_the_rate_of_a_training_leaves_out_validations_and_saves(
     monkeypatch.setattr("nmt_cli.training.trainer.Stopwatch", lambda: Stopwatch(clock))
     monkeypatch.setattr(Validator, "measure", taking(1000.0, measure))
     monkeypatch.setattr(CheckpointFolder, "save", taking(100.0, save))
-    monkeypatch.setattr(Updater, "update", taking(0.5, update))
+    monkeypatch.setattr(Updater, "launch", taking(0.5, launch))
     settings = ("validation.every=3", "training.checkpoint_every=5", "training.updates=12", "training.log_every=4")
     assert train(prepared, tmp_path / "run", *settings) == 0
     lines = events(tmp_path / "run", "train")

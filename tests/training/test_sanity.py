@@ -17,7 +17,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.training import checkpoints as checkpoints_module
 from nmt_cli.training import validation as validation_module
 from nmt_cli.training.trainer import Trainer
-from nmt_cli.training.update import Updater, UpdateResult
+from nmt_cli.training.update import Launched, Updater
 from tests.training.tiny import checkpoint, checkpoints, events, parallel_text, prepare_tiny, stopped_after, train
 
 SHORT = ("training.updates=3",)
@@ -27,13 +27,13 @@ SHORT = ("training.updates=3",)
 def updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the updates that are taken."""
     taken: list[int] = []
-    update = Updater.update
+    launch = Updater.launch
 
-    def noted(self: Updater, *arguments: Any, number: int, **options: Any) -> UpdateResult:
+    def noted(self: Updater, *arguments: Any, number: int, **options: Any) -> Launched:
         taken.append(number)
-        return update(self, *arguments, number=number, **options)
+        return launch(self, *arguments, number=number, **options)
 
-    monkeypatch.setattr(Updater, "update", noted)
+    monkeypatch.setattr(Updater, "launch", noted)
     return taken
 
 

@@ -21,7 +21,7 @@ from nmt_cli.dataset.store import PreparedData, open_prepared
 from nmt_cli.preparing.corpora import corpus_of_prefixes
 from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.training import speed
-from nmt_cli.training.update import Updater, UpdateResult
+from nmt_cli.training.update import Launched, Updater
 
 TIMES = {"today": "heute", "now": "jetzt", "in winter": "im Winter", "every morning": "jeden Morgen"}
 SUBJECTS = {
@@ -139,14 +139,14 @@ _matrix_rate = functools.cache(speed.matrix_rate)
 @contextmanager
 def stopped_after(update: int, number: int = signal.SIGTERM) -> Iterator[None]:
     """Send this process a signal while it takes update `update`."""
-    original = Updater.update
+    original = Updater.launch
 
-    def with_signal(self: Updater, *arguments: Any, **options: Any) -> UpdateResult:
+    def with_signal(self: Updater, *arguments: Any, **options: Any) -> Launched:
         if options["number"] == update:
             os.kill(os.getpid(), number)
         return original(self, *arguments, **options)
 
-    with patch.object(Updater, "update", with_signal):
+    with patch.object(Updater, "launch", with_signal):
         yield
 
 

@@ -43,12 +43,12 @@ def in_update(number: int, statement: str, *, rank: int) -> str:
 import time
 def install():
     from nmt_cli.training.update import Updater
-    original = Updater.update
-    def update(self, *arguments, number, **options):
+    original = Updater.launch
+    def launch(self, *arguments, number, **options):
         if RANK == "{rank}" and number == {number}:
             {statement}
         return original(self, *arguments, number=number, **options)
-    Updater.update = update
+    Updater.launch = launch
 if RANK is not None:
     install()
 """

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +19,13 @@ from nmt_cli.training.compiling import is_out_of_memory
 
 _log = logging.getLogger(__name__)
 
-Step = Callable[[Batch, Tensor], Tensor]
-"""Adds the gradients of a batch's loss, divided by a float32 scalar, to a sum; its smoothed loss and its NLL [2]."""
+
+class Step(Protocol):
+    """Takes the gradients of a batch's loss, divided by a float32 scalar, into their sum."""
+
+    def __call__(self, batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
+        """The batch's smoothed loss and its NLL [2]; the first step of an update begins the sum anew."""
+
 
 Recorder = Callable[[Callable[[], None]], Callable[[], None]]
 """Makes of a function one that repeats, on the same memory, what it did; RuntimeError where that is impossible."""
@@ -26,16 +33,23 @@ Recorder = Callable[[Callable[[], None]], Callable[[], None]]
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """A replay, the memory that it reads a batch and its divisor from, and where it leaves the losses."""
+    """Replays for the first step of an update and for later ones, and the memory that they share.
+
+    They read a batch and its divisor from it, and leave the losses there.
+    """
 
     batch: Batch
     divisor: Tensor
     losses: Tensor
-    replay: Callable[[], None]
+    first: Callable[[], None]
+    later: Callable[[], None]
 
 
 class RecordedSteps:
-    """One recorded step for each `bound` that batches have; all else of their shapes is the same."""
+    """Two recorded steps for each `bound` that batches have; all else of their shapes is the same.
+
+    One is for the first micro-batch of an update, one for each later micro-batch.
+    """
 
     def __init__(self, step: Step, recorder: Recorder) -> None:
         self._step, self._recorder = step, recorder
@@ -48,18 +62,18 @@ class RecordedSteps:
     def record(self, batch: Batch) -> None:
         """Run the step with a batch, and record it, unless one with that bound was recorded before.
 
-        Where the device cannot, a warning says so, and no step is recorded from then on, nor replayed.
+        If the device cannot record, a warning says so; from then on, no step is recorded or replayed.
         """
         if self._has_failed or batch in self:
             return
         inputs, device = batch.each(Tensor.clone), batch.gold.device
         divisor, losses = torch.ones((), device=device), torch.zeros(2, device=device)
 
-        def step() -> None:
-            losses.copy_(self._step(inputs, divisor))
+        def step(*, is_first: bool) -> None:
+            losses.copy_(self._step(inputs, divisor, is_first=is_first))
 
         try:
-            replay = self._recorder(step)
+            first, later = (self._recorder(partial(step, is_first=is_first)) for is_first in (True, False))
         except RuntimeError as problem:
             if is_out_of_memory(problem):
                 raise
@@ -68,9 +82,9 @@ class RecordedSteps:
             self._has_failed = True
             self._recorded.clear()  # they draw from a generator that may have been given up
             return
-        self._recorded[batch.source.bound] = _Recorded(inputs, divisor, losses, replay)
+        self._recorded[batch.source.bound] = _Recorded(inputs, divisor, losses, first, later)
 
-    def replay(self, batch: Batch, *, divisor: int) -> Tensor:
+    def replay(self, batch: Batch, *, divisor: int, is_first: bool) -> Tensor:
         """Take the step with another batch; its smoothed loss and its NLL, [2].
 
         torch's generators, seeded before, are drawn from as they would be by the step itself.
@@ -81,5 +95,5 @@ class RecordedSteps:
                 raise ValueError(f"a batch has {list(new.shape)} where the recorded one had {list(kept.shape)}")
             kept.copy_(new, non_blocking=True)
         recorded.divisor.fill_(divisor)
-        recorded.replay()
+        (recorded.first if is_first else recorded.later)()
         return recorded.losses.clone()

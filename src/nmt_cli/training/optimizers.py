@@ -21,12 +21,15 @@ class Optimizer(Protocol):
     `state` has all that it carries from update to update, by name; they are views, not copies.
     """
 
+    can_skip: bool
+    """Whether `step` takes a `skip`, so that the device alone decides on a step."""
+
     @property
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint needs besides the weights and the number of updates."""
 
-    def step(self, *, learning_rate: float) -> None:
-        """One update with the gradients at hand."""
+    def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
+        """One update with the gradients at hand, but none if `skip`, a float32 scalar on their device, is 1."""
 
     def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
         """Go on with a state, which is that after so many updates. KeyError where a name is missing."""
@@ -57,6 +60,8 @@ def _build(weights: MasterWeights, config: OptimizerConfig, *, model: ModelConfi
 class Adam:
     """torch's fused Adam or AdamW on two views of the master weights: the matrices, which may decay, and the rest."""
 
+    can_skip = True
+
     def __init__(self, weights: MasterWeights, config: AdamConfig | AdamWConfig) -> None:
         self._weights = weights
         views = _two_views(weights)
@@ -80,8 +85,10 @@ class Adam:
         """The running means of gradients and of their squares, by parameter."""
         return _named(self._weights, self._moments)
 
-    def step(self, *, learning_rate: float) -> None:
-        """One update with the gradients at hand."""
+    def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
+        """One update with the gradients at hand; a `skip` of 1 leaves values, moments and torch's count of steps."""
+        # Read by torch's fused kernels, for its GradScaler.
+        self._torch.found_inf = skip  # type: ignore[attr-defined]  # an attribute that torch looks for
         _step(self._torch, learning_rate)
 
     def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
@@ -100,6 +107,8 @@ class Muon:
     Queries, keys and values lie in one tensor and are orthogonalised each by itself. Muon's updates are scaled to the
     size of Adam's (Liu et al. 2025, arXiv:2502.16982, section 2.2), so that one learning rate serves both.
     """
+
+    can_skip = False
 
     def __init__(self, weights: MasterWeights, config: MuonConfig, *, model: ModelConfig) -> None:
         values, gradients = weights.named(weights.values), weights.named(weights.gradients)
@@ -140,8 +149,9 @@ class Muon:
         }
         return momentum | moments
 
-    def step(self, *, learning_rate: float) -> None:
+    def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
         """One update with the gradients at hand."""
+        assert skip is None
         _step(self._muon, learning_rate)
         _step(self._adam, learning_rate)
 
@@ -160,6 +170,8 @@ class ScheduleFree:
 
     What is trained is y, between the fast weights z and their weighted mean x; x is what is validated and saved.
     """
+
+    can_skip = False
 
     def __init__(self, weights: MasterWeights, config: ScheduleFreeConfig) -> None:
         self._weights, self._beta1 = weights, config.beta1
@@ -180,8 +192,9 @@ class ScheduleFree:
         """z and the running mean of squared gradients, by parameter, and the two sums that the mean goes by."""
         return {**_named(self._weights, self._moments), "sums": self._sums}
 
-    def step(self, *, learning_rate: float) -> None:
+    def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
         """One update with the gradients at hand, which are used up."""
+        assert skip is None
         _step(self._torch, learning_rate)
         group = self._torch.param_groups[0]
         self._sums.copy_(torch.tensor([group["weight_sum"], group["lr_max"]], dtype=torch.float64))
@@ -204,6 +217,8 @@ class MovingAverage:
     The decay begins low, at 2/11, so that the average is not held back by the first weights.
     """
 
+    can_skip = False
+
     def __init__(self, weights: MasterWeights, optimizer: Optimizer, *, decay: float) -> None:
         self._weights, self._optimizer, self._decay = weights, optimizer, decay
         self._average, self._updates = weights.values.clone(), 0
@@ -213,9 +228,10 @@ class MovingAverage:
         """The state of the optimizer, and the average by parameter."""
         return self._optimizer.state | _named(self._weights, {"average": self._average})
 
-    def step(self, *, learning_rate: float) -> None:
+    def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
         """One update with the gradients at hand."""
-        self._optimizer.step(learning_rate=learning_rate)
+        assert skip is None
+        self._optimizer.step(learning_rate=learning_rate, skip=None)
         self._updates += 1
         decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
         self._average.lerp_(self._weights.values, 1 - decay)

@@ -63,6 +63,11 @@ class Reporter:
             finally:
                 self._view = None
 
+    @property
+    def is_live(self) -> bool:
+        """True while the live view is shown, which `advance` moves on."""
+        return self._view is not None
+
     def advance(self, standing: Standing, figures: Figures) -> None:
         """Move the live view on by an update, with the figures of the last ones."""
         if self._view is not None:

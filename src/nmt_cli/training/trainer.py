@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import signal
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nmt_cli.bundle.run import Run
@@ -24,7 +25,7 @@ from nmt_cli.training.ending import Ending, leave_model
 from nmt_cli.training.estimate import max_tokens_of
 from nmt_cli.training.figures import Meter, Standing, Stopwatch, Sums, memory_gb
 from nmt_cli.training.initial import build_model
-from nmt_cli.training.loader import Loader
+from nmt_cli.training.loader import Loaded, Loader
 from nmt_cli.training.order import DataOrder
 from nmt_cli.training.plan_line import plan_in_words
 from nmt_cli.training.probing import settle_max_tokens
@@ -36,7 +37,7 @@ from nmt_cli.training.signals import StopSignal
 from nmt_cli.training.speed import speed_of
 from nmt_cli.training.tensorboard import FOLDER as BOARD_FOLDER
 from nmt_cli.training.tensorboard import EventFile
-from nmt_cli.training.update import Updater, UpdateResult
+from nmt_cli.training.update import Launched, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
 
 _SANITY_SENTENCES = 2
@@ -47,10 +48,31 @@ class _StopAsked(Exception):
     """A signal came during a validation."""
 
 
+def _ending_by(number: int | None) -> Ending | None:
+    """The ending that a signal asks for."""
+    return "preempted" if number == signal.SIGTERM else "interrupted" if number == signal.SIGINT else None
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """An update that was launched and whose result is not read yet."""
+
+    number: int
+    loaded: Loaded
+    launched: Launched
+
+
 class Trainer:
     """Trains the model of a run on prepared data, from its newest checkpoint or from the start.
 
     `by_tensorboard` asks for event files beside metrics.jsonl, `profiled_updates` for the profile of so many.
+
+    On a GPU the result of an update is read after the next one was launched, so at most one update is in flight between
+    two rounds of the loop. The state counts updates whose results were read. An update is read at once if a validation,
+    a checkpoint, a stop or the end follows it, so whatever is measured or saved belongs to the state. If a result leads
+    back to a checkpoint, the update in flight goes with the dropped weights, and its batches are taken again. So a
+    training that reads late takes the same updates from the same batches as one that reads at once. All ranks read the
+    same sums at the same place of the loop, so they decide alike.
     """
 
     def __init__(
@@ -86,6 +108,10 @@ class Trainer:
         self._state = TrainingState(precision)
         self._validation: Validation | None = None
         self._recent = RecentUpdates()
+        self._in_flight: deque[_InFlight] = deque()
+        self._taken_back: deque[Loaded] = deque()
+        self._signal: int | None = None
+        self._is_out_of_patience = False
         self._loader = Loader(self._order, self._pairs, ranks)
         self._meter: Meter
         self._profiling: Profiling
@@ -146,19 +172,23 @@ class Trainer:
     def _loop(self, reporter: Reporter) -> Ending:
         while (ending := self._end()) is None:
             with self._profiling.update():
-                self._update(reporter)
+                self._launch()
+                problem = self._read(reporter)
             self._checkpointer.look()
-            if (problem := self._divergence()) is not None:
+            if problem is not None:
                 self._return(problem, reporter)
                 continue
-            stop = self._asked_to_stop()
-            is_measured = stop is None and self._is_validation_due()
+            if self._in_flight:
+                continue
+            stop = _ending_by(self._received())
+            is_measured = stop is None and self._is_validation_due(self._state.update)
             if is_measured:
-                if self._is_checkpoint_due(is_measured=False):
+                if self._is_checkpoint_due(self._state.update):
                     self._save(reporter)  # a validation may outlast the time that a preempted machine has
                 self._validate(reporter)
                 stop = self._asked_to_stop()
-            if stop or self._is_checkpoint_due(is_measured=is_measured) or self._end() is not None:
+            is_kept = is_measured and self._recipe.training.keep_best > 0
+            if stop or is_kept or self._is_checkpoint_due(self._state.update) or self._end() is not None:
                 self._save(reporter)
             if stop is not None:
                 return stop
@@ -166,49 +196,91 @@ class Trainer:
 
     def _asked_to_stop(self) -> Ending | None:
         """The ending that a signal to any of the ranks asks for: the same on all; SIGTERM counts before Ctrl-C."""
-        number = self._ranks.largest(self._stop.received or 0)
-        return "preempted" if number == signal.SIGTERM else "interrupted" if number == signal.SIGINT else None
+        return _ending_by(self._ranks.largest(self._stop.received or 0))
+
+    def _received(self) -> int | None:
+        """The signal that all ranks know of: with the sums of an update they learn of each other's."""
+        return self._stop.received if self._ranks.size == 1 else self._signal
 
     def _end(self) -> Ending | None:
         """How the training has ended by its recipe; None where it goes on."""
-        training, state = self._recipe.training, self._state
-        if state.update >= training.updates:
+        if self._state.update >= self._recipe.training.updates:
             return "finished"
-        if training.patience is None:
-            return None
-        return "patience" if self._ranks.any(state.validations_since_best >= training.patience) else None
+        return "patience" if self._is_out_of_patience else None
 
-    def _update(self, reporter: Reporter) -> None:
+    def _agree_on_patience(self) -> None:
+        """Tell all ranks whether the first, which validates, is out of patience."""
+        patience = self._recipe.training.patience
+        if patience is not None:
+            self._is_out_of_patience = self._ranks.any(self._state.validations_since_best >= patience)
+
+    def _launch(self) -> None:
+        """Launch the next update."""
         self._stopwatch.run()
-        number = self._state.update + 1
-        loaded = self._loader.next(num_left=self._recipe.training.updates - self._state.update)
-        update = loaded.update
+        number = self._state.update + len(self._in_flight) + 1
+        if self._taken_back:
+            loaded = self._taken_back.popleft()
+        else:
+            loaded = self._loader.next(num_left=self._recipe.training.updates + 1 - number)
+        launched = self._updater.launch(
+            loaded.batches,
+            number=number,
+            num_micro=len(loaded.update.micro),
+            target_tokens=loaded.update.target_tokens,
+            received=lambda: self._stop.received,
+        )
+        self._in_flight.append(_InFlight(number, loaded, launched))
+
+    def _read(self, reporter: Reporter) -> str | None:
+        """Read the results of the updates in flight, but for the last if that can wait; a problem stops it."""
+        while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
+            self._take(self._in_flight.popleft(), reporter)
+            if (problem := self._divergence()) is not None:
+                return problem
+        return None
+
+    def _can_wait(self, number: int) -> bool:
+        """Whether the result of the last update may be read after the next one was launched."""
+        return (
+            self._updater.reads_late
+            and not self._profiled_updates
+            and number < self._recipe.training.updates
+            and self._received() is None
+            and not self._is_validation_due(number)
+            and not self._is_checkpoint_due(number)
+        )
+
+    def _take(self, taken: _InFlight, reporter: Reporter) -> None:
+        """Take the result of an update into the state, and tell of it."""
+        result, update = taken.launched.result(), taken.loaded.update
         micro, tokens = update.micro, update.target_tokens
-        result = self._updater.update(loaded.batches, number=number, num_micro=len(micro), target_tokens=tokens)
         course, loss = self._state.course, result.smoothed / tokens if result.is_applied else math.inf
-        self._recent.add(number, loss=loss, micro=micro)
+        self._recent.add(taken.number, loss=loss, micro=micro)
         self._state = replace(
             self._state,
-            update=number,
+            update=taken.number,
             applied=self._state.applied + result.is_applied,
             skipped_in_row=0 if result.is_applied else self._state.skipped_in_row + 1,
             epoch=update.epoch,
             index=update.index,
             course=course.after(loss) if result.is_applied else course,
         )
-        self._validation = None
-        taken = Sums()
+        self._validation, self._signal = None, result.signal
+        sums = Sums()
         if result.is_applied:
-            taken = Sums(result.smoothed, result.nll, update.source_tokens, tokens, update.slots)
+            sums = Sums(result.smoothed, result.nll, update.source_tokens, tokens, update.slots)
         else:
             self._note_skip(pairs_of(micro, result.suspects), reporter)
-        self._meter.add(taken, seconds=self._stopwatch.seconds, waited=self._loader.waited)
+        self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited)
         self._tell(result, reporter)
 
     def _batch(self, rows: Rows) -> Batch:
         return make_batch(rows, self._pairs, device=self._ranks.device, shape=self._order.shape, pinned=False)
 
     def _tell(self, result: UpdateResult, reporter: Reporter) -> None:
+        is_line = self._state.update % self._recipe.training.log_every == 0
+        if not (is_line or reporter.is_live):
+            return
         standing = Standing(
             self._state.update,
             self._state.epoch,
@@ -218,7 +290,7 @@ class Trainer:
             seconds=self._stopwatch.seconds,
         )
         reporter.advance(standing, self._meter.recent())
-        if standing.update % self._recipe.training.log_every == 0:
+        if is_line:
             reporter.train(standing, *self._meter.line())
 
     def _note_skip(self, pairs: list[int], reporter: Reporter) -> None:
@@ -240,11 +312,14 @@ class Trainer:
     def _return(self, problem: str, reporter: Reporter) -> None:
         """Go back to the newest checkpoint before the trouble, and on from there with the pairs that come next."""
         training, failed = self._recipe.training, self._state
+        self._taken_back.extend(taken.loaded for taken in self._in_flight)
+        self._in_flight.clear()
         metrics = self._run.directory / "metrics.jsonl"
         if failed.returns >= training.max_returns:
             raise diverged(problem, returns=failed.returns, metrics=metrics)
         self._stopwatch.stop()
         self._state = state = self._checkpointer.return_from(failed)
+        self._agree_on_patience()
         self._validation = None
         self._meter.forget()
         if self._ranks.is_first:
@@ -253,14 +328,12 @@ class Trainer:
         reporter.event("returned", update=failed.update, to=state.update, reason=problem, worst=worst)
         self._recent.clear()
 
-    def _is_validation_due(self) -> bool:
-        update = self._state.update
+    def _is_validation_due(self, update: int) -> bool:
         is_at_interval = update % self._recipe.validation.every == 0 or update == self._recipe.training.updates
         return is_at_interval and self._state.validated != update
 
-    def _is_checkpoint_due(self, *, is_measured: bool) -> bool:
-        training = self._recipe.training
-        return self._state.update % training.checkpoint_every == 0 or (is_measured and training.keep_best > 0)
+    def _is_checkpoint_due(self, update: int) -> bool:
+        return update % self._recipe.training.checkpoint_every == 0
 
     def _validate(self, reporter: Reporter) -> None:
         """Measure on the first rank; its record of the best decides, and the others hear of it through patience.
@@ -268,8 +341,11 @@ class Trainer:
         A signal ends it before its time: the next start begins with it.
         """
         self._stopwatch.stop()
-        if not self._ranks.is_first:
-            return
+        if self._ranks.is_first:
+            self._measure(reporter)
+        self._agree_on_patience()
+
+    def _measure(self, reporter: Reporter) -> None:
         reporter.note(f"validating after update {self._state.update:,}")
         try:
             measured = self._validator.measure(max_sentences=None, beat=self._go_on_unless_stopped)
@@ -300,13 +376,14 @@ class Trainer:
 
     def _resume(self, reporter: Reporter) -> None:
         self._state = state = self._checkpointer.resume()
+        self._agree_on_patience()
         if state.update == 0:
             return
         self._order.move_to(epoch=state.epoch, index=state.index)
         if self._end() is None:
             reporter.event("resume", update=state.update)
             reporter.say(f"resuming {self._run.directory} after update {state.update:,}")
-        if self._is_validation_due():  # the stop came between the update and its validation
+        if self._is_validation_due(state.update):  # the stop came between the update and its validation
             self._validate(reporter)
             self._save(reporter)
 

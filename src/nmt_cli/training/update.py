@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,12 +26,16 @@ from nmt_cli.training.optimizers import build_optimizer
 from nmt_cli.training.schedules import learning_rate
 from nmt_cli.training.weights import MasterWeights
 
+_NUM_FIRST = 3
+"""Figures of an update before its losses [2, micro-batches]: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
     """Losses summed over the update's target tokens on all ranks, in nats; not applied if gradients are not finite.
 
-    `suspects` then are the micro-batches whose losses were not finite, or all, where none was.
+    `suspects` then are the micro-batches whose losses were not finite, or all, where none was. `signal` is one that a
+    rank had received when the update was summed: SIGTERM if there was one, else SIGINT.
     """
 
     smoothed: float
@@ -40,13 +44,51 @@ class UpdateResult:
     learning_rate: float
     is_applied: bool
     suspects: list[int]
+    signal: int | None
+
+
+class Launched:
+    """An update given to the device. `result` waits until its figures have arrived."""
+
+    def __init__(self, figures: Tensor, *, learning_rate: float) -> None:
+        """`figures` [3 + 2 micro-batches], on the device, are those that `launch` sums."""
+        self._learning_rate = learning_rate
+        self._event: torch.cuda.Event | None = None
+        if figures.device.type == "cpu":
+            self._figures = figures
+        else:
+            self._figures = torch.empty(figures.shape, pin_memory=True)
+            self._figures.copy_(figures, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+
+    def result(self) -> UpdateResult:
+        """The result of the update."""
+        if self._event is not None:
+            self._event.synchronize()
+        norm, interrupted, terminated, *losses = self._figures.tolist()
+        smoothed, nll = losses[: len(losses) // 2], losses[len(losses) // 2 :]
+        is_finite = math.isfinite(norm)
+        return UpdateResult(
+            sum(smoothed),
+            sum(nll),
+            norm,
+            self._learning_rate,
+            is_finite,
+            suspects=[] if is_finite else _not_finite(smoothed) or list(range(len(smoothed))),
+            signal=signal.SIGTERM if terminated else signal.SIGINT if interrupted else None,
+        )
 
 
 class Updater:
     """The model, its master weights and its optimizer, moved on by one update at a time.
 
-    On a GPU, where all batches have one shape, micro-batches are recorded and replayed; but for the last of an update
-    on several ranks, whose sums are to overlap with its backward pass.
+    On a GPU, if all batches have one shape, micro-batches are recorded and replayed. The gradients of several ranks are
+    then summed after the last replay; if nothing is recorded, they are summed during the last backward pass.
+
+    If `reads_late`, the host does not wait for an update: the device clips, and skips the step if the norm is not
+    finite. The figures of an update can then be read after the next one was launched. All ranks take the norm from the
+    first, so the devices decide alike; a host that reads late finds the same norm, and the same decision.
     """
 
     def __init__(self, recipe: Recipe, model: Transformer, *, precision: Precision, ranks: Ranks) -> None:
@@ -60,7 +102,12 @@ class Updater:
         self._recorded: RecordedSteps | None = None
         if self.reason_not_to_compile is None:
             self._objective = CompiledObjective(model, smoothing=smoothing)
-            self._recorded = RecordedSteps(partial(self._step, is_last=False), CudaGraphs(ranks.device))
+            self._recorded = RecordedSteps(self._step, CudaGraphs(ranks.device))
+
+    @property
+    def reads_late(self) -> bool:
+        """Whether the result of an update is best read after the next one was launched."""
+        return self._ranks.device.type == "cuda" and self.optimizer.can_skip
 
     def evaluated(self) -> AbstractContextManager[None]:
         """A context in which the weights are those that are validated, saved and averaged."""
@@ -76,61 +123,83 @@ class Updater:
         self.model.train()
         for batch in batches:
             with compiling(self._ranks.device):
-                self.accumulate(batch, key=(0, 0), target_tokens=1, is_last=False)
-            self.weights.drop_gradients()
+                self._try(batch)
         for batch in batches:
-            if self._recorded is not None and self._replays(batch):
+            if self._recorded is not None:
                 with self._told_of_memory(batch):
                     self._recorded.record(batch)
-                self.accumulate(batch, key=(0, 0), target_tokens=1, is_last=False)
-                self.weights.drop_gradients()
+                self._try(batch)
 
     def update(
         self, batches: Sequence[tuple[int, Batch]], *, number: int, num_micro: int, target_tokens: int
     ) -> UpdateResult:
+        """Take an update, as `launch` says, and wait for its result."""
+        return self.launch(
+            batches, number=number, num_micro=num_micro, target_tokens=target_tokens, received=lambda: None
+        ).result()
+
+    def launch(
+        self,
+        batches: Sequence[tuple[int, Batch]],
+        *,
+        number: int,
+        num_micro: int,
+        target_tokens: int,
+        received: Callable[[], int | None],
+    ) -> Launched:
         """Take update `number`, from 1, given this rank's batches, each with its place among the `num_micro` of all.
 
-        The targets hold `target_tokens` on all ranks together.
+        The targets hold `target_tokens` on all ranks together. `received` tells the signal that this rank has received;
+        all ranks learn of it in the one round trip of an update.
 
-        Skipped, with the gradients dropped, where one of them is not finite; every rank decides alike.
+        The update is skipped, with the gradients dropped, if one of them is not finite; every rank decides alike.
         """
-        training = self._recipe.training
-        self.model.train()
-        losses = torch.zeros(2, num_micro, device=self._ranks.device)
-        for place, (index, batch) in enumerate(batches, start=1):
-            is_last = place == len(batches)
-            loss = self.accumulate(batch, key=(number, index), target_tokens=target_tokens, is_last=is_last)
+        if not self.model.training:
+            self.model.train()
+        figures = torch.zeros(_NUM_FIRST + 2 * num_micro, device=self._ranks.device)
+        losses = figures[_NUM_FIRST:].view(2, num_micro)
+        for place, (index, batch) in enumerate(batches):
+            loss = self.accumulate(
+                batch,
+                key=(number, index),
+                target_tokens=target_tokens,
+                is_first=place == 0,
+                is_last=place == len(batches) - 1,
+            )
             losses[:, index] = torch.stack([loss.smoothed, loss.nll])
         if not batches:
-            with self._summing():
-                pass
+            self.weights.gradients.zero_()
+            self._sum_collected()
+        if self._ranks.is_first:
+            figures[0] = self.weights.gradients.norm()
+        if (number_received := received()) is not None:
+            figures[2 if number_received == signal.SIGTERM else 1] = 1
+        self._ranks.sum(figures)
         rate = learning_rate(
-            training.schedule, update=number, updates=training.updates, d_model=self._recipe.model.d_model
+            self._recipe.training.schedule,
+            update=number,
+            updates=self._recipe.training.updates,
+            d_model=self._recipe.model.d_model,
         )
-        norm, (smoothed, nll) = self._read(losses)
-        is_finite = math.isfinite(norm)
-        if is_finite:
-            if training.clip_norm is not None and norm > training.clip_norm:
-                self.weights.gradients.mul_(training.clip_norm / norm)
-            self.optimizer.step(learning_rate=rate)
-            self.weights.publish()
-        self.weights.gradients.zero_()
-        suspects = [] if is_finite else _not_finite(smoothed) or list(range(num_micro))
-        return UpdateResult(sum(smoothed), sum(nll), norm, rate, is_finite, suspects)
+        self._apply(figures[0], learning_rate=rate)
+        return Launched(figures, learning_rate=rate)
 
-    def accumulate(self, batch: Batch, *, key: tuple[int, int], target_tokens: int, is_last: bool) -> Loss:
+    def accumulate(
+        self, batch: Batch, *, key: tuple[int, int], target_tokens: int, is_first: bool, is_last: bool
+    ) -> Loss:
         """Add the gradients of one micro-batch; `key`, its update and its index in it, sets the dropout masks.
 
-        With the last one of this rank come those of the other ranks.
+        The first of this rank begins the sum anew. With the last one come the gradients of the other ranks.
         """
         seed_dropout(self._recipe.training.seed, *key)
         with self._told_of_memory(batch):
-            sums_up = is_last and self._ranks.size > 1
-            if self._recorded is not None and batch in self._recorded and not sums_up:
-                losses = self._recorded.replay(batch, divisor=target_tokens)
+            if self._recorded is not None and batch in self._recorded:
+                losses = self._recorded.replay(batch, divisor=target_tokens, is_first=is_first)
+                if is_last:
+                    self._sum_collected()
             else:
                 divisor = torch.full((), target_tokens, dtype=torch.float32, device=self._ranks.device)
-                losses = self._step(batch, divisor, is_last=is_last)
+                losses = self._step(batch, divisor, is_first=is_first, is_last=is_last)
         self._ranks.pulse.beat()
         return Loss(losses[0], losses[1])
 
@@ -140,33 +209,47 @@ class Updater:
         self.weights.publish()
         self.optimizer = build_optimizer(self.weights, self._recipe)
 
-    def _step(self, batch: Batch, divisor: Tensor, *, is_last: bool) -> Tensor:
+    def _try(self, batch: Batch) -> None:
+        """Take a batch, and drop its gradients."""
+        self.accumulate(batch, key=(0, 0), target_tokens=1, is_first=True, is_last=False)
+        self.weights.drop_gradients()
+
+    def _step(self, batch: Batch, divisor: Tensor, *, is_first: bool, is_last: bool = False) -> Tensor:
         """Add the gradients of a batch's loss, divided by a scalar; its smoothed loss and its NLL, [2]."""
         loss = self._objective(batch)
-        with self._summing() if is_last else nullcontext():
+        if is_last and self._ranks.size > 1:
+            if is_first:
+                self.weights.gradients.zero_()
+            collecting = self._summing()
+        else:
+            collecting = self.weights.collecting(is_first=is_first)
+        with collecting:
             (loss.smoothed / divisor).backward()
-        if not is_last:
-            self.weights.collect()
         return torch.stack([loss.smoothed.detach(), loss.nll])
 
-    def _replays(self, batch: Batch) -> bool:
-        """Whether a rank takes batches of such a size that are not the last of an update on several."""
-        slots = max(batch.source.ids.numel(), batch.target.ids.numel())
-        return self._ranks.size == 1 or self._recipe.training.batch_tokens > slots * self._ranks.size
+    def _sum_collected(self) -> None:
+        """Sum the gradients over the ranks, with no backward pass under way."""
+        if self._ranks.size > 1:
+            with self._summing():
+                pass
 
     def _summing(self) -> AbstractContextManager[None]:
         return self.weights.summing(self._ranks, precision=self._recipe.training.sum_gradients_in)
 
-    def _read(self, losses: Tensor) -> tuple[float, list[list[float]]]:
-        """The norm of the gradients, which all ranks take from the first, and the losses summed over them.
-
-        Waits for the device, the only time in an update.
-        """
-        norm = self.weights.gradients.norm().view(1)
-        read = torch.cat([norm if self._ranks.is_first else torch.zeros_like(norm), losses.flatten()])
-        self._ranks.sum(read)
-        first, *rest = read.tolist()
-        return first, [rest[: len(rest) // 2], rest[len(rest) // 2 :]]
+    def _apply(self, norm: Tensor, *, learning_rate: float) -> None:
+        """Clip the gradients, whose norm is a float32 scalar, and take the optimizer's step, if the norm is finite."""
+        limit, gradients = self._recipe.training.clip_norm, self.weights.gradients
+        if self.reads_late:
+            if limit is not None:
+                gradients.mul_((limit / norm.double()).clamp(max=1).float())
+            self.optimizer.step(learning_rate=learning_rate, skip=norm.isfinite().logical_not().float())
+        elif math.isfinite(length := norm.item()):
+            if limit is not None and length > limit:
+                gradients.mul_(limit / length)
+            self.optimizer.step(learning_rate=learning_rate, skip=None)
+        else:
+            return
+        self.weights.publish()
 
     @contextmanager
     def _told_of_memory(self, batch: Batch) -> Iterator[None]:
@@ -190,5 +273,10 @@ def _not_finite(losses: list[float]) -> list[int]:
 
 
 def seed_dropout(seed: int, update: int, index: int) -> None:
-    """Key torch's generators by (seed, update, micro-batch): the same masks on any rank and after any resume."""
-    torch.manual_seed(((seed * 1_000_003 + update) * 65_537 + index) % 2**63)
+    """Key torch's generators by (seed, update, micro-batch): the same masks on any rank and after any resume.
+
+    `torch.manual_seed` gives the same streams, but takes 0.1 ms: it formats a stack trace if CUDA is there.
+    """
+    key = ((seed * 1_000_003 + update) * 65_537 + index) % 2**63
+    for generator in (torch.default_generator, *torch.cuda.default_generators):  # none of CUDA before its first use
+        generator.manual_seed(key)

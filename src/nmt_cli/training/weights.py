@@ -23,7 +23,7 @@ class MasterWeights:
     In fp32 the model's parameters are views of that vector. In bf16 the model computes with a bf16 copy: `collect` adds
     its gradients to the float32 ones after each backward pass, `publish` renews the copy after an update. `set_aside`
     is the vector that is trained, while another stands in its place. `summing` is for the backward pass that ends an
-    update: it collects, and sums over the ranks.
+    update: it collects, and sums over the ranks. The first backward pass of an update begins the sum of gradients anew.
     """
 
     def __init__(self, model: nn.Module, *, precision: Precision) -> None:
@@ -63,21 +63,37 @@ class MasterWeights:
 
     def collect(self) -> None:
         """Add the gradients of the last backward pass to the float32 sum."""
-        if self._copy is not None:
-            for index in range(len(self._parameters)):
-                self._collect(index)
+        totals, gradients = self._take_gradients()
+        if not gradients:
+            return
+        if self.gradients.device.type == "cpu" or len(gradients) < len(self._parameters):
+            for total, gradient in zip(totals, gradients, strict=True):
+                total.add_(gradient)
+        else:  # on a GPU: three kernels, since `_foreach_add_` launches one for each pair of tensors of two types
+            self.gradients.add_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+
+    @contextmanager
+    def collecting(self, *, is_first: bool) -> Iterator[None]:
+        """Collect the gradients of the backward pass in the block; those of an update's first replace the sum."""
+        if is_first and self._copy is None:
+            self.gradients.zero_()
+        yield
+        if not is_first:
+            self.collect()
+        elif self._copy is not None:
+            totals, gradients = self._take_gradients()
+            if len(gradients) < len(self._parameters):
+                self.gradients.zero_()
+            if gradients:
+                torch._foreach_copy_(totals, gradients)
 
     @contextmanager
     def summing(self, ranks: Ranks, *, precision: Precision) -> Iterator[None]:
-        """Collect the gradients of the backward pass in the block, and leave with the sum over all ranks.
+        """Collect the gradients of the backward pass in the block, and leave with the sum over several ranks.
 
-        Sums travel in `precision`, and begin while the block is still at work. A rank without a last micro-batch has
-        nothing to do in the block. Raises ConnectionLost.
+        Sums travel in `precision`, and begin while the block is still at work. The block is empty if the gradients of
+        this rank are already collected. Raises ConnectionLost.
         """
-        if ranks.size == 1:
-            yield
-            self.collect()
-            return
         if not self._has_hooks:
             self._register_hooks()
         self._sum = GradientSum(self.gradients, self._buckets, ranks=ranks, precision=precision)
@@ -116,11 +132,18 @@ class MasterWeights:
             for parameter in self._parameters:
                 parameter.grad = None
 
-    def _collect(self, index: int) -> None:
-        parameter = self._parameters[index]
-        if parameter.grad is not None:
-            self._sums[index].add_(parameter.grad)
+    def _take_gradients(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Take the bf16 gradients away from their parameters: their places in the sum, and the gradients."""
+        if self._copy is None:
+            return [], []
+        found = [
+            (total, parameter.grad)
+            for total, parameter in zip(self._sums, self._parameters, strict=True)
+            if parameter.grad is not None
+        ]
+        for parameter in self._parameters:
             parameter.grad = None
+        return [total for total, _ in found], [gradient for _, gradient in found]
 
     def _register_hooks(self) -> None:
         """Have torch tell when the gradient of a parameter is complete: of a shared one, when all its parts are in."""
@@ -131,8 +154,9 @@ class MasterWeights:
     def _complete(self, index: int, parameter: Tensor) -> None:
         if self._sum is None:  # the backward pass of an earlier micro-batch
             return
-        if self._copy is not None:
-            self._collect(index)
+        if self._copy is not None and parameter.grad is not None:
+            self._sums[index].add_(parameter.grad)
+            parameter.grad = None
         self._sum.complete(index)
 
     def _split(self, flat: Tensor) -> list[Tensor]:
