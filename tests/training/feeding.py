@@ -32,11 +32,11 @@ class Feed:
     order: DataOrder
     device: torch.device
 
-    def updater(self, precision: Precision) -> Updater:
-        """A new one, always with the same weights."""
+    def updater(self, precision: Precision, *, ranks: Ranks | None = None) -> Updater:
+        """A new one, always with the same weights, of a single rank unless told otherwise."""
         torch.manual_seed(1)
         model = build_model(self.recipe, self.data).to(self.device)
-        return Updater(self.recipe, model, precision=precision, ranks=Ranks(0, 1, self.device))
+        return Updater(self.recipe, model, precision=precision, ranks=ranks or Ranks(0, 1, self.device))
 
     def batch(self, rows: Rows) -> Batch:
         return make_batch(rows, self.data.split("train"), device=self.device, shape=self.order.shape, pinned=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +126,43 @@ def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_tha
     assert checkpoints(tmp_path / "run") == [6, 12, 18, 24, 27]
     for update in (6, 12, 18, 24):
         assert checkpoint(tmp_path / "run", update) == checkpoint(run_of_two, update), update
+
+
+COUNTED = """
+def install():
+    from pathlib import Path
+    from torch import distributed
+    from nmt_cli.training.update import Updater
+    calls, counts, launch = [], [], Updater.launch
+    for name in ("all_reduce", "broadcast", "barrier"):
+        def counted(*arguments, function=getattr(distributed, name), **options):
+            calls.append(1)
+            return function(*arguments, **options)
+        setattr(distributed, name, counted)
+    def counting(self, *arguments, number, **options):
+        counts.append(len(calls))
+        buckets = len(self.weights._buckets.bounds)
+        Path(f"counts-{RANK}").write_text(f"{buckets} {counts}")
+        return launch(self, *arguments, number=number, **options)
+    Updater.launch = counting
+if RANK is not None:
+    install()
+"""
+
+
+def test_nothing_travels_between_two_updates_but_gradients_and_one_sum(prepared: PreparedData, tmp_path: Path) -> None:
+    """Losses, norm and signals share a sum. Patience is asked for where a validation was, so not here."""
+    settings = (*SETTINGS, "training.updates=8", "training.patience=3", "validation.every=100")
+    process = start(LAUNCHED, prepared, tmp_path, *settings, fault=COUNTED)
+    _, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    for rank in range(2):
+        buckets, counts = (tmp_path / f"counts-{rank}").read_text(encoding="utf-8").split(" ", 1)
+        before = json.loads(counts)
+        assert len(before) == 8
+        between = [after - first for first, after in itertools.pairwise(before)]
+        # A checkpoint comes after update 6, and needs nothing of the other rank.
+        assert between == 7 * [int(buckets) + 1]
 
 
 def check_stacks(lines: list[str]) -> None:

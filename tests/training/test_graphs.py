@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from nmt_cli.dataset.batch import Batch
 from nmt_cli.dataset.store import PreparedData
@@ -23,17 +24,11 @@ from nmt_cli.training.graphs import RecordedSteps
 from nmt_cli.training.update import Updater, seed_dropout
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed
+from tests.training.replaying_ranks import NUM_UPDATES
+from tests.training.taping import taped
+from tests.training.two_ranks import run_module
 
 CPU = torch.device("cpu")
-
-
-def taped(function: Callable[[], None]) -> Callable[[], None]:
-    """As a CUDA graph, the operations on tensors that a function did, on the same memory, and nothing of its Python.
-
-    What asks a tensor for its value cannot be recorded.
-    """
-    tape: Callable[[], None] = torch.no_grad()(make_fx(function)())
-    return tape
 
 
 def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Callable[[], None]]) -> Updater:
@@ -65,6 +60,37 @@ def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
         assert torch.equal(plain.weights.values, recorded.weights.values)
         sizes.add(sum(len(rows) for rows in update.micro))
     assert min(sizes) < max(sizes) // 2, "the short, last update of the epoch has come by"
+
+
+@pytest.fixture(scope="module")
+def of_two(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What two ranks, joined by gloo, have made of a micro-batch each: by replays and by running the steps."""
+    file = tmp_path_factory.mktemp("replays") / "found.json"
+    run_module("tests.training.replaying_ranks", file, prepared.directory)
+    found: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_two_ranks_replay_a_micro_batch_each_and_sum_to_what_one_rank_has(
+    of_two: dict[str, dict[str, Any]], prepared: PreparedData, tmp_path: Path
+) -> None:
+    given = feed(prepared, tmp_path)
+    alone = given.updater("bf16")
+    results = [given.give(alone, number, update) for number, update in given.updates(NUM_UPDATES)]
+    assert of_two["replayed"]["replayed"] == NUM_UPDATES
+    assert of_two["run"]["replayed"] == 0
+    for found in of_two.values():
+        # Two float32 summands commute: not a bit may differ.
+        assert found["results"] == [[one.smoothed, one.nll, one.gradient_norm] for one in results]
+        assert found["weights"] == alone.weights.values.tolist()
+
+
+def test_an_update_of_several_ranks_has_one_collective_beside_those_of_its_gradients(
+    of_two: dict[str, dict[str, Any]],
+) -> None:
+    for found in of_two.values():
+        assert found["collectives"] == NUM_UPDATES * [found["buckets"] + 1]
 
 
 def batch_of(length: int, *, slots: int = 8, bound: int = 128) -> Batch:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,27 +16,14 @@ from nmt_cli.training.reduction import GradientSum, make_buckets
 from nmt_cli.training.weights import MasterWeights
 from tests.reference.models import random_model, tiny_config
 from tests.training.summing_ranks import MICRO, VOCAB, backward, small_model
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.training.two_ranks import run_module
 
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What two ranks, joined by gloo, have summed."""
     file = tmp_path_factory.mktemp("sums") / "sums.json"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(ROOT)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.training.summing_ranks", str(file)],
-            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            cwd=ROOT,
-        )
-        for rank in range(2)
-    ]
-    assert [process.wait() for process in processes] == [0, 0]
+    run_module("tests.training.summing_ranks", file)
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmt_cli.devices import Precision
 from nmt_cli.model.transformer import Transformer
@@ -144,6 +147,67 @@ def test_a_bf16_gradient_is_collected_once() -> None:
     one_backward_pass(model)
     weights.collect()
     assert torch.equal(weights.gradients, 2 * once)
+
+
+def test_few_operators_collect_the_same_bits() -> None:
+    """On a GPU, gradients are collected by other operators than on a CPU."""
+    models = [tied_model(), tied_model()]
+    several, few = (MasterWeights(model, precision="bf16") for model in models)
+    few._has_launches = True
+    for is_first in (True, False, False):
+        for model, weights in zip(models, (several, few), strict=True):
+            with weights.collecting(is_first=is_first):
+                one_backward_pass(model)
+        assert torch.equal(several.gradients, few.gradients)
+
+
+class Operators(TorchDispatchMode):
+    """Notes the operators that are not views."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.is_view:
+            self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_device_that_is_launched_for_collects_by_a_handful_of_operators() -> None:
+    model = tied_model().to("meta")
+    weights = MasterWeights(model, precision="bf16")
+    counts = []
+    for is_first in (True, False):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        with Operators() as operators, weights.collecting(is_first=is_first):
+            pass
+        counts.append(operators.names)
+    assert counts == [["aten._foreach_copy_.default"], ["aten.cat.default", "aten.add_.Tensor"]]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_first_backward_pass_of_an_update_begins_the_sum_anew(precision: Precision) -> None:
+    model, other = tied_model(), tied_model()
+    weights, fresh = (MasterWeights(one, precision=precision) for one in (model, other))
+    weights.gradients.fill_(torch.nan)
+    for is_first in (True, False):
+        with weights.collecting(is_first=is_first):
+            one_backward_pass(model)
+        one_backward_pass(other)
+        fresh.collect()
+    assert torch.equal(weights.gradients, fresh.gradients)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_parameter_without_a_gradient_counts_as_zero_in_a_sum_begun_anew(precision: Precision) -> None:
+    model = TwoParts()
+    weights = MasterWeights(model, precision=precision)
+    weights.gradients.fill_(torch.nan)
+    with weights.collecting(is_first=True):
+        model.vector.sum().backward()
+    assert weights.gradients.tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
 def test_bf16_gradients_are_near_float32_ones() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,23 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def run_module(module: str, *arguments: object) -> None:
+    """Run a module of the tests as two ranks, joined by gloo; both have to end well."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=ROOT,
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
 
 
 def in_update(number: int, statement: str, *, rank: int) -> str:

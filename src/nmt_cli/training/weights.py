@@ -51,6 +51,8 @@ class MasterWeights:
         )
         self._sum: GradientSum | None = None
         self._has_hooks = False
+        # On a GPU, few large operations; on a CPU, the cache holds small ones.
+        self._has_launches = self.values.device.type != "cpu"
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of a vector [P] by parameter name."""
@@ -66,11 +68,12 @@ class MasterWeights:
         totals, gradients = self._take_gradients()
         if not gradients:
             return
-        if self.gradients.device.type == "cpu" or len(gradients) < len(self._parameters):
+        if self._has_launches and len(gradients) == len(self._parameters):
+            # Three kernels. `_foreach_add_` of two types launches one for each parameter.
+            self.gradients.add_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        else:
             for total, gradient in zip(totals, gradients, strict=True):
                 total.add_(gradient)
-        else:  # on a GPU: three kernels, since `_foreach_add_` launches one for each pair of tensors of two types
-            self.gradients.add_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
 
     @contextmanager
     def collecting(self, *, is_first: bool) -> Iterator[None]:

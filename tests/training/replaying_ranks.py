@@ -1,0 +1,91 @@
+"""Two ranks that replay a micro-batch each: `python -m tests.training.replaying_ranks FILE DATA`, started for each.
+
+The first writes what came of it to FILE as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from torch import distributed as dist
+
+from nmt_cli.dataset.store import open_prepared
+from nmt_cli.model import attention
+from nmt_cli.training.distributed import Ranks, join
+from nmt_cli.training.graphs import RecordedSteps
+from tests.reference.varlen import register
+from tests.training.feeding import Feed, feed
+from tests.training.taping import taped
+
+NUM_UPDATES = 9
+"""The eighth and last update of an epoch is short: the second rank has no micro-batch."""
+
+
+def main() -> None:
+    """Take updates by replays and by backward passes, in each precision."""
+    ranks, data = join("cpu"), open_prepared(Path(sys.argv[2]))
+    folder = Path(sys.argv[1]).parent / f"rank-{ranks.rank}"
+    folder.mkdir()
+    given = feed(data, folder)
+    register()
+    found: dict[str, object] = {}
+    with patch.object(attention, "choose_kernel", lambda *_, **__: "varlen"):
+        for is_recorded in (True, False):
+            found["replayed" if is_recorded else "run"] = _train(given, ranks, is_recorded=is_recorded)
+    if ranks.is_first:
+        Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
+    ranks.wait()
+    ranks.leave()
+
+
+def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]:
+    """The weights after some updates, the collectives of each, its buckets, and how many steps the first replayed."""
+    updater = given.updater("bf16", ranks=ranks)
+    replayed: list[int] = []
+
+    def recorder(function: Callable[[], None]) -> Callable[[], None]:
+        tape = taped(function)
+
+        def replay() -> None:
+            replayed.append(1)
+            tape()
+
+        return replay
+
+    if is_recorded:
+        updater._recorded = RecordedSteps(updater._step, recorder)
+        updater.warm_up([given.batch(given.order.full)])
+        replayed.clear()
+    all_reduce, calls = dist.all_reduce, []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return all_reduce(*arguments, **options)
+
+    collectives, results = [], []
+    with patch.object(dist, "all_reduce", counted):
+        for number, update in given.updates(NUM_UPDATES):
+            calls.clear()
+            mine = [(index, rows) for index, rows in enumerate(update.micro) if index % ranks.size == ranks.rank]
+            batches = [(index, given.batch(rows)) for index, rows in mine if len(rows)]
+            result = updater.update(
+                batches, number=number, num_micro=len(update.micro), target_tokens=update.target_tokens
+            )
+            collectives.append(len(calls))
+            results.append([result.smoothed, result.nll, result.gradient_norm])
+    return {
+        "weights": updater.weights.values.tolist(),
+        "results": results,
+        "replayed": len(replayed),
+        "collectives": collectives,
+        "buckets": len(updater.weights._buckets.bounds),
+    }
+
+
+if __name__ == "__main__":
+    main()
