@@ -53,16 +53,16 @@ class Pretended:
     of_slot: int = 10
     tried: list[int] = field(default_factory=list)
 
-    def room(self, *, num_batches: int) -> int:
-        return self.free // num_batches
+    def room(self) -> int:
+        return self.free
 
     def measure(self, max_tokens: int) -> Measured | None:
         self.tried.append(max_tokens)
         return Measured(max_tokens, self.fixed + self.of_slot * max_tokens) if max_tokens <= self.held else None
 
 
-def found(memory: Pretended, *, smallest: int = 100, largest: int = 25_000, keeps_two: bool = False) -> int:
-    return find_max_tokens(memory, Limits(smallest, largest), keeps_two=keeps_two, ranks=ALONE)
+def found(memory: Pretended, *, smallest: int = 100, largest: int = 25_000) -> int:
+    return find_max_tokens(memory, Limits(smallest, largest), ranks=ALONE)
 
 
 def test_the_line_through_two_trials_gives_what_fits_and_it_is_tried() -> None:
@@ -93,11 +93,6 @@ def test_less_than_the_first_trial_took_may_be_left_to_take() -> None:
     assert found(Pretended(free=11_000, held=10**9), largest=1500) == 11_000 * 1500 // 16_000
 
 
-def test_several_ranks_with_graphs_keep_two_micro_batches_unless_all_fits_at_once() -> None:
-    assert found(Pretended(free=151_000, held=10**9), keeps_two=True) == 7450
-    assert found(Pretended(free=251_000, held=10**9), keeps_two=True) == 25_000
-
-
 @pytest.mark.parametrize("memory", [Pretended(free=10**6, held=50), Pretended(free=1500, held=10**9)])
 def test_a_memory_that_does_not_hold_the_longest_sentence_is_an_error(memory: Pretended) -> None:
     with pytest.raises(DeviceError) as caught:
@@ -124,7 +119,7 @@ def test_the_rank_with_least_memory_decides_and_one_that_fails_speaks_for_all() 
     answers: list[bool] = []
     memory = Pretended(free=151_000, held=10**9)
     limits = Limits(100, 25_000)
-    tokens = find_max_tokens(memory, limits, keeps_two=False, ranks=OfTwo(0, 2, torch.device("cpu")))
+    tokens = find_max_tokens(memory, limits, ranks=OfTwo(0, 2, torch.device("cpu")))
     assert (tokens, answers) == (7200, [False, False])
 
 
@@ -216,7 +211,7 @@ def test_an_equal_part_that_is_shorter_than_the_longest_sentence_takes_that_stil
 
 def test_a_share_that_is_shorter_than_the_longest_sentence_is_no_lack_of_memory() -> None:
     limits = Limits(500, evenly(10**9, batch_tokens=2000, world_size=8, longest=500))
-    assert find_max_tokens(Pretended(free=10**9, held=10**9), limits, keeps_two=False, ranks=ALONE) == 500
+    assert find_max_tokens(Pretended(free=10**9, held=10**9), limits, ranks=ALONE) == 500
 
 
 def test_more_memory_than_needed_leaves_one_micro_batch(

@@ -50,8 +50,8 @@ class Measured:
 class Memory(Protocol):
     """The memory of this rank's device, with the weights and the optimizer in it."""
 
-    def room(self, *, num_batches: int) -> int:
-        """Bytes for each of so many micro-batches that are there at once."""
+    def room(self) -> int:
+        """Bytes for a micro-batch."""
 
     def measure(self, max_tokens: int) -> Measured | None:
         """What a micro-batch of the longest sentences takes, dealt out by so many tokens; None: more than there is."""
@@ -93,14 +93,13 @@ def settle_max_tokens(
     return run
 
 
-def find_max_tokens(memory: Memory, limits: Limits, *, keeps_two: bool, ranks: Ranks) -> int:
+def find_max_tokens(memory: Memory, limits: Limits, *, ranks: Ranks) -> int:
     """The most tokens, within the limits, that the memory of each rank's device holds at once.
 
-    From a line through two trials, and tried. Where a share is dealt out to several micro-batches, `keeps_two` asks for
-    room for two of them. Raises DeviceError.
+    From a line through two trials, and tried. Raises DeviceError.
     """
     few = memory.measure(max(limits.smallest, min(limits.largest, _FEW_SLOTS)))
-    tokens = 0 if few is None else _by_line(memory, few, limits, keeps_two=keeps_two)
+    tokens = 0 if few is None else _by_line(memory, few, limits)
     tokens = ranks.smallest(min(tokens, limits.largest))
     while tokens >= limits.smallest:
         if not ranks.any(memory.measure(tokens) is None):
@@ -113,13 +112,12 @@ def find_max_tokens(memory: Memory, limits: Limits, *, keeps_two: bool, ranks: R
     )
 
 
-def _by_line(memory: Memory, few: Measured, limits: Limits, *, keeps_two: bool) -> int:
+def _by_line(memory: Memory, few: Measured, limits: Limits) -> int:
     """The tokens that fit by a line through what few and more slots take, or, where more do not fit, through zero."""
     more = memory.measure(min(limits.largest, _TIMES_MORE * few.slots))
     if more is None or more.slots <= few.slots:
         few, more = Measured(0, 0), few
-    tokens = slots_within(memory.room(num_batches=1), few, more)
-    return tokens if tokens >= limits.largest or not keeps_two else slots_within(memory.room(num_batches=2), few, more)
+    return slots_within(memory.room(), few, more)
 
 
 def slots_within(num_bytes: int, few: Measured, more: Measured) -> int:
@@ -146,9 +144,9 @@ class MemoryOfGpu:
         self._objective = PlainObjective(updater.model, smoothing=smoothing)
         self._is_warm = False
 
-    def room(self, *, num_batches: int) -> int:
-        """Most of what is free, in so many parts."""
-        return int(_SHARE_OF_GPU * free_on_gpu(self._ranks.device)) // num_batches
+    def room(self) -> int:
+        """Most of what is free."""
+        return int(_SHARE_OF_GPU * free_on_gpu(self._ranks.device))
 
     def measure(self, max_tokens: int) -> Measured | None:
         """What a micro-batch of the longest sentences takes; None: more than there is."""
@@ -191,9 +189,9 @@ class MemoryOfCpu:
     def __init__(self, order: DataOrder, *, bytes_a_slot: float, num_local_ranks: int) -> None:
         self._order, self._bytes_a_slot, self._num_local_ranks = order, bytes_a_slot, num_local_ranks
 
-    def room(self, *, num_batches: int) -> int:
-        """A share of what is free now, in so many parts for each rank of the machine."""
-        return int(_SHARE_OF_CPU * free_on_cpu()) // (num_batches * self._num_local_ranks)
+    def room(self) -> int:
+        """A share of what is free now, in equal parts for the ranks of the machine."""
+        return int(_SHARE_OF_CPU * free_on_cpu()) // self._num_local_ranks
 
     def measure(self, max_tokens: int) -> Measured:
         """What a micro-batch is estimated to take."""
@@ -225,8 +223,7 @@ def _find(
     order.limit(1)
     share = partial(evenly, batch_tokens=training.batch_tokens, world_size=ranks.size, longest=_slots(order.shape))
     limits = Limits(_slots(order.shape), share(sys.maxsize))
-    keeps_two = ranks.size > 1 and updater.reason_not_to_compile is None
-    return share(find_max_tokens(memory, limits, keeps_two=keeps_two, ranks=ranks))
+    return share(find_max_tokens(memory, limits, ranks=ranks))
 
 
 def _slots(shape: Shape) -> int:
