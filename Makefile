@@ -8,13 +8,19 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
 
+# The null GPU, each version of torch in a folder of its own; a folder that is ready may be named: NULL_GPU_FOLDERS=...
+NULL_GPU := ../shared/tools/null-gpu
+NULL_GPU_FOLDERS ?= build/null-gpu/2.11.0 build/null-gpu/2.13.0
+# Its setup makes this file last.
+NULL_GPU_READY := $(if $(wildcard $(NULL_GPU)/run),$(addsuffix /libcuda.so.1,$(NULL_GPU_FOLDERS)))
+
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test slow check lint floors types format wheel clean
+.PHONY: help setup demo test slow check lint floors types format wheel null-gpu clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 setup: $(DEV)  ## install nmt and the tools of its developers into .venv
 
@@ -60,6 +66,23 @@ wheel: $(DEV)  ## build the wheel, and run the command that it installs
 	cd build && PYTHONPATH=wheel wheel/bin/nmt --help > help.txt
 	@echo "nmt --help runs from $$(echo dist/*.whl)"
 
+null-gpu: $(NULL_GPU_READY)  ## compile, capture and replay the GPU's path without a GPU; skipped without the null GPU
+ifeq ($(NULL_GPU_READY),)
+	@echo "make null-gpu: skipped, because $(NULL_GPU) is absent"
+else
+	@failed=""; \
+	for folder in $(NULL_GPU_FOLDERS); do \
+	  parts=build/null-gpu/parts/$$(basename "$$folder"); \
+	  echo "null GPU in $$folder"; \
+	  $(NULL_GPU)/run "$$folder" python benchmarks/gpu/null_gpu.py --folder "$$parts" || failed+=" $$folder"; \
+	  $(NULL_GPU)/run "$$folder" python benchmarks/gpu/step_model.py "$$parts" || failed+=" $$folder"; \
+	  if [ -f benchmarks/gpu/kernels.py ]; then \
+	    PYTHONPATH=src $(NULL_GPU)/run "$$folder" python benchmarks/gpu/kernels.py || failed+=" $$folder"; \
+	  fi; \
+	done; \
+	if [ -n "$$failed" ]; then echo "make null-gpu: failed in$$failed" >&2; exit 1; fi
+endif
+
 clean:  ## remove the environment, builds and caches; data/ and runs/ stay
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
@@ -78,3 +101,6 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing nmt and its development tools into $(VENV); torch is most of the download"
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
 	touch $(RUNTIME) $@
+
+build/null-gpu/%/libcuda.so.1:
+	$(NULL_GPU)/setup $(@D) $*

@@ -117,9 +117,9 @@ def test_modules_exist(page: Page) -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_targets_of_make_exist(page: Page) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
     for code in _code(page):
-        assert set(re.findall(r"^make ([a-z]+)", code)) <= targets, f"{page.name}: {code}"
+        assert set(re.findall(r"^make ([a-z-]+)", code)) <= targets, f"{page.name}: {code}"
 
 
 def test_the_readme_is_short() -> None:

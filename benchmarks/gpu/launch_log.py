@@ -1,0 +1,170 @@
+"""What the null GPU was given: kernels, copies and products, with the bytes that Triton's kernels read and write.
+
+The null GPU is a CUDA runtime without a device. It counts launches and executes nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+KERNEL, COPY, MEMSET, PRODUCT, TRITON, GRAPH = range(6)
+"""The kinds of launches, by the numbers of the log."""
+
+_DRAWS = ("tl.rand", "philox")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch. `size` is [m, n, k, batch] of a product as cuBLAS has it, column by column.
+
+    `bytes` is the size of a copy or memset, or of the tensors that a Triton kernel is given: one that it both reads and
+    writes counts twice if the kernel's arguments say so. `elements` is the size of its largest tensor, and `draws` is
+    true if it draws random numbers by Philox.
+    """
+
+    kind: int
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_memory: int
+    is_captured: bool
+    bytes: int
+    size: tuple[int, ...]
+    elements: int = 0
+    draws: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """What a Triton kernel was launched with."""
+
+    is_captured: bool
+    bytes: int
+    elements: int
+    draws: bool
+
+
+class LaunchLog:
+    """A log of launches on the null GPU, which has to be in the process already."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None)
+        self._library.nullgpu_count.restype = self._library.nullgpu_syncs.restype = ctypes.c_long
+        self._tensors: list[_Tensors] | None = None
+        _watch_triton(self._note)
+
+    @property
+    def waits(self) -> int:
+        """How often the host has waited for the device."""
+        return int(self._library.nullgpu_syncs())
+
+    def count(self, work: Callable[[], object], kind: int) -> int:
+        """Launches of one kind during some work."""
+        self._library.nullgpu_reset()
+        work()
+        return int(self._library.nullgpu_count(kind))
+
+    @contextmanager
+    def recording(self, *, captured_only: bool) -> Iterator[list[Launch]]:
+        """The launches in the block, in a list that is filled at its end; or only the nodes of graphs captured in it.
+
+        Compiling launches Triton's kernels to time them, so a block that compiles has to take captured ones only.
+        """
+        found: list[Launch] = []
+        self._tensors = []
+        self._library.nullgpu_start()
+        yield found
+        self._library.nullgpu_stop()
+        tensors, self._tensors = self._tensors, None
+        with tempfile.NamedTemporaryFile() as file:
+            self._library.nullgpu_dump(file.name.encode())
+            launches = [_read(line) for line in Path(file.name).read_text(encoding="utf-8").splitlines()]
+        if captured_only:
+            launches = [launch for launch in launches if launch.is_captured]
+            tensors = [known for known in tensors if known.is_captured]
+        number = sum(launch.kind == TRITON for launch in launches)
+        if number != len(tensors):
+            raise RuntimeError(f"{number} launches of Triton kernels, but the tensors of {len(tensors)} are known")
+        known = iter(tensors)
+        for launch in launches:
+            if launch.kind == TRITON:
+                given = next(known)
+                launch = replace(launch, bytes=given.bytes, elements=given.elements, draws=given.draws)
+            found.append(launch)
+
+    def _note(self, names: list[str], values: list[Any], source: str) -> None:
+        if self._tensors is None:
+            return
+        import torch
+
+        tensors = [(name, value) for name, value in zip(names, values, strict=False) if isinstance(value, torch.Tensor)]
+        sizes = [value.numel() * value.element_size() * (1 + name.startswith("in_out")) for name, value in tensors]
+        self._tensors.append(
+            _Tensors(
+                is_captured=torch.cuda.is_current_stream_capturing(),
+                bytes=sum(sizes),
+                elements=max((value.numel() for _, value in tensors), default=0),
+                draws=any(word in source for word in _DRAWS),
+            )
+        )
+
+
+def to_json(launches: list[Launch]) -> list[dict[str, Any]]:
+    """Launches with `count`, how many are alike."""
+    return [asdict(launch) | {"count": count} for launch, count in Counter(launches).items()]
+
+
+def from_json(rows: list[dict[str, Any]]) -> list[tuple[Launch, int]]:
+    """Launches, each with how many are alike."""
+    found = []
+    for row in rows:
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        count = values.pop("count")
+        found.append((Launch(**values), count))
+    return found
+
+
+def _read(line: str) -> Launch:
+    kind, name, grid, block, shared_memory, _stream, captured, size, product = line.split("\t")
+    return Launch(
+        kind=int(kind),
+        name=name,
+        grid=_numbers(grid),
+        block=_numbers(block),
+        shared_memory=int(shared_memory),
+        is_captured=captured == "1",
+        bytes=int(size),
+        size=_numbers(product),
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))
+
+
+def _watch_triton(note: Callable[[list[str], list[Any], str], None]) -> None:
+    """Have each launch of a Triton kernel noted: Inductor's by its own launcher, others by Triton's."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+    from triton.runtime.jit import JITFunction
+
+    launch_inductor, launch_triton = CachingAutotuner.run, JITFunction.run
+
+    def of_inductor(self: Any, *arguments: Any, **options: Any) -> Any:
+        note(list(self.fn.arg_names), list(arguments), str(getattr(self.fn, "src", "")))
+        return launch_inductor(self, *arguments, **options)
+
+    def of_triton(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not options.get("warmup"):
+            names = list(self.arg_names)
+            named = [options[name] for name in names[len(arguments) :] if name in options]
+            note(names, [*arguments, *named], str(getattr(self, "src", "")))
+        return launch_triton(self, *arguments, **options)
+
+    CachingAutotuner.run, JITFunction.run = of_inductor, of_triton
