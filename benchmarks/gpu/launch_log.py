@@ -45,20 +45,30 @@ class Launch:
 class _Tensors:
     """What a Triton kernel was launched with."""
 
-    is_captured: bool
     bytes: int
     elements: int
     draws: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was launched, and the nodes of the graphs among it."""
+
+    launched: list[Launch]
+    replayed: list[Launch]
+
+
 class LaunchLog:
-    """A log of launches on the null GPU, which has to be in the process already."""
+    """A log of launches on the null GPU, which has to be in the process already, and of the nodes of each graph."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None)
         self._library.nullgpu_count.restype = self._library.nullgpu_syncs.restype = ctypes.c_long
         self._tensors: list[_Tensors] | None = None
+        self._nodes: dict[int, list[Launch]] = {}
+        self._replayed: list[int] = []
         _watch_triton(self._note)
+        self._watch_graphs()
 
     @property
     def waits(self) -> int:
@@ -72,32 +82,58 @@ class LaunchLog:
         return int(self._library.nullgpu_count(kind))
 
     @contextmanager
-    def recording(self, *, captured_only: bool) -> Iterator[list[Launch]]:
-        """The launches in the block, in a list that is filled at its end; or only the nodes of graphs captured in it.
+    def recording(self) -> Iterator[Recording]:
+        """What is launched in the block, in which nothing may be compiled or captured."""
+        found = Recording([], [])
+        self._replayed.clear()
+        self._start()
+        yield found
+        found.launched.extend(self._stop())
+        found.replayed.extend(node for graph in self._replayed for node in self._nodes[graph])
 
-        Compiling launches Triton's kernels to time them, so a block that compiles has to take captured ones only.
-        """
-        found: list[Launch] = []
+    def _start(self) -> None:
         self._tensors = []
         self._library.nullgpu_start()
-        yield found
+
+    def _stop(self) -> list[Launch]:
         self._library.nullgpu_stop()
-        tensors, self._tensors = self._tensors, None
+        tensors, self._tensors = self._tensors or [], None
         with tempfile.NamedTemporaryFile() as file:
             self._library.nullgpu_dump(file.name.encode())
             launches = [_read(line) for line in Path(file.name).read_text(encoding="utf-8").splitlines()]
-        if captured_only:
-            launches = [launch for launch in launches if launch.is_captured]
-            tensors = [known for known in tensors if known.is_captured]
         number = sum(launch.kind == TRITON for launch in launches)
         if number != len(tensors):
             raise RuntimeError(f"{number} launches of Triton kernels, but the tensors of {len(tensors)} are known")
         known = iter(tensors)
-        for launch in launches:
-            if launch.kind == TRITON:
-                given = next(known)
-                launch = replace(launch, bytes=given.bytes, elements=given.elements, draws=given.draws)
-            found.append(launch)
+        return [
+            replace(launch, bytes=given.bytes, elements=given.elements, draws=given.draws)
+            if launch.kind == TRITON and (given := next(known))
+            else launch
+            for launch in launches
+        ]
+
+    def _watch_graphs(self) -> None:
+        """Log what each graph captures, and note which graphs are replayed."""
+        import torch
+
+        begin, end, replay = (
+            getattr(torch.cuda.CUDAGraph, name) for name in ("capture_begin", "capture_end", "replay")
+        )
+
+        def logged_begin(graph: torch.cuda.CUDAGraph, *arguments: Any, **options: Any) -> None:
+            self._start()
+            begin(graph, *arguments, **options)
+
+        def logged_end(graph: torch.cuda.CUDAGraph) -> None:
+            self._nodes[id(graph)] = [launch for launch in self._stop() if launch.is_captured]
+            end(graph)
+
+        def noted_replay(graph: torch.cuda.CUDAGraph) -> None:
+            self._replayed.append(id(graph))
+            replay(graph)
+
+        for name, method in (("capture_begin", logged_begin), ("capture_end", logged_end), ("replay", noted_replay)):
+            setattr(torch.cuda.CUDAGraph, name, method)
 
     def _note(self, names: list[str], values: list[Any], source: str) -> None:
         if self._tensors is None:
@@ -108,7 +144,6 @@ class LaunchLog:
         sizes = [value.numel() * value.element_size() * (1 + name.startswith("in_out")) for name, value in tensors]
         self._tensors.append(
             _Tensors(
-                is_captured=torch.cuda.is_current_stream_capturing(),
                 bytes=sum(sizes),
                 elements=max((value.numel() for _, value in tensors), default=0),
                 draws=any(word in source for word in _DRAWS),

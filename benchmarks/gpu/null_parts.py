@@ -10,6 +10,7 @@ A part writes what it found as JSON into --output.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -53,8 +54,7 @@ def main() -> None:
 
 def _step(arguments: argparse.Namespace) -> Facts:
     """Updates of one micro-batch on one GPU, or on one of several whose sums are free."""
-    log, waits = LaunchLog(), _Waits()
-    device = torch.device("cuda", 0)
+    log, device = LaunchLog(), torch.device("cuda", 0)
     if arguments.world_size > 1:
         _pretend_ranks(arguments.world_size)
     ranks = Ranks(0, arguments.world_size, device)
@@ -63,25 +63,27 @@ def _step(arguments: argparse.Namespace) -> Facts:
     model = Transformer(recipe.model, source_vocab=_PIECES, target_vocab=_PIECES).to(device)
     updater = Updater(recipe, model, precision="bf16", ranks=ranks)
     start = time.perf_counter()
-    with log.recording(captured_only=True) as captured:
-        updater.warm_up([batch])
+    updater.warm_up([batch])
     facts |= {"seconds_to_warm_up": round(time.perf_counter() - start, 1)}
     graphs = _graphs_compiled()
-    number = 0
+    numbers = itertools.count(1)
+
+    def launch() -> Callable[[], object]:
+        tokens = facts["target_tokens"] * arguments.world_size
+        return _launch(updater, [(0, batch)], next(numbers), num_micro=arguments.world_size, target_tokens=tokens)
+
+    read_earlier = launch()
 
     def update() -> None:
-        nonlocal number
-        number += 1
-        waits.update = number
-        tokens = facts["target_tokens"] * arguments.world_size
-        updater.update([(0, batch)], number=number, num_micro=arguments.world_size, target_tokens=tokens)
+        nonlocal read_earlier
+        read, read_earlier = read_earlier, launch()
+        read()
 
-    update()
     milliseconds = [_milliseconds(update) for _ in range(_UPDATES)]
-    before, late = log.waits, waits.late
-    with _SumsNoted() as sums, log.recording(captured_only=False) as launched:
-        update()
-    waited = log.waits - before - (waits.late - late)
+    before = log.waits
+    with _SumsNoted() as sums, log.recording() as recording:
+        launch()
+    waits = log.waits - before
     flops = speed_of(model, Ranks(0, 1, device))
     return facts | {
         "size": arguments.size,
@@ -92,16 +94,15 @@ def _step(arguments: argparse.Namespace) -> Facts:
         "graph_breaks": sum(torch._dynamo.utils.counters["graph_break"].values()),
         "graphs_compiled": graphs,
         "graphs_compiled_later": _graphs_compiled() - graphs,
-        "replays": sum(launch.kind == GRAPH for launch in launched),
+        "replays": sum(launch.kind == GRAPH for launch in recording.launched),
         "milliseconds_of_host": min(milliseconds),
-        # A wait for what an earlier update has left does not hold up the next one.
-        "waits": waited,
+        "waits": waits,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "heads": recipe.model.heads,
         "flops": flops.flops(source_tokens=facts["source_tokens"], target_tokens=facts["target_tokens"]),
         "sums": [[numel, str(dtype), size] for numel, dtype, size in sums.noted],
-        "captured": to_json(captured),
-        "launched": to_json(launched),
+        "captured": to_json(recording.replayed),
+        "launched": to_json(recording.launched),
     }
 
 
@@ -169,8 +170,8 @@ def _ranks(arguments: argparse.Namespace) -> Facts:
     given = [torch.arange(gradients.numel(), dtype=torch.float32).remainder_(1021).add_(rank) for rank in range(2)]
 
     def update(number: int) -> None:
-        target_tokens = 2 * facts["target_tokens"]
-        updater.update([(arguments.rank, batch)], number=number, num_micro=2, target_tokens=target_tokens)
+        tokens = 2 * facts["target_tokens"]
+        _launch(updater, [(arguments.rank, batch)], number, num_micro=2, target_tokens=tokens)()
 
     update(1)
     # Copies are real on the null GPU and kernels are not: an update changes the vector by its sum over gloo alone.
@@ -190,6 +191,18 @@ def _ranks(arguments: argparse.Namespace) -> Facts:
         "round_trips": len(sums.noted),
         "is_sum_right": bool(torch.equal(gradients.cpu(), given[0] + given[1])) if arguments.sums == "fp32" else None,
     }
+
+
+def _launch(
+    updater: Updater, batches: list[tuple[int, Batch]], number: int, *, num_micro: int, target_tokens: int
+) -> Callable[[], object]:
+    """Give an update to the device, as a training does; what reads its result, which waits for the device."""
+    launch = getattr(updater, "launch", None)
+    if launch is None:
+        result = updater.update(batches, number=number, num_micro=num_micro, target_tokens=target_tokens)
+        return lambda: result
+    launched = launch(batches, number=number, num_micro=num_micro, target_tokens=target_tokens, received=lambda: None)
+    return lambda: launched.result()
 
 
 def _recipe(arguments: argparse.Namespace, *settings: str) -> Recipe:
@@ -222,26 +235,6 @@ def _batch(tokens: int, *, device: torch.device) -> tuple[Batch, Facts]:
         "source_tokens": sum(src),
         "target_tokens": sum(tgt),
     }
-
-
-class _Waits:
-    """Counts the waits for events that an earlier update has recorded."""
-
-    def __init__(self) -> None:
-        self.update, self.late = 0, 0
-        recorded: dict[int, int] = {}
-        record, synchronize = torch.cuda.Event.record, torch.cuda.Event.synchronize
-
-        def noted_record(event: torch.cuda.Event, *arguments: Any, **options: Any) -> None:
-            recorded[id(event)] = self.update
-            record(event, *arguments, **options)
-
-        def noted_synchronize(event: torch.cuda.Event) -> None:
-            self.late += recorded.get(id(event), self.update) < self.update
-            synchronize(event)
-
-        torch.cuda.Event.record = noted_record  # type: ignore[method-assign]
-        torch.cuda.Event.synchronize = noted_synchronize  # type: ignore[method-assign]
 
 
 class _SumsNoted:
