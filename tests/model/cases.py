@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nmt_cli.model.attention import attend
 from nmt_cli.model.packing import pack
+from nmt_cli.model.projections import Projections
 from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
 
 CPU = torch.device("cpu")
@@ -29,7 +30,9 @@ class Case:
         queries, keys = (
             pack([[0] * length for length in lengths], device=device) for lengths in (self.q_lengths, self.k_lengths)
         )
-        return attend(q, k, v, queries=queries, keys=keys, is_causal=self.is_causal, window=self.window)
+        is_self = self.q_lengths == self.k_lengths
+        projections = joined(q, k, v, matrices=1 if is_self else 2)
+        return attend(projections, queries=queries, keys=keys, is_causal=self.is_causal, window=self.window)
 
     def by_loops(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q_bounds, k_bounds = ([0, *accumulate(lengths)] for lengths in (self.q_lengths, self.k_lengths))
@@ -54,6 +57,13 @@ CASES = {
     "window 3": Case([4, 1, 6], [4, 1, 6], False, 3, sees_neighbours(3)),
     "window 4": Case([4, 1, 6], [4, 1, 6], False, 4, sees_neighbours(4)),
 }
+
+
+def joined(q: Tensor, k: Tensor, v: Tensor, *, matrices: int) -> Projections:
+    """q [N, H, K], k [M, H, K] and v [M, H, V] in one matrix, two or three, as layers give them."""
+    groups = {1: [[q, k, v]], 2: [[q], [k, v]], 3: [[q], [k], [v]]}[matrices]
+    parts = [torch.cat([x.flatten(1) for x in group], dim=1) for group in groups]
+    return Projections(parts, heads=q.size(1), d_k=q.size(2), d_v=v.size(2))
 
 
 def gradients(out: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:

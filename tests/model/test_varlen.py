@@ -16,7 +16,7 @@ from torch.nn.attention.varlen import varlen_attn
 from nmt_cli.model import attention, varlen
 from nmt_cli.model.attention import attend
 from nmt_cli.model.packing import Packed, pack
-from tests.model.cases import CASES, Case, gradients
+from tests.model.cases import CASES, Case, gradients, joined
 from tests.reference.attention import Sees, packed_attention, sees_all, sees_the_past
 from tests.reference.varlen import register
 
@@ -75,7 +75,8 @@ def test_empty_slots_stay_finite_and_change_nothing(
     keys = in_slots(case, is_query=False, slots=k_slots, dummies=dummies, sentences=sentences) if is_cross else queries
     inputs = case.inputs(d_k=8, d_v=8)
     q, k, v = (F.pad(x, (0, 0, 0, 0, 0, side.num_empty)) for x, side in zip(inputs, (queries, keys, keys), strict=True))
-    out = attend(q, k, v, queries=queries, keys=keys, is_causal=case.is_causal, window=case.window)
+    projections = joined(q, k, v, matrices=2 if is_cross else 1)
+    out = attend(projections, queries=queries, keys=keys, is_causal=case.is_causal, window=case.window)
     expected = case.by_loops(*inputs)
     assert len(out) == q_slots
     assert out.isfinite().all()
@@ -90,7 +91,8 @@ def test_slots_that_no_sentence_covers_would_show() -> None:
     case = CASES["self"]
     layout = in_slots(case, is_query=True, slots=15, dummies=0, sentences=3)
     q, k, v = (F.pad(x, (0, 0, 0, 0, 0, 4)) for x in case.inputs(d_k=8, d_v=8))
-    out = attend(q, k, v, queries=layout.spans, keys=layout.spans, is_causal=False, window=None)
+    projections = joined(q, k, v, matrices=1)
+    out = attend(projections, queries=layout.spans, keys=layout.spans, is_causal=False, window=None)
     assert out[:11].isfinite().all()
     assert out[11:].isnan().all()
 

@@ -242,7 +242,8 @@ def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
         (CUDA, torch.bfloat16, (), None),
         (CUDA, torch.bfloat16, ("training.compile=false",), "training.compile is false"),
         (CUDA, torch.float32, (), "with sdpa attention, shapes change from batch to batch"),
-        (CUDA, torch.bfloat16, ("model.d_v=32",), "with sdpa attention, shapes change from batch to batch"),
+        (CUDA, torch.bfloat16, ("model.d_v=32",), None),
+        (CUDA, torch.bfloat16, ("model.d_v=12",), "with sdpa attention, shapes change from batch to batch"),
         (CUDA, torch.bfloat16, ("model.d_ff=60",), "d_model or d_ff is no multiple of 8"),
         (CPU, torch.bfloat16, (), "on a CPU"),
     ],
@@ -256,6 +257,7 @@ def test_what_is_not_compiled_has_a_reason(
     reason: str | None,
 ) -> None:
     with_tools(monkeypatch, "triton", "gcc")
+    monkeypatch.setattr(attention, "_HAS_TRITON", True)
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     recipe = load_recipe(tmp_path / "tiny.yaml", overrides=settings)
     assert reason_not_to_compile(recipe, device=device, dtype=dtype) == reason
@@ -264,14 +266,20 @@ def test_what_is_not_compiled_has_a_reason(
 @pytest.mark.parametrize(
     ("device", "reason", "expected"),
     [
-        (CUDA, None, "on cuda in bf16 with varlen attention, compiled;"),
-        (CUDA, "training.compile is false", "with varlen attention, not compiled (training.compile is false);"),
+        (CUDA, None, "on cuda in bf16 with triton attention, compiled;"),
+        (CUDA, "training.compile is false", "with triton attention, not compiled (training.compile is false);"),
         (CPU, "on a CPU", "on cpu in bf16 with products attention;"),
     ],
 )
 def test_the_first_line_of_a_training_on_a_gpu_says_whether_it_is_compiled(
-    prepared: PreparedData, tmp_path: Path, device: torch.device, reason: str | None, expected: str
+    prepared: PreparedData,
+    tmp_path: Path,
+    device: torch.device,
+    reason: str | None,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(attention, "_HAS_TRITON", True)
     given = feed(prepared, tmp_path)
     updater = given.updater("bf16")
     updater.reason_not_to_compile = reason

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt_cli.dataset.rows import Array, Rows, sum_lengths
-from nmt_cli.dataset.shape import SHORT, Shape
+from nmt_cli.dataset.shape import Shape
 from nmt_cli.dataset.store import TokenFile, TokenPairs
-from nmt_cli.model.packing import Packed
+from nmt_cli.model.packing import SHORT, Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 
 _SLOTS = 128

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from nmt_cli.dataset.plan import PlanFacts, PlanKey
 from nmt_cli.dataset.rows import Array, Rows, fill_rows, narrowest, row_type
-from nmt_cli.dataset.shape import SHORT, Budgets, budgets
+from nmt_cli.dataset.shape import Budgets, budgets
 from nmt_cli.dataset.store import TokenFile, TokenPairs
+from nmt_cli.model.packing import SHORT
 
 _BLOCK_PAIRS = 1 << 18
 _PURPOSE = 1  # keeps the order of data apart from other uses of the seed

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-SHORT = 128
-"""Pieces of a short sentence. Updates of short pairs, nearly all, have attention kernels made for so few."""
+from nmt_cli.model.packing import SHORT
 
 _MARGIN = 0.003  # by which the side with fewer tokens may exceed the data's ratio of the sides
 _OPEN_PAIRS = 1.5  # pairs of average length that a full update could have taken more, on average, where a side is full

@@ -5,52 +5,75 @@ Shapes: N, M packed query and key tokens, B sentences, T, S the longest, H heads
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from shutil import which
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt_cli.model.packing import Layout, Packed, Spans, from_rectangle, to_rectangle
+from nmt_cli.model.packing import SHORT, Layout, Packed, Spans, from_rectangle, to_rectangle
 from nmt_cli.model.products import attend_products
+from nmt_cli.model.projections import Projections
 
-Kernel = Literal["varlen", "sdpa", "products"]
+Kernel = Literal["triton", "varlen", "sdpa", "products"]
+
+# Triton builds its launchers with the C compiler that it finds. Looked for once: torch.compile could not trace this.
+_HAS_TRITON = find_spec("triton") is not None and bool(os.environ.get("CC") or which("gcc") or which("clang"))
+_TRITON_WIDTHS = range(8, 129, 8)
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None
-) -> Tensor:
+def attend(projections: Projections, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), [N, H, V].
 
-    q [N, H, K], k [M, H, K], v [M, H, V]. `window` restricts a token to its neighbours within window // 2 on either
-    side (section 4). `Spans` are for the variable-length kernel alone.
+    `window` restricts a token to its neighbours within window // 2 on either side (section 4). `Spans` are for the
+    kernels "triton" and "varlen" alone.
     """
-    kernel = choose_kernel(q.device, q.dtype, d_k=q.size(-1), d_v=v.size(-1), window=window)
-    if kernel == "varlen":
-        return _varlen(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
+    q = projections.matrices[0]
+    kernel = choose_kernel(
+        *(q.device, q.dtype),
+        d_k=projections.d_k,
+        d_v=projections.d_v,
+        window=window,
+        bound=max(queries.bound, keys.bound),
+    )
+    if kernel in ("triton", "varlen"):
+        return _by_spans(kernel, projections, queries=queries, keys=keys, is_causal=is_causal, window=window)
     assert isinstance(queries, Packed), "needs the sentences themselves"
     assert isinstance(keys, Packed), "needs the sentences themselves"
+    q, k, v = projections.by_head()
     if kernel == "products":
         return attend_products(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
     q_BHTK, k_BHSK, v_BHSV = (
         to_rectangle(x, layout).transpose(1, 2) for x, layout in ((q, queries), (k, keys), (v, keys))
     )
     mask = _mask(queries, keys, is_causal=is_causal, window=window)
-    out_BHTV = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSV, attn_mask=mask)
+    with _fused_kernels():
+        out_BHTV = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSV, attn_mask=mask)
     return from_rectangle(out_BHTV.transpose(1, 2), queries)
 
 
-def choose_kernel(device: torch.device, dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None) -> Kernel:
-    """Which kernel serves attention.
+def choose_kernel(
+    device: torch.device, dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None, bound: int
+) -> Kernel:
+    """Which kernel serves attention among sentences of at most `bound` tokens.
 
-    torch's variable-length one on CUDA in bf16; else torch's fused one over a padded rectangle on CUDA, and on a CPU,
-    where that takes ten times as long on sentences (docs/LOG.md), plain matrix products.
+    On CUDA in bf16 our own serves short sentences, and widths and windows that torch's variable-length kernel does not
+    take; that kernel serves the rest. Otherwise it is torch's fused kernel over a padded rectangle on CUDA. On a CPU
+    that would take ten times as long on sentences (docs/LOG.md), so there it is plain matrix products.
     """
     if device.type != "cuda":
         return "products"
     from nmt_cli.model.varlen import serves
 
-    return "varlen" if serves(dtype, d_k=d_k, d_v=d_v, window=window) else "sdpa"
+    is_served = serves(dtype, d_k=d_k, d_v=d_v, window=window)
+    is_ours = _HAS_TRITON and dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
+    if is_ours and (bound <= SHORT or not is_served):
+        return "triton"
+    return "varlen" if is_served else "sdpa"
 
 
 def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None) -> Tensor | None:
@@ -68,19 +91,36 @@ def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None)
     return (near_BTS & keys.keep_mask[:, None, :])[:, None]
 
 
-def _varlen(
-    q: Tensor, k: Tensor, v: Tensor, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None
+def _fused_kernels() -> AbstractContextManager[None]:
+    """A context without cuDNN's attention, which plans anew for each shape, and shapes change from batch to batch."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+def _by_spans(
+    kernel: Kernel, projections: Projections, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None
 ) -> Tensor:
-    """torch's variable-length kernel, and zeros in slots that no sentence covers."""
-    from nmt_cli.model.varlen import attend_varlen
-
-    num_left = 0 if isinstance(queries, Spans) or _is_covered(queries) else queries.num_empty
+    """A kernel that takes packed sentences as they are, and zeros in slots that no sentence covers."""
+    left = _uncovered(queries)
+    sides = [queries, keys, keys][: len(projections.matrices)]
+    covered = [x[: len(x) - _uncovered(side)] for x, side in zip(projections.matrices, sides, strict=True)]
+    projections = projections._replace(matrices=covered)
     q_spans, k_spans = (side if isinstance(side, Spans) else side.spans for side in (queries, keys))
-    q = q[: len(q) - num_left]
-    mixed = attend_varlen(q, k, v, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
-    return F.pad(mixed, (0, 0, 0, 0, 0, num_left)) if num_left else mixed
+    if kernel == "triton":
+        from nmt_cli.model.triton_attention import attend_triton
+
+        mixed = attend_triton(projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
+    else:
+        from nmt_cli.model.varlen import attend_varlen
+
+        mixed = attend_varlen(projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
+    mixed = mixed.unflatten(-1, (projections.heads, projections.d_v))
+    return F.pad(mixed, (0, 0, 0, 0, 0, left)) if left else mixed
 
 
-def _is_covered(layout: Packed) -> bool:
-    """Whether there are no empty slots, or dummy sentences behind the real ones, which then cover them all."""
-    return layout.num_empty == 0 or layout.cu_seqlens.numel() > layout.num_sentences + 1
+def _uncovered(layout: Layout) -> int:
+    """Slots behind the last sentence; dummy sentences behind the real ones cover them all, as they do in `Spans`."""
+    if isinstance(layout, Spans) or layout.cu_seqlens.numel() > layout.num_sentences + 1:
+        return 0
+    return layout.num_empty

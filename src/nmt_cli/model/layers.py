@@ -16,6 +16,7 @@ from nmt_cli.model.cache import LayerCache
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.packing import Layout, Packed, to_rectangle
 from nmt_cli.model.positions import Rotation
+from nmt_cli.model.projections import Projections
 from nmt_cli.recipe.schema import ModelConfig
 
 
@@ -33,8 +34,12 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """x [N, D] to what `output` is given [N, H * V], each sentence by itself."""
-        q, k, v = self.project(x, layout.positions)
-        mixed = attend(q, k, v, queries=layout, keys=layout, is_causal=self.is_causal, window=self.window)
+        if self.rotation is None:
+            matrices = [self.qkv(x)]
+        else:
+            matrices = [rows.flatten(1) for rows in self.project(x, layout.positions)]
+        projections = Projections(matrices, self.heads, self.d_k, self.d_v)
+        mixed = attend(projections, queries=layout, keys=layout, is_causal=self.is_causal, window=self.window)
         return mixed.flatten(1)
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,9 +64,8 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
         """x [N, D] attending to memory [M, D] of the same sentences, to what `output` is given [N, H * V]."""
-        q = self.q(x).unflatten(-1, (self.heads, self.d_k))
-        k, v = self.keys_values(memory)
-        mixed = attend(q, k, v, queries=layout, keys=source, is_causal=False, window=None)
+        projections = Projections([self.q(x), self.kv(memory)], self.heads, self.d_k, self.d_v)
+        mixed = attend(projections, queries=layout, keys=source, is_causal=False, window=None)
         return mixed.flatten(1)
 
     def start(self, memory: Tensor, source: Packed, *, slots: int) -> LayerCache:

@@ -16,6 +16,9 @@ from torch import Tensor
 if TYPE_CHECKING:
     from nmt_cli.model.pairing import Pairing
 
+SHORT = 128
+"""Tokens of a short sentence. Updates of short pairs, nearly all, have attention kernels made for so few."""
+
 
 class Spans(NamedTuple):
     """Where sentences lie among N slots, dummies among them, and not how many are real.

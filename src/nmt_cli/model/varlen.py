@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from nmt_cli.model.packing import Spans
+from nmt_cli.model.projections import Projections
 
 _LARGEST_HEAD = 256
 _HEAD_MULTIPLE = 8
@@ -22,9 +23,9 @@ _TAKES_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
 
 
 def attend_varlen(
-    q: Tensor, k: Tensor, v: Tensor, *, queries: Spans, keys: Spans, is_causal: bool, window: int | None
+    projections: Projections, *, queries: Spans, keys: Spans, is_causal: bool, window: int | None
 ) -> Tensor:
-    """Attention within each sentence, q [N, H, K] and k, v [M, H, K] to [N, H, K]; torch.compile can trace it.
+    """Attention within each sentence, [N, H * V]; torch.compile can trace it.
 
     What slots outside of all sentences hold afterwards, and in the gradients, is left to chance: NaN, perhaps.
     """
@@ -34,9 +35,10 @@ def attend_varlen(
         options["window_size"] = (-1, 0) if is_causal else (reach, reach)
     else:
         options["is_causal"] = is_causal
+    q, k, v = projections.by_head()
     out = varlen_attn(q, k, v, queries.cu_seqlens, keys.cu_seqlens, queries.bound, keys.bound, **options)
     assert isinstance(out, Tensor)
-    return out
+    return out.flatten(1)
 
 
 def serves(dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None) -> bool:

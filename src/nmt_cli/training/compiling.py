@@ -14,6 +14,7 @@ import torch
 
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.attention import choose_kernel
+from nmt_cli.model.packing import SHORT
 from nmt_cli.recipe.schema import Recipe
 
 # Weights lie end to end in one vector, and layers that share a graph must all find theirs at multiples of 16 bytes.
@@ -39,8 +40,8 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
     model = recipe.model
     if model.d_model % _WIDTH_MULTIPLE or model.d_ff % _WIDTH_MULTIPLE:
         return f"d_model or d_ff is no multiple of {_WIDTH_MULTIPLE}"
-    kernel = choose_kernel(device, dtype, d_k=model.d_k, d_v=model.d_v, window=model.encoder_window)
-    if kernel != "varlen":
+    kernel = choose_kernel(device, dtype, d_k=model.d_k, d_v=model.d_v, window=model.encoder_window, bound=SHORT)
+    if kernel not in ("triton", "varlen"):
         return f"with {kernel} attention, shapes change from batch to batch"
     return _missing_tool()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nmt_cli.dataset.shape import accumulation
 from nmt_cli.devices import Precision
 from nmt_cli.model.attention import choose_kernel
+from nmt_cli.model.packing import SHORT
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.distributed import Ranks
 from nmt_cli.training.update import Updater
@@ -15,7 +16,11 @@ def plan_in_words(recipe: Recipe, updater: Updater, ranks: Ranks, *, precision: 
     architecture, training, model = recipe.model, recipe.training, updater.model
     dtype = model.output_weight.dtype
     kernel = choose_kernel(
-        ranks.device, dtype, d_k=architecture.d_k, d_v=architecture.d_v, window=architecture.encoder_window
+        *(ranks.device, dtype),
+        d_k=architecture.d_k,
+        d_v=architecture.d_v,
+        window=architecture.encoder_window,
+        bound=SHORT,
     )
     rounds = accumulation(batch_tokens=training.batch_tokens, max_tokens=max_tokens, world_size=ranks.size)
     spread = f"{ranks.size} device(s) x {rounds} micro-batch(es)"

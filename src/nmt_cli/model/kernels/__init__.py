@@ -1,1 +1,1 @@
-"""Triton kernels for CUDA, imported only where a GPU is used."""
+"""Kernels of our own for GPUs, in Triton; each module is imported where a device is about to run it."""

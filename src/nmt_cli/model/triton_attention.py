@@ -1,0 +1,140 @@
+"""Attention by our own kernels for short sentences, as an operator that torch.compile takes as it is.
+
+Torch's variable-length kernel has tiles of 128 queries and keys, which sentences of 25 tokens leave empty. Imported
+where it is needed: it brings in Triton. Shapes: N, M slots of queries and keys, H heads, K = d_k, V = d_v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt_cli.model.kernels import attention
+from nmt_cli.model.packing import Spans
+from nmt_cli.model.projections import Projections
+
+_WIDE = 64  # heads beyond have tiles of half as many rows, so that registers suffice
+
+
+def attend_triton(
+    projections: Projections, *, queries: Spans, keys: Spans, is_causal: bool, window: int | None
+) -> Tensor:
+    """Attention within each sentence, [N, H * V].
+
+    A query without keys gets zeros. What slots outside of all sentences hold afterwards, and in the gradients, is left
+    to chance: NaN, perhaps.
+    """
+    matrices, heads, d_k, d_v = projections
+    reach = -1 if window is None else window // 2
+    out: Tensor = _attention(list(matrices), queries.cu_seqlens, keys.cu_seqlens, heads, d_k, d_v, is_causal, reach)[0]
+    return out
+
+
+@torch.library.custom_op("nmt::attention", mutates_args=())
+def _attention(
+    matrices: list[Tensor],
+    cu_queries: Tensor,
+    cu_keys: Tensor,
+    heads: int,
+    d_k: int,
+    d_v: int,
+    is_causal: bool,
+    reach: int,
+) -> tuple[Tensor, Tensor]:
+    """What each query gets, [N, H * V], and the logarithm of its sum of weights, [H, N]."""
+    q, k, v = Projections(matrices, heads, d_k, d_v).split()
+    out, logsumexp = _results(matrices, heads, d_v)
+    with _on_device_of(q):
+        attention.forward_kernel[_grid(cu_queries, heads)](
+            *(q, k, v, out, logsumexp, cu_queries, cu_keys, len(q)),
+            STRIDES=tuple(x.stride(0) for x in (q, k, v)),
+            **_options(heads, d_k, d_v, is_causal=is_causal, reach=reach),
+        )
+    return out, logsumexp
+
+
+@torch.library.custom_op("nmt::attention_backward", mutates_args=())
+def _attention_backward(
+    gradient: Tensor,
+    matrices: list[Tensor],
+    out: Tensor,
+    logsumexp: Tensor,
+    cu_queries: Tensor,
+    cu_keys: Tensor,
+    heads: int,
+    d_k: int,
+    d_v: int,
+    is_causal: bool,
+    reach: int,
+) -> list[Tensor]:
+    """The gradient of each matrix, for the gradient [N, H * V] of what each query got."""
+    q, k, v = Projections(matrices, heads, d_k, d_v).split()
+    gradients = _gradients(matrices)
+    dq, dk, dv = Projections(gradients, heads, d_k, d_v).split()
+    with _on_device_of(q):
+        attention.backward_kernel[_grid(cu_queries, heads)](
+            *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, len(q)),
+            STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),
+            **_options(heads, d_k, d_v, is_causal=is_causal, reach=reach),
+        )
+    return gradients
+
+
+@_attention.register_fake
+def _(matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, heads: int, d_k: int, d_v: int, *_: Any) -> Any:
+    return _results(matrices, heads, d_v)
+
+
+@_attention_backward.register_fake
+def _(gradient: Tensor, matrices: list[Tensor], *_: Any) -> list[Tensor]:
+    return _gradients(matrices)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    matrices, cu_queries, cu_keys, *ctx.options = inputs
+    ctx.set_materialize_grads(False)  # no zeros are made for the logarithms, which nothing uses
+    ctx.save_for_backward(*matrices, *output, cu_queries, cu_keys)
+
+
+def _back(ctx: Any, gradient: Tensor, _: None) -> tuple[list[Tensor] | None, ...]:
+    *matrices, out, logsumexp, cu_queries, cu_keys = ctx.saved_tensors
+    gradients = _attention_backward(gradient, matrices, out, logsumexp, cu_queries, cu_keys, *ctx.options)
+    return gradients, None, None, *(None for _ in ctx.options)
+
+
+_attention.register_autograd(_back, setup_context=_save)
+
+
+def _results(matrices: Sequence[Tensor], heads: int, d_v: int) -> tuple[Tensor, Tensor]:
+    rows = matrices[0].size(0)
+    return matrices[0].new_empty(rows, heads * d_v), matrices[0].new_empty(heads, rows, dtype=torch.float32)
+
+
+def _gradients(matrices: Sequence[Tensor]) -> list[Tensor]:
+    return [x.new_empty(x.shape) for x in matrices]
+
+
+def _on_device_of(x: Tensor) -> Any:
+    return torch.cuda.device_of(x) if x.is_cuda else nullcontext()
+
+
+def _grid(cu_queries: Tensor, heads: int) -> tuple[int]:
+    return ((len(cu_queries) - 1) * heads,)
+
+
+def _options(heads: int, d_k: int, d_v: int, *, is_causal: bool, reach: int) -> dict[str, Any]:
+    """What a kernel is compiled for. Three of four sentences fit a tile of 32 rows, and need no loads ahead."""
+    return {
+        "HEADS": heads,
+        "D_K": d_k,
+        "D_V": d_v,
+        "IS_CAUSAL": is_causal,
+        "REACH": reach,
+        "ROWS": 32 if max(d_k, d_v) <= _WIDE else 16,
+        "num_warps": 2,
+        "num_stages": 1,
+    }

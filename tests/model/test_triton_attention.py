@@ -1,0 +1,156 @@
+"""Our attention kernels, in Triton's interpreter: values and gradients against loops in float64."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nmt_cli.model import attention
+from nmt_cli.model.attention import attend
+from nmt_cli.model.layers import CrossAttention, SelfAttention
+from nmt_cli.model.packing import Spans
+from nmt_cli.recipe.schema import ModelConfig
+from tests.model.cases import joined
+from tests.model.interpreter import interpret
+from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
+
+pytest.importorskip("triton", reason="needs Triton, a development dependency on Linux x86-64")
+
+from nmt_cli.model import triton_attention
+from nmt_cli.model.kernels import attention as kernels
+
+HEADS = 2
+# The tiles are of 32 tokens: sentences of one tile, just more than one, and four; and sides without any tokens.
+SELF = [1, 32, 0, 33, 128, 7]
+QUERIES, KEYS = [5, 0, 40, 128, 32], [33, 7, 0, 32, 128]
+
+
+@pytest.fixture(autouse=True)
+def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let our kernels serve attention on the CPU, with memory that is NaN until it is written."""
+    interpret(monkeypatch, kernels)
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "triton")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def inputs_of(q_lengths: list[int], k_lengths: list[int], *, d_k: int, d_v: int) -> list[Tensor]:
+    """q, k, v in float32; the loops take the same numbers in float64."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(sum(q_lengths), d_k), (sum(k_lengths), d_k), (sum(k_lengths), d_v)]
+    return [torch.randn(tokens, HEADS, width, generator=generator).requires_grad_() for tokens, width in shapes]
+
+
+def spans(lengths: list[int]) -> Spans:
+    ends = [0, *accumulate(lengths)]
+    return Spans(torch.tensor(ends, dtype=torch.int32), torch.zeros(ends[-1], dtype=torch.int64), bound=128)
+
+
+def by_loops(inputs: list[Tensor], q_lengths: list[int], k_lengths: list[int], sees: Sees) -> Tensor:
+    """Sentence by sentence; zeros for queries without keys."""
+    q, k, v = inputs
+    rows = []
+    for q_part, k_part, v_part in zip(q.split(q_lengths), k.split(k_lengths), v.split(k_lengths), strict=True):
+        if 0 in (len(q_part), len(k_part)):
+            rows.append(torch.zeros(len(q_part), HEADS, v.size(2), dtype=torch.float64))
+        else:
+            bounds = ([0, len(q_part)], [0, len(k_part)])
+            rows.append(packed_attention(q_part, k_part, v_part, q_bounds=bounds[0], k_bounds=bounds[1], sees=sees))
+    return torch.cat(rows)
+
+
+def gradients(out: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
+    return torch.autograd.grad((out.double() * weights).sum(), inputs)
+
+
+@pytest.mark.parametrize(
+    ("q_lengths", "k_lengths", "is_causal", "window", "d_k", "d_v", "matrices"),
+    [
+        (SELF, SELF, False, None, 16, 16, 1),
+        (SELF, SELF, True, None, 64, 64, 1),
+        (QUERIES, KEYS, False, None, 32, 32, 2),
+        ([70, 3], [70, 3], False, 1, 16, 16, 1),
+        ([70, 33], [70, 33], False, 6, 16, 16, 1),
+        ([80], [80], False, 70, 16, 16, 1),
+        # Heads whose width is no power of two, or another for values, or so wide that tiles have 16 tokens.
+        ([20, 35], [20, 35], True, None, 16, 64, 1),
+        ([20, 35], [34, 2], False, None, 48, 24, 2),
+        ([17, 35], [17, 35], True, None, 128, 128, 3),
+        ([35], [33], False, None, 8, 128, 3),
+    ],
+)
+def test_our_kernels_are_attention_by_loops(
+    q_lengths: list[int],
+    k_lengths: list[int],
+    is_causal: bool,
+    window: int | None,
+    d_k: int,
+    d_v: int,
+    matrices: int,
+) -> None:
+    inputs = inputs_of(q_lengths, k_lengths, d_k=d_k, d_v=d_v)
+    projections = joined(*inputs, matrices=matrices)
+    queries, keys = spans(q_lengths), spans(k_lengths)
+    out = attend(projections, queries=queries, keys=keys, is_causal=is_causal, window=window)
+    sees = sees_the_past if is_causal else sees_all if window is None else sees_neighbours(window)
+    expected = by_loops(inputs, q_lengths, k_lengths, sees)
+    # float32 rounds at 6e-8; sums have up to 128 terms of about 1.
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(gradients(out, *inputs), gradients(expected, *inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_no_gradient_is_added_up_in_an_order_left_to_chance() -> None:
+    assert "atomic" not in inspect.getsource(kernels)
+
+
+def test_slots_outside_of_sentences_are_neither_read_nor_written() -> None:
+    inputs = inputs_of([40, 10], [40, 10], d_k=16, d_v=16)
+    projections = joined(*inputs, matrices=1)
+    (matrix,) = projections.matrices
+    matrix = torch.cat([matrix, torch.full((3, matrix.size(1)), torch.nan)])
+    out = attend(
+        projections._replace(matrices=[matrix]),
+        queries=spans([40, 10]),
+        keys=spans([40, 10]),
+        is_causal=False,
+        window=None,
+    )
+    torch.testing.assert_close(out[:50].double(), by_loops(inputs, [40, 10], [40, 10], sees_all), rtol=1e-5, atol=1e-5)
+    assert out[50:].isnan().all()
+
+
+@pytest.mark.parametrize("is_self", [True, False])
+def test_the_operator_keeps_what_torch_asks_of_operators(is_self: bool) -> None:
+    inputs = inputs_of([3, 2], [3, 2], d_k=16, d_v=16)
+    matrices = [x.detach().requires_grad_() for x in joined(*inputs, matrices=1 if is_self else 2).matrices]
+    ends = spans([3, 2]).cu_seqlens
+    torch.use_deterministic_algorithms(False)
+    torch.library.opcheck(triton_attention._attention, (matrices, ends, ends, HEADS, 16, 16, is_self, -1))
+
+
+def test_layers_with_our_kernels_are_compiled_whole() -> None:
+    config = ModelConfig(d_model=32, heads=HEADS, d_k=16, d_v=16, d_ff=32)
+    torch.manual_seed(1)
+    layers: list[nn.Module] = [
+        SelfAttention(config, is_causal=True, window=None),
+        SelfAttention(config.model_copy(update={"positions": "rotary"}), is_causal=False, window=3),
+        CrossAttention(config),
+    ]
+    x, layout = torch.randn(9, 32, requires_grad=True), spans([5, 4])
+    for layer in layers:
+        given = (x, layout, x, layout) if isinstance(layer, CrossAttention) else (x, layout)
+        out = layer(*given)
+        compiled = torch.compile(layer, fullgraph=True, dynamic=False, backend="aot_eager")(*given)
+        assert torch.equal(out, compiled)
+        wanted = [x, *layer.parameters()]
+        for ours, theirs in zip(gradients(compiled, *wanted), gradients(out, *wanted), strict=True):
+            assert torch.equal(ours, theirs)
+    torch.compiler.reset()
