@@ -1,0 +1,48 @@
+"""The report on our kernels' registers, made without a GPU, in a process whose Triton is not interpreted."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="needs Triton, a development dependency on Linux x86-64")
+
+
+def test_no_kernel_spills_and_four_blocks_fit_a_multiprocessor(repository: Path, tmp_path: Path) -> None:
+    script = repository / "benchmarks" / "gpu" / "kernels.py"
+    done = subprocess.run(
+        [sys.executable, script, "--json", "--sizes", "base", "--architectures", "90"],
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    kernels = json.loads(done.stdout)["kernels"]
+    assert {"forward_kernel", "backward_kernel"} <= {kernel["kernel"] for kernel in kernels}
+    for kernel in kernels:
+        assert kernel["spilled_bytes"] == 0
+        assert kernel["blocks_per_multiprocessor"] >= 4
+        assert 16 <= kernel["registers"] <= 255
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared_memory", "blocks"),
+    [
+        (64, 255, 0, 4),  # 65,536 registers, of which a warp takes 8,192
+        (64, 24, 0, 32),
+        (128, 24, 0, 16),  # 64 warps
+        (64, 24, 75 * 1024, 3),  # 228 KB, of which each block takes 1 KB more
+    ],
+)
+def test_blocks_follow_from_what_runs_out_first(
+    threads: int, registers: int, shared_memory: int, blocks: int, repository: Path
+) -> None:
+    script = runpy.run_path(str(repository / "benchmarks" / "gpu" / "kernels.py"))
+    fit = script["blocks_that_fit"](90, threads=threads, registers=registers, shared_memory=shared_memory)
+    assert fit == blocks
