@@ -21,6 +21,7 @@ from nmt_cli.decoding.fixed_beam import FixedBeam
 from nmt_cli.decoding.fixed_memory import Sizes, State
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.search import Source, search
+from nmt_cli.model import fixed_step, kernels
 from nmt_cli.model.recording import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -288,11 +289,39 @@ def test_a_step_is_the_same_operators_whatever_it_finds_and_none_that_waits(mode
     assert all(called == steps[0] for called in steps)
     waiting = {"_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal", "item", "lift_fresh"}
     assert not {name.split(".")[1] for name in steps[0]} & waiting
-    # All of these read or write memory: a GPU needs about two microseconds for each.
+    # All of these read or write memory: a GPU without our kernels needs about two microseconds for each.
     views = {"view", "view_as", "unflatten", "flatten", "transpose", "mT", "slice", "split_with_sizes", "unsqueeze"}
-    views |= {"expand", "expand_as", "alias"}
+    views |= {"expand", "expand_as", "alias", "detach", "select", "split"}
     layers = len(model.decoder)
-    assert len([name for name in steps[0] if name.split(".")[1] not in views]) <= 16 * layers + 52
+    assert len([name for name in steps[0] if name.split(".")[1] not in views]) <= 17 * layers + 86
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (RuntimeError("Failed to find C compiler.\nMore about it."), "Failed to find C compiler."),
+        (ImportError("No module named 'triton'"), "No module named 'triton'"),
+    ],
+)
+def test_where_triton_does_not_work_a_warning_says_so_once_and_torch_does_the_same(
+    problem: Exception,
+    reason: str,
+    model: Transformer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def check(device: torch.device) -> None:
+        raise problem
+
+    monkeypatch.setattr(kernels, "decoding", SimpleNamespace(check=check), raising=False)
+    monkeypatch.setattr(
+        fixed_beam_module, "can_use_kernels", lambda device: fixed_step.can_use_kernels(torch.device("cuda"))
+    )
+    beam, sources, config = fixed_beam([model]), sources_of(6, count=3), decoding()
+    for _ in range(2):
+        ours = beam.search(sources, config=config, nbest=2)
+        assert_same(ours, search([model], sources, config=config, nbest=2, device=CPU))
+    assert caplog.messages == [f"no kernels in Triton ({reason}): the search launches more of torch's, and is slower"]
 
 
 @pytest.mark.gpu

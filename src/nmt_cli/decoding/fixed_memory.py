@@ -49,17 +49,16 @@ class Sizes(NamedTuple):
 class State:
     """All that a step reads and writes.
 
-    `counters` are the pieces that each hypothesis has, the step's row of the tree, and the next node's number, which
-    `increments` are added to; `rules` [max_positions, 5] says for each place what is added to ln P of the first four
-    pieces, and the penalty of a hypothesis that ends there. `slots` [W] are those of the step, `tree_*` [T, B, C] what
-    was found since the tree was last read. `numbers` [B, C] and `columns` count up from 0.
+    `counters` are the number of pieces of each hypothesis, the step's row of the tree, and the next node's number. Each
+    step adds `increments` to them. `rules` [max_positions, 5] says for each place what is added to ln P of the first
+    four pieces, and the penalty of a hypothesis that ends there. `ancestors` [B, W, T] says which of the W hypotheses
+    each hypothesis was at each earlier place. `tree_*` [T, B, C] hold the candidates since the tree was last read.
     """
 
     sizes: Sizes
     caches: list[FixedCache]
-    source_bias: Tensor
-    past: Tensor
-    slots: Tensor
+    source_lengths: Tensor
+    ancestors: Tensor
     counters: Tensor
     increments: Tensor
     rules: Tensor
@@ -73,23 +72,20 @@ class State:
     tree_pieces: Tensor
     tree_parents: Tensor
     tree_log_probs: Tensor
-    numbers: Tensor
-    columns: Tensor
 
     def of_sentences(self) -> list[Tensor]:
-        """What belongs to each sentence, [B, ...], beside its past."""
+        """What belongs to each sentence, [B, ...], but its past."""
         finished = self.finished
         cross = [layer for cache in self.caches for layer in cache.cross]
         chosen = [self.limits, self.last_penalties, self.ids, self.log_probs, self.nodes, self.is_done]
-        return [*cross, self.source_bias, *chosen, finished.log_probs, finished.scores, finished.nodes]
+        return [*cross, self.source_lengths, *chosen, finished.log_probs, finished.scores, finished.nodes]
 
 
 class Memory:
     """Room for the states of all sizes, one at a time: the same tensors, as large as the largest had to be."""
 
-    def __init__(self, models: Sequence[Transformer], *, block: int, device: torch.device) -> None:
+    def __init__(self, models: Sequence[Transformer], *, device: torch.device) -> None:
         self._models = models
-        self._block = block
         self._device = device
         self._dtype = models[0].output_weight.dtype
         self._max_positions = min(model.config.max_positions for model in models)
@@ -112,15 +108,13 @@ class Memory:
         slots = sizes.length * beam
         caches = [self._cache(number, sizes, slots=slots) for number in range(len(self._models))]
         tree = (sizes.length, sentences, candidates)
-        counts = torch.arange(sentences * candidates, device=self._device)
         return State(
             sizes=sizes,
             caches=caches,
-            source_bias=self._take("source_bias", (sentences, 1, 1, sizes.source), self._dtype),
-            past=self._take("past", (sentences, 1, beam, slots), self._dtype),
-            slots=self._take("slots", (beam,), torch.long),
+            source_lengths=self._take("source_lengths", (sentences,), torch.int32),
+            ancestors=self._take("ancestors", (sentences, beam, sizes.length), torch.int32),
             counters=self._take("counters", (3,), torch.long),
-            increments=torch.tensor([1, 1, len(counts)], device=self._device),
+            increments=torch.tensor([1, 1, sentences * candidates], device=self._device),
             rules=self._take("rules", (self._max_positions, 5), torch.float32),
             limits=self._take("limits", (sentences, 1), torch.long),
             last_penalties=self._take("last_penalties", (sentences, 1), torch.float32),
@@ -136,8 +130,6 @@ class Memory:
             tree_pieces=self._take("tree_pieces", tree, torch.long),
             tree_parents=self._take("tree_parents", tree, torch.long),
             tree_log_probs=self._take("tree_log_probs", tree, torch.float32),
-            numbers=counts.view(sentences, candidates),
-            columns=torch.arange(self._block, device=self._device),
         )
 
     def _cache(self, number: int, sizes: Sizes, *, slots: int) -> FixedCache:

@@ -59,10 +59,7 @@ class FixedRun:
         source, count = self._source, len(self._limits)
         for model, cache in zip(self._models, state.caches, strict=True):
             write_source(model, cache, model.encode(source), source)
-        state.source_bias.fill_(-math.inf)
-        state.source_bias[:count, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
-        state.source_bias[count:, ..., 0] = 0.0
-        state.past.fill_(-math.inf)
+        state.source_lengths.fill_(1)[:count] = source.lengths
         rules = self._rules(max(self._limits))
         state.rules[: len(rules)] = rules
         penalties = [length_penalty(limit, config=self._config) for limit in self._limits]
@@ -104,8 +101,7 @@ class FixedRun:
         for old_cache, new_cache in zip(before.caches, after.caches, strict=True):
             for old, new in zip(old_cache.own, new_cache.own, strict=True):
                 new[:, :used] = old[:, :used].index_select(0, chosen)
-        past = before.past[..., :used].index_select(0, chosen)
-        after.past.fill_(-math.inf)[..., :used] = past
+        after.ancestors[..., : self.step] = before.ancestors[..., : self.step].index_select(0, chosen)
         after.is_done[len(kept) :] = True
         self._sentences = [self._sentences[place] for place in kept]
         self._first_step, self.sizes = self.step, after.sizes
@@ -128,7 +124,6 @@ class FixedRun:
     def _count(self, state: State) -> None:
         """Set what counts the steps of a state."""
         state.counters.copy_(torch.tensor([self.step, 0, self._tree.size]))
-        state.slots.copy_(torch.arange(self.sizes.beam) + self.step * self.sizes.beam)
 
     def _rules(self, num_places: int) -> Tensor:
         """What is added to ln P of the first pieces at each place, and the penalty of a hypothesis that ends there."""

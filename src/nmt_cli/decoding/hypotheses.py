@@ -55,6 +55,12 @@ class Endings:
             torch.cat([self.nodes, others.nodes], dim=1).gather(1, order),
         )
 
+    def copy_(self, others: Endings) -> None:
+        """Take the others' numbers, in the same shape, into the memory of one's own."""
+        self.log_probs.copy_(others.log_probs)
+        self.scores.copy_(others.scores)
+        self.nodes.copy_(others.nodes)
+
     def select(self, sentences: Tensor) -> Endings:
         """Those of some sentences [B']."""
         return Endings(self.log_probs[sentences], self.scores[sentences], self.nodes[sentences])

@@ -1,0 +1,262 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+"""Kernels in Triton that choose the next pieces of a beam search; `decoding/fixed_choice.py` launches them.
+
+Shapes: B sentences, W hypotheses per sentence, R = B * W rows, C candidates per sentence, F kept endings per sentence,
+V vocabulary, N blocks of columns, L positions, T steps in the tree. `BEAM`, `BLOCKS`, `CANDIDATES` and `ENDINGS` are
+the next powers of two of W, N, C and F. `rules` [positions, SPECIAL + 1] are those of `fixed_memory.State`; EOS is the
+last of the special pieces.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_HALF = tl.constexpr(32)
+_LOW = tl.constexpr((1 << 32) - 1)
+_NONE = tl.constexpr(-(1 << 63))
+
+
+@triton.jit
+def summarise_blocks(
+    logits,
+    rules,
+    counters,
+    largest,
+    log_sums,
+    stride,
+    vocabulary,
+    num_blocks,
+    SPECIAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Of each block of columns of logits [R, V]: the largest allowed logit and ln of the sum of exp, both [R, N]."""
+    row = tl.program_id(0)
+    blocks = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    columns = blocks[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(logits + row.to(tl.int64) * stride + columns, mask=columns < vocabulary, other=-float("inf"))
+    x = x.to(tl.float32)
+    top = tl.maximum(tl.max(x, axis=1), -1e30)
+    sums = tl.log(tl.sum(tl.exp(x - top[:, None]), axis=1)) + top
+    allowed = x + _rule(rules, counters, columns, SPECIAL)
+    places = row * num_blocks + blocks
+    tl.store(largest + places, tl.max(allowed, axis=1), mask=blocks < num_blocks)
+    tl.store(log_sums + places, sums, mask=blocks < num_blocks)
+
+
+@triton.jit
+def choose(
+    logits,
+    largest,
+    log_sums,
+    rules,
+    counters,
+    log_probs,
+    nodes,
+    tree_log_probs,
+    tree_pieces,
+    tree_parents,
+    hypotheses,
+    stride,
+    vocabulary,
+    num_blocks,
+    beam,
+    num_candidates,
+    SPECIAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    BEAM: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """The best continuations of a sentence, best first: row `counters[1]` of the tree, and `hypotheses` [B, C].
+
+    Each of the C best blocks has a continuation that is at least as good as all in other blocks.
+    """
+    sentence = tl.program_id(0)
+    hypothesis, block = tl.arange(0, BEAM), tl.arange(0, BLOCKS)
+    rows = sentence * beam + hypothesis
+    is_open = hypothesis < beam
+    is_block = is_open[:, None] & (block < num_blocks)[None, :]
+    at = rows[:, None] * num_blocks + block[None, :]
+    start = tl.load(log_probs + rows, mask=is_open, other=-float("inf")) - _log_sum(log_sums + at, is_block)
+    totals = tl.load(largest + at, mask=is_block, other=-float("inf")) + start[:, None]
+    keys = _keys(totals, hypothesis[:, None] * num_blocks + block[None, :], is_block)
+    _, chosen = _best(keys, num_candidates, CANDIDATES)
+
+    candidate = tl.arange(0, CANDIDATES)
+    number = chosen // num_blocks
+    columns = (chosen % num_blocks)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    is_column = (candidate < num_candidates)[:, None] & (columns < vocabulary)
+    row = (sentence * beam + number).to(tl.int64)
+    x = tl.load(logits + row[:, None] * stride + columns, mask=is_column, other=-float("inf")).to(tl.float32)
+    x += _rule(rules, counters, columns, SPECIAL)
+    starts = tl.sum(tl.where(hypothesis[None, :] == number[:, None], start[None, :], 0.0), axis=1)
+    keys = _keys(x + starts[:, None], number[:, None] * vocabulary + columns, is_column)
+    totals, places = _best(keys, num_candidates, CANDIDATES)
+
+    number = places // vocabulary
+    is_real = candidate < num_candidates
+    parents = tl.load(nodes + sentence * beam + number, mask=is_real)
+    out = sentence * num_candidates + candidate
+    tree = tl.load(counters + 1) * tl.num_programs(0) * num_candidates + out
+    tl.store(tree_log_probs + tree, totals, mask=is_real)
+    tl.store(tree_pieces + tree, places % vocabulary, mask=is_real)
+    tl.store(tree_parents + tree, parents, mask=is_real)
+    tl.store(hypotheses + out, number, mask=is_real)
+
+
+@triton.jit
+def settle(
+    tree_log_probs,
+    tree_pieces,
+    hypotheses,
+    rules,
+    counters,
+    limits,
+    last_penalties,
+    ids,
+    log_probs,
+    nodes,
+    ancestors,
+    finished_log_probs,
+    finished_scores,
+    finished_nodes,
+    is_done,
+    beam,
+    num_candidates,
+    num_endings,
+    length,
+    SPECIAL: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    ENDINGS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Candidates of a sentence end or stay open, as `fixed_choice.settle` has it: writes `ids` to `is_done`."""
+    sentence = tl.program_id(0)
+    place = tl.load(counters).to(tl.int32)
+    candidate = tl.arange(0, CANDIDATES)
+    is_real = candidate < num_candidates
+    at = sentence * num_candidates + candidate
+    tree = tl.load(counters + 1) * tl.num_programs(0) * num_candidates + at
+    totals = tl.load(tree_log_probs + tree, mask=is_real, other=-float("inf"))
+    pieces = tl.load(tree_pieces + tree, mask=is_real, other=0)
+    numbers = tl.load(hypotheses + at, mask=is_real, other=0)
+    new_nodes = tl.load(counters + 2) + at
+
+    is_end = is_real & (pieces == SPECIAL - 1)
+    rank = _rank(is_real, is_end)
+    is_kept = is_real & (rank < beam)
+    open_totals = tl.where(is_end, -float("inf"), totals)
+    to = sentence * beam + rank
+    tl.store(ids + to, pieces, mask=is_kept)
+    tl.store(log_probs + to, open_totals, mask=is_kept)
+    tl.store(nodes + to, new_nodes, mask=is_kept)
+    _inherit(ancestors + sentence * beam * length, numbers, rank, is_kept, place, length, TILE)
+
+    is_last = tl.load(limits + sentence) <= place + 1
+    was_done = tl.load(is_done + sentence) != 0
+    ends = (is_end | (is_kept & is_last)) & (was_done == 0)
+    ended = tl.where(ends, totals / tl.load(rules + place * (SPECIAL + 1) + SPECIAL), -float("inf"))
+    order = num_endings + candidate + tl.where(is_end, 0, num_candidates)
+    at = sentence * num_endings
+    kept = (finished_scores + at, finished_log_probs + at, finished_nodes + at)
+    worst = _merge(kept, (_keys(ended, order, is_real), totals, new_nodes), num_endings, ENDINGS)
+    best = tl.max(tl.where(rank == 0, open_totals, -float("inf")))
+    is_decided = worst >= best / tl.load(last_penalties + sentence)
+    tl.store(is_done + sentence, was_done | is_last | is_decided)
+
+
+@triton.jit
+def _rank(is_real, is_end):
+    """The places of the candidates if those that end follow the others."""
+    goes_on = (is_real & (is_end == 0)).to(tl.int32)
+    return tl.where(is_end, tl.sum(goes_on) + tl.cumsum(is_end.to(tl.int32)), tl.cumsum(goes_on)) - 1
+
+
+@triton.jit
+def _inherit(ancestors, numbers, rank, is_kept, place, length, TILE: tl.constexpr):
+    """Hypotheses `rank` take the past of `numbers`, and those themselves at `place`: rows of ancestors [W, L]."""
+    for start in range(0, place + 1, TILE):
+        positions = start + tl.arange(0, TILE)
+        mask = is_kept[:, None] & (positions <= place)[None, :]
+        past = tl.load(ancestors + numbers[:, None] * length + positions[None, :], mask=mask)
+        past = tl.where((positions == place)[None, :], numbers[:, None], past)
+        # All rows are read before any is written over.
+        tl.debug_barrier()
+        tl.store(ancestors + rank[:, None] * length + positions[None, :], past, mask=mask)
+
+
+@triton.jit
+def _merge(kept, candidates, num_endings, ENDINGS: tl.constexpr):
+    """Keep the best F of F kept endings and the candidates, best first; returns the worst score.
+
+    Kept are pointers to scores, ln P and nodes; candidates are keys, ln P and nodes.
+    """
+    scores, log_probs, nodes = kept
+    ended, ended_log_probs, ended_nodes = candidates
+    place = tl.arange(0, ENDINGS)
+    is_real = place < num_endings
+    keys = _keys(tl.load(scores + place, mask=is_real, other=0.0), place, is_real)
+    old_log_probs = tl.load(log_probs + place, mask=is_real, other=0.0)
+    old_nodes = tl.load(nodes + place, mask=is_real, other=0)
+    # All are read before any is written over.
+    tl.debug_barrier()
+    worst = -float("inf")
+    for rank in range(num_endings):
+        best = tl.maximum(tl.max(keys), tl.max(ended))
+        worst = _value(best)
+        is_old, is_new = keys == best, ended == best
+        log_prob = tl.max(tl.where(is_old, old_log_probs, -float("inf")))
+        log_prob = tl.maximum(log_prob, tl.max(tl.where(is_new, ended_log_probs, -float("inf"))))
+        node = tl.maximum(tl.max(tl.where(is_old, old_nodes, -1)), tl.max(tl.where(is_new, ended_nodes, -1)))
+        tl.store(scores + rank, worst)
+        tl.store(log_probs + rank, log_prob)
+        tl.store(nodes + rank, node)
+        keys, ended = tl.where(is_old, _NONE, keys), tl.where(is_new, _NONE, ended)
+    return worst
+
+
+@triton.jit
+def _log_sum(places, mask):
+    """ln of the sum of exp of each row, [W], of numbers at places [W, N]."""
+    x = tl.load(places, mask=mask, other=-1e30)
+    top = tl.max(x, axis=1)
+    return top + tl.log(tl.sum(tl.exp(x - top[:, None]), axis=1))
+
+
+@triton.jit
+def _rule(rules, counters, columns, SPECIAL: tl.constexpr):
+    """What is added to the logits of the first columns at this place."""
+    return tl.load(rules + tl.load(counters) * (SPECIAL + 1) + columns, mask=columns < SPECIAL, other=0.0)
+
+
+@triton.jit
+def _keys(values, places, mask):
+    """Integers that ascend with the values, and of equal values descend with the places; the least beside the mask."""
+    ascending = _turned(values.to(tl.int32, bitcast=True)).to(tl.int64)
+    return tl.where(mask, (ascending << _HALF) | (places.to(tl.int64) ^ _LOW), _NONE)
+
+
+@triton.jit
+def _value(keys):
+    """The values of keys."""
+    return _turned((keys >> _HALF).to(tl.int32)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _turned(bits):
+    """The bits of floats as integers in the same order, and the other way round."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _best(keys, count, SIZE: tl.constexpr):
+    """Values and places of the `count` largest of keys [A, B], largest first, [SIZE]."""
+    rank = tl.arange(0, SIZE)
+    found = tl.full([SIZE], _NONE, tl.int64)
+    for number in range(count):
+        best = tl.max(tl.max(keys, axis=1), axis=0)
+        found = tl.where(rank == number, best, found)
+        keys = tl.where(keys == best, _NONE, keys)
+    return _value(found), ((found & _LOW) ^ _LOW).to(tl.int32)
