@@ -1,4 +1,4 @@
-"""The numbers of the recorded search's kernels, without a GPU: Triton's interpreter runs them on a CPU."""
+"""The numbers of the recorded search's kernels, in Triton's interpreter on a CPU, and on a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 
-def test_the_kernels_compute_in_the_interpreter_what_torch_computes(repository: Path) -> None:
+@pytest.mark.parametrize("is_interpreted", [True, pytest.param(False, marks=pytest.mark.gpu)])
+def test_the_kernels_compute_what_torch_computes(repository: Path, is_interpreted: bool) -> None:
     pytest.importorskip("triton", reason="needs triton, which torch brings for CUDA only")
-    # Triton reads the variable when a kernel is defined: a process of its own has no other kernels.
+    # Triton reads the variable when a kernel is defined, so the kernels need a process of their own.
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/decoding/kernels_in_interpreter.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/decoding/kernel_cases.py"],
         cwd=repository,
-        env=os.environ | {"TRITON_INTERPRET": "1"},
+        env=os.environ | {"TRITON_INTERPRET": "1" if is_interpreted else "0"},
         capture_output=True,
         text=True,
         check=False,

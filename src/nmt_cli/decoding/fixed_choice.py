@@ -21,6 +21,7 @@ _SPECIAL = EOS + 1  # pieces that have a column in `State.rules`
 _MOST_BLOCKS, _NARROWEST_BLOCK = 512, 8  # columns are looked at in blocks, so that few are sorted
 _TILE = 2048  # logits that one program reads
 _POSITIONS = 64
+_KEYS_PER_WARP = 1024  # they fit into its registers
 _WIDEST_BEAM = 32  # one program holds the block maxima of all hypotheses of a sentence
 
 
@@ -88,6 +89,7 @@ def _choose_by_kernels(state: State, logits: Tensor) -> Tensor:
         BLOCKS=_power(num_blocks),
         BEAM=_power(sizes.beam),
         CANDIDATES=_power(sizes.candidates),
+        num_warps=min(16, max(4, _power(sizes.beam) * _power(num_blocks) // _KEYS_PER_WARP)),
     )
     return hypotheses
 
@@ -153,7 +155,7 @@ def _settle_by_kernel(state: State, hypotheses: Tensor) -> None:
         CANDIDATES=_power(sizes.candidates),
         ENDINGS=_power(sizes.nbest),
         TILE=_POSITIONS,
-        num_warps=1,
+        num_warps=max(1, _power(sizes.candidates) // 8),
     )
 
 

@@ -87,7 +87,8 @@ def choose(
     candidate = tl.arange(0, CANDIDATES)
     number = chosen // num_blocks
     columns = (chosen % num_blocks)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    is_column = (candidate < num_candidates)[:, None] & (columns < vocabulary)
+    # A tiny vocabulary has fewer blocks than are wanted: no block is -1.
+    is_column = ((candidate < num_candidates) & (chosen >= 0))[:, None] & (columns < vocabulary)
     row = (sentence * beam + number).to(tl.int64)
     x = tl.load(logits + row[:, None] * stride + columns, mask=is_column, other=-float("inf")).to(tl.float32)
     x += _rule(rules, counters, columns, SPECIAL)
@@ -252,7 +253,7 @@ def _turned(bits):
 
 @triton.jit
 def _best(keys, count, SIZE: tl.constexpr):
-    """Values and places of the `count` largest of keys [A, B], largest first, [SIZE]."""
+    """Values and places of the `count` largest of keys [A, B], largest first, [SIZE]; the place -1 if there is none."""
     rank = tl.arange(0, SIZE)
     found = tl.full([SIZE], _NONE, tl.int64)
     for number in range(count):
