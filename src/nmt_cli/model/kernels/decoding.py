@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 """Kernels in Triton for one decoder step of a search; `fixed_step.py` launches them, each beside the same in PyTorch.
 
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, S source tokens, L positions, D d_model, H heads,

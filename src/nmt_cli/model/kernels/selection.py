@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 """Kernels in Triton that choose the next pieces of a beam search; `decoding/fixed_choice.py` launches them.
 
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, C candidates per sentence, F kept endings per sentence,
