@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -38,6 +40,21 @@ def num_cpus() -> int:
 def has_gpu_driver() -> bool:
     """Whether there can be a GPU at all; torch, which knows, takes a second and much memory to load."""
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
+
+
+def missing_for_triton() -> str | None:
+    """What our kernels and compiled layers need on a GPU and do not find, with the way to get it; None if all is there.
+
+    Triton compiles its driver with the program that CC names, or else with gcc or clang (`triton/runtime/build.py`).
+    """
+    if find_spec("triton") is None:
+        return "Triton is not installed (pip install triton)"
+    chosen = os.environ.get("CC")
+    if chosen is not None and shutil.which(chosen) is None:
+        return f"CC is {chosen!r}, and no such program is found (unset CC)"
+    if chosen is None and not (shutil.which("gcc") or shutil.which("clang")):
+        return "no C compiler is found (apt-get install gcc libc6-dev)"
+    return None
 
 
 def choose_device(name: str) -> torch.device:

@@ -14,13 +14,14 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from nmt_cli import devices
 from nmt_cli.dataset.batch import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import attention
 from nmt_cli.recipe.loading import load_recipe
-from nmt_cli.training import compiling, loss, objective, update
+from nmt_cli.training import loss, objective, update
 from nmt_cli.training.compiling import reason_not_to_compile, warn_of_missing_tool
 from nmt_cli.training.distributed import Ranks
 from nmt_cli.training.plan_line import plan_in_words
@@ -186,7 +187,7 @@ def test_memory_that_is_missing_while_compiling_is_told_as_that(
 def with_tools(monkeypatch: pytest.MonkeyPatch, *tools: str, cc: str | None = None) -> None:
     """Let these programs and Python packages be installed, and no others, and let CC name a program."""
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in tools else None)
-    monkeypatch.setattr(compiling, "find_spec", lambda name: object() if name in tools else None)
+    monkeypatch.setattr(devices, "find_spec", lambda name: object() if name in tools else None)
     if cc is None:
         monkeypatch.delenv("CC", raising=False)
     else:

@@ -5,24 +5,21 @@ Shapes: N, M packed query and key tokens, B sentences, T, S the longest, H heads
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
-from importlib.util import find_spec
-from shutil import which
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nmt_cli.devices import missing_for_triton
 from nmt_cli.model.packing import SHORT, Layout, Packed, Spans, from_rectangle, to_rectangle
 from nmt_cli.model.products import attend_products
 from nmt_cli.model.projections import Projections
 
 Kernel = Literal["triton", "varlen", "sdpa", "products"]
 
-# Triton builds its launchers with the C compiler that it finds. Looked for once: torch.compile could not trace this.
-_HAS_TRITON = find_spec("triton") is not None and bool(os.environ.get("CC") or which("gcc") or which("clang"))
+_HAS_TRITON = missing_for_triton() is None  # looked for once: torch.compile could not trace this
 _TRITON_WIDTHS = range(8, 129, 8)
 
 

@@ -256,10 +256,11 @@ def _output(module: SelfAttention | CrossAttention, mixed: Tensor) -> tuple[Tens
 
 def _feed_forward(module: FeedForward, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """The feed-forward network of x [R, D]: [R, D], and a bias that is yet to be added."""
-    if module.activation != "relu":
-        return module(x), None
-    # On CUDA the product adds the bias and applies ReLU before it writes its result.
-    hidden = torch._addmm_activation(module.inner.bias, x, module.inner.weight.mT)
+    if module.activation == "relu":
+        # On CUDA the product adds the bias and applies ReLU before it writes its result.
+        hidden = torch._addmm_activation(module.inner.bias, x, module.inner.weight.mT)
+    else:
+        hidden = module(x)
     return F.linear(hidden, module.outer.weight), module.outer.bias
 
 

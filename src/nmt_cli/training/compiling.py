@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import ParamSpec, TypeVar
 
 import torch
 
+from nmt_cli.devices import missing_for_triton
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.attention import choose_kernel
 from nmt_cli.model.packing import SHORT
@@ -43,28 +41,13 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
     kernel = choose_kernel(device, dtype, d_k=model.d_k, d_v=model.d_v, window=model.encoder_window, bound=SHORT)
     if kernel not in ("triton", "varlen"):
         return f"with {kernel} attention, shapes change from batch to batch"
-    return _missing_tool()
+    return missing_for_triton()
 
 
 def warn_of_missing_tool(reason: str | None) -> None:
     """Warn if the reason not to compile is a tool that the user can install."""
-    if reason is not None and reason == _missing_tool():
+    if reason is not None and reason == missing_for_triton():
         _log.warning("the model is not compiled, and training is slower: %s", reason)
-
-
-def _missing_tool() -> str | None:
-    """What compiling for a GPU needs and does not find, with the way to get it; None if all is there.
-
-    Triton compiles its driver with the program that CC names, or else with gcc or clang (`triton/runtime/build.py`).
-    """
-    if find_spec("triton") is None:
-        return "Triton is not installed (pip install triton)"
-    chosen = os.environ.get("CC")
-    if chosen is not None and shutil.which(chosen) is None:
-        return f"CC is {chosen!r}, and no such program is found (unset CC)"
-    if chosen is None and not (shutil.which("gcc") or shutil.which("clang")):
-        return "no C compiler is found (apt-get install gcc libc6-dev)"
-    return None
 
 
 @contextmanager
