@@ -150,7 +150,7 @@ def test_layers_with_our_kernels_are_compiled_whole() -> None:
         out = layer(*given)
         compiled = torch.compile(layer, fullgraph=True, dynamic=False, backend="aot_eager")(*given)
         assert torch.equal(out, compiled)
-        wanted = [x, *layer.parameters()]
+        wanted = [x, *(each for name, each in layer.named_parameters() if not name.startswith("output"))]
         for ours, theirs in zip(gradients(compiled, *wanted), gradients(out, *wanted), strict=True):
             assert torch.equal(ours, theirs)
     torch.compiler.reset()
