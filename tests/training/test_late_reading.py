@@ -17,6 +17,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.training import figures, trainer
 from nmt_cli.training.loss import Loss
 from nmt_cli.training.update import Launched, Updater, UpdateResult, seed_dropout
+from tests.training.feeding import feed
 from tests.training.test_divergence import install_trouble
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
 
@@ -117,6 +118,27 @@ def test_a_divergence_without_a_return_is_the_same_error(prepared: PreparedData,
     assert_alike(tmp_path / "late", tmp_path / "immediate")
 
 
+@pytest.mark.gpu
+def test_a_gpu_skips_and_clips_without_the_host(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = feed(prepared, tmp_path, "training.clip_norm=0.25", device="cuda")
+    updater = given.updater("bf16")
+    assert updater.reads_late
+    spoil_update_5(monkeypatch)
+    for number, pairs in given.updates(6):
+        held = [updater.weights.values, *updater.optimizer.state.values()]
+        before = [tensor.clone() for tensor in held]
+        result = given.give(updater, number, pairs)
+        assert result.is_applied == (number != 5)
+        is_alike = [torch.equal(tensor, old) for tensor, old in zip(held, before, strict=True)]
+        assert all(is_alike) if number == 5 else not is_alike[0]
+        if number != 5:
+            # The norm is that before clipping; bf16 gradients were summed in float32.
+            assert float(updater.weights.gradients.norm()) == pytest.approx(min(result.gradient_norm, 0.25), rel=1e-4)
+    assert given.give(updater, 5, pairs).suspects == [1]
+
+
 @pytest.mark.parametrize("is_late", [True, False])
 def test_late_is_after_the_next_launch_except_before_what_needs_the_result(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
@@ -143,7 +165,7 @@ def test_late_is_after_the_next_launch_except_before_what_needs_the_result(
     assert train(prepared, tmp_path / "run", *settings) == 0
     if is_late:
         parts = [
-            ("launch 1, launch 2, read 1, launch 3, read 2, read 3"),
+            "launch 1, launch 2, read 1, launch 3, read 2, read 3",
             "launch 4, launch 5, read 4, launch 6, read 5, read 6",
         ]
         assert ", ".join(order) == ", ".join(parts)
@@ -163,8 +185,6 @@ def test_late_is_after_the_next_launch_except_before_what_needs_the_result(
 def test_an_optimizer_that_cannot_skip_on_the_device_is_read_at_once(
     prepared: PreparedData, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
-    from tests.training.feeding import feed
-
     given = feed(prepared, tmp_path, *settings)
     updater = given.updater("fp32")
     assert not updater.optimizer.can_skip

@@ -96,6 +96,21 @@ def test_adamw_decays_matrices_alone_and_adam_nothing() -> None:
             torch.testing.assert_close(parameter.detach(), expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=["adam", "other betas", "adamw"])
+def test_a_step_that_the_device_skips_leaves_no_trace(config: Config) -> None:
+    plain, skipping = (MasterWeights(network(), precision="fp32") for _ in range(2))
+    expected, optimizer = Adam(plain, config), Adam(skipping, config)
+    for update in range(1, 6):
+        take(plain, expected, range(update, update + 1))
+        skipping.gradients.fill_(torch.nan)
+        optimizer.step(learning_rate=0.5, skip=torch.ones(()))
+        skipping.gradients.copy_(gradients_of(update, skipping.gradients))
+        optimizer.step(learning_rate=rate(update), skip=torch.zeros(()))
+        assert torch.equal(skipping.values, plain.values)
+    for name, moment in expected.state.items():
+        assert torch.equal(optimizer.state[name], moment)
+
+
 def test_moments_are_running_means_of_gradients_and_of_their_squares() -> None:
     config = AdamConfig(beta1=0.8, beta2=0.9)
     weights = MasterWeights(network(), precision="fp32")
