@@ -26,7 +26,7 @@ class Launch:
 
     `bytes` is the size of a copy or memset, or of the tensors that a Triton kernel is given: one that it both reads and
     writes counts twice if the kernel's arguments say so. `elements` is the size of its largest tensor, and `draws` is
-    true if it draws random numbers by Philox.
+    true if it draws random numbers by Philox. `module` is where a Triton kernel was written.
     """
 
     kind: int
@@ -39,6 +39,7 @@ class Launch:
     size: tuple[int, ...]
     elements: int = 0
     draws: bool = False
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class _Tensors:
     bytes: int
     elements: int
     draws: bool
+    module: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,7 @@ class LaunchLog:
             raise RuntimeError(f"{number} launches of Triton kernels, but the tensors of {len(tensors)} are known")
         known = iter(tensors)
         return [
-            replace(launch, bytes=given.bytes, elements=given.elements, draws=given.draws)
-            if launch.kind == TRITON and (given := next(known))
-            else launch
+            replace(launch, **asdict(given)) if launch.kind == TRITON and (given := next(known)) else launch
             for launch in launches
         ]
 
@@ -135,7 +135,7 @@ class LaunchLog:
         for name, method in (("capture_begin", logged_begin), ("capture_end", logged_end), ("replay", noted_replay)):
             setattr(torch.cuda.CUDAGraph, name, method)
 
-    def _note(self, names: list[str], values: list[Any], source: str) -> None:
+    def _note(self, names: list[str], values: list[Any], function: Any) -> None:
         if self._tensors is None:
             return
         import torch
@@ -146,7 +146,8 @@ class LaunchLog:
             _Tensors(
                 bytes=sum(sizes),
                 elements=max((value.numel() for _, value in tensors), default=0),
-                draws=any(word in source for word in _DRAWS),
+                draws=any(word in str(getattr(function, "src", "")) for word in _DRAWS),
+                module=str(getattr(function, "__module__", "")),
             )
         )
 
@@ -184,7 +185,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(","))
 
 
-def _watch_triton(note: Callable[[list[str], list[Any], str], None]) -> None:
+def _watch_triton(note: Callable[[list[str], list[Any], Any], None]) -> None:
     """Have each launch of a Triton kernel noted: Inductor's by its own launcher, others by Triton's."""
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from triton.runtime.jit import JITFunction
@@ -192,14 +193,14 @@ def _watch_triton(note: Callable[[list[str], list[Any], str], None]) -> None:
     launch_inductor, launch_triton = CachingAutotuner.run, JITFunction.run
 
     def of_inductor(self: Any, *arguments: Any, **options: Any) -> Any:
-        note(list(self.fn.arg_names), list(arguments), str(getattr(self.fn, "src", "")))
+        note(list(self.fn.arg_names), list(arguments), self.fn)
         return launch_inductor(self, *arguments, **options)
 
     def of_triton(self: Any, *arguments: Any, **options: Any) -> Any:
         if not options.get("warmup"):
             names = list(self.arg_names)
             named = [options[name] for name in names[len(arguments) :] if name in options]
-            note(names, [*arguments, *named], str(getattr(self, "src", "")))
+            note(names, [*arguments, *named], self)
         return launch_triton(self, *arguments, **options)
 
     CachingAutotuner.run, JITFunction.run = of_inductor, of_triton

@@ -199,17 +199,16 @@ def _varlen(launch: Launch, facts: dict[str, Any]) -> tuple[str, float]:
 
 
 def _triton(launch: Launch) -> tuple[str, float]:
-    """A kernel of Inductor's, or one of ours, which is known by its name."""
-    name = launch.name.lower()
-    is_ours = not name.startswith("triton_")
-    if is_ours and ("attention" in name or "attend" in name):
-        is_backward = any(word in name for word in ("backward", "bwd", "grad"))
+    """A kernel of Inductor's, or one of ours, which is known by its module."""
+    name = launch.name
+    if launch.module.endswith("kernels.attention"):
+        is_backward = "backward" in name
         seconds = max(
             _by_bytes(launch.bytes, rate=_MEMORY_OF_ATTENTION),
             _rounds(launch) * (_OWN_BACKWARD if is_backward else _OWN_FORWARD),
         )
         return ("attention backward" if is_backward else "attention forward"), seconds
-    if is_ours and any(word in name for word in ("loss", "entropy", "logits")):
+    if launch.module.endswith("kernels.loss"):
         return "loss", _by_bytes(launch.bytes)
     if "logsumexp" in name:
         return "loss", max(_by_bytes(launch.bytes), launch.elements * _LOSS_INSTRUCTIONS / _INSTRUCTIONS)

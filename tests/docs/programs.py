@@ -60,6 +60,12 @@ case "$1" in
 -c) exec {sys.executable} "$@" ;;
 *) {_CLIENT} "$@" ;;
 esac""",
+    # The scripts of the calls to a GPU are parsed; the real bash runs the rest.
+    "bash": f"""\
+case "$1" in
+benchmarks/gpu/*.sh) exec /bin/bash -n {ROOT}/"$1" ;;
+*) exec /bin/bash "$@" ;;
+esac""",
     # The real curl asks what runs on this machine.
     "curl": """\
 case "$*" in *http://127.0.0.1:*) PATH="$NMT_DOCS_PATH" exec curl --silent --show-error "$@" ;; esac

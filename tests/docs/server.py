@@ -95,7 +95,7 @@ def _run(arguments: list[str]) -> int:
             sys.argv = arguments[1:]
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         elif arguments[0].startswith("benchmarks/"):  # reads its options, as it does itself, and runs nothing
-            os.chdir(ROOT / "benchmarks")
+            os.chdir((ROOT / arguments[0]).parent)
             sys.path.insert(0, "")
             sys.argv = arguments
             import_module(Path(arguments[0]).stem)._arguments()

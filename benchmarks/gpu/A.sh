@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Call A, is it right? The tests that need a GPU, then the demo from start to end on the GPU.
+# A BLEU near 97 says that training and search are right together. The demo's data travels in data/demo.
+# shellcheck source=benchmarks/gpu/call.sh
+source "$(dirname "${BASH_SOURCE[0]}")/call.sh"
+nmt=(python3 -m nmt_cli)
+
+nvidia-smi -L
+python3 -c 'import torch, triton; print("torch", torch.__version__, "triton", triton.__version__)'
+command -v gcc || echo "no gcc: Triton cannot build its launchers"
+
+step tests 240 python3 -m pytest -m gpu -q --tb=short --show-capture=no -p no:cacheprovider \
+  tests/decoding/test_fixed_beam.py tests/model/test_attention.py tests/training/test_graphs.py \
+  tests/training/test_loader.py tests/training/test_probing.py && shown tests 4
+step train 200 "${nmt[@]}" train demo --device cuda -o runs/demo-cuda && shown train 12
+step average 30 "${nmt[@]}" average runs/demo-cuda
+
+# translate NAME OPTION ...: the demo's test set into $OUT/NAME.hyp.
+translate() {
+  local name=$1
+  shift
+  # shellcheck disable=SC2016
+  step "$name" 60 bash -c 'out=$1; shift; python3 -m nmt_cli decode --beam 4 "$@" < data/demo/test.en > "$out"' \
+    - "$OUT/$name.hyp" "$@"
+}
+translate bf16 --device cuda
+translate fp32 --device cuda --precision fp32
+translate cpu --device cpu
+step score 30 "${nmt[@]}" score data/demo/test.de -i "$OUT/bf16.hyp" --metrics bleu --fail-under BLEU=90 && shown score 3
+echo "lines that differ between float32 on the GPU and the CPU: $(diff "$OUT/fp32.hyp" "$OUT/cpu.hyp" | grep -c '^<')"
+
+# Reads and writes outside of memory, if the tool is there; it slows kernels down, so running out of time is no failure.
+if command -v compute-sanitizer > /dev/null; then
+  timeout 60 compute-sanitizer --tool memcheck python3 -m pytest -m gpu -q --show-capture=no -p no:cacheprovider \
+    tests/model/test_attention.py > "$OUT/sanitizer.log" 2>&1
+  tail -n 3 "$OUT/sanitizer.log"
+fi
+finish

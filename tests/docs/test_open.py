@@ -1,0 +1,115 @@
+"""OPEN.md can be followed on a card: each block says its minutes and needs, and whatever it needs is there by then."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from tests.docs.pages import ROOT, Block, Page, read_page
+
+OPEN = read_page(ROOT / "docs" / "benchmarks" / "OPEN.md")
+STATED = re.compile(r"(?:One GPU|No GPU|\d+ GPUs), (\d+) minutes?\. Needs: (.+)\. Makes: (.+)\.")
+CALLS = ROOT / "benchmarks" / "gpu"
+MOST_MINUTES_OF_A_CALL, MINUTES_OF_THE_SLOT = 10, 30
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A block of commands with what the line before it states; `prepared` is the text of earlier blocks to prepare."""
+
+    block: Block
+    minutes: int
+    needs: list[str]
+    makes: list[str]
+    prepared: str
+
+    @property
+    def commands(self) -> str:
+        """What is run: the block, and the script of a call that it names."""
+        scripts = re.findall(r"benchmarks/gpu/([A-D]\.sh)", self.block.text)
+        return "\n".join([self.block.text, *((CALLS / name).read_text(encoding="utf-8") for name in scripts)])
+
+
+def stated(page: Page) -> list[Stated]:
+    """The blocks of a page that need a GPU; the line before a block states its minutes, what it needs and makes."""
+    found, prepared, line = [], "", ""
+    blocks = iter(page.blocks())
+    for token in page.tokens:
+        if token.type == "inline":
+            line = "".join(
+                f"`{child.content}`" if child.type == "code_inline" else child.content for child in token.children or []
+            )
+        if token.type != "fence":
+            continue
+        block = next(blocks)
+        if block.language == "text":
+            prepared += block.text
+        elif block.language == "bash":
+            match = STATED.fullmatch(line)
+            assert match, f"{block.where}: minutes, needs and makes are not stated right before it, but: {line}"
+            needs, makes = (re.findall(r"`([^`]+)`", match[number]) for number in (2, 3))
+            found.append(Stated(block, int(match[1]), needs, makes, prepared))
+    return found
+
+
+def made_before(blocks: list[Stated], number: int) -> list[str]:
+    return [made for block in blocks[:number] for made in block.makes]
+
+
+def test_every_block_states_its_minutes_and_its_needs() -> None:
+    assert len(stated(OPEN)) >= 10
+    assert all(block.minutes > 0 for block in stated(OPEN))
+    assert all(block.block.marks.get("needs") == "gpus" for block in stated(OPEN))
+
+
+def test_the_calls_fit_half_an_hour_and_are_the_scripts_that_there_are() -> None:
+    calls = [block for block in stated(OPEN) if re.search(r"gpu/[A-D]\.sh", block.block.text)]
+    named = [re.findall(r"gpu/([A-D]\.sh)", call.block.text) for call in calls]
+    assert named == [[file.name] for file in sorted(CALLS.glob("[A-D].sh"))]
+    assert all(call.minutes <= MOST_MINUTES_OF_A_CALL for call in calls)
+    assert sum(call.minutes for call in calls) < MINUTES_OF_THE_SLOT
+
+
+def test_what_a_block_needs_is_prepared_or_made_before_it() -> None:
+    blocks = stated(OPEN)
+    for number, block in enumerate(blocks):
+        for need in block.needs:
+            if "/" in need or need.startswith(".") or need.endswith(".json"):
+                assert need in block.prepared or need in made_before(blocks, number), f"{block.block.where}: {need}"
+
+
+def test_no_block_needs_a_model_that_none_before_it_makes() -> None:
+    blocks = stated(OPEN)
+    num_models = 0
+    for number, block in enumerate(blocks):
+        for model in re.findall(r"(?:--model |\bmodel=)(runs/\S+)", block.commands):
+            num_models += 1
+            makers = [made for made in made_before(blocks, number) if model.startswith(f"{made}/")]
+            assert makers, f"{block.block.where} needs {model}"
+    assert num_models >= 3
+
+
+def test_no_block_prepares_data_on_the_card() -> None:
+    for block in stated(OPEN):
+        assert not re.search(r"(?:nmt|nmt_cli|\[@\]\}\")\s+prepare\b", block.commands), block.block.where
+
+
+@pytest.mark.parametrize("script", sorted(CALLS.glob("[A-D].sh")), ids=lambda script: script.name)
+def test_the_calls_name_files_and_programs_that_exist(script: object) -> None:
+    text = (CALLS / str(getattr(script, "name", ""))).read_text(encoding="utf-8")
+    for name in re.findall(r"\b(?:benchmarks|tests)/[\w/]+\.(?:py|sh)", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_call_a_runs_every_test_that_needs_a_gpu() -> None:
+    marked = {
+        file.relative_to(ROOT).as_posix()
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if re.search(
+            r"^ *@pytest\.mark\.gpu|^pytestmark = .*\bgpu\b", file.read_text(encoding="utf-8"), flags=re.MULTILINE
+        )
+    }
+    named = set(re.findall(r"\btests/[\w/]+\.py", (CALLS / "A.sh").read_text(encoding="utf-8")))
+    assert named == marked
