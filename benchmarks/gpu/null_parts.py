@@ -197,12 +197,9 @@ def _launch(
     updater: Updater, batches: list[tuple[int, Batch]], number: int, *, num_micro: int, target_tokens: int
 ) -> Callable[[], object]:
     """Give an update to the device, as a training does; what reads its result, which waits for the device."""
-    launch = getattr(updater, "launch", None)
-    if launch is None:
-        result = updater.update(batches, number=number, num_micro=num_micro, target_tokens=target_tokens)
-        return lambda: result
-    launched = launch(batches, number=number, num_micro=num_micro, target_tokens=target_tokens, received=lambda: None)
-    return lambda: launched.result()
+    return updater.launch(
+        batches, number=number, num_micro=num_micro, target_tokens=target_tokens, received=lambda: None
+    ).result
 
 
 def _recipe(arguments: argparse.Namespace, *settings: str) -> Recipe:
