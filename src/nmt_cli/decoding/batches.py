@@ -36,15 +36,21 @@ _NOTHING = Hypothesis([], 0.0, 0.0)
 
 
 def search_batches(
-    model: Transformer, rows: Sequence[Sequence[int]], *, config: DecodingConfig, nbest: int, device: torch.device
+    model: Transformer,
+    rows: Sequence[Sequence[int]],
+    *,
+    config: DecodingConfig,
+    nbest: int,
+    device: torch.device,
+    fixed: FixedBeam | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each source, in input order, as `search` finds them; rows are pieces without EOS.
 
-    A row without pieces is not searched: its only hypothesis is the empty one. DeviceError where memory does not even
-    suffice for a sentence by itself.
+    `fixed`, of the same model, searches the batches that it takes. A row without pieces is not searched: its only
+    hypothesis is the empty one. DeviceError where memory does not even suffice for a sentence by itself.
     """
     sources = [Source(row, key=str(number)) for number, row in enumerate(rows)]
-    return Batches([model], device=device, fixed=None).search(sources, config=config, nbest=nbest)
+    return Batches([model], device=device, fixed=fixed).search(sources, config=config, nbest=nbest)
 
 
 class Batches:

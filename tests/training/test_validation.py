@@ -1,0 +1,126 @@
+"""The search of a validation on a GPU: recorded steps, with a tape in place of CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.decoding.batches import plan_batches
+from nmt_cli.scoring.metrics import ScoreReport, bleu
+from nmt_cli.training import validation as module
+from nmt_cli.training.update import Updater
+from nmt_cli.training.validation import Validation, Validator
+from tests.decoding.test_fixed_beam import Tape
+from tests.training.feeding import MAX_TOKENS, Feed, feed
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+class Gpu:
+    """How much of the memory is free, and the tapes that were made for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free, self.tapes, self.given_back = 1.0, list[Tape](), 0
+        monkeypatch.setattr(module, "CudaGraphs", self._tape)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (self.free, 1.0))
+        monkeypatch.setattr(torch.cuda, "empty_cache", self._give_back)
+
+    def validator(self, given: Feed, updater: Updater) -> Validator:
+        """The validator of this GPU, whose tensors are on the CPU."""
+        validator = Validator(given.recipe, given.data, updater, device=CUDA, max_tokens=MAX_TOKENS)
+        validator._device = CPU
+        return validator
+
+    def _tape(self, device: torch.device) -> Tape:
+        self.tapes.append(Tape())
+        return self.tapes[-1]
+
+    def _give_back(self) -> None:
+        self.given_back += 1
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    return Gpu(monkeypatch)
+
+
+@pytest.fixture
+def training(prepared: PreparedData, tmp_path: Path) -> tuple[Feed, Updater]:
+    """A training of a few updates, after which translations differ from update to update."""
+    given = feed(prepared, tmp_path, "training.ema=0.5", "decoding.max_extra_tokens=8", "decoding.beam=2")
+    updater = given.updater("fp32")
+    take(given, updater, 1)
+    return given, updater
+
+
+def take(given: Feed, updater: Updater, number: int) -> None:
+    for _, update in given.updates(number):
+        given.give(updater, 40, update)
+
+
+def measured(validator: Validator) -> tuple[Validation, list[str]]:
+    """The figures, and the translations that were scored."""
+    found: list[str] = []
+
+    def noted(translations: Sequence[str], references: Sequence[str]) -> ScoreReport:
+        found.extend(translations)
+        return bleu(translations, references)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "bleu", noted)
+        return validator.measure(max_sentences=None, beat=lambda: None), found
+
+
+def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training: tuple[Feed, Updater]) -> None:
+    given, updater = training
+    plain = Validator(given.recipe, given.data, updater, device=CPU, max_tokens=MAX_TOKENS)
+    recorded = gpu.validator(given, updater)
+    first, translations = measured(recorded)
+    assert translations == measured(plain)[1]
+    (tape,) = gpu.tapes
+    num_recorded, num_replayed = tape.num_recorded, tape.num_replayed
+    assert 0 < num_recorded < num_replayed
+    take(given, updater, 8)
+    second, others = measured(recorded)
+    assert others == measured(plain)[1]
+    assert others != translations
+    assert second.loss < first.loss
+    assert gpu.tapes == [tape]
+    assert tape.num_replayed > num_replayed
+    assert gpu.given_back == 0
+
+
+def test_on_a_cpu_nothing_is_recorded(gpu: Gpu, training: tuple[Feed, Updater]) -> None:
+    given, updater = training
+    measured(Validator(given.recipe, given.data, updater, device=CPU, max_tokens=MAX_TOKENS))
+    assert gpu.tapes == []
+
+
+@pytest.mark.parametrize(("free", "times", "tapes", "given_back"), [(0.3, 4, 1, 0), (0.2, 1, 1, 0), (0.1, 1, 2, 2)])
+def test_batches_and_what_is_kept_follow_the_free_memory(
+    gpu: Gpu,
+    training: tuple[Feed, Updater],
+    monkeypatch: pytest.MonkeyPatch,
+    free: float,
+    times: int,
+    tapes: int,
+    given_back: int,
+) -> None:
+    given, updater = training
+    planned: list[int] = []
+
+    def noted(lengths: list[int], *, max_tokens: int) -> list[list[int]]:
+        planned.append(max_tokens)
+        return plan_batches(lengths, max_tokens=max_tokens)
+
+    monkeypatch.setattr(module, "plan_batches", noted)
+    recorded, gpu.free = gpu.validator(given, updater), free
+    for _ in range(2):
+        measured(recorded)
+    assert planned == [times * given.recipe.decoding.batch_tokens // given.recipe.decoding.beam] * 2
+    assert (len(gpu.tapes), gpu.given_back) == (tapes, given_back)
+    assert (recorded._fixed is None) == (given_back > 0)
