@@ -23,7 +23,7 @@ The gradient of the first is left in the place of the logits: zeros in rows with
 _ROWS = 128
 _COLUMNS = 128  # a multiple of which W is, if P allows it
 _CPU_ELEMENTS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
-_CUDA_ELEMENTS = 1 << 30
+_CUDA_ELEMENTS = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         keeps_gradient = has_backward and any(ctx.needs_input_grad)  # type: ignore[attr-defined]  # not annotated
         num_tokens, num_rows = hidden.size(0), min(output_weight.size(0), -(-vocab // _COLUMNS) * _COLUMNS)
         weight, bias = output_weight[:num_rows], None if output_bias is None else output_bias[:num_rows]
-        elements = _CUDA_ELEMENTS if hidden.is_cuda else _CPU_ELEMENTS
-        block = max(1, elements // num_rows)
-        block = block // _ROWS * _ROWS or block  # sizes that come again, as those of the batches do
+        if keeps_gradient and gradients_of is not None:
+            block = num_tokens  # one kernel needs no memory beside the logits
+        else:
+            elements = _CUDA_ELEMENTS if hidden.is_cuda else _CPU_ELEMENTS
+            block = max(1, elements // num_rows)
+            block = block // _ROWS * _ROWS or block  # sizes that come again, as those of the batches do
         logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_rows)
         losses = []
         for start in range(0, num_tokens, block):
