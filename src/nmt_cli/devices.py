@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -55,6 +56,13 @@ def missing_for_triton() -> str | None:
     if chosen is None and not (shutil.which("gcc") or shutil.which("clang")):
         return "no C compiler is found (apt-get install gcc libc6-dev)"
     return None
+
+
+def on_device_of(x: torch.Tensor) -> AbstractContextManager[object]:
+    """A context in which Triton launches kernels on the GPU that holds a tensor, in place of the current one."""
+    import torch
+
+    return torch.cuda.device_of(x) if x.is_cuda else nullcontext()
 
 
 def choose_device(name: str) -> torch.device:

@@ -131,7 +131,7 @@ class _LinearReLU(torch.autograd.Function):
         x, weight, hidden = ctx.saved_tensors  # type: ignore[attr-defined]  # missing from torch's annotations
         from nmt_cli.model.kernels.layers import relu_backward
 
-        gradient, bias_gradient = relu_backward(gradients[0], hidden)
+        gradient, bias_gradient = relu_backward(gradients[0].contiguous(), hidden)
         return gradient @ weight, gradient.t() @ x, bias_gradient
 
 

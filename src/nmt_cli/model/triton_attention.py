@@ -7,12 +7,12 @@ where it is needed: it brings in Triton. Shapes: N, M slots of queries and keys,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nmt_cli.devices import on_device_of
 from nmt_cli.model.kernels import attention
 from nmt_cli.model.packing import Spans
 from nmt_cli.model.projections import Projections
@@ -48,7 +48,7 @@ def _attention(
     """What each query gets, [N, H * V], and the logarithm of its sum of weights, [H, N]."""
     q, k, v = Projections(matrices, heads, d_k, d_v).split()
     out, logsumexp = _results(matrices, heads, d_v)
-    with _on_device_of(q):
+    with on_device_of(q):
         attention.forward_kernel[_grid(cu_queries, heads)](
             *(q, k, v, out, logsumexp, cu_queries, cu_keys, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v)),
@@ -75,7 +75,7 @@ def _attention_backward(
     q, k, v = Projections(matrices, heads, d_k, d_v).split()
     gradients = _gradients(matrices)
     dq, dk, dv = Projections(gradients, heads, d_k, d_v).split()
-    with _on_device_of(q):
+    with on_device_of(q):
         attention.backward_kernel[_grid(cu_queries, heads)](
             *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),
@@ -116,10 +116,6 @@ def _results(matrices: Sequence[Tensor], heads: int, d_v: int) -> tuple[Tensor, 
 
 def _gradients(matrices: Sequence[Tensor]) -> list[Tensor]:
     return [x.new_empty(x.shape) for x in matrices]
-
-
-def _on_device_of(x: Tensor) -> Any:
-    return torch.cuda.device_of(x) if x.is_cuda else nullcontext()
 
 
 def _grid(cu_queries: Tensor, heads: int) -> tuple[int]:

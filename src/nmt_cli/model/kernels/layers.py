@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nmt_cli.devices import on_device_of
 from nmt_cli.model.dropout import HASH_FACTORS, keep_limit
 
 _TILE = 2048  # elements that a program of `_residual_norm` holds at a time
@@ -39,13 +40,14 @@ def residual_norm(
     num_rows, width = x.shape
     y, statistics = torch.empty_like(x), x.new_empty(2, num_rows, dtype=torch.float32)
     rows, columns = _tile(width)
-    _residual_norm[(triton.cdiv(num_rows, rows),)](
-        *(x, out, bias, weight, shift, seed, y, statistics, num_rows, width),
-        **_constants(bias, seed, dropout, epsilon),
-        ROWS=rows,
-        COLUMNS=columns,
-        num_warps=_num_warps(rows * columns),
-    )
+    with on_device_of(x):
+        _residual_norm[(triton.cdiv(num_rows, rows),)](
+            *(x, out, bias, weight, shift, seed, y, statistics, num_rows, width),
+            **_constants(bias, seed, dropout, epsilon),
+            ROWS=rows,
+            COLUMNS=columns,
+            num_warps=_num_warps(rows * columns),
+        )
     return y, statistics
 
 
@@ -71,13 +73,14 @@ def residual_norm_backward(
     rows, columns = _tile(width)
     num_programs = min(_PROGRAMS, triton.cdiv(num_rows, rows))
     sums = x.new_empty(num_programs, 3, width, dtype=torch.float32)
-    _residual_norm_backward[(num_programs,)](
-        *(gradient, x, out, bias, weight, statistics, seed, x_gradient, out_gradient, sums, num_rows, width),
-        **_constants(bias, seed, dropout, 0.0),
-        ROWS=rows,
-        COLUMNS=columns,
-        num_warps=_num_warps(rows * columns),
-    )
+    with on_device_of(x):
+        _residual_norm_backward[(num_programs,)](
+            *(gradient, x, out, bias, weight, statistics, seed, x_gradient, out_gradient, sums, num_rows, width),
+            **_constants(bias, seed, dropout, 0.0),
+            ROWS=rows,
+            COLUMNS=columns,
+            num_warps=_num_warps(rows * columns),
+        )
     return x_gradient, out_gradient, _sum_of_programs(sums, like=weight)
 
 
@@ -88,13 +91,14 @@ def _(gradient: Tensor, x: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, out, bias, weight, _, seed, ctx.dropout, _ = inputs
+    ctx.set_materialize_grads(False)  # no zeros are made for the statistics, which nothing uses
     ctx.save_for_backward(x, out, bias, weight, output[1], seed)
 
 
-def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
     x, out, bias, weight, statistics, seed = ctx.saved_tensors
     x_gradient, out_gradient, (of_weight, of_shift, of_bias) = residual_norm_backward(
-        gradient, x, out, bias, weight, statistics, seed, ctx.dropout
+        gradient.contiguous(), x, out, bias, weight, statistics, seed, ctx.dropout
     )
     return x_gradient, out_gradient, None if bias is None else of_bias, of_weight, of_shift, None, None, None
 
@@ -110,9 +114,10 @@ def relu_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     num_blocks = triton.cdiv(width, _RELU_COLUMNS)
     num_programs = max(1, min(4 * _PROGRAMS // num_blocks, triton.cdiv(num_rows, _RELU_ROWS)))
     sums = hidden.new_empty(num_programs, 1, width, dtype=torch.float32)
-    _relu_backward[(num_programs, num_blocks)](
-        *(gradient, hidden, before, sums, num_rows, width), ROWS=_RELU_ROWS, COLUMNS=_RELU_COLUMNS, num_warps=4
-    )
+    with on_device_of(hidden):
+        _relu_backward[(num_programs, num_blocks)](
+            *(gradient, hidden, before, sums, num_rows, width), ROWS=_RELU_ROWS, COLUMNS=_RELU_COLUMNS, num_warps=4
+        )
     return before, _sum_of_programs(sums, like=hidden)[0]
 
 
@@ -129,7 +134,8 @@ def _sum_of_programs(sums: Tensor, *, like: Tensor) -> Tensor:
     num_programs, kinds, width = sums.shape
     total = like.new_empty(kinds, width)
     grid = (triton.cdiv(kinds * width, 32),)
-    _sum_rows[grid](sums, total, num_programs, kinds * width, ROWS=128, COLUMNS=32, num_warps=4)
+    with on_device_of(sums):
+        _sum_rows[grid](sums, total, num_programs, kinds * width, ROWS=128, COLUMNS=32, num_warps=4)
     return total
 
 

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nmt_cli.devices import on_device_of
+
 _COLUMNS = 4096  # that a program holds at a time
 
 
@@ -18,9 +20,10 @@ def gradients_by_rows(logits: Tensor, gold: Tensor, vocab: int, smoothing: float
     """
     num_rows, width = logits.shape
     losses = logits.new_empty(2, num_rows, dtype=torch.float32)
-    _row_losses[(num_rows,)](
-        *(logits, gold, losses, num_rows, width, vocab, smoothing), PAD=pad, COLUMNS=_COLUMNS, num_warps=16
-    )
+    with on_device_of(logits):
+        _row_losses[(num_rows,)](
+            *(logits, gold, losses, num_rows, width, vocab, smoothing), PAD=pad, COLUMNS=_COLUMNS, num_warps=16
+        )
     smoothed, nll = losses.sum(1).unbind()
     return smoothed, nll
 
