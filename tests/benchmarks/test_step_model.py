@@ -52,7 +52,7 @@ def test_a_step_is_reckoned_part_by_part(repository: Path, tmp_path: Path) -> No
         launch(4, "triton_poi_fused", bytes=400_000_000, count=2),
         launch(4, "forward_kernel", module="nmt_cli.model.kernels.attention", bytes=105_000_000),
         launch(4, "backward_kernel", module="nmt_cli.model.kernels.attention", bytes=210_000_000),
-        launch(4, "loss_kernel", module="nmt_cli.model.kernels.loss", bytes=4_000_000_000),
+        launch(4, "loss_kernel", module="nmt_cli.model.kernels.loss", bytes=2_000_000_000),
         launch(2, "memset", bytes=16),
     )
     (base,) = modelled(repository, tmp_path, "--json", base=step)

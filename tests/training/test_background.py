@@ -36,7 +36,7 @@ from nmt_cli.training import background, checkpointer, checkpoints
 from nmt_cli.training.update import Updater
 
 checkpointer.DirectWriter = background.BackgroundWriter
-write, update, is_beyond = checkpoints.write_tensors, Updater.update, threading.Event()
+write, update, is_beyond = checkpoints.write_tensors, Updater.launch, threading.Event()
 
 def write_half(file, tensors):
     if "update-00000006" in str(file):
@@ -51,7 +51,7 @@ def noted(self, *arguments, **options):
         is_beyond.set()
     return update(self, *arguments, **options)
 
-checkpoints.write_tensors, Updater.update = write_half, noted
+checkpoints.write_tensors, Updater.launch = write_half, noted
 main()
 """
 
@@ -73,7 +73,7 @@ def in_background(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slowly(in_background: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no checkpoint be complete until two more updates are taken, or somebody waits for it."""
-    beyond, join, update = threading.Event(), threading.Thread.join, Updater.update
+    beyond, join, update = threading.Event(), threading.Thread.join, Updater.launch
     taken = 0
 
     def write_late(file: Path, tensors: Any) -> None:
@@ -99,7 +99,7 @@ def slowly(in_background: None, monkeypatch: pytest.MonkeyPatch) -> None:
         join(self, timeout)
 
     monkeypatch.setattr(checkpoints, "write_tensors", write_late)
-    monkeypatch.setattr(Updater, "update", counted)
+    monkeypatch.setattr(Updater, "launch", counted)
     monkeypatch.setattr(threading.Thread, "join", joined)
 
 
@@ -198,14 +198,14 @@ def test_a_full_disk_is_the_error_of_the_checkpoint_that_did_not_fit(
 def test_an_error_of_the_training_waits_for_the_checkpoint_and_stays_the_error(
     prepared: PreparedData, direct: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = Updater.update
+    update = Updater.launch
 
     def failing(self: Updater, *arguments: Any, **options: Any) -> Any:
         if options["number"] == 7:
             raise RuntimeError("the device is gone")
         return update(self, *arguments, **options)
 
-    monkeypatch.setattr(Updater, "update", failing)
+    monkeypatch.setattr(Updater, "launch", failing)
     with pytest.raises(RuntimeError, match=r"^the device is gone$"):
         train(prepared, tmp_path / "run", *SETTINGS)
     assert checkpoint(tmp_path / "run", 6) == checkpoint(direct, 6)
