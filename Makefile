@@ -76,9 +76,7 @@ else
 	  echo "null GPU in $$folder"; \
 	  $(NULL_GPU)/run "$$folder" python benchmarks/gpu/null_gpu.py --folder "$$parts" || failed+=" $$folder"; \
 	  $(NULL_GPU)/run "$$folder" python benchmarks/gpu/step_model.py "$$parts" || failed+=" $$folder"; \
-	  if [ -f benchmarks/gpu/kernels.py ]; then \
-	    PYTHONPATH=src $(NULL_GPU)/run "$$folder" python benchmarks/gpu/kernels.py || failed+=" $$folder"; \
-	  fi; \
+	  PYTHONPATH=src $(NULL_GPU)/run "$$folder" python benchmarks/gpu/kernels.py || failed+=" $$folder"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "make null-gpu: failed in$$failed" >&2; exit 1; fi
 endif

@@ -23,7 +23,7 @@ from nmt_cli.training.loader import Loader
 from nmt_cli.training.order import DataOrder
 from nmt_cli.training.profiling import Profiling
 from nmt_cli.training.speed import Speed, speed_of
-from nmt_cli.training.update import Updater
+from nmt_cli.training.update import Launched, Updater
 
 
 class NmtLoop:
@@ -45,6 +45,7 @@ class NmtLoop:
         self._updater = Updater(recipe, self._model, precision="bf16", ranks=self._ranks)
         self._loader = Loader(self._order, self._pairs, self._ranks)
         self._number, self._source, self._target, self._slots = 0, 0, 0, 0
+        self._launched: Launched | None = None
         self._ready_seconds, self._graphs, self._memory_gb = 0.0, 0, 0.0
 
     def __enter__(self) -> NmtLoop:
@@ -97,9 +98,17 @@ class NmtLoop:
         self._number += 1
         loaded = self._loader.next(num_left=self.recipe.training.updates)
         update = loaded.update
-        self._updater.update(
-            loaded.batches, number=self._number, num_micro=len(update.micro), target_tokens=update.target_tokens
+        launched = self._updater.launch(
+            loaded.batches,
+            number=self._number,
+            num_micro=len(update.micro),
+            target_tokens=update.target_tokens,
+            received=lambda: None,
         )
+        # As in a training, the host reads the update before, if the device does not need it.
+        read, self._launched = (self._launched, launched) if self._updater.reads_late else (launched, None)
+        if read is not None:
+            read.result()
         self._source += update.source_tokens
         self._target += update.target_tokens
         self._slots += update.slots

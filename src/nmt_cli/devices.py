@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import shutil
+import sysconfig
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,7 @@ _MEMORY_SIGNS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _ONEDNN_SIGNS = ("could not create a primitive", "could not execute a primitive")
+_PYTHON_HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
 
@@ -44,9 +46,10 @@ def has_gpu_driver() -> bool:
 
 
 def missing_for_triton() -> str | None:
-    """What our kernels and compiled layers need on a GPU and do not find, with the way to get it; None if all is there.
+    """What Triton lacks here, with the command that installs it; None if it lacks nothing.
 
-    Triton compiles its driver with the program that CC names, or else with gcc or clang (`triton/runtime/build.py`).
+    Triton compiles its driver with the program that CC names, or else with gcc or clang, against Python's headers
+    (`triton/runtime/build.py`), and keeps the result in a folder of the user's.
     """
     if find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
@@ -55,14 +58,20 @@ def missing_for_triton() -> str | None:
         return f"CC is {chosen!r}, and no such program is found (unset CC)"
     if chosen is None and not (shutil.which("gcc") or shutil.which("clang")):
         return "no C compiler is found (apt-get install gcc libc6-dev)"
+    if not _PYTHON_HEADER.is_file():
+        return "Python.h is not found (apt-get install python3-dev)"
+    cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    folder = next((each for each in (cache, *cache.parents) if each.exists()), cache)
+    if not os.access(folder, os.W_OK):
+        return f"{cache} cannot be written (set TRITON_CACHE_DIR to a folder that can)"
     return None
 
 
-def on_device_of(x: torch.Tensor) -> AbstractContextManager[object]:
-    """A context in which Triton launches kernels on the GPU that holds a tensor, in place of the current one."""
+def launching_on(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which Triton launches kernels on this device: it takes the current one."""
     import torch
 
-    return torch.cuda.device_of(x) if x.is_cuda else nullcontext()
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def choose_device(name: str) -> torch.device:
@@ -155,16 +164,21 @@ def return_freed_memory() -> None:
 
 
 def is_out_of_memory(problem: BaseException, *, is_told: bool = False) -> bool:
-    """Whether a GPU's memory, or the machine's, did not suffice.
+    """Whether a GPU's memory, or the machine's, did not suffice, or that is what led to the problem.
 
     oneDNN does not say why it cannot begin a product; that counts unless it `is_told` otherwise: the least work too.
     """
     import torch
 
-    if isinstance(problem, torch.OutOfMemoryError | MemoryError):
-        return True
-    message = str(problem)
-    return any(sign in message for sign in _MEMORY_SIGNS) or (not is_told and message.endswith(_ONEDNN_SIGNS))
+    signs = () if is_told else _ONEDNN_SIGNS
+    seen: BaseException | None = problem
+    while seen is not None:
+        message = str(seen)
+        is_known = isinstance(seen, torch.OutOfMemoryError | MemoryError)
+        if is_known or any(sign in message for sign in _MEMORY_SIGNS) or message.endswith(signs):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def collect_garbage_rarely() -> None:

@@ -184,8 +184,9 @@ def test_memory_that_is_missing_while_compiling_is_told_as_that(
         given.updater("fp32").warm_up([given.batch(given.order.full)])
 
 
-def with_tools(monkeypatch: pytest.MonkeyPatch, *tools: str, cc: str | None = None) -> None:
+def with_tools(monkeypatch: pytest.MonkeyPatch, *tools: str, cc: str | None = None, has_headers: bool = True) -> None:
     """Let these programs and Python packages be installed, and no others, and let CC name a program."""
+    monkeypatch.setattr(devices, "_PYTHON_HEADER", Path(__file__ if has_headers else "/nowhere/Python.h"))
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in tools else None)
     monkeypatch.setattr(devices, "find_spec", lambda name: object() if name in tools else None)
     if cc is None:
@@ -224,6 +225,19 @@ def test_without_a_tool_a_model_is_not_compiled_and_a_warning_says_what_to_insta
     assert found == reason
     warn_of_missing_tool(found)
     assert caplog.messages == ([f"the model is not compiled, and training is slower: {reason}"] if reason else [])
+
+
+def test_triton_needs_python_s_headers_and_a_folder_to_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with_tools(monkeypatch, "triton", "gcc", has_headers=False)
+    assert devices.missing_for_triton() == "Python.h is not found (apt-get install python3-dev)"
+    with_tools(monkeypatch, "triton", "gcc")
+    assert devices.missing_for_triton() is None
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "new" / "cache"))
+    assert devices.missing_for_triton() is None
+    monkeypatch.setattr("os.access", lambda folder, mode: folder != tmp_path)
+    assert devices.missing_for_triton() == (
+        f"{tmp_path / 'new' / 'cache'} cannot be written (set TRITON_CACHE_DIR to a folder that can)"
+    )
 
 
 def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(

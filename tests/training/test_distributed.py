@@ -258,6 +258,17 @@ def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(
         join_with_gpus(local=2, gpus=["a", "b"])
 
 
+def test_a_process_alone_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Events, streams and kernels without a device are those of the current one.
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert distributed.join("cuda:1").device == torch.device("cuda:1")
+    assert chosen == [torch.device("cuda:1")]
+
+
 def test_two_ranks_with_the_same_gpu_are_an_error(join_with_gpus: Callable[..., torch.device]) -> None:
     join_with_gpus(local=0, gpus=["a"])
     with pytest.raises(DeviceError) as caught:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -21,7 +20,7 @@ from nmt_cli.decoding.fixed_run import FixedRun
 from nmt_cli.decoding.hypotheses import Hypothesis
 from nmt_cli.decoding.scorer import NEVER_GENERATED
 from nmt_cli.decoding.search import Source, check, limit_of
-from nmt_cli.devices import is_out_of_memory
+from nmt_cli.devices import is_out_of_memory, launching_on
 from nmt_cli.model.fixed_step import Seen, can_use_kernels, fixed_step
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -84,7 +83,7 @@ class FixedBeam:
         check(self._models, sources, config=config, nbest=nbest)
         limits = [limit_of(source, self._models, config=config) for source in sources]
         try:
-            with torch.inference_mode(), _current(self._device):
+            with torch.inference_mode(), launching_on(self._device):
                 rows = [source.row for source in sources]
                 run = FixedRun(self._models, rows, limits=limits, config=config, nbest=nbest, device=self._device)
                 return self._search(run)
@@ -167,8 +166,3 @@ class FixedBeam:
         if len(each) == 1:
             return each[0]
         return torch.stack([logits.log_softmax(dim=-1, dtype=torch.float32) for logits in each]).logsumexp(dim=0)
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """A context in which Triton launches kernels on the device."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -155,7 +155,7 @@ def _settle_by_kernel(state: State, hypotheses: Tensor) -> None:
         CANDIDATES=_power(sizes.candidates),
         ENDINGS=_power(sizes.nbest),
         TILE=_POSITIONS,
-        num_warps=max(1, _power(sizes.candidates) // 8),
+        num_warps=min(16, max(1, _power(sizes.candidates) // 8)),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli.devices import on_device_of
+from nmt_cli.devices import launching_on
 from nmt_cli.model.kernels import attention
 from nmt_cli.model.packing import Spans
 from nmt_cli.model.projections import Projections
@@ -48,7 +48,7 @@ def _attention(
     """What each query gets, [N, H * V], and the logarithm of its sum of weights, [H, N]."""
     q, k, v = Projections(matrices, heads, d_k, d_v).split()
     out, logsumexp = _results(matrices, heads, d_v)
-    with on_device_of(q):
+    with launching_on(q.device):
         attention.forward_kernel[_grid(cu_queries, heads)](
             *(q, k, v, out, logsumexp, cu_queries, cu_keys, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v)),
@@ -75,7 +75,7 @@ def _attention_backward(
     q, k, v = Projections(matrices, heads, d_k, d_v).split()
     gradients = _gradients(matrices)
     dq, dk, dv = Projections(gradients, heads, d_k, d_v).split()
-    with on_device_of(q):
+    with launching_on(q.device):
         attention.backward_kernel[_grid(cu_queries, heads)](
             *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),

@@ -67,9 +67,12 @@ class BackgroundWriter:
             file: {name: self._copy((file, name), tensor) for name, tensor in named.items()}
             for file, named in tensors.items()
         }
-        if any(tensor.is_cuda for named in tensors.values() for tensor in named.values()):
+        device = next(
+            (tensor.device for named in tensors.values() for tensor in named.values() if tensor.is_cuda), None
+        )
+        if device is not None:
             self._copied = torch.cuda.Event(blocking=True)
-            self._copied.record()
+            self._copied.record(torch.cuda.current_stream(device))
         return kept
 
     def begin(self, work: Callable[[], None]) -> None:

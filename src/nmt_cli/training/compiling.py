@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from nmt_cli.devices import missing_for_triton
+from nmt_cli.devices import is_out_of_memory, missing_for_triton
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.attention import choose_kernel
 from nmt_cli.model.packing import SHORT
@@ -58,7 +58,7 @@ def compiling(device: torch.device) -> Iterator[None]:
     except RuntimeError as problem:
         from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
-        if not isinstance(problem, TorchDynamoException) or is_out_of_memory(problem):
+        if not isinstance(problem, TorchDynamoException) or is_out_of_memory(problem, is_told=True):
             raise
         reason = problem.inner_exception if isinstance(problem, BackendCompilerFailed) else problem
         raise DeviceError(
@@ -66,11 +66,3 @@ def compiling(device: torch.device) -> Iterator[None]:
             where=str(reason).strip().partition("\n")[0],
             hint="--no-compile trains without; compiling needs the Triton that came with torch, and a C compiler",
         ) from problem
-
-
-def is_out_of_memory(problem: BaseException) -> bool:
-    """True where the device's memory did not suffice, or that is what led to the problem."""
-    seen: BaseException | None = problem
-    while seen is not None and not isinstance(seen, torch.OutOfMemoryError):
-        seen = seen.__cause__ or seen.__context__
-    return seen is not None

@@ -58,7 +58,7 @@ class Ranks:
     def sum(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over the ranks: each divided its losses by the tokens of all of them before."""
         if self.size > 1:
-            with self._together():
+            with self.together():
                 dist.all_reduce(tensor)
 
     def begin_sum(self, tensor: Tensor) -> dist.Work:
@@ -73,14 +73,14 @@ class Ranks:
 
     def finish_sum(self, work: dist.Work) -> None:
         """Return when a sum is there; on a GPU, when the present stream is to wait for it."""
-        with self._together():
+        with self.together():
             work.wait()
 
     def largest(self, value: int) -> int:
         """The largest of the ranks' values, on every rank."""
         if self.size == 1:
             return value
-        with self._together():
+        with self.together():
             shared = torch.tensor(value, device=self.device)
             dist.all_reduce(shared, op=dist.ReduceOp.MAX)
             return int(shared.item())
@@ -97,7 +97,7 @@ class Ranks:
         """The value of the first rank, on every rank, so that all decide alike by it."""
         if self.size == 1:
             return value
-        with self._together():
+        with self.together():
             shared = torch.tensor(value, dtype=torch.float64, device=self.device)
             dist.broadcast(shared, src=0)
             return float(shared.item())
@@ -105,7 +105,7 @@ class Ranks:
     def wait(self) -> None:
         """Return when every rank has come here."""
         if self.size > 1:
-            with self._together():
+            with self.together():
                 dist.barrier()
 
     def leave(self) -> None:
@@ -114,7 +114,7 @@ class Ranks:
             dist.destroy_process_group()
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
+    def together(self) -> Iterator[None]:
         """Count what all ranks do as progress; ConnectionLost where it fails."""
         with self._told_when_lost():
             yield
@@ -147,7 +147,10 @@ def join(device: str) -> Ranks:
     """
     size, local = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("LOCAL_RANK")
     if size == 1:
-        return Ranks(0, 1, choose_device(device))
+        chosen = choose_device(device)
+        if chosen.index is not None:
+            torch.cuda.set_device(chosen)  # streams and events without a device are those of the current one
+        return Ranks(0, 1, chosen)
     if local is None:
         raise DeviceError(
             f"WORLD_SIZE is {size}, but LOCAL_RANK is not set",

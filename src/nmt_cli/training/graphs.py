@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.dataset.batch import Batch
-from nmt_cli.training.compiling import is_out_of_memory
+from nmt_cli.devices import is_out_of_memory
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class RecordedSteps:
         try:
             first, later = (self._recorder(partial(step, is_first=is_first)) for is_first in (True, False))
         except RuntimeError as problem:
-            if is_out_of_memory(problem):
+            if is_out_of_memory(problem, is_told=True):
                 raise
             reason = str(problem).strip().partition("\n")[0]
             _log.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)

@@ -41,7 +41,7 @@ class PlainObjective:
 class CompiledObjective:
     """The same loss through compiled parts, for batches of one shape; the model itself stays as it is.
 
-    Compiled are each kind of layer, the placing of embeddings, and what the loss does to logits. They see tensors of
+    Each kind of layer and the placing of embeddings are compiled. The loss has a Triton kernel. They see tensors of
     fixed shapes and `bound` and nothing else of a batch, so that all layers of a kind share one graph, and no batch
     needs another. The products with the embedding matrix stay with the libraries.
     """

@@ -19,9 +19,8 @@ from nmt_cli.bundle.run import FoundTokens, Run
 from nmt_cli.dataset.batch import make_batch
 from nmt_cli.dataset.shape import Shape, accumulation
 from nmt_cli.dataset.store import TokenPairs
-from nmt_cli.devices import Precision
+from nmt_cli.devices import Precision, is_out_of_memory
 from nmt_cli.errors import DeviceError
-from nmt_cli.training.compiling import is_out_of_memory
 from nmt_cli.training.distributed import Ranks
 from nmt_cli.training.estimate import estimate
 from nmt_cli.training.memory import free_on_cpu, free_on_gpu
@@ -161,7 +160,7 @@ class MemoryOfGpu:
             slots = self._step(max_tokens)
             return Measured(slots, torch.cuda.max_memory_allocated(device) - before)
         except RuntimeError as problem:
-            if not is_out_of_memory(problem):
+            if not is_out_of_memory(problem, is_told=True):
                 raise
             return None
         finally:

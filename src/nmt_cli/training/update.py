@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from nmt_cli.dataset.batch import Batch
-from nmt_cli.devices import Precision
+from nmt_cli.devices import Precision, is_out_of_memory
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.recording import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.compiling import compiling, is_out_of_memory, reason_not_to_compile
+from nmt_cli.training.compiling import compiling, reason_not_to_compile
 from nmt_cli.training.distributed import Ranks
 from nmt_cli.training.graphs import RecordedSteps
 from nmt_cli.training.loss import Loss
@@ -50,9 +50,9 @@ class UpdateResult:
 class Launched:
     """An update given to the device. `result` waits until its figures have arrived."""
 
-    def __init__(self, figures: Tensor, *, learning_rate: float) -> None:
+    def __init__(self, figures: Tensor, *, learning_rate: float, ranks: Ranks) -> None:
         """`figures` [3 + 2 micro-batches], on the device, are those that `launch` sums."""
-        self._learning_rate = learning_rate
+        self._learning_rate, self._ranks = learning_rate, ranks
         self._event: torch.cuda.Event | None = None
         if figures.device.type == "cpu":
             self._figures = figures
@@ -60,12 +60,13 @@ class Launched:
             self._figures = torch.empty(figures.shape, pin_memory=True)
             self._figures.copy_(figures, non_blocking=True)
             self._event = torch.cuda.Event()
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(figures.device))
 
     def result(self) -> UpdateResult:
-        """The result of the update."""
+        """The result of the update. Raises ConnectionLost."""
         if self._event is not None:
-            self._event.synchronize()
+            with self._ranks.together():
+                self._event.synchronize()
         norm, interrupted, terminated, *losses = self._figures.tolist()
         smoothed, nll = losses[: len(losses) // 2], losses[len(losses) // 2 :]
         is_finite = math.isfinite(norm)
@@ -116,8 +117,8 @@ class Updater:
     def warm_up(self, batches: Sequence[Batch]) -> None:
         """Take batches, and drop their gradients, so that what would fail fails now, and what comes is quick.
 
-        Compiles and records, where that is done, for all batches of their shape and `bound`; records last, as what is
-        recorded keeps the memory that it needs. Raises DeviceError where the memory does not suffice, or compiling
+        Compiles and records, where that is done, for all batches of their shape and `bound`. Recording comes last,
+        because a recorded graph keeps its memory. Raises DeviceError where the memory does not suffice, or compiling
         fails.
         """
         self.model.train()
@@ -182,7 +183,7 @@ class Updater:
             d_model=self._recipe.model.d_model,
         )
         self._apply(figures[0], learning_rate=rate)
-        return Launched(figures, learning_rate=rate)
+        return Launched(figures, learning_rate=rate, ranks=self._ranks)
 
     def accumulate(
         self, batch: Batch, *, key: tuple[int, int], target_tokens: int, is_first: bool, is_last: bool
@@ -257,7 +258,7 @@ class Updater:
         try:
             yield
         except RuntimeError as problem:
-            if not is_out_of_memory(problem):
+            if not is_out_of_memory(problem, is_told=True):
                 raise
             limit = max(batch.source.ids.numel(), batch.target.ids.numel())
             raise DeviceError(

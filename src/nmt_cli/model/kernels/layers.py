@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmt_cli.devices import on_device_of
+from nmt_cli.devices import launching_on
 from nmt_cli.model.dropout import HASH_FACTORS, keep_limit
 
 _TILE = 2048  # elements that a program of `_residual_norm` holds at a time
@@ -40,7 +40,7 @@ def residual_norm(
     num_rows, width = x.shape
     y, statistics = torch.empty_like(x), x.new_empty(2, num_rows, dtype=torch.float32)
     rows, columns = _tile(width)
-    with on_device_of(x):
+    with launching_on(x.device):
         _residual_norm[(triton.cdiv(num_rows, rows),)](
             *(x, out, bias, weight, shift, seed, y, statistics, num_rows, width),
             **_constants(bias, seed, dropout, epsilon),
@@ -73,7 +73,7 @@ def residual_norm_backward(
     rows, columns = _tile(width)
     num_programs = min(_PROGRAMS, triton.cdiv(num_rows, rows))
     sums = x.new_empty(num_programs, 3, width, dtype=torch.float32)
-    with on_device_of(x):
+    with launching_on(x.device):
         _residual_norm_backward[(num_programs,)](
             *(gradient, x, out, bias, weight, statistics, seed, x_gradient, out_gradient, sums, num_rows, width),
             **_constants(bias, seed, dropout, 0.0),
@@ -114,7 +114,7 @@ def relu_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     num_blocks = triton.cdiv(width, _RELU_COLUMNS)
     num_programs = max(1, min(4 * _PROGRAMS // num_blocks, triton.cdiv(num_rows, _RELU_ROWS)))
     sums = hidden.new_empty(num_programs, 1, width, dtype=torch.float32)
-    with on_device_of(hidden):
+    with launching_on(hidden.device):
         _relu_backward[(num_programs, num_blocks)](
             *(gradient, hidden, before, sums, num_rows, width), ROWS=_RELU_ROWS, COLUMNS=_RELU_COLUMNS, num_warps=4
         )
@@ -134,7 +134,7 @@ def _sum_of_programs(sums: Tensor, *, like: Tensor) -> Tensor:
     num_programs, kinds, width = sums.shape
     total = like.new_empty(kinds, width)
     grid = (triton.cdiv(kinds * width, 32),)
-    with on_device_of(sums):
+    with launching_on(sums.device):
         _sum_rows[grid](sums, total, num_programs, kinds * width, ROWS=128, COLUMNS=32, num_warps=4)
     return total
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmt_cli.devices import on_device_of
+from nmt_cli.devices import launching_on
 
 _COLUMNS = 4096  # that a program holds at a time
 
@@ -20,7 +20,7 @@ def gradients_by_rows(logits: Tensor, gold: Tensor, vocab: int, smoothing: float
     """
     num_rows, width = logits.shape
     losses = logits.new_empty(2, num_rows, dtype=torch.float32)
-    with on_device_of(logits):
+    with launching_on(logits.device):
         _row_losses[(num_rows,)](
             *(logits, gold, losses, num_rows, width, vocab, smoothing), PAD=pad, COLUMNS=_COLUMNS, num_warps=16
         )
@@ -54,6 +54,7 @@ def _row_losses(
     mean_nll = logsumexp - tl.sum(scores, 0) / vocab
     tl.store(losses_ptr + row, tl.where(is_token, (1 - smoothing) * nll + smoothing * mean_nll, 0.0))
     tl.store(losses_ptr + num_rows + row, tl.where(is_token, nll, 0.0))
+    tl.debug_barrier()  # all have read the gold piece's score, which is about to be written over
     for start in range(0, width, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         score = tl.load(place + column, column < vocab, other=-float("inf"), eviction_policy="evict_first")

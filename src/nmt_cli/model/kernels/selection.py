@@ -228,7 +228,9 @@ def _log_sum(places, mask):
 @triton.jit
 def _rule(rules, counters, columns, SPECIAL: tl.constexpr):
     """What is added to the logits of the first columns at this place."""
-    return tl.load(rules + tl.load(counters) * (SPECIAL + 1) + columns, mask=columns < SPECIAL, other=0.0)
+    return tl.load(
+        rules + tl.load(counters) * (SPECIAL + 1) + columns, mask=(columns >= 0) & (columns < SPECIAL), other=0.0
+    )
 
 
 @triton.jit
