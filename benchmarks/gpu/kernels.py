@@ -1,8 +1,9 @@
 """What our Triton kernels take of a GPU: registers, spills, shared memory, and the blocks that a multiprocessor holds.
 
 No GPU is needed, nor CUDA: Triton compiles for the architectures named, and its own copy of cuobjdump reads the result.
-Each operator is called with tensors of a CPU, and what it would launch is compiled in its place, with the options and
-alignments of the real launch. Exits with 1 if a kernel spills registers or leaves room for fewer than 4 blocks.
+Each operator is called with tensors on the CPU. Each kernel that the operator would launch is compiled with the options
+and alignments of the real launch. The sizes are those of recipes. Exits with 1 if a kernel spills registers, or if a
+kernel of attention leaves room for fewer than 4 blocks; at rare widths of Table 3 a line on stderr says so.
 
     python benchmarks/gpu/kernels.py --json
 """
@@ -21,7 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.pop("TRITON_INTERPRET", None)
+if __name__ == "__main__":
+    # Tests set it for themselves and for the processes that they start. Triton reads it when it is imported.
+    os.environ.pop("TRITON_INTERPRET", None)
 
 import torch
 import triton
@@ -29,24 +32,23 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.recipe.schema import ModelConfig
+
+_RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+_COMMON = ["base", "big"]
+_RARE = ["a-h4", "a-h16", "a-h32", "b-dk16", "b-dk32", "c-d256", "c-d1024"]
+SIZES = {name: load_recipe(_RECIPES / f"{name}.yaml").model for name in (*_COMMON, *(f"table3/{row}" for row in _RARE))}
+_SLOTS, _SENTENCES = 512, 16  # of a small micro-batch: kernels are compiled for all numbers of both
+_VOCABULARY, _COLUMNS = 37_000, 37_120
+
 _FEWEST_BLOCKS = 4
+_ATTENTION = {"forward_kernel", "backward_kernel", "attend_to_past", "attend_to_source"}
 # Of a multiprocessor, by compute capability: CUDA C++ programming guide, "Technical Specifications per Compute
 # Capability". A block takes 1 KB of shared memory for itself.
 _SHARED_MEMORY = {80: 164 * 1024, 90: 228 * 1024, 100: 228 * 1024}
 _REGISTERS, _WARPS, _BLOCKS, _OWN_SHARED_MEMORY = 65_536, 64, 32, 1024
 _REGISTERS_AT_ONCE = 256  # that a warp is given
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A model's widths, and slots and sentences of a small micro-batch: what kernels are compiled for is the same."""
-
-    d_model: int
-    heads: int
-    d_k: int = 64
-    d_v: int = 64
-    slots: int = 512
-    sentences: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,7 @@ class Usage:
     blocks_per_multiprocessor: int
 
 
-SIZES = {"base": Size(d_model=512, heads=8), "big": Size(d_model=1024, heads=16)}
-
-
-def attention(size: Size, *, is_self: bool, is_causal: bool) -> None:
+def attention(size: ModelConfig, *, is_self: bool, is_causal: bool) -> None:
     """Attention, forward and backward."""
     from nmt_cli.model.packing import Spans
     from nmt_cli.model.projections import Projections
@@ -75,17 +74,63 @@ def attention(size: Size, *, is_self: bool, is_causal: bool) -> None:
 
     widths = [size.heads * size.d_k, size.heads * size.d_k, size.heads * size.d_v]
     columns = [sum(widths)] if is_self else [widths[0], widths[1] + widths[2]]
-    matrices = [_matrix(size.slots, width).requires_grad_() for width in columns]
-    sentences = Spans(torch.zeros(size.sentences + 1, dtype=torch.int32), torch.zeros(size.slots), bound=128)
+    matrices = [_zeros(_SLOTS, width).requires_grad_() for width in columns]
+    sentences = Spans(torch.zeros(_SENTENCES + 1, dtype=torch.int32), torch.zeros(_SLOTS), bound=128)
     projections = Projections(matrices, size.heads, size.d_k, size.d_v)
     attend_triton(projections, queries=sentences, keys=sentences, is_causal=is_causal, window=None).sum().backward()
 
 
-# Each operator is called as training calls it; the kernels follow.
-OPERATORS: dict[str, Callable[[Size], None]] = {
+def residual(size: ModelConfig, *, has_bias: bool) -> None:
+    """Dropout, residual and norm behind a sub-layer, forward and backward."""
+    from nmt_cli.model.kernels.layers import residual_norm
+
+    x, out = (_zeros(_SLOTS, size.d_model).requires_grad_() for _ in range(2))
+    bias, weight, shift = (_zeros(size.d_model).requires_grad_() for _ in range(3))
+    seed = torch.zeros(2, dtype=torch.int32)
+    residual_norm(x, out, bias if has_bias else None, weight, shift, seed, 0.1, 1e-6)[0].sum().backward()
+
+
+def relu(size: ModelConfig) -> None:
+    """The gradient of bias and ReLU of the feed-forward network."""
+    from nmt_cli.model.kernels.layers import relu_backward
+
+    relu_backward(_zeros(_SLOTS, size.d_ff), _zeros(_SLOTS, size.d_ff))
+
+
+def loss(size: ModelConfig) -> None:
+    """The loss and its gradient."""
+    from nmt_cli.model.kernels.loss import gradients_by_rows
+
+    gradients_by_rows(_zeros(_SLOTS, _COLUMNS), torch.zeros(_SLOTS, dtype=torch.int64), _VOCABULARY, 0.1, pad=0)
+
+
+def search(size: ModelConfig) -> None:
+    """One step of a recorded search of beam 4."""
+    from nmt_cli.decoding.fixed_choice import choose, settle
+    from nmt_cli.decoding.fixed_memory import Memory, Sizes
+    from nmt_cli.model.fixed_step import Seen, fixed_step
+    from nmt_cli.model.transformer import Transformer
+
+    config = size.model_copy(update={"encoder_layers": 1, "decoder_layers": 1})
+    with torch.inference_mode():
+        model = Transformer(config, source_vocab=_VOCABULARY, target_vocab=_VOCABULARY).eval().bfloat16()
+        sizes = Sizes(_SENTENCES, source=32, length=32, beam=4, nbest=1)
+        state = Memory([model], device=torch.device("cpu")).state(sizes, before_moving=lambda: None)
+        seen = Seen(state.ancestors, state.source_lengths, state.counters)
+        logits = model.logits(fixed_step(model, state.ids.flatten(), state.caches[0], seen, is_fused=True))
+        settle(state, choose(state, logits, is_fused=True), is_fused=True)
+
+
+# Each operator is called as training and search call it; the kernels follow.
+OPERATORS: dict[str, Callable[[ModelConfig], None]] = {
     "self-attention": lambda size: attention(size, is_self=True, is_causal=False),
     "causal self-attention": lambda size: attention(size, is_self=True, is_causal=True),
     "cross-attention": lambda size: attention(size, is_self=False, is_causal=False),
+    "residual": lambda size: residual(size, has_bias=False),
+    "residual with bias": lambda size: residual(size, has_bias=True),
+    "relu": relu,
+    "loss": loss,
+    "search": search,
 }
 
 
@@ -106,10 +151,20 @@ def main() -> None:
     print(table(rows), file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
         print(json.dumps({"triton": triton.__version__, "kernels": [asdict(row) for row in rows]}, indent=2))
-    bad = [row for row in rows if row.spilled_bytes or row.blocks_per_multiprocessor < _FEWEST_BLOCKS]
-    if bad:
-        print(f"{len(bad)} kernels spill, or leave room for fewer than {_FEWEST_BLOCKS} blocks", file=sys.stderr)
+    faults = [row for row in rows if row.spilled_bytes]
+    for row in crowded(rows):
+        if row.size in _COMMON:
+            faults.append(row)
+        else:
+            print(f"{row.size}, {row.operator}: room for {row.blocks_per_multiprocessor} blocks", file=sys.stderr)
+    if faults:
+        print(f"{len(faults)} kernels spill, or leave room for fewer than {_FEWEST_BLOCKS} blocks", file=sys.stderr)
         sys.exit(1)
+
+
+def crowded(rows: list[Usage]) -> list[Usage]:
+    """The kernels of attention of which too few blocks fit a multiprocessor: it would wait for memory."""
+    return [row for row in rows if row.kernel in _ATTENTION and row.blocks_per_multiprocessor < _FEWEST_BLOCKS]
 
 
 def usages(operator: str, size: str, *, architecture: int) -> Iterator[Usage]:
@@ -189,8 +244,8 @@ def table(rows: list[Usage]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
 
 
-def _matrix(rows: int, columns: int) -> Tensor:
-    return torch.zeros(rows, columns, dtype=torch.bfloat16)
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.bfloat16)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,15 @@ import pytest
 pytest.importorskip("triton", reason="needs Triton, a development dependency on Linux x86-64")
 
 
-def test_no_kernel_spills_and_four_blocks_fit_a_multiprocessor(repository: Path, tmp_path: Path) -> None:
+def launched(folder: Path) -> Iterator[str]:
+    """The kernels in a folder: functions of Triton that ask which program they are."""
+    for file in folder.glob("*.py"):
+        for part in file.read_text(encoding="utf-8").split("@triton.jit")[1:]:
+            if "tl.program_id(" in part:
+                yield re.findall(r"^def (\w+)", part, flags=re.MULTILINE)[0]
+
+
+def test_no_kernel_spills_and_four_blocks_of_attention_fit_a_multiprocessor(repository: Path, tmp_path: Path) -> None:
     script = repository / "benchmarks" / "gpu" / "kernels.py"
     done = subprocess.run(
         [sys.executable, script, "--json", "--sizes", "base", "--architectures", "90"],
@@ -24,11 +34,12 @@ def test_no_kernel_spills_and_four_blocks_fit_a_multiprocessor(repository: Path,
     )
     assert done.returncode == 0, done.stderr
     kernels = json.loads(done.stdout)["kernels"]
-    assert {"forward_kernel", "backward_kernel"} <= {kernel["kernel"] for kernel in kernels}
+    assert {kernel["kernel"] for kernel in kernels} == set(launched(repository / "src/nmt_cli/model/kernels"))
     for kernel in kernels:
         assert kernel["spilled_bytes"] == 0
-        assert kernel["blocks_per_multiprocessor"] >= 4
-        assert 16 <= kernel["registers"] <= 255
+        assert 8 <= kernel["registers"] <= 255
+        if "attend" in kernel["kernel"] or "attention" in kernel["operator"]:
+            assert kernel["blocks_per_multiprocessor"] >= 4
 
 
 @pytest.mark.parametrize(

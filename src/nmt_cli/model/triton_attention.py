@@ -18,6 +18,7 @@ from nmt_cli.model.packing import Spans
 from nmt_cli.model.projections import Projections
 
 _WIDE = 64  # heads beyond have tiles of half as many rows, so that registers suffice
+_MOST_REGISTERS = 255  # of a thread
 
 
 def attend_triton(
@@ -53,6 +54,7 @@ def _attention(
             *(q, k, v, out, logsumexp, cu_queries, cu_keys, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v)),
             **_options(heads, d_k, d_v, is_causal=is_causal, reach=reach),
+            maxnreg=_forward_registers(d_k, d_v, is_causal=is_causal),
         )
     return out, logsumexp
 
@@ -80,6 +82,7 @@ def _attention_backward(
             *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),
             **_options(heads, d_k, d_v, is_causal=is_causal, reach=reach),
+            maxnreg=_MOST_REGISTERS,
         )
     return gradients
 
@@ -134,3 +137,14 @@ def _options(heads: int, d_k: int, d_v: int, *, is_causal: bool, reach: int) -> 
         "num_warps": 2,
         "num_stages": 1,
     }
+
+
+def _forward_registers(d_k: int, d_v: int, *, is_causal: bool) -> int | None:
+    """The most registers of a thread of the forward kernel; None leaves the number to the compiler.
+
+    The compiler may spill registers so that one more block fits a multiprocessor. These limits avoid that
+    (benchmarks/gpu/kernels.py). With 144 registers, seven blocks fit.
+    """
+    if min(d_k, d_v) < _WIDE:
+        return _MOST_REGISTERS
+    return None if is_causal else 144
