@@ -9,7 +9,7 @@ nvidia-smi -L
 python3 -c 'import torch, triton; print("torch", torch.__version__, "triton", triton.__version__)'
 command -v gcc || echo "no gcc: Triton cannot build its launchers"
 
-mapfile -t gpu_tests < <(grep -rl --include='test_*.py' '@pytest\.mark\.gpu\|pytestmark = pytest\.mark\.gpu' tests | sort)
+mapfile -t gpu_tests < <(grep -rl --include='test_*.py' '@pytest\.mark\.gpu\|pytestmark = \(pytest\.mark\.gpu\|MARKS\)' tests | sort)
 step tests 240 python3 -m pytest -m gpu -q --tb=short --show-capture=no -p no:cacheprovider "${gpu_tests[@]}" &&
   shown tests 4
 step train 200 "${nmt[@]}" train demo --device cuda -o runs/demo-cuda && shown train 12

@@ -8,9 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt_cli.model.dropout import Dropout
-from tests.interpreted import DEVICE  # isort: split
+from tests.interpreted import DEVICE, MARKS  # isort: split
 
 from nmt_cli.model.kernels.layers import relu_backward, residual_norm
+
+pytestmark = MARKS
 
 EPSILON = 1e-6
 

@@ -7,9 +7,11 @@ import torch
 from torch.nn import functional as F
 
 from nmt_cli.tokenization.tokenizer import PAD
-from tests.interpreted import DEVICE  # isort: split
+from tests.interpreted import DEVICE, MARKS  # isort: split
 
 from nmt_cli.model.kernels.loss import gradients_by_rows
+
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -41,3 +43,19 @@ def test_logits_that_are_not_finite_make_the_loss_not_finite(bad: float) -> None
     logits[1, 3] = bad
     smoothed, _ = gradients_by_rows(logits, torch.tensor([2, 4], device=DEVICE), 6, 0.1, pad=PAD)
     assert not smoothed.isfinite()
+
+
+def test_gradients_in_bf16_are_rounded_at_their_end_only() -> None:
+    generator = torch.Generator().manual_seed(1)
+    vocab, width = 37_000, 37_120
+    logits = torch.randn(4, width, generator=generator).to(DEVICE, torch.bfloat16)
+    gold = torch.randint(1, vocab, (4,), generator=generator).to(DEVICE)
+    scores = logits[:, :vocab].double().requires_grad_()
+    value = F.cross_entropy(scores, gold, label_smoothing=0.1, reduction="sum")
+    (gradient,) = torch.autograd.grad(value, scores)
+    ours = logits.clone()
+    smoothed, _ = gradients_by_rows(ours, gold, vocab, 0.1, pad=PAD)
+    torch.testing.assert_close(smoothed.double(), value.detach(), rtol=1e-5, atol=1e-5)
+    # bf16 keeps 8 bits, and the interpreter cuts the others off: one unit of the last is 2^-7 of the value at most.
+    torch.testing.assert_close(ours[:, :vocab].double(), gradient, rtol=2**-7, atol=1e-9)
+    assert not ours[:, vocab:].any()

@@ -1,4 +1,4 @@
-"""Our attention kernels, in Triton's interpreter: values and gradients against loops in float64."""
+"""Our attention kernels: values and gradients against loops in float64."""
 
 from __future__ import annotations
 
@@ -15,41 +15,48 @@ from nmt_cli.model.attention import attend
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import Spans
 from nmt_cli.recipe.schema import ModelConfig
-from tests.model.cases import joined
-from tests.model.interpreter import interpret
-from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
-
-pytest.importorskip("triton", reason="needs Triton, a development dependency on Linux x86-64")
+from tests.interpreted import DEVICE, IS_INTERPRETED, MARKS  # isort: split
 
 from nmt_cli.model import triton_attention
 from nmt_cli.model.kernels import attention as kernels
+from tests.model.cases import gradients, joined
+from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
+
+pytestmark = MARKS
 
 HEADS = 2
 # The tiles are of 32 tokens: sentences of one tile, just more than one, and four; and sides without any tokens.
 SELF = [1, 32, 0, 33, 128, 7]
 QUERIES, KEYS = [5, 0, 40, 128, 32], [33, 7, 0, 32, 128]
+# float32 rounds at 6e-8; sums have up to 128 terms of about 1. A GPU approximates 2^x.
+TOLERANCE = 1e-5 if IS_INTERPRETED else 1e-4
 
 
 @pytest.fixture(autouse=True)
-def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let our kernels serve attention on the CPU, with memory that is NaN until it is written."""
-    interpret(monkeypatch, kernels)
+def _ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let our kernels serve attention on every device."""
     monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "triton")
+
+
+@pytest.fixture
+def _nan_until_written() -> Iterator[None]:
+    """Memory is NaN until it is written."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
 
 
-def inputs_of(q_lengths: list[int], k_lengths: list[int], *, d_k: int, d_v: int) -> list[Tensor]:
+def inputs_of(q_lengths: list[int], k_lengths: list[int], *, d_k: int, d_v: int, heads: int = HEADS) -> list[Tensor]:
     """q, k, v in float32; the loops take the same numbers in float64."""
     generator = torch.Generator().manual_seed(1)
     shapes = [(sum(q_lengths), d_k), (sum(k_lengths), d_k), (sum(k_lengths), d_v)]
-    return [torch.randn(tokens, HEADS, width, generator=generator).requires_grad_() for tokens, width in shapes]
+    return [torch.randn(tokens, heads, width, generator=generator).requires_grad_() for tokens, width in shapes]
 
 
 def spans(lengths: list[int]) -> Spans:
     ends = [0, *accumulate(lengths)]
-    return Spans(torch.tensor(ends, dtype=torch.int32), torch.zeros(ends[-1], dtype=torch.int64), bound=128)
+    cu_seqlens = torch.tensor(ends, dtype=torch.int32, device=DEVICE)
+    return Spans(cu_seqlens, torch.zeros(ends[-1], dtype=torch.int64, device=DEVICE), bound=128)
 
 
 def by_loops(inputs: list[Tensor], q_lengths: list[int], k_lengths: list[int], sees: Sees) -> Tensor:
@@ -58,18 +65,14 @@ def by_loops(inputs: list[Tensor], q_lengths: list[int], k_lengths: list[int], s
     rows = []
     for q_part, k_part, v_part in zip(q.split(q_lengths), k.split(k_lengths), v.split(k_lengths), strict=True):
         if 0 in (len(q_part), len(k_part)):
-            rows.append(torch.zeros(len(q_part), HEADS, v.size(2), dtype=torch.float64))
+            rows.append(torch.zeros(len(q_part), *v.shape[1:], dtype=torch.float64))
         else:
             bounds = ([0, len(q_part)], [0, len(k_part)])
             rows.append(packed_attention(q_part, k_part, v_part, q_bounds=bounds[0], k_bounds=bounds[1], sees=sees))
     return torch.cat(rows)
 
 
-def gradients(out: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-    weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
-    return torch.autograd.grad((out.double() * weights).sum(), inputs)
-
-
+@pytest.mark.usefixtures("_nan_until_written")
 @pytest.mark.parametrize(
     ("q_lengths", "k_lengths", "is_causal", "window", "d_k", "d_v", "matrices"),
     [
@@ -96,26 +99,46 @@ def test_our_kernels_are_attention_by_loops(
     matrices: int,
 ) -> None:
     inputs = inputs_of(q_lengths, k_lengths, d_k=d_k, d_v=d_v)
-    projections = joined(*inputs, matrices=matrices)
+    projections = joined(*(x.to(DEVICE) for x in inputs), matrices=matrices)
     queries, keys = spans(q_lengths), spans(k_lengths)
     out = attend(projections, queries=queries, keys=keys, is_causal=is_causal, window=window)
     sees = sees_the_past if is_causal else sees_all if window is None else sees_neighbours(window)
     expected = by_loops(inputs, q_lengths, k_lengths, sees)
-    # float32 rounds at 6e-8; sums have up to 128 terms of about 1.
-    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out.double().cpu(), expected, rtol=TOLERANCE, atol=TOLERANCE)
     for ours, theirs in zip(gradients(out, *inputs), gradients(expected, *inputs), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("q_lengths", "k_lengths", "is_causal", "matrices"),
+    [(SELF, SELF, False, 1), (SELF, SELF, True, 1), (QUERIES, KEYS, False, 2)],
+)
+def test_our_kernels_in_bf16_are_attention_by_loops_in_base_s_width(
+    q_lengths: list[int], k_lengths: list[int], is_causal: bool, matrices: int
+) -> None:
+    """On a GPU only: the interpreter multiplies bf16 as if its bits were integers."""
+    inputs = inputs_of(q_lengths, k_lengths, d_k=64, d_v=64, heads=8)
+    rounded = [x.detach().bfloat16().requires_grad_() for x in inputs]
+    projections = joined(*(x.to(DEVICE) for x in rounded), matrices=matrices)
+    out = attend(projections, queries=spans(q_lengths), keys=spans(k_lengths), is_causal=is_causal, window=None)
+    expected = by_loops(rounded, q_lengths, k_lengths, sees_the_past if is_causal else sees_all)
+    # bf16 keeps 8 bits: 4e-3 of values below 4; the probabilities are rounded as well.
+    torch.testing.assert_close(out.double().cpu(), expected, rtol=2e-2, atol=2e-2)
+    for ours, theirs in zip(gradients(out, *rounded), gradients(expected, *rounded), strict=True):
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=5e-2, atol=5e-2)
 
 
 def test_no_gradient_is_added_up_in_an_order_left_to_chance() -> None:
     assert "atomic" not in inspect.getsource(kernels)
 
 
+@pytest.mark.usefixtures("_nan_until_written")
 def test_slots_outside_of_sentences_are_neither_read_nor_written() -> None:
     inputs = inputs_of([40, 10], [40, 10], d_k=16, d_v=16)
-    projections = joined(*inputs, matrices=1)
+    projections = joined(*(x.to(DEVICE) for x in inputs), matrices=1)
     (matrix,) = projections.matrices
-    matrix = torch.cat([matrix, torch.full((3, matrix.size(1)), torch.nan)])
+    matrix = torch.cat([matrix, matrix.new_full((3, matrix.size(1)), torch.nan)])
     out = attend(
         projections._replace(matrices=[matrix]),
         queries=spans([40, 10]),
@@ -123,16 +146,17 @@ def test_slots_outside_of_sentences_are_neither_read_nor_written() -> None:
         is_causal=False,
         window=None,
     )
-    torch.testing.assert_close(out[:50].double(), by_loops(inputs, [40, 10], [40, 10], sees_all), rtol=1e-5, atol=1e-5)
+    expected = by_loops(inputs, [40, 10], [40, 10], sees_all)
+    torch.testing.assert_close(out[:50].double().cpu(), expected, rtol=TOLERANCE, atol=TOLERANCE)
     assert out[50:].isnan().all()
 
 
 @pytest.mark.parametrize("is_self", [True, False])
 def test_the_operator_keeps_what_torch_asks_of_operators(is_self: bool) -> None:
     inputs = inputs_of([3, 2], [3, 2], d_k=16, d_v=16)
-    matrices = [x.detach().requires_grad_() for x in joined(*inputs, matrices=1 if is_self else 2).matrices]
+    given = joined(*(x.to(DEVICE) for x in inputs), matrices=1 if is_self else 2)
+    matrices = [x.detach().requires_grad_() for x in given.matrices]
     ends = spans([3, 2]).cu_seqlens
-    torch.use_deterministic_algorithms(False)
     torch.library.opcheck(triton_attention._attention, (matrices, ends, ends, HEADS, 16, 16, is_self, -1))
 
 
@@ -144,8 +168,9 @@ def test_layers_with_our_kernels_are_compiled_whole() -> None:
         SelfAttention(config.model_copy(update={"positions": "rotary"}), is_causal=False, window=3),
         CrossAttention(config),
     ]
-    x, layout = torch.randn(9, 32, requires_grad=True), spans([5, 4])
+    x, layout = torch.randn(9, 32, device=DEVICE, requires_grad=True), spans([5, 4])
     for layer in layers:
+        layer.to(DEVICE)
         given = (x, layout, x, layout) if isinstance(layer, CrossAttention) else (x, layout)
         out = layer(*given)
         compiled = torch.compile(layer, fullgraph=True, dynamic=False, backend="aot_eager")(*given)
