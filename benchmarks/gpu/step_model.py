@@ -43,8 +43,7 @@ _VARLEN_BLOCKS, _VARLEN_FORWARD, _VARLEN_BACKWARD = 2, 5e-6, 7e-6  # blocks on a
 _VARLEN_ROWS, _HEAD = 128, 64
 # Our own kernels: by bytes, but no faster than rounds of blocks.
 _OWN_FORWARD, _OWN_BACKWARD = 2e-6, 4e-6
-_THREADS, _SHARED_MEMORY, _MOST_BLOCKS = 2048, 233_472, 32
-_LANES_BY_REGISTERS = 512  # threads on a processor that have 128 registers each
+_OWN_BLOCKS_FORWARD, _OWN_BLOCKS_BACKWARD = 7, 4  # on a processor at once, by kernels.py
 
 # Instructions an element, where they and not bytes decide: Inductor's loss in three loops, and a mask by Philox.
 _LOSS_INSTRUCTIONS, _PHILOX_INSTRUCTIONS = 64, 97
@@ -202,30 +201,18 @@ def _triton(launch: Launch) -> tuple[str, float]:
     """A kernel of Inductor's, or one of ours, which is known by its module."""
     name = launch.name
     if launch.module.endswith("kernels.attention"):
-        is_backward = "backward" in name
-        seconds = max(
-            _by_bytes(launch.bytes, rate=_MEMORY_OF_ATTENTION),
-            _rounds(launch) * (_OWN_BACKWARD if is_backward else _OWN_FORWARD),
-        )
-        return ("attention backward" if is_backward else "attention forward"), seconds
+        by_bytes = _by_bytes(launch.bytes, rate=_MEMORY_OF_ATTENTION)
+        if "backward" in name:
+            rounds = math.ceil(_blocks(launch) / (_OWN_BLOCKS_BACKWARD * _PROCESSORS))
+            return "attention backward", max(by_bytes, rounds * _OWN_BACKWARD)
+        rounds = math.ceil(_blocks(launch) / (_OWN_BLOCKS_FORWARD * _PROCESSORS))
+        return "attention forward", max(by_bytes, rounds * _OWN_FORWARD)
     if launch.module.endswith("kernels.loss"):
         return "loss", _by_bytes(2 * launch.bytes)  # it writes over what it reads
     if "logsumexp" in name:
         return "loss", max(_by_bytes(launch.bytes), launch.elements * _LOSS_INSTRUCTIONS / _INSTRUCTIONS)
     drawing = launch.elements * _PHILOX_INSTRUCTIONS / _INSTRUCTIONS if launch.draws else 0.0
     return "Triton kernels", max(_by_bytes(launch.bytes), drawing)
-
-
-def _rounds(launch: Launch) -> int:
-    """How often the processors are filled with a kernel's blocks, by threads, shared memory and registers."""
-    threads = math.prod(launch.block)
-    at_once = min(
-        _MOST_BLOCKS,
-        _THREADS // threads,
-        _LANES_BY_REGISTERS // threads,
-        _SHARED_MEMORY // (launch.shared_memory + 1024),
-    )
-    return math.ceil(_blocks(launch) / (max(at_once, 1) * _PROCESSORS))
 
 
 def _by_bytes(size: float, *, rate: float = _MEMORY) -> float:

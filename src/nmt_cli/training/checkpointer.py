@@ -54,7 +54,7 @@ class Checkpointer:
         if kind is None:
             self.join()
         elif issubclass(kind, Exception):  # a second Ctrl-C does not wait
-            with suppress(Exception):  # the first error is the one to tell
+            with suppress(ModelError, OSError, RuntimeError):  # the first error is the one to tell
                 self.join()
 
     def resume(self) -> TrainingState:
