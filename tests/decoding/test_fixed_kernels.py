@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from nmt_cli.decoding import fixed_beam
 from nmt_cli.decoding.fixed_beam import FixedBeam
@@ -64,6 +66,31 @@ def test_the_kernels_find_what_the_search_finds(
         sources = [Source(row) for row in random_rows(6, count=count, vocab=53, longest=3)]
     ours = FixedBeam(models, device=DEVICE, recorder=Again()).search(sources, config=config, nbest=nbest)
     assert_same(ours, search(models, sources, config=config, nbest=nbest, device=DEVICE))
+
+
+class Shapes(TorchDispatchMode):
+    """The shapes of all float32 tensors that torch's operators make."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated
+        self.made: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.made |= {
+            tuple(leaf.shape) for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.dtype == torch.float32
+        }
+        return out
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_no_float32_logits_of_all_pieces_are_made_of_those_in_bf16(is_fused: bool) -> None:
+    memory = Memory([random_model(1, vocab=53)], device=DEVICE)
+    state = memory.state(Sizes.that_hold(sentences=1, source=3, length=4, beam=2, nbest=1), before_moving=lambda: None)
+    logits = torch.randn(state.log_probs.numel(), 53).bfloat16()
+    with Shapes() as shapes, torch.inference_mode():
+        choose(state, logits, is_fused=is_fused)
+    assert (tuple(logits.shape) in shapes.made) is not is_fused, "torch's operators make them"
 
 
 WIDTHS = [{"d_k": 8, "d_v": 6}, {"d_k": 16, "d_v": 32, "heads": 1}, {"d_k": 12, "d_v": 12, "positions": "rotary"}]
