@@ -28,18 +28,20 @@ COPY src src
 RUN python -m hatchling build -t wheel -d dist && /opt/nmt/bin/pip install --no-deps dist/*.whl
 
 FROM python:3.12-slim-bookworm
-# On a GPU, `nmt train` compiles the model, and Triton needs a C compiler for it.
+# On a GPU, Triton needs a C compiler, and a folder to write that exists for any --user.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 RUN groupadd --gid 10001 nmt \
     && useradd --uid 10001 --gid 10001 --create-home nmt \
-    && install --directory --owner 10001 --group 10001 --mode 0777 /workspace /cache /cache/huggingface
+    && install --directory --owner 10001 --group 10001 --mode 0777 /workspace /cache /cache/huggingface /cache/triton /cache/inductor
 COPY --from=build /opt/nmt /opt/nmt
 ENV PATH=/opt/nmt/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    HF_HOME=/cache/huggingface
+    HF_HOME=/cache/huggingface \
+    TRITON_CACHE_DIR=/cache/triton \
+    TORCHINDUCTOR_CACHE_DIR=/cache/inductor
 VOLUME ["/cache"]
 WORKDIR /workspace
 USER 10001:10001

@@ -101,6 +101,14 @@ def test_the_image_has_the_c_compiler_that_training_on_a_gpu_needs(repository: P
     assert "rm -rf /var/lib/apt/lists/*" in last
 
 
+def test_any_user_of_the_image_can_write_what_is_compiled(repository: Path) -> None:
+    *_, last = (repository / "Dockerfile").read_text(encoding="utf-8").split("\nFROM ")
+    (made,) = (line for line in last.splitlines() if "--mode 0777" in line)
+    for variable in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        folder = last.partition(f"{variable}=")[2].split()[0]
+        assert folder in made.split(), "a --user without a home has no other place"
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_make_refuses_an_old_python_before_it_makes_anything(tmp_path: Path, repository: Path) -> None:
     old = tmp_path / "python3.9"
