@@ -18,6 +18,7 @@ from nmt_cli.model.dropout import HASH_FACTORS, keep_limit
 
 _TILE = 2048  # elements that a program of `_residual_norm` holds at a time
 _PROGRAMS = 396  # that share the rows of a backward pass: three for each multiprocessor of an H100 or H200
+_RELU_ROWS, _RELU_COLUMNS = 16, 256
 _FIRST, _SECOND = (tl.constexpr(factor) for factor in HASH_FACTORS)
 
 
@@ -43,7 +44,8 @@ def residual_norm(
     with launching_on(x.device):
         _residual_norm[(triton.cdiv(num_rows, rows),)](
             *(x, out, bias, weight, shift, seed, y, statistics, num_rows, width),
-            **_constants(bias, seed, dropout, epsilon),
+            **_constants(bias, seed, dropout),
+            EPSILON=epsilon,
             ROWS=rows,
             COLUMNS=columns,
             num_warps=_num_warps(rows * columns),
@@ -76,7 +78,7 @@ def residual_norm_backward(
     with launching_on(x.device):
         _residual_norm_backward[(num_programs,)](
             *(gradient, x, out, bias, weight, statistics, seed, x_gradient, out_gradient, sums, num_rows, width),
-            **_constants(bias, seed, dropout, 0.0),
+            **_constants(bias, seed, dropout),
             ROWS=rows,
             COLUMNS=columns,
             num_warps=_num_warps(rows * columns),
@@ -126,9 +128,6 @@ def _(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(hidden), hidden.new_empty(hidden.size(1))
 
 
-_RELU_ROWS, _RELU_COLUMNS = 16, 256
-
-
 def _sum_of_programs(sums: Tensor, *, like: Tensor) -> Tensor:
     """The sum [K, D] of what programs have summed, [P, K, D], in the precision of a tensor."""
     num_programs, kinds, width = sums.shape
@@ -149,10 +148,9 @@ def _num_warps(elements: int) -> int:
     return min(16, max(4, elements // 512))
 
 
-def _constants(bias: Tensor | None, seed: Tensor | None, dropout: float, epsilon: float) -> dict[str, object]:
+def _constants(bias: Tensor | None, seed: Tensor | None, dropout: float) -> dict[str, object]:
     kept = 1 - dropout
     return {
-        "EPSILON": epsilon,
         "LIMIT": keep_limit(kept),
         "SCALE": 1 / kept,
         "HAS_BIAS": bias is not None,
@@ -202,7 +200,7 @@ def _residual_norm(
 def _residual_norm_backward(
     gradient_ptr, x_ptr, out_ptr, bias_ptr, weight_ptr, statistics_ptr, seed_ptr, x_gradient_ptr, out_gradient_ptr,
     sums_ptr, num_rows, width,
-    EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, DROPS: tl.constexpr,
+    LIMIT: tl.constexpr, SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, DROPS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, COLUMNS)[None, :]
