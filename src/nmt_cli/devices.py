@@ -60,8 +60,9 @@ def missing_for_triton() -> str | None:
         return "no C compiler is found (apt-get install gcc libc6-dev)"
     if not _PYTHON_HEADER.is_file():
         return "Python.h is not found (apt-get install python3-dev)"
-    cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
-    folder = next((each for each in (cache, *cache.parents) if each.exists()), cache)
+    home = Path(os.environ.get("TRITON_HOME") or os.path.expanduser("~"))  # Path.home() may raise
+    cache = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
+    folder = next(each for each in (cache, *cache.parents, Path()) if each.exists())
     if not os.access(folder, os.W_OK):
         return f"{cache} cannot be written (set TRITON_CACHE_DIR to a folder that can)"
     return None

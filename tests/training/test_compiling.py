@@ -240,6 +240,16 @@ def test_triton_needs_python_s_headers_and_a_folder_to_write(monkeypatch: pytest
     )
 
 
+def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_tools(monkeypatch, "triton", "gcc")
+    for variable in ("HOME", "TRITON_HOME", "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # no user has this number
+    with pytest.raises(RuntimeError):
+        Path.home()
+    assert devices.missing_for_triton() is None
+
+
 def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
