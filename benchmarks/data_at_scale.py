@@ -1,12 +1,12 @@
-"""Training data at the size of WMT14 EN-FR: building the plan of an epoch, the first batch, batches a second, memory.
+"""Training data at the size of WMT14 EN-FR: time to build a plan and a first batch, batches per second, memory.
 
 python benchmarks/data_at_scale.py --folder /tmp/scale                     # 36 million pairs: 5 GB on disk, 2 minutes
 python benchmarks/data_at_scale.py --folder /tmp/scale --pairs 1000000 --json
 
-Prepared data of random pieces is written once to FOLDER/PAIRS; lengths are log-normal, about 30 tokens a side. Each
-step is a process of its own, on one core: one builds the plan, one takes the first batch and goes on for some seconds,
-with the files dropped from the page cache before, and then again with them in it. Private memory is Private_Clean +
-Private_Dirty of smaps_rollup above what the same process had when it had only imported torch; the largest seen.
+The script writes prepared data of random pieces once, to FOLDER/PAIRS, with log-normal lengths of about 30 tokens per
+side. Each step is a process of its own, on one core. One builds the plan. The other takes batches for some seconds:
+first with the files dropped from the page cache, then with the files in it. Private memory is Private_Clean +
+Private_Dirty of smaps_rollup, less that of a process that has only imported torch, at its maximum.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _batches(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 class _Rates:
-    """Takes updates, both sides of every pair of theirs made into batches."""
+    """Takes updates, and makes batches of both sides of their pairs."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         import torch
@@ -108,7 +108,7 @@ class _Rates:
         self._seconds = arguments.seconds
 
     def take(self, order: Any) -> int:
-        """Take one update; its pairs."""
+        """Take one update, and return the number of its pairs."""
         from nmt_cli.dataset.batch import make_batch
 
         micro = order.next().micro
@@ -133,7 +133,7 @@ def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
 
     from nmt_cli.dataset.store import open_prepared
     from nmt_cli.recipe.loading import load_recipe
-    from nmt_cli.training.order import DataOrder
+    from nmt_cli.training.data_order import DataOrder
 
     directory = arguments.folder / str(arguments.pairs)
     if fresh:
@@ -150,7 +150,7 @@ def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
 
 @contextmanager
 def _watched(core: int) -> Iterator[dict[str, float]]:
-    """Hold this process to one core, and keep the largest private memory, in MB above a process with torch alone."""
+    """Pin this process to one core, and track its largest private memory, in MB above a process with torch alone."""
     import torch  # noqa: F401  # what is measured from
 
     before, peak, done = _private_mb(), {"mb": 0.0}, threading.Event()
@@ -193,7 +193,7 @@ def _read_all(directory: Path) -> None:
 
 
 def _write_data(directory: Path, num_pairs: int) -> None:
-    """Prepared data as training reads it: token files of one split, and tokenizers that nobody will load."""
+    """Write prepared data as training reads it: token files of one split, and tokenizers that are never loaded."""
     from hashlib import sha256
 
     import numpy as np
@@ -296,7 +296,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch-tokens", type=int, default=25_000)
     parser.add_argument("--seconds", type=float, default=10, help="length of each of the two measurements of batches")
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="the core that the steps run on")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--step", choices=("plan", "batches"), help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -1,13 +1,13 @@
-"""Decoding speed, latency and memory, of this project's engines and of others on the same weights, alternating.
+"""Decoding speed, latency and memory of our engines and of others with the same weights, in turn.
 
 python benchmarks/decode.py --model runs/multi30k/averaged --input test.en --beams 1 4 \
     --engines torch:fp32 torch:bf16 ctranslate2:fp32 ctranslate2:int8 \
     --peers peers/bin/python --decode decode.py --to-ct2 to_ct2.py --json result.json
 
-Each system translates the file in a process of its own, once before the clock runs and then `--runs` times; loading is
-left out, tokenising is not. Every round takes all systems in turn. Latency is that of single sentences. With --peers,
+Each system translates the file in a process of its own, once as warm-up and then `--runs` times. Loading is not timed;
+tokenising is. Every round takes all systems in turn. Latency is the time of single sentences. With --peers,
 a Python with transformers and ctranslate2, the model is exported to Hugging Face, and from there to CTranslate2 by
---to-ct2; --decode translates with either. Prints a table; --json FILE has everything.
+--to-ct2; --decode translates with either. Prints a table; --json FILE has everything, --json - on stdout.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ def main() -> None:
                 rounds[name].append(_run(command))
                 print(f"{name}: {rounds[name][-1]['sentences_per_second']} sentences/s", file=sys.stderr)
     systems = {name: _summary(runs) for name, runs in rounds.items()}
-    print(_table(systems))
+    print(_table(systems), file=sys.stderr if arguments.json == "-" else sys.stdout)
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(_record(arguments, systems), indent=2) + "\n", encoding="utf-8")
+        target = "/dev/stdout" if arguments.json == "-" else arguments.json
+        Path(target).write_text(json.dumps(_record(arguments, systems), indent=2) + "\n", encoding="utf-8")
 
 
 def _commands(arguments: argparse.Namespace, *, folder: Path, text: Path) -> dict[str, list[str]]:
-    """How each system is run, by its name."""
+    """The command of each system, by its name."""
     commands: dict[str, list[str]] = {}
     shared = ["--model", arguments.model, "--input", str(text), "--threads", str(arguments.threads)]
     for beam in arguments.beams:
@@ -99,7 +100,7 @@ def _run(command: list[str]) -> dict[str, Any]:
 
 
 def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One engine of this project, in this process."""
+    """Measure one of our engines in this process."""
     import torch
 
     from nmt_cli import Translator
@@ -145,22 +146,30 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str, workers: int) -> dict[str, Any]:
-    """Several workers of one engine, as `nmt decode --workers` has them, which share the threads.
+    """Measure several workers of one engine, which share the threads, as `nmt decode --workers` does.
 
     The text is cut to blocks of at most a thousand lines, of which each worker gets one at least.
     """
-    from nmt_cli.decoding.blocks import Block, Translating, choose_devices, spread, translating
+    from nmt_cli.decoding.parallel import (
+        LineBlock,
+        TranslationJob,
+        choose_devices,
+        jobs_for_devices,
+        parallel_translator,
+    )
 
     settings = {"beam": arguments.beams[0], "batch_tokens": arguments.batch_tokens[0]}
     settings["max_extra_tokens"] = arguments.max_extra_tokens
     device = arguments.device
-    one = Translating([Path(arguments.model)], engine, precision, device, arguments.threads, settings, asked={})
+    one = TranslationJob(
+        [Path(arguments.model)], engine, precision, device, arguments.threads, overrides=settings, asked={}
+    )
     devices = choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=True)
     lines = Path(arguments.input).read_text(encoding="utf-8").split("\n")[:-1]
     size = min(1000, -(-len(lines) // workers))
-    blocks = [Block(start + 1, lines[start : start + size]) for start in range(0, len(lines), size)]
+    blocks = [LineBlock(start + 1, lines[start : start + size]) for start in range(0, len(lines), size)]
     seconds, tokens = [], 0
-    with translating(spread(one, devices)) as run:
+    with parallel_translator(jobs_for_devices(one, devices)) as run:
         for number in range(arguments.runs + 1):
             started = time.perf_counter()
             found = [translation for result in run(blocks) for translation in result.translations]
@@ -178,16 +187,16 @@ def _measure_workers(arguments: argparse.Namespace, engine: str, precision: str,
 
 
 def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, Any]:
-    """CTranslate2 called directly, with the workers, threads and options of search that this project's engine takes."""
+    """Measure CTranslate2 itself, with the workers, threads and search options of our engine."""
     import ctranslate2
 
-    from nmt_cli.decoding.ctranslate2_copy import converted
-    from nmt_cli.decoding.ctranslate2_engine import PATIENCE
+    from nmt_cli.decoding.ctranslate2.engine import PATIENCE
+    from nmt_cli.decoding.ctranslate2.model import converted_model
     from nmt_cli.devices import collect_garbage_rarely
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
     source, target = (Tokenizer.load(Path(arguments.model) / f"{side}.spm") for side in ("source", "target"))
-    folder, _kept = converted(Path(arguments.model), version=ctranslate2.__version__)
+    folder, _kept = converted_model(Path(arguments.model), version=ctranslate2.__version__)
     compute_type = {"fp32": "float32"}.get(precision, precision)
     translator = ctranslate2.Translator(
         str(folder), device="cpu", compute_type=compute_type, inter_threads=arguments.threads, intra_threads=1
@@ -222,7 +231,7 @@ def _percentile(values: list[float], share: int) -> float:
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The median round, with all rounds' sentences a second."""
+    """The median round, with the sentences per second of all rounds."""
     rates = [float(run["sentences_per_second"]) for run in runs]
     middle = min(runs, key=lambda run: abs(float(run["sentences_per_second"]) - statistics.median(rates)))
     return {**middle, "sentences_per_second": round(statistics.median(rates), 1), "rounds": rates}
@@ -254,7 +263,8 @@ def _record(arguments: argparse.Namespace, systems: dict[str, dict[str, Any]]) -
         "hardware": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} CPUs",
         "torch": torch.__version__,
         "load": os.getloadavg(),
-        "model": arguments.model,
+        "model": arguments.name or arguments.model,
+        "input": Path(arguments.input).stem,
         "lines": arguments.lines,
         "device": arguments.device,
         "threads": arguments.threads,
@@ -265,6 +275,7 @@ def _record(arguments: argparse.Namespace, systems: dict[str, dict[str, Any]]) -
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a model directory of nmt")
+    parser.add_argument("--name", help="what the charts call the model: small or base")
     parser.add_argument("--input", required=True, help="source text")
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--beams", type=int, nargs="+", default=[4])
@@ -275,11 +286,11 @@ def _arguments() -> argparse.Namespace:
         help="ENGINE:PRECISION[:WORKERS] of nmt, or bare:PRECISION for CTranslate2 itself with the same options",
     )
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[12288])
-    parser.add_argument("--max-extra-tokens", type=int, help="else the model's own")
+    parser.add_argument("--max-extra-tokens", type=int, help="default: the model's own")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="CPUs of each system")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=3, help="timed runs in each round, of which the median counts")
+    parser.add_argument("--runs", type=int, default=3, help="timed runs in each round; their median counts")
     parser.add_argument("--peers", help="a Python with transformers and ctranslate2")
     parser.add_argument("--decode", help="the script that translates with either")
     parser.add_argument("--to-ct2", help="the script that converts a Marian directory for CTranslate2")

@@ -15,7 +15,7 @@ _BYTES = 2  # of bf16
 
 
 def bandwidth(device: str, *, repeats: int = 10) -> float:
-    """Bytes a second that a device reads and writes, by copies of a large tensor, the median of five windows."""
+    """Bytes per second that a device reads and writes when it copies a large tensor: the median of five windows."""
     left = torch.zeros(_LARGE_BYTES[torch.device(device).type], dtype=torch.uint8, device=device)
     right = torch.zeros_like(left)
     rates = []
@@ -39,7 +39,7 @@ def floor_seconds(
     bytes_a_second: float,
     flops_a_second: float,
 ) -> float:
-    """Seconds of a step in bf16 at the middle of translations of so many tokens, from so many source tokens.
+    """Seconds of a step in bf16, half-way through translations of the given length from sources of the given length.
 
     Read are the decoder's matrices and those of the output, once; keys and values of the source, once a sentence, and
     of all hypotheses; logits are written and read. Whichever of bytes and products takes longer is the floor.

@@ -3,11 +3,12 @@
 python benchmarks/decode_gpu.py --model runs/base/averaged --input newstest2013.en --reference newstest2013.fr \
     --peer decode.py --parts speed latency precision
 
-Parts, each by itself within minutes:
-speed      Sentences a second in bf16 by sentences in a batch, in turn with the peer's script on the exported model; the
-           ratio at --batch and that of the best of each; and the share of the floor with 256 sentences and more.
-latency    Milliseconds a step of single sentences: the slope of their time over their tokens.
-precision  BLEU in bf16 and in float32, identical lines, and identical lines of float32 on the device and on a CPU.
+Parts, each of some minutes:
+speed      Sentences per second in bf16 by sentences per batch, in turn with the peer's script on the exported model;
+           the ratio at --batch, and of the best batches of both; the share of the floor with 256 sentences and more.
+           The floor is the time that the bytes or the products of a step need at least.
+latency    Milliseconds per step of single sentences: the slope of their time over their tokens.
+precision  BLEU in bf16 and in float32, identical lines of both, and identical lines of float32 on GPU and CPU.
 
 The peer's script takes --engine hf --model --spm --input --beam --batch --precision --device --runs --max-tokens and
 prints a JSON line with `sentences_per_second`. Prints one JSON object, in which `bars` has the verdicts.
@@ -29,14 +30,14 @@ from typing import TYPE_CHECKING, Any
 from measuring import NMT, Figures, circumstances, judged, judged_at_most, lines_of, run, run_peer, summed_up, wait_for
 
 if TYPE_CHECKING:
-    from nmt_cli.bundle.directory import LoadedModel
+    from nmt_cli.artifacts.model_directory import LoadedModel
     from nmt_cli.decoding.translator import Translator
 
 _ONE_BATCH = 1 << 30  # tokens
 
 
 def main() -> None:
-    """Take the parts that are wanted and print what they found."""
+    """Measure the parts of --parts and print their results."""
     arguments = _arguments()
     lines = [line for line in lines_of(Path(arguments.input)) if line.strip()][: arguments.lines]
     parts = {"speed": _speed, "latency": _latency, "precision": _precision}
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def _speed(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
-    """Ours, and the peer's where there is one, by sentences in a batch, and the share of the floor."""
+    """Our speed and the peer's by sentences per batch, and the share of the floor."""
     batches = sorted({arguments.batch, *arguments.batches})
     peer_batches = sorted({arguments.batch, *arguments.peer_batches}) if arguments.peer else []
     loaded, translator = _open(arguments, device=arguments.device, precision="bf16")
@@ -84,7 +85,7 @@ def _speed(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
 def _rates(
     arguments: argparse.Namespace, loaded: LoadedModel, translator: Translator, lines: Sequence[str], *, batch: int
 ) -> Figures:
-    """Sentences and tokens a second with so many sentences in each batch, the floor, and the memory."""
+    """Sentences and tokens per second with `batch` sentences per batch, the floor, and the memory."""
     import torch
     from decode_floor import floor_seconds
 
@@ -128,18 +129,20 @@ _MEASURED: dict[str, dict[str, float]] = {}
 
 
 def _device_rates(device: str) -> dict[str, float]:
-    """What the device copies and multiplies in a second, measured once."""
+    """The device's rates of copying and multiplying, measured once."""
     if device not in _MEASURED:
+        import torch
         from decode_floor import bandwidth
-        from matrix_rates import large_product, rate
 
-        flops = rate(large_product(device), device=device)
+        from nmt_cli.training.reporting.metrics import matrix_rate
+
+        flops = matrix_rate(torch.device(device), torch.bfloat16)
         _MEASURED[device] = {"bytes_a_second": bandwidth(device), "flops_a_second": flops}
     return _MEASURED[device]
 
 
 def _peer(arguments: argparse.Namespace, lines: Sequence[str], *, folder: Path) -> Any:
-    """The peer's command by sentences in a batch, on the exported model."""
+    """The peer's command for a number of sentences per batch, on the exported model."""
     text, marian = folder / "text", folder / "marian"
     text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     run([*NMT, "export", arguments.model, "--to", "huggingface", "-o", str(marian)])
@@ -155,7 +158,7 @@ def _with_batch(command: list[str], batch: int) -> list[str]:
 
 
 def _latency(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
-    """The time of single sentences as a line over their tokens."""
+    """Fit a line to the times of single sentences over their tokens."""
     _, translator = _open(arguments, device=arguments.device, precision="bf16")
     chosen = lines[: arguments.single]
     points = []
@@ -208,7 +211,7 @@ def _precision(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
 
 
 def _share_of_same(some: Sequence[str], others: Sequence[str]) -> float:
-    """Of the lines that both have, how many are the same."""
+    """The share of identical lines among those that both have."""
     pairs = list(zip(some, others, strict=False))
     return round(sum(one == other for one, other in pairs) / len(pairs), 4)
 
@@ -243,15 +246,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peer-batches", type=int, nargs="*", default=[128, 512], help="of which the peer's best counts"
     )
-    parser.add_argument("--large", type=int, default=256, help="sentences from which the floor is judged")
+    parser.add_argument("--large", type=int, default=256, help="least batch for the floor")
     parser.add_argument("--single", type=int, default=60, help="sentences that are timed alone")
     parser.add_argument("--cpu-lines", type=int, default=1000, help="lines that a CPU translates too")
-    parser.add_argument("--runs", type=int, default=2, help="timed, after one that is not")
+    parser.add_argument("--runs", type=int, default=2, help="timed runs, after a warm-up")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--peer", help="the peer's script")
-    parser.add_argument("--peer-python", help="the Python that has what the peer needs; else this one")
+    parser.add_argument("--peer-python", help="the Python with the peer's packages; default: this one")
     parser.add_argument("--peer-max-tokens", type=int, default=256)
-    parser.add_argument("--commit", help="of the code, where it lies outside of git")
+    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""How fast a device multiplies matrices: a large product, and those of a model's training step."""
+"""The rate of a device at the matrix products of a training step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from measuring import Figures, wait_for
 from torch import Tensor
 
 from nmt_cli.recipe.schema import ModelConfig
-
-_LARGE = {"cuda": 8192, "cpu": 1024}
 
 
 class Product(NamedTuple):
@@ -29,19 +27,8 @@ class Product(NamedTuple):
         return 2 * self.rows * self.inner * self.columns
 
 
-def large_product(device: str) -> Product:
-    """The product whose rate stands for what a device can do."""
-    return Product(*[_LARGE[torch.device(device).type]] * 3)
-
-
-def rate(product: Product, *, device: str, repeats: int = 10) -> float:
-    """FLOP/s of a product of random bf16 matrices, the median of five windows."""
-    left, right = _random(product.rows, product.inner, device), _random(product.inner, product.columns, device)
-    return product.flops / _seconds(left, right, device=device, repeats=repeats)
-
-
 def products_of_step(model: ModelConfig, *, vocab: int, src_tokens: int, tgt_tokens: int) -> Counter[Product]:
-    """The forward matrix products of a step and how often each is taken; vocabulary rows are padded as the model's."""
+    """The forward matrix products of a step, with their counts; vocabulary rows are padded like the model's."""
     d, f, width = model.d_model, model.d_ff, model.heads * model.d_k
     inner = 2 * f if model.activation == "swiglu" else f
     rows = -(-vocab // model.embedding_multiple) * model.embedding_multiple
@@ -56,7 +43,7 @@ def products_of_step(model: ModelConfig, *, vocab: int, src_tokens: int, tgt_tok
 
 
 def rates_of_step(forward: Counter[Product], *, device: str, repeats: int = 10) -> Figures:
-    """Each product with its two of the backward pass at their own rates, and the time that all of them take."""
+    """The rates of each product and of its two backward products, and the time of all of them."""
     table, total_seconds, total_flops = [], 0.0, 0
     for product, count in sorted(forward.items(), key=lambda item: -item[0].flops * item[1]):
         x, gradient = _random(product.rows, product.inner, device), _random(product.rows, product.columns, device)

@@ -1,4 +1,4 @@
-"""What every benchmark of this folder tells beside its figures, and how it sums them up."""
+"""What the benchmarks share: circumstances of a measurement, summaries, verdicts, and running other programs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 
 Figures = dict[str, Any]
 NMT = [sys.executable, "-m", "nmt_cli"]
-# cuDNN, which torch prefers for attention on an H100, plans anew for each shape: a peer would do little else.
+# torch prefers cuDNN for attention on an H100, and cuDNN plans anew for each shape: a peer would do little else.
 _PEER_ENVIRONMENT = {"TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}
 
 
 def circumstances(device: str, *, commit: str | None) -> Figures:
-    """Commit, hardware, versions and command; `commit` where the code lies outside of git."""
+    """Commit, hardware, versions and command; `commit` is for code outside of git."""
     import torch
 
     asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
@@ -48,7 +48,7 @@ def hardware(device: str) -> str:
 
 
 def wait_for(device: str) -> None:
-    """Return when the device has done all that it was given."""
+    """Wait until the device has finished its work."""
     import torch
 
     if torch.device(device).type == "cuda":
@@ -56,7 +56,7 @@ def wait_for(device: str) -> None:
 
 
 def summed_up(windows: Sequence[float], *, digits: int = 0) -> Figures:
-    """Median, quartiles and all windows, rounded to so many digits."""
+    """Median, quartiles and all windows, rounded to `digits` digits."""
     quartiles = statistics.quantiles(windows, n=4) if len(windows) > 1 else [windows[0]] * 3
     return {
         "median": _rounded(statistics.median(windows), digits),
@@ -66,24 +66,24 @@ def summed_up(windows: Sequence[float], *, digits: int = 0) -> Figures:
 
 
 def judged(measured: float, *, bar: float, stretch: float) -> Figures:
-    """A figure beside what it should reach, at least."""
+    """A figure beside its lower bounds, with a verdict."""
     verdict = "stretch reached" if measured >= stretch else "bar reached" if measured >= bar else "falls short"
     return {"measured": round(measured, 3), "bar": bar, "stretch": stretch, "verdict": verdict}
 
 
 def judged_at_most(measured: float, *, bar: float, stretch: float) -> Figures:
-    """A figure beside what it should not exceed."""
+    """A figure beside its upper bounds, with a verdict."""
     verdict = "stretch reached" if measured <= stretch else "bar reached" if measured <= bar else "falls short"
     return {"measured": round(measured, 4), "bar": bar, "stretch": stretch, "verdict": verdict}
 
 
 def run_peer(command: Sequence[str]) -> str:
-    """What a peer's command prints, with the kernels of attention that suit its batches."""
+    """The output of a peer's command, which runs with kernels of attention that suit its batches."""
     return run(command, environment=_PEER_ENVIRONMENT)
 
 
 def run(command: Sequence[str], *, log: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """What a command prints; the program ends with what it said where it fails."""
+    """The output of a command; if it fails, this program ends with its messages."""
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | (environment or {}))
     if log is not None:
         log.write_text(done.stdout + done.stderr, encoding="utf-8")

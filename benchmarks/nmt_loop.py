@@ -15,19 +15,18 @@ from nmt_cli.dataset.batch import make_batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import choose_device, keep_freed_memory, multiply_float32_fast
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.estimate import max_tokens_of
-from nmt_cli.training.figures import memory_gb
-from nmt_cli.training.initial import build_model
+from nmt_cli.training.data_order import DataOrder
+from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loader import Loader
-from nmt_cli.training.order import DataOrder
-from nmt_cli.training.profiling import Profiling
-from nmt_cli.training.speed import Speed, speed_of
-from nmt_cli.training.update import Launched, Updater
+from nmt_cli.training.micro_batch_size import max_tokens_of
+from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.reporting.metrics import Speed, measure_speed, memory_gb
+from nmt_cli.training.reporting.profile import Profiler
+from nmt_cli.training.update import LaunchedUpdate, Updater
 
 
 class NmtLoop:
-    """Updates of a recipe on prepared data; a context, in which what is compiled and recorded is so already.
+    """A context that takes updates of a recipe on prepared data; compiling and recording are done when it begins.
 
     All of an update is taken at once: the recipe says how many tokens a device takes.
     """
@@ -45,11 +44,11 @@ class NmtLoop:
         self._updater = Updater(recipe, self._model, precision="bf16", ranks=self._ranks)
         self._loader = Loader(self._order, self._pairs, self._ranks)
         self._number, self._source, self._target, self._slots = 0, 0, 0, 0
-        self._launched: Launched | None = None
+        self._launched: LaunchedUpdate | None = None
         self._ready_seconds, self._graphs, self._memory_gb = 0.0, 0, 0.0
 
     def __enter__(self) -> NmtLoop:
-        self._speed: Speed = speed_of(self._model, self._ranks)
+        self._speed: Speed = measure_speed(self._model, self._ranks)
         start = time.perf_counter()
         shape = self._order.shape
         batches = [
@@ -69,16 +68,16 @@ class NmtLoop:
 
     @property
     def tokens_an_update(self) -> tuple[float, float]:
-        """Source and target tokens with EOS, the mean so far."""
+        """Mean source and target tokens per update, with EOS."""
         return self._source / self._number, self._target / self._number
 
     @property
     def flops_per_target_token(self) -> float:
-        """The model's operations for a target token and its share of the source, as a training's log counts them."""
+        """The model's operations per target token and its share of the source, counted as in the log of a training."""
         return self._speed.flops(source_tokens=self._source, target_tokens=self._target) / self._target
 
     def facts(self) -> Figures:
-        """Padding, waiting, shape, memory, and what was compiled and how long that took."""
+        """Padding, waiting, shape, memory, and the time of compiling."""
         shape = self._order.shape
         source, target = self.tokens_an_update
         return {
@@ -94,7 +93,7 @@ class NmtLoop:
         }
 
     def update(self) -> int:
-        """One update; its target tokens, EOS included."""
+        """Take one update, and return its target tokens with EOS."""
         self._number += 1
         loaded = self._loader.next(num_left=self.recipe.training.updates)
         update = loaded.update
@@ -115,9 +114,9 @@ class NmtLoop:
         return update.target_tokens
 
     def profile(self, folder: Path, *, updates: int) -> list[str]:
-        """The lines that `nmt train --profile` has on so many updates; with a trace, they are in the folder too."""
+        """The lines that `nmt train --profile` prints; the folder gets them too, with the trace."""
         told: list[str] = []
-        profiling = Profiling(
+        profiling = Profiler(
             folder,
             num_updates=updates,
             device=self._ranks.device,

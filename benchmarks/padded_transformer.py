@@ -153,7 +153,7 @@ class PaddedLoop:
         return 1 - self._tokens / max(self._slots, 1)
 
     def update(self) -> int:
-        """One update; its target tokens, EOS included, without padding."""
+        """Take one update, and return its target tokens with EOS, without padding."""
         batch = next(self._batches)
         source, target = (self._padded(batch, side) for side in ("src", "tgt"))
         shifted = F.pad(target[:, :-1], (1, 0), value=BOS)

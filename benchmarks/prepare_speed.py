@@ -1,11 +1,11 @@
-"""Speed, memory and disk of `nmt prepare` beside SentencePiece alone, alternating; prints one JSON object.
+"""Speed, memory and disk of `nmt prepare` beside SentencePiece alone, in turn; prints one JSON object.
 
 python benchmarks/prepare_speed.py --train mix/train --valid newstest2013 --languages en-fr --workers 2
 
-SentencePiece alone encodes the lines of both files, from memory to lists of ids, with as many threads, with the model
-that the preparation before it has trained. Private memory is the sum of Private_Clean and Private_Dirty of all
-processes, sampled; while the tokenizer is trained it is told apart. With --kills N, one more preparation is killed N
-times, all its processes at once, at random moments, and continued; its files must be the same.
+SentencePiece alone encodes the lines of both files, from memory to lists of ids, with as many threads and the model
+that was just trained. Private memory is the sampled sum of Private_Clean and Private_Dirty of all processes, and is
+kept apart while the tokenizer is trained. With --kills N, one more preparation is killed N times at random moments, all
+processes at once, and continued; its files must be the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LINES_A_CALL = 100_000
 
 @dataclass
 class Preparation:
-    """What one run of `nmt prepare` took: seconds by stage, and the peaks of memory and disk in bytes."""
+    """One run of `nmt prepare`: seconds by stage, and the peaks of memory and disk in bytes."""
 
     pairs: int = 0
     wall: float = 0.0
@@ -47,7 +47,7 @@ class Preparation:
 
     @property
     def rate(self) -> float:
-        """Training pairs a second over everything but training the tokenizer."""
+        """Training pairs per second, without the time of training the tokenizer."""
         return self.pairs / (self.wall - self.stages["tokenizer"])
 
 
@@ -170,7 +170,7 @@ def _private_bytes(process: int) -> int:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Bytes of the files of a folder; files with several names count once."""
+    """Bytes of the files of a folder; a file with several names counts once."""
     sizes = {}
     for path in folder.rglob("*"):
         try:
@@ -203,7 +203,7 @@ def _killed(arguments: argparse.Namespace, expected: Path, output: Path, *, seco
 
 
 def _encode_alone(arguments: argparse.Namespace) -> float:
-    """Seconds that SentencePiece takes for the lines of both files, which are in memory."""
+    """Seconds of SentencePiece for the lines of both files, read beforehand."""
     import gzip
 
     import sentencepiece
@@ -230,8 +230,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=0, help="kill one more preparation so many times")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
-    parser.add_argument("--folder", help="where the data is written for a while; else the system's temporary folder")
+    parser.add_argument("--seed", type=int, default=1, help="seed for the moments of the kills")
+    parser.add_argument("--folder", help="where the data is written; default: the system's temporary folder")
     parser.add_argument("--encode", help=argparse.SUPPRESS)
     return parser.parse_args()
 

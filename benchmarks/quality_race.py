@@ -3,11 +3,11 @@
 python benchmarks/quality_race.py --train mix/train --valid tatoeba/valid --test flickr=multi30k/test_2016_flickr \
     --test tatoeba=tatoeba/test --test news=newstest/newstest2013 --minutes 6 --peer peers
 
-Each side is one of --sides, by default all: `ours` trains a recipe through `nmt train`, stops it with SIGTERM after so
-many minutes of training, averages the last checkpoints and translates; `peer` trains by hf_train.py of the folder
---peer with the pieces of our vocabulary and translates by its decode.py; `small` trains the recipe multi30k to its end
-on --small-train and --small-valid, and scores the first test set, cased by sacreBLEU and lower-cased in Moses' tokens
-too. What is prepared or trained in --folder already is not done again. Prints one JSON object.
+--sides chooses the sides; the default is all. `ours` trains a recipe by `nmt train`, stops it with SIGTERM after
+--minutes of training, averages the last checkpoints, and translates. `peer` trains by hf_train.py of the folder --peer
+with our pieces, and translates by its decode.py. `small` trains the recipe multi30k to its end on --small-train and
+--small-valid, and scores the first test set: cased by sacreBLEU, and lower-cased in Moses' tokens. Data and runs that
+--folder already holds are not made again. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.2
 
 
 def main() -> None:
-    """Run the sides that were asked for, and print what each has reached."""
+    """Run the sides, and print the scores of each."""
     arguments = _arguments()
     sides = arguments.sides.split(",")
     folder = Path(arguments.folder)
@@ -80,7 +80,7 @@ def _ours(arguments: argparse.Namespace, folder: Path) -> Figures:
 
 
 def _train_for(command: list[str], metrics: Path, *, seconds: float) -> None:
-    """Run a training until its log tells of so many seconds, and end it as a machine that is taken away would."""
+    """Run a training until its log has so many seconds of training, and end it with SIGTERM."""
     with metrics.parent.with_suffix(".log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         is_over = False
@@ -94,10 +94,10 @@ def _train_for(command: list[str], metrics: Path, *, seconds: float) -> None:
 
 
 def _averaged(directory: Path) -> Path:
-    """The mean of the run's last checkpoints, as many as its recipe asks for, or as there are."""
+    """Average the run's last checkpoints: as many as its recipe asks for, or all if there are fewer."""
     output = directory / "averaged"
     if not output.exists():
-        from nmt_cli.bundle.run import open_run
+        from nmt_cli.artifacts.run import open_run
 
         trained = open_run(directory)
         last = min(trained.recipe.averaging.last or 1, len(trained.checkpoints()))
@@ -140,7 +140,7 @@ def _peer(arguments: argparse.Namespace, folder: Path) -> Figures:
 
 
 def _plain_text(arguments: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
-    """The training text as two plain files, without pairs of more words than nmt prepare keeps."""
+    """Write the training text as two plain files, without the pairs that `nmt prepare` drops for their length."""
     source, target = _sides(arguments, arguments.train)
     outputs = folder / "plain.source", folder / "plain.target"
     if not outputs[1].exists():
@@ -176,7 +176,7 @@ def _small(arguments: argparse.Namespace, folder: Path, seed: str) -> Figures:
 
 
 def _tokenised_bleu(hypothesis: Path, reference: Path, *, language: str) -> float:
-    """Lower-cased, in the tokens of Moses' tokenizer, without splitting compounds: as papers on Multi30k have it."""
+    """BLEU of lower-cased Moses tokens, without splitting compounds, as in papers on Multi30k."""
     from sacrebleu.metrics.bleu import BLEU
     from sacremoses import MosesTokenizer
 
@@ -205,7 +205,7 @@ def _as_options(settings: list[str]) -> list[str]:
 
 
 def _last_line(metrics: Path) -> Figures:
-    """The newest line about training; empty where there is none yet."""
+    """The newest line about training; empty if there is none yet."""
     found = [line for line in metrics.read_text(encoding="utf-8").splitlines() if line.startswith('{"event": "train"')]
     last: Figures = json.loads(found[-1]) if found else {}
     return last
@@ -232,17 +232,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch-tokens", type=int, default=25_000)
     parser.add_argument("--dropout", type=float, default=0.3, help="of ours and of the peer")
     parser.add_argument("--checkpoint-every", type=int, default=500, metavar="UPDATES")
-    parser.add_argument("--set", dest="settings", action="append", default=[], help="a key of ours; repeatable")
+    parser.add_argument("--set", dest="settings", action="append", default=[], help="KEY=VALUE of ours; repeatable")
     parser.add_argument("--small-set", dest="small_settings", action="append", default=[])
     parser.add_argument("--seeds", default="1", help="of the recipe multi30k, such as 1,2,3")
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--peer", help="the folder of the peer's hf_train.py and decode.py")
     parser.add_argument("--peer-size", default="base")
     parser.add_argument("--peer-options", default="", help="more options for hf_train.py, in one word")
-    parser.add_argument("--peer-python", help="the Python that has what the peer needs; else this one")
+    parser.add_argument("--peer-python", help="the Python with the peer's packages; default: this one")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--folder", default="runs/race")
-    parser.add_argument("--commit", help="of the code, where it lies outside of git")
+    parser.add_argument("--commit", help="commit of the code, if there is no git")
     arguments = parser.parse_args()
     sides = set(arguments.sides.split(","))
     if unknown := sides - set(_SIDES):

@@ -1,11 +1,11 @@
-"""What it brings that gradients are summed while the backward pass goes on; prints one JSON object.
+"""The gain of summing gradients during the backward pass; prints one JSON object.
 
 python benchmarks/rank_speed.py --data data/multi30k-en-de                          # two processes on the CPU
 torchrun --nproc-per-node=8 benchmarks/rank_speed.py --data data/wmt14-en-de --device cuda --precision bf16
 
-Every window of updates is taken three times, in turn: each bucket of gradients summed as soon as it is full; all of
-them after the backward pass; and not at all, which bounds what overlap can bring. On a CPU the sums themselves need the
-cores that the backward pass uses.
+Every window of updates is taken in three ways, in turn. The ranks sum each bucket of gradients as soon as it is full;
+or all buckets after the backward pass; or nothing, which bounds the gain of overlap. On a CPU the sums need the same
+cores as the backward pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WARM_UP = 3
 
 
 def main() -> None:
-    """Measure as one of the ranks or, where nobody has started them, start two."""
+    """Measure as one of the ranks; without a launcher, start two."""
     arguments = _arguments()
     if "WORLD_SIZE" not in os.environ:
         sys.exit(_start_two())
@@ -50,11 +50,11 @@ def _start_two() -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> Figures | None:
-    """Target tokens a second of all ranks together; None from all but the first."""
+    """Target tokens per second of all ranks together; None on all ranks but the first."""
     from nmt_cli.dataset.store import open_prepared
     from nmt_cli.devices import keep_freed_memory
     from nmt_cli.recipe.loading import load_recipe
-    from nmt_cli.training.distributed import join
+    from nmt_cli.training.ranks.ranks import join_ranks
 
     keep_freed_memory()
     overrides = [
@@ -64,7 +64,7 @@ def _measure(arguments: argparse.Namespace) -> Figures | None:
         "training.compile=false",
         *(arguments.settings or []),
     ]
-    recipe, ranks = load_recipe(arguments.recipe, overrides=overrides), join(arguments.device)
+    recipe, ranks = load_recipe(arguments.recipe, overrides=overrides), join_ranks(arguments.device)
     window = _windows(recipe, open_prepared(Path(arguments.data)), ranks, arguments)
     sides: dict[str, Callable[[], AbstractContextManager[object]]] = {
         "overlapped": nullcontext,
@@ -90,13 +90,13 @@ def _measure(arguments: argparse.Namespace) -> Figures | None:
 
 
 def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Namespace) -> Callable[[int], float]:
-    """A function that takes so many updates and gives their rate."""
+    """A function that takes updates and returns their rate."""
     from nmt_cli.dataset.batch import make_batch
     from nmt_cli.dataset.store import PreparedData
     from nmt_cli.recipe.schema import Recipe
-    from nmt_cli.training.distributed import Ranks
-    from nmt_cli.training.initial import build_model
-    from nmt_cli.training.order import DataOrder
+    from nmt_cli.training.data_order import DataOrder
+    from nmt_cli.training.initial_weights import build_model
+    from nmt_cli.training.ranks.ranks import Ranks
     from nmt_cli.training.update import Updater
 
     assert isinstance(recipe, Recipe)
@@ -129,16 +129,16 @@ def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Na
 
 
 def _afterwards() -> AbstractContextManager[object]:
-    """No bucket is begun before the backward pass is over."""
-    from nmt_cli.training.reduction import GradientSum
+    """Begin no bucket before the end of the backward pass."""
+    from nmt_cli.training.ranks.gradients import GradientSum
 
     return patch.object(GradientSum, "complete", lambda self, parameter: None)
 
 
 @contextmanager
 def _without() -> Iterator[None]:
-    """Each rank steps by its own gradients: a window like the others but for the sums."""
-    from nmt_cli.training.reduction import GradientSum
+    """Let each rank step by its own gradients, without sums."""
+    from nmt_cli.training.ranks.gradients import GradientSum
 
     with _afterwards(), patch.object(GradientSum, "finish", lambda self: None):
         yield
@@ -154,7 +154,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sum-gradients-in", choices=["bf16", "fp32"], default="fp32")
     parser.add_argument("--batch-tokens", type=int, default=2000)
     parser.add_argument("--windows", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=4, help="updates a window")
+    parser.add_argument("--updates", type=int, default=4, help="updates per window")
     return parser.parse_args()
 
 

@@ -1,12 +1,18 @@
-"""Two recipes on the same data and device: how long the second takes to the quality of the first; one JSON object.
+"""The time that one recipe takes to the quality of another, on the same data and device; prints one JSON object.
 
 python benchmarks/records.py --data data/mix-en-de --updates 8000 --against-updates 4000 --seeds 1,2
 
-Each is trained by `nmt train`, in turn, seed by seed, and validated every so many updates. The target is the lowest
-validation perplexity of the first recipe, and its time is when it got there; that of the second is when its curve,
-straight between validations, first goes as low. Time is that of training alone, without start, validation and saving.
-Where a test set is given, the last model of each run translates it. With --train base or --train against one side is
-trained now, and compared once the metrics.jsonl of both are in --folder. `row` is for docs/benchmarks/records.md.
+`nmt train` trains both in turn, seed by seed, with validations. The target is the lowest validation perplexity of the
+first recipe. The time of the second ends where its curve, straight between validations, first goes as low. Only
+training counts as time: no start, validation or saving. If a test set is given, the last model of each run translates
+it. With --train base or --train against one side is trained now, and compared once the metrics.jsonl of both are in
+--folder. A finished run is not repeated.
+
+For the number of updates of four minutes on a GPU, divide 240,000 ms by `milliseconds_an_update` of step_rate.py. If
+the second recipe does not get there, give it as many updates as the first. On little text that both see many times,
+--set model.dropout=0.3 may be fairer. A short training wants a shorter warm-up of the first recipe:
+--base-set training.schedule.warmup_updates=1500. To see what an optimizer contributes: --folder runs/muon
+--against-set 'training.optimizer={name: muon}'. `row` is for docs/design/recipes.md#modern.
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ _SIDES = ("base", "against")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A validation: after so many updates, target tokens and seconds of training; nats a token without smoothing."""
+    """A validation: updates, target tokens and seconds of training before it; nats per token without smoothing."""
 
     update: int
     tokens: int
@@ -48,7 +54,7 @@ class Trained:
         return min(self.curve, key=lambda point: (point.nll, point.update))
 
     def reached(self, nll: float) -> Point | None:
-        """Where the curve, straight between validations, first is as low; None where it never is."""
+        """The point at which the curve, straight between validations, first is as low; None if it never is."""
         before = None
         for point in self.curve:
             if point.nll <= nll:
@@ -96,7 +102,7 @@ def _train(arguments: argparse.Namespace, side: str, seed: int) -> None:
 
 
 def _read(arguments: argparse.Namespace, side: str, seed: int) -> Trained | None:
-    """A run from what is in its folder; None where it was not trained yet."""
+    """Read a run from its folder; None if it was not trained yet."""
     directory = Path(arguments.folder) / f"{side}-{seed}"
     if not (directory / "metrics.jsonl").exists():
         return None
@@ -116,7 +122,7 @@ def _settings(arguments: argparse.Namespace, side: str, *, seed: int | None) -> 
 
 
 def curve_of(metrics: Path) -> list[Point]:
-    """The validations of a run, with the tokens and the seconds of training that the log has of their updates."""
+    """The validations of a run, with the tokens and seconds of training that the log has for their updates."""
     curve, tokens, seconds = [], 0, {0: 0.0}
     so_far = {0: 0}
     for line in metrics.read_text(encoding="utf-8").splitlines():
@@ -182,20 +188,20 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="prepared data")
     parser.add_argument("--base", default="base", metavar="RECIPE", help="the recipe that sets the target")
-    parser.add_argument("--against", default="modern", metavar="RECIPE", help="the recipe that is to reach it sooner")
+    parser.add_argument("--against", default="modern", metavar="RECIPE", help="the recipe that should reach it sooner")
     parser.add_argument("--train", choices=[*_SIDES, "both", "neither"], default="both", help="what to train now")
     parser.add_argument("--updates", type=int, required=True)
-    parser.add_argument("--against-updates", type=int, help="of the second recipe, whose schedule ends with them")
+    parser.add_argument("--against-updates", type=int, help="updates of the second recipe; its schedule ends with them")
     parser.add_argument("--validate-every", type=int, default=250, metavar="UPDATES")
-    parser.add_argument("--set", dest="settings", action="append", default=[], help="a key of both; repeatable")
+    parser.add_argument("--set", dest="settings", action="append", default=[], help="KEY=VALUE for both; repeatable")
     parser.add_argument("--base-set", dest="base_settings", action="append", default=[])
     parser.add_argument("--against-set", dest="against_settings", action="append", default=[])
     parser.add_argument("--seeds", default="1", help="such as 1,2,3")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--folder", default="runs/records", help="where the runs are; finished ones are not repeated")
+    parser.add_argument("--folder", default="runs/records", help="folder of the runs; finished runs are not repeated")
     parser.add_argument("--test-source", help="text that the last model of each run translates")
     parser.add_argument("--test-reference")
-    parser.add_argument("--commit", help="of the code, where it lies outside of git")
+    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

@@ -1,15 +1,18 @@
-"""Requests a second, latency and CPU of `nmt serve` under many clients, beside `nmt decode`; prints one JSON object.
+"""Answers per second, latency and CPU of `nmt serve` under many clients, beside `nmt decode`; prints one JSON object.
 
 python benchmarks/serve_load.py --model runs/demo --input data/demo/test.en --clients 1 8 64 --seconds 20
 
-For each engine and each number of clients, batching on and off (each sentence alone): every client sends a sentence on
-its kept connection, waits for the answer, and sends the next. Server CPU is that of all its processes over the window.
-Machines are noisy: rounds of windows take turns with `nmt decode` of all lines of --input (at most 1,000), while the
-server has nothing to do, and a window's CPU is compared with the mean of the translations before and after its round.
-First, all lines are sent by 64 clients at once, and the answers compared with `nmt decode`.
-With --open R, R requests a second are sent whatever the answers, for overload. With --mixed S, clients send sentences
-and texts of some lines to all APIs for S seconds, and some vanish at any moment; told is the memory in each tenth of
-the time. `--clients` without a number leaves out all but these two. The load's own CPU stands beside the server's.
+Engines, numbers of clients, and batching (on, or off: each sentence alone) are combined. Every client sends a sentence
+on its open connection, waits for the answer, and sends the next. First, 64 clients send all lines at once, and the
+answers are compared with `nmt decode`.
+
+The CPU time of the server counts all its processes over the window. Machines are noisy, so rounds of windows take turns
+with `nmt decode` of all lines of --input (at most 1,000), while the server is idle. A window's CPU is compared with the
+mean of the translations before and after its round.
+
+--open R sends R requests per second whatever the answers, for overload. --mixed S sends sentences and texts of some
+lines to all APIs for S seconds, with clients that vanish at any moment, and prints the memory in each tenth of the
+time. `--clients` without a number measures only these two. The load's own CPU stands beside the server's.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ _MEMORY_SECONDS = 2.0
 
 @dataclass
 class Window:
-    """What the clients saw: seconds to each answer with its status; and how many clients did not wait for theirs."""
+    """What the clients saw: seconds to each answer by status, and how many clients did not wait."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: dict[str, int] = field(default_factory=dict)
@@ -201,6 +204,13 @@ def _slope(values: Sequence[int]) -> float:
     return statistics.linear_regression(range(len(values)), values).slope if len(values) > 1 else 0.0
 
 
+async def answers_per_second(port: int, lines: Sequence[str], *, clients: int, seconds: float) -> float:
+    """Answers with status 200 per second to so many clients, each of which sends a sentence after the other."""
+    started = time.perf_counter()
+    window = await _closed(port, lines, clients=clients, seconds=seconds)
+    return window.statuses.get("200", 0) / (time.perf_counter() - started)
+
+
 async def _closed(port: int, lines: Sequence[str], *, clients: int, seconds: float) -> Window:
     window, until = Window(), time.perf_counter() + seconds
 
@@ -294,10 +304,18 @@ class Connection:
 @contextmanager
 def _server(arguments: argparse.Namespace, engine: str, batching: str) -> Iterator[tuple[int, int]]:
     """The process id and the port of a server."""
-    command = [*NMT, "serve", "-m", str(arguments.model), "--port", "0", "--device", "cpu", "--engine", engine]
-    command += ["--precision", "int8"] if engine == "ctranslate2" else []
-    command += ["--max-batch-tokens", "1", "--max-wait-ms", "0"] if batching == "off" else []
-    process = subprocess.Popen([*command, *arguments.serve], stderr=subprocess.PIPE, text=True)
+    options = ["-m", str(arguments.model), "--engine", engine]
+    options += ["--precision", "int8"] if engine == "ctranslate2" else []
+    options += ["--max-batch-tokens", "1", "--max-wait-ms", "0"] if batching == "off" else []
+    with server([*options, *arguments.serve]) as found:
+        yield found
+
+
+@contextmanager
+def server(options: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Iterator[tuple[int, int]]:
+    """The process id and the port of `nmt serve` with these options on a CPU, which ends with the context."""
+    command = [*NMT, "serve", "--port", "0", "--device", "cpu", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {}))
     assert process.stderr is not None
     port = 0
     for line in process.stderr:
@@ -356,16 +374,16 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
 def _arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="a model or a run")
-    parser.add_argument("--input", type=Path, required=True, help="sentences, a line each")
+    parser.add_argument("--input", type=Path, required=True, help="sentences, one per line")
     parser.add_argument("--engines", nargs="+", default=["torch", "ctranslate2"])
     parser.add_argument("--clients", nargs="*", type=int, default=[1, 8, 64, 256])
     parser.add_argument("--batching", nargs="+", default=["on", "off"], choices=["on", "off"])
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each window")
-    parser.add_argument("--rounds", type=int, default=3, help="of windows for all numbers of clients")
-    parser.add_argument("--open", type=float, help="requests a second of one more window")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each window")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of windows for all numbers of clients")
+    parser.add_argument("--open", type=float, help="requests per second of one more window, for overload")
     parser.add_argument("--mixed", type=float, help="seconds of mixed load")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="options of nmt serve")
-    parser.add_argument("--commit", help="where the code lies outside of git")
+    parser.add_argument("--commit", help="commit of the code, if there is no git")
     return parser.parse_args()
 
 

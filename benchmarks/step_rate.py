@@ -2,8 +2,8 @@
 
 python benchmarks/step_rate.py --size base --data data/mix --source mix.en --target mix.fr --peer hf_train.py
 
-Sides take turns in one run: `nmt` (its own data order, loader and updates, compiled as `nmt train` compiles), the same
-model as padded rectangles in eager bf16 (padded_transformer.py), and the peer's script, which takes --src --tgt --spm
+Sides take turns in one run: `nmt` as it trains (order of the data, loader, compiled updates); the same model as padded
+rectangles in eager bf16 (padded_transformer.py); and the peer's script, which takes --src --tgt --spm
 --size --precision --device --batch-tokens --dropout --windows --updates and prints a JSON line with `windows`, target
 tokens a second with EOS. Between them the rate of a large bf16 matrix product is measured, and at the end those of the
 model's own products. Without --peer that side is left out. With --profile DIR a few updates are profiled, into that
@@ -39,11 +39,12 @@ _DATA_COPY = "the text of the data, plain, for the peer"
 def main() -> None:
     """Alternate the sides and print the figures."""
     arguments = _arguments()
-    from matrix_rates import large_product, rate
+    import torch
     from nmt_loop import NmtLoop
     from padded_transformer import PaddedLoop
 
     from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.training.reporting.metrics import matrix_rate
 
     data, device = open_prepared(Path(arguments.data)), arguments.device
     recipe = _recipe(arguments)
@@ -54,7 +55,7 @@ def main() -> None:
         for update in (ours.update, eager.update):
             _windows(update, arguments, number=1, updates=arguments.warm_up)
         for _ in range(arguments.rounds):
-            rates["matrix"].append(rate(large_product(device), device=device))
+            rates["matrix"].append(matrix_rate(torch.device(device), torch.bfloat16))
             rates["nmt"] += _windows(ours.update, arguments, number=arguments.windows, updates=arguments.updates)
             rates["eager"] += _windows(eager.update, arguments, number=arguments.windows, updates=arguments.updates)
             rates["peer"] += _peer_windows(arguments, dropout=recipe.model.dropout)
@@ -157,16 +158,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--source", help=_DATA_COPY)
     parser.add_argument("--target", help=_DATA_COPY)
     parser.add_argument("--peer", help="the peer's script")
-    parser.add_argument("--peer-python", help="the Python that has what the peer needs; else this one")
-    parser.add_argument("--set", dest="settings", action="append", default=[], help="a key of the recipe; repeatable")
+    parser.add_argument("--peer-python", help="the Python with the peer's packages; default: this one")
+    parser.add_argument("--set", dest="settings", action="append", default=[], help="KEY=VALUE; repeatable")
     parser.add_argument("--no-compile", action="store_true", help="nmt without compilation and CUDA graphs")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--windows", type=int, default=3, help="of each side in a round")
-    parser.add_argument("--updates", type=int, default=20, help="in a window")
+    parser.add_argument("--windows", type=int, default=3, help="windows of each side per round")
+    parser.add_argument("--updates", type=int, default=20, help="updates per window")
     parser.add_argument("--warm-up", type=int, default=5, help="updates of either loop before the first window")
     parser.add_argument("--profile", metavar="DIR", help="profile nmt at the end, into this folder")
     parser.add_argument("--profiled-updates", type=int, default=10)
-    parser.add_argument("--commit", help="of the code, where it lies outside of git")
+    parser.add_argument("--commit", help="commit of the code, if there is no git")
     arguments = parser.parse_args()
     if arguments.peer and not (arguments.source and arguments.target):
         parser.error("--peer needs --source and --target")

@@ -1,4 +1,4 @@
-"""Training speed of `nmt` beside a baseline script, both sides alternating in one run; prints one JSON object.
+"""Training speed of `nmt` beside a baseline script, both sides in turn in one run; prints one JSON object.
 
 python benchmarks/train_speed.py --data data/multi30k-en-de --source train.en --target train.de --baseline hf_train.py
 
@@ -78,9 +78,9 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
     from nmt_cli.dataset.store import open_prepared
     from nmt_cli.devices import choose_device, keep_freed_memory, multiply_float32_fast
     from nmt_cli.recipe.loading import load_recipe
-    from nmt_cli.training.distributed import Ranks
-    from nmt_cli.training.initial import build_model
-    from nmt_cli.training.order import DataOrder
+    from nmt_cli.training.data_order import DataOrder
+    from nmt_cli.training.initial_weights import build_model
+    from nmt_cli.training.ranks.ranks import Ranks
     from nmt_cli.training.update import Updater
 
     keep_freed_memory()
@@ -124,14 +124,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--source", required=True, help="the training text that the data was prepared from")
     parser.add_argument("--target", required=True)
     parser.add_argument("--baseline", required=True, help="the baseline's script")
-    parser.add_argument("--baseline-python", help="the Python that has what the baseline needs; else this one")
+    parser.add_argument("--baseline-python", help="the Python with the baseline's packages; default: this one")
     parser.add_argument("--size", choices=_SIZES, default="small")
     parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch-tokens", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--windows", type=int, default=3)
-    parser.add_argument("--updates", type=int, default=20, help="updates a window")
+    parser.add_argument("--updates", type=int, default=20, help="updates per window")
     parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

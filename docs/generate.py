@@ -10,30 +10,32 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from pydantic import BaseModel
+from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from nmt_cli import errors
 from nmt_cli.cli import app
 from nmt_cli.cli.spellings import SPELLINGS
-from nmt_cli.preparing.corpora import Corpus
+from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.loading import load_recipe, packaged_names
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName
-from nmt_cli.reproducing.verdicts import expectation
+from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName, expected_text
 
 ROOT = Path(__file__).resolve().parents[1]
 # Signals and pipes end the process in ways that belong to no family of errors.
 OTHER_ENDINGS = {
     0: "all went well",
     1: "a bug in nmt, with its traceback: please report it",
-    errors.EXIT_PREEMPTED: "training was asked to stop by SIGTERM and has saved: the same command goes on",
-    errors.EXIT_INTERRUPTED: "Ctrl-C; a training has saved before it ended",
-    errors.EXIT_CLOSED_PIPE: "whoever read stdout has closed it, as `head` does; nothing is printed",
+    errors.EXIT_PREEMPTED: "SIGTERM stopped the training, which has saved: the same command continues",
+    errors.EXIT_INTERRUPTED: "Ctrl-C; a training has saved",
+    errors.EXIT_CLOSED_PIPE: "stdout was closed early, for example by `head`; nothing is printed",
 }
 
+_FEW_KEYS = 3  # of a section, which has no heading of its own
+_KEY_HEADER = ("key", "type", "default", "meaning")
 _PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
 
 
@@ -63,19 +65,17 @@ def commands() -> str:
 
 
 def spellings() -> str:
-    """What other toolkits call our options, from the table by which `nmt` answers them."""
-    lines: list[str] = []
-    for command, known in SPELLINGS.items():
-        rows = [
-            (", ".join(f"`{spelling}`" for spelling in theirs.split()), _marked_as_code(ours))
-            for ours, theirs in known.items()
-        ]
-        lines += ["", f"### nmt {command}", "", *_table(("elsewhere", "here"), rows)]
-    return "\n".join([*lines, "", ""])
+    """Other toolkits' names of our options, from the table that `nmt` answers with."""
+    rows = [
+        (f"nmt {command}", ", ".join(f"`{spelling}`" for spelling in theirs.split()), _marked_as_code(ours))
+        for command, known in SPELLINGS.items()
+        for ours, theirs in known.items()
+    ]
+    return "\n".join([*_table(("command", "elsewhere", "here"), rows), ""])
 
 
 def exit_codes() -> str:
-    """What each exit code means, from the classes of errors."""
+    """The meaning of each exit code, from the classes of errors."""
     families = {
         family.exit_code: f"{_first_sentence(family)} (`{family.__name__}`)"
         for family in errors.NmtError.__subclasses__()
@@ -86,7 +86,7 @@ def exit_codes() -> str:
 
 
 def parameters() -> str:
-    """The parameters of each recipe of the paper, counted, beside what its description says that the paper says."""
+    """The counted parameters of each recipe of the paper, beside the paper's figure from its description."""
     import torch
 
     from nmt_cli.model.transformer import Transformer
@@ -119,7 +119,7 @@ def experiments() -> str:
                 found.setdefault((stage, name), {})[experiment.name] = expected
     rows = []
     for (stage, name), by_experiment in found.items():
-        values = [expectation(name, by_experiment.get(experiment)) for experiment in EXPERIMENTS]
+        values = [expected_text(name, by_experiment.get(experiment)) for experiment in EXPERIMENTS]
         sources = "; ".join(dict.fromkeys(expected.source for expected in by_experiment.values()))
         reasons = "; ".join(dict.fromkeys(expected.why for expected in by_experiment.values()))
         rows.append((stage, name, *values, sources, reasons))
@@ -143,26 +143,46 @@ def _sections(schema: type[BaseModel], *, level: int) -> Iterator[str]:
     """A heading and a table of keys for the schema and for each section below it, in the order of the schema."""
     definitions = schema.model_json_schema()
     sections = definitions.pop("$defs")
-    yield from ["", f"{'#' * level} At the top", ""]
-    yield from _keys(definitions, prefix="")
+    described: set[str] = set()
+    rows = _keys(definitions, prefix="")
+    larger: list[tuple[str, Any]] = []
     for key, value in _inner(definitions):
-        yield from _section(key, value, sections, level=level)
+        (*others, name) = _references(value)
+        small = [] if others or _tag(sections[name]) else _keys(sections[name], prefix=f"{key}.")
+        is_small = 0 < len(small) <= _FEW_KEYS
+        rows, larger = (rows + small, larger) if is_small else (rows, [*larger, (key, value)])
+    yield from ["", f"{'#' * level} At the top", "", *_table(_KEY_HEADER, rows)]
+    for key, value in larger:
+        yield from _section(key, value, sections, described, level=level)
 
 
-def _section(path: str, value: Any, sections: Mapping[str, Any], *, level: int) -> Iterator[str]:
-    """The parts of the page about what may stand at `path`: one for each kind of section there."""
-    for found in dict.fromkeys(_references(value)):
-        section = sections[found]
-        tag = next((f": {{{key}: {one['const']}}}" for key, one in section["properties"].items() if "const" in one), "")
-        yield from ["", f"{'#' * level} {path}{tag}", "", section["description"], ""]
+def _section(path: str, value: Any, sections: Mapping[str, Any], described: set[str], *, level: int) -> Iterator[str]:
+    """One table of the keys at `path`; each kind of section begins with a row. Each section is described once."""
+    found = [name for name in dict.fromkeys(_references(value)) if name not in described]
+    described.update(found)
+    if not found:
+        return
+    rows: list[Sequence[str]] = []
+    for name in found:
+        section, tag = sections[name], _tag(sections[name])
+        if tag:
+            rows.append((f"**{tag}**", "", "", _cell(section["description"])))
         is_list = "array" in json.dumps(value)
-        yield from _keys(section, prefix="" if is_list or tag else f"{path}.")
-        for key, inner in _inner(section):
-            yield from _section(f"{path}.{key}", inner, sections, level=level + 1)
+        rows += _keys(section, prefix="" if is_list or tag else f"{path}.")
+    about = [] if _tag(sections[found[0]]) else [sections[found[0]]["description"], ""]
+    yield from ["", f"{'#' * level} {path}", "", *about, *_table(_KEY_HEADER, rows)]
+    for name in found:
+        for key, inner in _inner(sections[name]):
+            yield from _section(f"{path}.{key}", inner, sections, described, level=level + 1)
+
+
+def _tag(section: Any) -> str:
+    """The key and value that mark this kind of section in YAML, such as `kind: tsv`."""
+    return next((f"{key}: {one['const']}" for key, one in section["properties"].items() if "const" in one), "")
 
 
 def _inner(section: Any) -> Iterator[tuple[str, Any]]:
-    """The keys of a section that hold sections; of several that hold the same ones, all of them as one."""
+    """The keys of a section that hold sections; keys with the same sections are joined."""
     together: dict[str, tuple[list[str], Any]] = {}
     for key, value in section["properties"].items():
         if _references(value):
@@ -171,13 +191,14 @@ def _inner(section: Any) -> Iterator[tuple[str, Any]]:
         yield ", ".join(keys), value
 
 
-def _keys(section: Any, *, prefix: str) -> list[str]:
-    rows = [
+def _keys(section: Any, *, prefix: str) -> list[Sequence[str]]:
+    """A row for each key of a section that is not itself a section."""
+    return [
         (f"`{prefix}{key}`", _type(value), _default(key, value, section), _cell(value.get("description", "")))
         for key, value in section["properties"].items()
+        if "const" not in value
         if not _references(value) or "description" in value or "array" in json.dumps(value)
     ]
-    return _table(("key", "type", "default", "meaning"), rows) if rows else []
 
 
 def _type(value: Any) -> str:
@@ -196,10 +217,8 @@ def _type(value: Any) -> str:
 
 
 def _default(key: str, value: Any, section: Any) -> str:
-    if key in section.get("required", []) and "const" not in value:
+    if key in section.get("required", []):
         return "required"
-    if "const" in value:
-        return ""
     default = value["default"]
     if isinstance(default, float):
         return f"`{default!r}`".replace("e-0", "e-")
@@ -212,20 +231,21 @@ def _references(value: Any) -> list[str]:
 
 
 def _commands() -> dict[str, Callable[..., None]]:
-    found: dict[str, Callable[..., None]] = {"": app.options}
-    for command in app.app.registered_commands:
-        assert command.name is not None
-        assert command.callback is not None
-        found[command.name] = inspect.unwrap(command.callback)
-    return found
+    return {"": app.options} | {name: _callback(command) for name, command in app.complete_commands().items()}
+
+
+def _callback(command: TyperCommand) -> Callable[..., None]:
+    assert command.callback is not None
+    return command.callback
 
 
 def _command(name: str, command: Callable[..., None]) -> Iterator[str]:
     about, *example = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [one for one in signature.parameters.values() if not name or one.name not in ("quiet", "debug")]
     arguments, options, wanted = [], [], []
-    for parameter in signature.parameters.values():
-        kind, info = hints[parameter.name].__origin__, hints[parameter.name].__metadata__[0]
+    for parameter in parameters:
+        kind, info = parameter.annotation.__origin__, parameter.annotation.__metadata__[0]
         if isinstance(info, OptionInfo):
             options.append((_option(parameter, kind, info), _option_default(parameter, info), _cell(info.help or "")))
         else:
@@ -233,9 +253,10 @@ def _command(name: str, command: Callable[..., None]) -> Iterator[str]:
             usage = info.metavar if parameter.default is inspect.Parameter.empty else f"[{info.metavar}]"
             wanted.append(usage + ("..." if "list" in str(kind) else ""))
     usage = " ".join([f"nmt {name} [OPTIONS]", *wanted]) if name else "nmt [OPTIONS] COMMAND ..."
-    yield from ["", f"## {f'nmt {name}' if name else 'All commands'}", "", about, ""]
-    yield from [] if name else ["`--quiet` and `--debug` may also stand after the command.", ""]
-    yield from ["```text", usage, *(["", *(line.removeprefix("Example: ") for line in example)]), "```", ""]
+    shown = " ".join(line for text in example for line in text.splitlines()).removeprefix("Example: ")
+    yield from ["", f"## {f'nmt {name}' if name else 'All commands'}", "", about]
+    yield from [] if name else ["`--quiet` and `--debug` may also stand after the command."]
+    yield from [f"Usage: `{usage}`. Example: `{shown}`", ""]
     yield from _table(("argument or option", "default", "meaning"), [*arguments, *options])
 
 
@@ -252,6 +273,8 @@ def _option(parameter: inspect.Parameter, kind: Any, info: OptionInfo) -> str:
 def _option_default(parameter: inspect.Parameter, info: OptionInfo) -> str:
     if isinstance(info.show_default, str):
         return info.show_default
+    if parameter.default is inspect.Parameter.empty:
+        return "required"
     return "" if parameter.default in (None, False) else f"`{parameter.default}`"
 
 

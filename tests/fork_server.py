@@ -27,7 +27,6 @@ _IMPORTED = (
     "nmt_cli.cli.app",
     "nmt_cli.decoding.translator",
     "nmt_cli.preparing.pipeline",
-    "nmt_cli.preparing.progress",
     "nmt_cli.training.trainer",
     "rich.markup",
     "rich.table",

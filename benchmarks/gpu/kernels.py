@@ -1,4 +1,4 @@
-"""What our Triton kernels take of a GPU: registers, spills, shared memory, and the blocks that a multiprocessor holds.
+"""The resources of our Triton kernels: registers, spills, shared memory, and blocks per multiprocessor.
 
 No GPU is needed, nor CUDA: Triton compiles for the architectures named, and its own copy of cuobjdump reads the result.
 Each operator is called with tensors on the CPU. Each kernel that the operator would launch is compiled with the options
@@ -53,7 +53,7 @@ _REGISTERS_AT_ONCE = 256  # that a warp is given
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one kernel takes on one architecture."""
+    """The resources of one kernel on one architecture."""
 
     operator: str
     size: str
@@ -68,9 +68,8 @@ class Usage:
 
 def attention(size: ModelConfig, *, is_self: bool, is_causal: bool) -> None:
     """Attention, forward and backward."""
-    from nmt_cli.model.packing import Spans
-    from nmt_cli.model.projections import Projections
-    from nmt_cli.model.triton_attention import attend_triton
+    from nmt_cli.model.cuda_attention import attend_triton
+    from nmt_cli.model.packing import Projections, Spans
 
     widths = [size.heads * size.d_k, size.heads * size.d_k, size.heads * size.d_v]
     columns = [sum(widths)] if is_self else [widths[0], widths[1] + widths[2]]
@@ -106,19 +105,19 @@ def loss(size: ModelConfig) -> None:
 
 def search(size: ModelConfig) -> None:
     """One step of a recorded search of beam 4."""
-    from nmt_cli.decoding.fixed_choice import choose, settle
-    from nmt_cli.decoding.fixed_memory import Memory, Sizes
-    from nmt_cli.model.fixed_step import Seen, fixed_step
+    from nmt_cli.decoding.search.cuda import CudaSearch, StaticSizes, choose_candidates, sort_candidates
+    from nmt_cli.model.static_cache import StepInputs, static_step
     from nmt_cli.model.transformer import Transformer
 
     config = size.model_copy(update={"encoder_layers": 1, "decoder_layers": 1})
     with torch.inference_mode():
         model = Transformer(config, source_vocab=_VOCABULARY, target_vocab=_VOCABULARY).eval().bfloat16()
-        sizes = Sizes(_SENTENCES, source=32, length=32, beam=4, nbest=1)
-        state = Memory([model], device=torch.device("cpu")).state(sizes, before_moving=lambda: None)
-        seen = Seen(state.ancestors, state.source_lengths, state.counters)
-        logits = model.logits(fixed_step(model, state.ids.flatten(), state.caches[0], seen, is_fused=True))
-        settle(state, choose(state, logits, is_fused=True), is_fused=True)
+        sizes = StaticSizes(_SENTENCES, source=32, length=32, beam=4, nbest=1)
+        unused: Any = None
+        state = CudaSearch([model], device=torch.device("cpu"), recorder=unused).state(sizes)
+        seen = StepInputs(state.ancestors, state.source_lengths, state.counters)
+        logits = model.logits(static_step(model, state.ids.flatten(), state.caches[0], seen, is_fused=True))
+        sort_candidates(state, choose_candidates(state, logits, is_fused=True), is_fused=True)
 
 
 # Each operator is called as training and search call it; the kernels follow.
@@ -163,12 +162,12 @@ def main() -> None:
 
 
 def crowded(rows: list[Usage]) -> list[Usage]:
-    """The kernels of attention of which too few blocks fit a multiprocessor: it would wait for memory."""
+    """The kernels of attention with too few blocks per multiprocessor, which would wait for memory."""
     return [row for row in rows if row.kernel in _ATTENTION and row.blocks_per_multiprocessor < _FEWEST_BLOCKS]
 
 
 def usages(operator: str, size: str, *, architecture: int) -> Iterator[Usage]:
-    """What the kernels of an operator take; every kernel once."""
+    """The resources of an operator's kernels, each kernel once."""
     compiled = {kernel.hash: kernel for kernel in compiled_by(lambda: OPERATORS[operator](SIZES[size]), architecture)}
     for kernel in compiled.values():
         threads, shared = 32 * kernel.metadata.num_warps, kernel.metadata.shared
@@ -195,7 +194,7 @@ def compiled_by(call: Callable[[], None], architecture: int) -> list[Any]:
 
 
 class Target:
-    """What Triton asks of a driver before it compiles."""
+    """The driver that Triton asks before it compiles."""
 
     def __init__(self, architecture: int) -> None:
         self._architecture = architecture
@@ -205,7 +204,7 @@ class Target:
         return GPUTarget("cuda", self._architecture, 32)
 
     def get_current_device(self) -> int:
-        """A number under which Triton keeps what it compiled: one for each architecture."""
+        """The number under which Triton caches what it compiled: one per architecture."""
         return self._architecture
 
     def get_current_stream(self, device: int) -> int:
@@ -214,7 +213,7 @@ class Target:
 
 
 def registers_of(cubin: bytes) -> tuple[int, int]:
-    """Registers of a thread, and bytes of its stack: our kernels have no arrays, so those are spilled registers."""
+    """Registers of a thread, and bytes of its stack: without arrays, the stack holds spilled registers."""
     folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)

@@ -1,4 +1,4 @@
-"""What the null GPU was given: kernels, copies and products, with the bytes that Triton's kernels read and write.
+"""A log of launches on the null GPU: kernels, copies and products, with the bytes that Triton's kernels read and write.
 
 The null GPU is a CUDA runtime without a device. It counts launches and executes nothing.
 """
@@ -44,7 +44,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class _Tensors:
-    """What a Triton kernel was launched with."""
+    """The arguments of a Triton kernel's launch."""
 
     bytes: int
     elements: int
@@ -54,14 +54,14 @@ class _Tensors:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What was launched, and the nodes of the graphs among it."""
+    """Launches, and the nodes of the graphs among them."""
 
     launched: list[Launch]
     replayed: list[Launch]
 
 
 class LaunchLog:
-    """A log of launches on the null GPU, which has to be in the process already, and of the nodes of each graph."""
+    """A log of launches and of the nodes of each graph; the null GPU must be in the process already."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None)
@@ -74,7 +74,7 @@ class LaunchLog:
 
     @property
     def waits(self) -> int:
-        """How often the host has waited for the device."""
+        """The number of times that the host has waited for the device."""
         return int(self._library.nullgpu_syncs())
 
     def count(self, work: Callable[[], object], kind: int) -> int:
@@ -85,7 +85,7 @@ class LaunchLog:
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:
-        """What is launched in the block, in which nothing may be compiled or captured."""
+        """Record the launches of the block, in which nothing may be compiled or captured."""
         found = Recording([], [])
         self._replayed.clear()
         self._start()
@@ -153,7 +153,7 @@ class LaunchLog:
 
 
 def to_json(launches: list[Launch]) -> list[dict[str, Any]]:
-    """Launches with `count`, how many are alike."""
+    """Launches as JSON; `count` is how many are alike."""
     return [asdict(launch) | {"count": count} for launch, count in Counter(launches).items()]
 
 
@@ -186,7 +186,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _watch_triton(note: Callable[[list[str], list[Any], Any], None]) -> None:
-    """Have each launch of a Triton kernel noted: Inductor's by its own launcher, others by Triton's."""
+    """Note each launch of a Triton kernel: Inductor's in its own launcher, others in Triton's."""
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from triton.runtime.jit import JITFunction
 

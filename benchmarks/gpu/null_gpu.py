@@ -1,9 +1,9 @@
-"""The GPU's path through training and search on a null GPU: compiled, captured and replayed, with no card at hand.
+"""The GPU's path through training and search on a null GPU: compiled, captured and replayed without a card.
 
 make null-gpu
 
 The null GPU is torch's CUDA build on a device that executes nothing. Kernels are compiled and launched, captures are
-checked, and the host's time is real; no number that a kernel would compute is. What runs: the demo's training from
+checked, and the host's time is real. Numbers that a kernel would compute are not. What runs: the demo's training from
 start to end, steps of base and big, one of eight ranks, two ranks over gloo, and the steps of a search. The parts are
 in null_parts.py. What each part launched is written into --folder, where step_model.py finds it.
 
@@ -46,7 +46,7 @@ _DEMO = [
     *("training.updates=20", "training.checkpoint_every=10", "training.log_every=5"),
     *("validation.every=10", "validation.bleu=false", "validation.metric=loss"),
 ]
-_SMALL_DEMO = ["generator.train_pairs=2000", "generator.valid_pairs=50", "generator.test_pairs=50"]
+_SMALL_DEMO = ["limit=2000"]
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def _run_part(name: str, folder: Path) -> list[Outcome]:
 
 
 def _demo(folder: Path) -> Outcome:
-    """The demo prepared and trained to its end; quiet, so that what it says is a warning or an error."""
+    """Prepare the demo and train it to its end. It is quiet, so everything that it prints is a warning or an error."""
     nmt = [sys.executable, "-P", "-m", "nmt_cli", "--quiet"]
     small = [word for setting in _SMALL_DEMO for word in ("--set", setting)]
     settings = [word for setting in _DEMO for word in ("--set", setting)]
@@ -124,7 +124,7 @@ def _two_ranks(folder: Path, *, sums: str) -> list[Outcome]:
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """A part under way."""
+    """A part that is running."""
 
     name: str
     process: subprocess.Popen[str]
@@ -160,7 +160,7 @@ def _finished(parts: Sequence[_Started]) -> list[Outcome]:
 
 
 def _read_errors(outcome: Outcome, text: str, *, code: int) -> None:
-    """Take nodes and problems from what a process wrote to stderr: all but the sizes of graphs is a problem."""
+    """Read nodes and problems from a process's stderr: everything but the sizes of graphs is a problem."""
     others: Counter[str] = Counter()
     for line in text.splitlines():
         if captured := _CAPTURED.search(line):
@@ -174,7 +174,7 @@ def _read_errors(outcome: Outcome, text: str, *, code: int) -> None:
 
 
 def _judge(outcome: Outcome) -> list[str]:
-    """What is wrong with the figures of a part that came to its end."""
+    """The problems in the figures of a finished part."""
     facts, nodes, found = outcome.facts, max(outcome.nodes, default=0), []
     if "updates" in facts and not nodes:
         found.append("no step was captured")
@@ -237,7 +237,7 @@ def _table(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a part: this tree's modules, and launches with too much shared memory are told of."""
+    """The environment of a part: it imports this tree, and launches with too much shared memory are reported."""
     return os.environ | {"PYTHONPATH": str(_ROOT / "src"), "NULLGPU_SMEM": "1", "OMP_NUM_THREADS": "1"}
 
 

@@ -1,4 +1,4 @@
-"""What `null_gpu.py` runs on the null GPU, each part in a process of its own; the numbers that come out are not real.
+"""The parts that `null_gpu.py` runs on the null GPU, each in a process of its own; their numbers are not real.
 
 step    Updates of a training: what is captured, launched and waited for, and the host's time.
 search  Beam search with recorded steps.
@@ -24,14 +24,14 @@ from launch_log import GRAPH, LaunchLog, to_json
 from torch import distributed as dist
 
 from nmt_cli.dataset.batch import Batch, make_batch
-from nmt_cli.dataset.shape import SHORT, Shape
+from nmt_cli.dataset.micro_batches import SHORT, MicroBatchShape
 from nmt_cli.dataset.store import TokenFile, TokenPairs
-from nmt_cli.model.recording import CudaGraphs
+from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.speed import speed_of
+from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.reporting.metrics import measure_speed
 from nmt_cli.training.update import Updater
 
 _PIECES = 37_000
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _step(arguments: argparse.Namespace) -> Facts:
-    """Updates of one micro-batch on one GPU, or on one of several whose sums are free."""
+    """Updates of one micro-batch, on one GPU or on one of several whose sums cost nothing."""
     log, device = LaunchLog(), torch.device("cuda", 0)
     if arguments.world_size > 1:
         _pretend_ranks(arguments.world_size)
@@ -84,7 +84,7 @@ def _step(arguments: argparse.Namespace) -> Facts:
     with _SumsNoted() as sums, log.recording() as recording:
         launch()
     waits = log.waits - before
-    flops = speed_of(model, Ranks(0, 1, device))
+    flops = measure_speed(model, Ranks(0, 1, device))
     return facts | {
         "size": arguments.size,
         "tokens": arguments.tokens,
@@ -107,18 +107,18 @@ def _step(arguments: argparse.Namespace) -> Facts:
 
 
 def _search(arguments: argparse.Namespace) -> Facts:
-    """A search that is left after some replayed steps: without numbers it would never find an end."""
-    from nmt_cli.decoding.fixed_beam import FixedBeam
-    from nmt_cli.decoding.search import Source
+    """A search that ends after some replayed steps: without numbers it would never finish."""
+    from nmt_cli.decoding.search.cuda import CudaSearch
+    from nmt_cli.decoding.search.hypotheses import SourceSentence
 
     device = torch.device("cuda", 0)
     recipe, pieces = _recipe(arguments), _PIECES_OF_SEARCH
     model = Transformer(recipe.model, source_vocab=pieces, target_vocab=pieces).to(device, torch.bfloat16).eval()
     recorder = _LeavingGraphs(device)
-    beam = FixedBeam([model], device=device, recorder=recorder)
+    beam = CudaSearch([model], device=device, recorder=recorder)
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(3.1, 0.5, arguments.sentences), 4, 60).astype(int)
-    sources = [Source([int(piece) for piece in rng.integers(_SPECIAL, pieces, length)]) for length in lengths]
+    sources = [SourceSentence([int(piece) for piece in rng.integers(_SPECIAL, pieces, length)]) for length in lengths]
     with suppress(_Left):
         beam.search(sources, config=recipe.decoding, nbest=1)
     return {
@@ -154,7 +154,7 @@ class _LeavingGraphs(CudaGraphs):
 
 
 def _ranks(arguments: argparse.Namespace) -> Facts:
-    """One of two ranks: it replays, and the gradients that it was given before the update are summed once."""
+    """One of two ranks: it replays, and the gradients set before the update are summed once."""
     log = LaunchLog()
     device = torch.device("cuda", arguments.rank)
     torch.cuda.set_device(device)
@@ -223,7 +223,7 @@ def _batch(tokens: int, *, device: torch.device) -> tuple[Batch, Facts]:
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         sides.append(TokenFile(rng.integers(_SPECIAL, _PIECES, offsets[-1]).astype(np.uint16), offsets))
     pairs = TokenPairs(*sides)
-    shape = Shape(slots, slots, places, SHORT)
+    shape = MicroBatchShape(slots, slots, places, SHORT)
     batch = make_batch(pairs.rows(np.arange(len(src))), pairs, device=device, shape=shape, pinned=False)
     return batch, {
         "slots": slots,
@@ -252,14 +252,14 @@ class _SumsNoted:
 
 
 def _pretend_ranks(world_size: int) -> None:
-    """Have torch believe in other ranks, whose collectives take no time and change nothing."""
+    """Make torch believe in other ranks, whose collectives take no time and change nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
 
 
 def _milliseconds(work: Callable[[], None]) -> float:
-    """The time that the host's processor spends on some work: other programs lengthen the clock's more."""
+    """The processor time of some work: other programs affect it less than wall time."""
     start = time.process_time()
     work()
     return 1000 * (time.process_time() - start)

@@ -1,10 +1,10 @@
-"""The time of a training step on one H200, reckoned part by part from what the null GPU logged, and not measured.
+"""A model of the time of a training step on one H200, part by part, from what the null GPU logged; nothing is measured.
 
 python benchmarks/gpu/step_model.py build/null-gpu/parts/2.11.0 --measured step-base.json step-big.json micro.json
 
-The folder is that of null_gpu.py. The model knows shapes, bytes and launches; all rates are assumptions, and each has
-a name below. With --measured, results of step_rate.py and micro.py stand beside the modelled parts. The bars are those
-of the project: at most 25 ms for base, 66 ms for big, and 6 ms for base on 8 GPUs.
+null_gpu.py writes the folder. The model knows shapes, bytes and launches. All rates are assumptions, and each has a
+name below. With --measured, results of step_rate.py and micro.py stand beside the modelled parts. The project's bars
+are at most 25 ms for base, 66 ms for big, and 6 ms for base on 8 GPUs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _VARLEN_ROWS, _HEAD = 128, 64
 _OWN_FORWARD, _OWN_BACKWARD = 2e-6, 4e-6
 _OWN_BLOCKS_FORWARD, _OWN_BLOCKS_BACKWARD = 7, 4  # on a processor at once, by kernels.py
 
-# Instructions an element, where they and not bytes decide: Inductor's loss in three loops, and a mask by Philox.
+# Instructions per element, for kernels bound by them and not by bytes: Inductor's loss in three loops, a Philox mask.
 _LOSS_INSTRUCTIONS, _PHILOX_INSTRUCTIONS = 64, 97
 
 # Bytes a parameter of what ends an update: norm, Adam, the copy in bf16, and zeros.
@@ -82,12 +82,12 @@ class Model:
 
     @property
     def milliseconds(self) -> float:
-        """Of an update: the parts, or the host if it needs longer to launch them."""
+        """Seconds of an update: the parts, or the host if it needs longer to launch them."""
         return 1000 * max(sum(self.parts.values()), self.host_seconds)
 
     @property
     def host_seconds(self) -> float:
-        """Of the host for an update, as the null GPU has it and for launches that cost something."""
+        """Seconds of the host for an update: as on the null GPU, plus the cost of launches."""
         return float(self.facts["milliseconds_of_host"]) / 1000 + _LAUNCH * self.launches
 
     @property
@@ -134,7 +134,7 @@ def modelled(name: str, facts: dict[str, Any]) -> Model:
 
 
 def product_seconds(size: tuple[int, ...], *, slots: int) -> float:
-    """The time of a product of [m, k] and [k, n], as cuBLAS counts, in a step of so many slots."""
+    """The time of a product of [m, k] and [k, n], in cuBLAS's order of sizes, in a step of `slots` slots."""
     m, n, k, batch = size
     is_weight_gradient = k == slots
     if is_weight_gradient:
@@ -188,7 +188,7 @@ def _of_torch(launch: Launch, facts: dict[str, Any]) -> tuple[str, float]:
 
 
 def _varlen(launch: Launch, facts: dict[str, Any]) -> tuple[str, float]:
-    """torch's attention: rounds of the blocks that have a sentence, or the float32 rows that are cleared and read."""
+    """torch's attention: rounds of the blocks with a sentence, or float32 rows that are cleared and read."""
     blocks = facts["sentences"] * facts["heads"]
     if "flash_fwd" in launch.name:
         return "attention forward", math.ceil(blocks / (_VARLEN_BLOCKS * _PROCESSORS)) * _VARLEN_FORWARD

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from nmt_cli.errors import NmtError
 
 if TYPE_CHECKING:
-    from nmt_cli.decoding.translator import Translation, Translator
+    from nmt_cli.decoding.translation import Translation
+    from nmt_cli.decoding.translator import Translator
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.scoring.metrics import ScoreReport
 

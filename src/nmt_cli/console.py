@@ -1,34 +1,44 @@
-"""The one console: progress, tables and errors on stderr; logging; stdout is left to data."""
+"""The one console: progress, tables, errors and the log on stderr; stdout is left to data."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nmt_cli.errors import NmtError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import ProgressColumn, TaskID
+
+_SECONDS_BETWEEN_LINES = 30.0
+_log = logging.getLogger(__name__)
+
+# Settings whose flags are not spelt like them.
+_SHORT_FLAGS = {"metrics": "-m", "output": "-o"}
 
 
 def stderr_console() -> Console:
-    """A Rich console on stderr; without colours and cursor moves where stderr is not a terminal."""
+    """A Rich console on stderr, without colours and cursor moves if stderr is not a terminal."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=not is_interactive())
 
 
 def is_interactive() -> bool:
-    """True where a live view makes sense: stderr is a terminal that is not dumb."""
+    """True if a live view makes sense, because stderr is a terminal that is not dumb."""
     return sys.stderr.isatty() and os.environ.get("TERM", "") != "dumb"
 
 
 def configure_logging(*, quiet: bool) -> None:
-    """Send the log of `nmt_cli` to stderr, plain, one line an event; `quiet` keeps warnings and errors."""
+    """Send the log of `nmt_cli` to stderr, one plain line per event; `quiet` keeps warnings and errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter())
     logger = logging.getLogger("nmt_cli")
@@ -49,15 +59,119 @@ def log_above(console: Console) -> Iterator[None]:
         logger.handlers[:] = before
 
 
+def shows_live_views() -> bool:
+    """True if a live view may be shown: stderr is a terminal, and the log is not quiet."""
+    return is_interactive() and _log.isEnabledFor(logging.INFO)
+
+
+@contextmanager
+def live_bars(*columns: str | ProgressColumn) -> Iterator[Bars]:
+    """Rich's bars on stderr while the block runs; the log goes above them, and at the end they disappear."""
+    from rich.progress import Progress as Bars
+
+    console = stderr_console()
+    # Data does not go through sys.stdout, and isatty() of Rich's replacement for it may be wrong.
+    bars = Bars(*columns, console=console, transient=True, refresh_per_second=4, redirect_stdout=False)
+    with bars, log_above(console):
+        yield bars
+
+
+class Progress(Protocol):
+    """Called after each piece of work with the stage, the amount done, and the whole amount if it is known."""
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Show it."""
+
+
+@contextmanager
+def show_progress() -> Iterator[Progress]:
+    """Show progress on stderr while the block runs: bars on a terminal, elsewhere a line in the log now and then."""
+    if not shows_live_views():
+        yield ProgressLines(time.monotonic)
+        return
+    from rich.progress import BarColumn, TimeElapsedColumn
+
+    amount, rate, left = ("{task.fields[" + name + "]}" for name in ("amount", "rate", "left"))
+    with live_bars("{task.description}", BarColumn(), amount, rate, TimeElapsedColumn(), left) as bars:
+        yield _ProgressBars(bars)
+
+
+class ProgressLines:
+    """A line in the log every half minute: the amount done, the rate since the last line, and the time left."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._stage: str | None = None
+        self._since, self._done = 0.0, 0
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Note the amount done, and log it if it is time."""
+        now = self._clock()
+        if stage == self._stage:
+            if now - self._since < _SECONDS_BETWEEN_LINES:
+                return
+            rate = (done - self._done) / (now - self._since)
+            left = "" if total is None or rate <= 0 else f", {time_left((total - done) / rate)}"
+            _log.info("%s: %s, %s a second%s", stage, _amount(done, total), f"{rate:,.0f}", left)
+        self._stage, self._since, self._done = stage, now, done
+
+
+def time_left(seconds: float) -> str:
+    """Hours, minutes and seconds, as in `1:02:03 left`."""
+    whole = max(0, round(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d} left"
+
+
 def print_error(error: NmtError) -> None:
-    """Write the three lines of an error to stderr: what, where, what to type next."""
-    lines = [("error", error.message), ("at", error.where), ("fix", error.hint)]
+    """Write the three lines of an error to stderr: what, where, and what to type next.
+
+    Settings are shown as flags.
+    """
+    place = ", ".join(part for part in (f"`{error.setting}`" if error.setting else None, error.where) if part)
+    lines = [("error", error.message), ("at", place), ("fix", error.hint)]
     red, plain = ("\033[31m", "\033[0m") if is_interactive() and "NO_COLOR" not in os.environ else ("", "")
     for label, text in lines:
         if text:
             colour = red if label == "error" else ""
-            sys.stderr.write(f"{colour}{label + ':':<7}{plain if colour else ''}{text}\n")
+            sys.stderr.write(f"{colour}{label + ':':<7}{plain if colour else ''}{_with_flags(text)}\n")
     sys.stderr.flush()
+
+
+def _with_flags(text: str) -> str:
+    """A text in which `name` and `name: value` are replaced by --name and --name value."""
+
+    def typed(setting: re.Match[str]) -> str:
+        name, value = setting.groups()
+        flag = _SHORT_FLAGS.get(name, f"--{name.replace('_', '-')}")
+        return flag if value is None else f"{flag} {value}"
+
+    return re.sub(r"`([a-z_]+)(?:: ([^`]+))?`", typed, text)
+
+
+class _ProgressBars:
+    """A bar for the current stage; the bars of earlier stages are hidden."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        if stage not in self._tasks:
+            for earlier in self._tasks.values():
+                self._bars.update(earlier, visible=False)
+            self._tasks[stage] = self._bars.add_task(stage, total=total, amount="", rate="", left="")
+        self._bars.update(self._tasks[stage], completed=done, total=total)
+        task = next(task for task in self._bars.tasks if task.id == self._tasks[stage])
+        self._bars.update(
+            task.id,
+            amount=_amount(done, total) if done or total is not None else "",
+            rate="" if task.speed is None else f"{task.speed:,.0f}/s",
+            left="" if task.time_remaining is None else time_left(task.time_remaining),
+        )
+
+
+def _amount(done: int, total: int | None) -> str:
+    return f"{done:,}" if total is None else f"{done:,} of {total:,}"
 
 
 class _ConsoleHandler(logging.Handler):

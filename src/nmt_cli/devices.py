@@ -1,4 +1,4 @@
-"""Which device and which precision a run takes, decided in one place, and how its process treats memory."""
+"""The choice of device and precision, and the memory settings of a process."""
 
 from __future__ import annotations
 
@@ -36,20 +36,23 @@ _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near
 
 
 def num_cpus() -> int:
-    """The CPUs that this process may use, which a scheduler may have made fewer than the machine has."""
+    """The CPUs that this process may use; a scheduler may allow fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def has_gpu_driver() -> bool:
-    """Whether there can be a GPU at all; torch, which knows, takes a second and much memory to load."""
+    """Whether a GPU driver is present.
+
+    The answer needs no torch, which takes a second and much memory to load.
+    """
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 
 def missing_for_triton() -> str | None:
-    """What Triton lacks here, with the command that installs it; None if it lacks nothing.
+    """The first thing that Triton lacks here, with the command that installs it; None if nothing is missing.
 
-    Triton compiles its driver with the program that CC names, or else with gcc or clang, against Python's headers
-    (`triton/runtime/build.py`), and keeps the result in a folder of the user's.
+    Triton compiles its driver against Python's headers with the program that CC names, or else with gcc or clang
+    (`triton/runtime/build.py`). It keeps the result in a folder of the user's.
     """
     if find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
@@ -69,16 +72,16 @@ def missing_for_triton() -> str | None:
 
 
 def launching_on(device: torch.device) -> AbstractContextManager[object]:
-    """A context in which Triton launches kernels on this device: it takes the current one."""
+    """A context in which Triton launches kernels on this device."""
     import torch
 
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def choose_device(name: str) -> torch.device:
-    """The torch device for `auto` (the first GPU, else the CPU), `cpu`, `cuda` or `cuda:N`.
+    """The torch device for `auto` (the first GPU, or else the CPU), `cpu`, `cuda` or `cuda:N`.
 
-    Raises DeviceError where a GPU is asked for that is not there.
+    Raises DeviceError if there is no such GPU.
     """
     import torch
 
@@ -89,38 +92,38 @@ def choose_device(name: str) -> torch.device:
     kind, _, index = name.partition(":")
     if kind != "cuda" or (index and not index.isdigit()):
         raise DeviceError(
-            f"there is no device called {name!r}", where="--device", hint="take auto, cpu, cuda or cuda:N"
+            f"there is no device called {name!r}", setting="device", hint="take auto, cpu, cuda or cuda:N"
         )
     if not torch.cuda.is_available():
         raise DeviceError(
             f"device {name!r} was asked for, but torch {torch.__version__} sees no GPU here",
-            where="--device",
-            hint="give --device cpu, or install a torch build with CUDA and check nvidia-smi",
+            setting="device",
+            hint="give `device: cpu`, or install a torch build with CUDA and check nvidia-smi",
         )
     if index and int(index) >= torch.cuda.device_count():
         raise DeviceError(
             f"device {name!r} was asked for, but there are only {torch.cuda.device_count()} GPUs",
-            where="--device",
+            setting="device",
             hint=f"take cuda:0 to cuda:{torch.cuda.device_count() - 1}",
         )
     return torch.device(name)
 
 
 def parse_precision(precision: str) -> PrecisionChoice:
-    """The choice of that name; UsageError where there is none."""
+    """The precision of that name; UsageError if there is none."""
     choices: tuple[PrecisionChoice, ...] = get_args(PrecisionChoice)
     for choice in choices:
         if precision == choice:
             return choice
     raise UsageError(
-        f"there is no precision called {precision!r}", where="--precision", hint=f"take one of: {', '.join(choices)}"
+        f"there is no precision called {precision!r}", setting="precision", hint=f"take one of: {', '.join(choices)}"
     )
 
 
 def choose_precision(choice: PrecisionChoice, *, device: torch.device, training: bool) -> Precision:
-    """The precision of matrix products for `auto`: bf16 where the hardware multiplies it natively, else float32.
+    """The precision of matrix products; `auto` is bf16 if the hardware multiplies it natively, else float32.
 
-    On a CPU `auto` means bf16 for training only: decoding stays in float32 there.
+    On a CPU, `auto` is bf16 for training only. Decoding stays in float32 there.
     """
     if choice != "auto":
         return choice
@@ -132,7 +135,7 @@ def choose_precision(choice: PrecisionChoice, *, device: torch.device, training:
 
 
 def cpu_multiplies_bf16() -> bool:
-    """True where the CPU has AVX512-BF16 or AMX-BF16 instructions; elsewhere bf16 is slower than float32."""
+    """True if the CPU has AVX512-BF16 or AMX-BF16 instructions; without them bf16 is slower than float32."""
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -141,9 +144,10 @@ def cpu_multiplies_bf16() -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks for the next ones of their size, where glibc is what allocates.
+    """Let glibc keep freed blocks for later blocks of the same size, if glibc allocates the memory.
 
-    Else each large tensor on a CPU is mapped, faulted in page by page, and unmapped again (docs/LOG.md).
+    Otherwise each large tensor on a CPU is mapped, faulted in page by page, and unmapped again
+    (docs/design/cpu-training.md#memory).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -157,7 +161,7 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give the system what glibc keeps of freed blocks, which are of ever new sizes where batches are."""
+    """Return to the system the freed blocks that glibc keeps; batches always need new sizes."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
@@ -165,9 +169,10 @@ def return_freed_memory() -> None:
 
 
 def is_out_of_memory(problem: BaseException, *, is_told: bool = False) -> bool:
-    """Whether a GPU's memory, or the machine's, did not suffice, or that is what led to the problem.
+    """Whether the memory of a GPU or of the machine was exhausted, or caused this problem.
 
-    oneDNN does not say why it cannot begin a product; that counts unless it `is_told` otherwise: the least work too.
+    oneDNN gives no reason when it cannot start a product. That counts as exhausted memory unless `is_told`: then
+    even the least work failed.
     """
     import torch
 
@@ -183,21 +188,23 @@ def is_out_of_memory(problem: BaseException, *, is_told: bool = False) -> bool:
 
 
 def collect_garbage_rarely() -> None:
-    """Let Python look for garbage rarely, and at nothing that is there by now: once all is loaded.
+    """Let Python collect garbage rarely, and never look at the objects that exist now; to be called after loading.
 
-    A look holds up every thread, and searches leave nothing that needs one (docs/LOG.md). Loading leaves a few objects,
-    which stay.
+    A collection stops every thread, and searches leave no cycles (docs/design/serving.md#garbage). Loading leaves a
+    few objects, which stay.
     """
     gc.freeze()
     gc.set_threshold(_UNFREED_OBJECTS)
 
 
 def multiply_float32_fast(device: torch.device) -> bool:
-    """Let float32 products on a CPU go through oneDNN where that is as exact, and say whether they do now.
+    """Let float32 products on a CPU use oneDNN if it is as exact as MKL, and return whether they do.
 
-    torch takes MKL for them, which on AMD reaches half of oneDNN's rate (docs/LOG.md), and oneDNN only at the precision
-    "medium", which allows it to multiply in bf16. With AMX it does; without, it stays in float32. A product tells. What
-    has been set already is left alone, and so is a process that uses a GPU, as the setting would hold there too.
+    torch uses MKL for these products, which reaches half of oneDNN's rate on AMD
+    (docs/design/cpu-training.md#precision). torch uses oneDNN only at the precision "medium", which also allows
+    products in bf16. oneDNN multiplies in bf16 if the CPU has AMX, and in float32 otherwise, so a test product
+    decides. A precision that was already set is left alone. So is a process that uses a GPU, because the setting
+    would hold there too.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Errors that a user can cause and mend; each family has an exit code of its own."""
+"""Errors that a user can cause and mend; each family has its own exit code."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ from __future__ import annotations
 class NmtError(Exception):
     """A mistake that the user can mend: what happened, where, and what to type next.
 
-    `hint` is the fix, `where` a file, a file:line, a flag or a key. Caught only in `cli/` and `serving/app`.
+    `hint` is the fix. `where` is a file, a line or a key. `setting` is the setting at fault by its name in Python, with
+    its value if that matters: "beam" or "to: huggingface". Messages and hints write a setting like that in backticks,
+    and the command line shows it as a flag. Errors are caught only in `cli/` and `serving/app`.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str, where: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str, where: str | None = None, setting: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.where = where
+        self.setting = setting
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (type(self), self.message), vars(self)
+
+
+def _restored(kind: type[NmtError], message: str) -> NmtError:
+    """An error that another process raised; its other fields follow."""
+    return kind.__new__(kind, message)
 
 
 class UsageError(NmtError):
@@ -49,7 +60,7 @@ class DeviceError(NmtError):
 
 
 class TrainingError(NmtError):
-    """Training diverged: losses or gradients that are not finite."""
+    """Training diverged, stalled, or lost a rank."""
 
     exit_code = 7
 

@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all, locks, hashes, and text behind compression."""
+"""Files and directories that are written whole or not at all; locks, hashes, and compressed text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import shlex
 import shutil
 import socket
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
@@ -31,8 +31,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
     """A temporary directory that becomes `final`, synced and renamed, when the block ends well.
 
-    An existing `final` is replaced. After an exception nothing of the new directory remains; what a kill leaves,
-    `clear_interrupted` clears. A full disk, a quota or a read-only target is raised as `error`.
+    An existing `final` is replaced. After an exception nothing of the new directory remains. After a kill,
+    `clear_interrupted` clears the rest. A full disk, a quota or a read-only target is raised as `error`.
     """
     temporary, retired = (final.with_name(f".{final.name}{suffix}") for suffix in (_PARTIAL, _RETIRED))
     with disk_errors(final, error):
@@ -56,8 +56,31 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
             retired.rename(final)
 
 
+def check_replaceable(
+    path: Path, *, what: str, is_one: Callable[[Path], bool], overwrite: bool, error: type[NmtError]
+) -> None:
+    """Raise `error` unless `path` is new or an empty folder or, with `overwrite`, a folder like the one to be written.
+
+    `what` names such a folder, and `is_one` recognizes it.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not path.is_dir() or not is_one(path):
+        raise error(
+            f"{path} exists and is not {what}, so it is not replaced",
+            where=str(path),
+            hint="choose another folder with -o",
+        )
+    if not overwrite:
+        raise error(
+            f"{path} exists already: {what}",
+            where=str(path),
+            hint="add --overwrite to replace it, or choose another folder with -o",
+        )
+
+
 def remove_directory(path: Path) -> None:
-    """Remove a directory so that a kill in the middle leaves no half of it under its name."""
+    """Remove a directory so that a kill in the middle leaves nothing under its name."""
     removed = path.with_name(f".{path.name}{_REMOVED}")
     shutil.rmtree(removed, ignore_errors=True)
     path.rename(removed)
@@ -65,9 +88,9 @@ def remove_directory(path: Path) -> None:
 
 
 def clear_interrupted(parent: Path, *, name: str) -> None:
-    """Clear up what a killed writer of directories named like `name`, a pattern, left in `parent`.
+    """Clear the leftovers of a killed writer of directories whose names match the pattern `name` in `parent`.
 
-    Parts go; an old directory whose successor never came returns.
+    Partial directories are removed. An old directory without a successor gets its name back.
     """
     for leftover in sorted(parent.glob(f".{name}{_RETIRED}")):
         successor = leftover.with_name(leftover.name.removeprefix(".").removesuffix(_RETIRED))
@@ -81,10 +104,11 @@ def clear_interrupted(parent: Path, *, name: str) -> None:
 
 @contextmanager
 def locked(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[None]:
-    """Hold `directory`, which need not exist yet, for this process; `error` saying `busy` where another one holds it.
+    """Hold the lock of `directory`, which need not exist yet, while the block runs.
 
-    `error` as well where the disk knows no locks. The lock is a file beside it, so that a directory that is being begun
-    or removed is guarded as well. The kernel gives it up when the process ends, by whatever means.
+    Raises `error` with the message `busy` if another process holds it, and `error` if the disk has no locks. The
+    lock is a file beside the directory, so that it also guards a directory that is being made or removed. The
+    kernel releases it when the process ends, by whatever means.
     """
     file = directory.with_name(f".{directory.name}.lock")
     with disk_errors(file, error):
@@ -98,7 +122,7 @@ def locked(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[Non
 
 
 def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part; parents are made."""
+    """Write a file so that a reader sees the old content or the new one; missing parents are made."""
     temporary = path.with_name(f".{path.name}{_PARTIAL}")
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -114,13 +138,16 @@ def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> No
 
 
 def clear_unfinished_files(directory: Path) -> None:
-    """Remove the parts that a killed `write_file` left in a directory."""
+    """Remove the partial files that a killed `write_file` left in a directory."""
     for leftover in sorted(directory.glob(f".*{_PARTIAL}")):
         leftover.unlink()
 
 
 def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
-    """The content of a JSON file; `error` with `hint` where it is missing, not for us, cut short or not JSON."""
+    """The content of a JSON file.
+
+    Raises `error` with `hint` if the file is missing, unreadable, cut short or not JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -142,7 +169,10 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, uncompressed where its name ends in .gz or .zst; DataError where that cannot be read."""
+    """The bytes of a file, uncompressed if its name ends in .gz or .zst.
+
+    Raises DataError if the file cannot be read.
+    """
     try:
         # What goes wrong in the block itself is no error of this file.
         with reading_errors(path):
@@ -167,7 +197,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def reading_errors(path: Path) -> Iterator[None]:
-    """Raise DataError where the block cannot open the file at `path`: it is missing, a directory, or not for us."""
+    """Raise DataError if the block finds the file at `path` missing, a directory, or unreadable."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -183,12 +213,15 @@ def reading_errors(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, *, name: str, error: type[NmtError]) -> NmtError:
-    """The `error` of a file that is not for us to read, by this name."""
+    """The `error` for a file that this user may not read."""
     return error(f"{name} may not be read", where=str(path), hint=f"chmod +r {shlex.quote(str(path))}")
 
 
 class _ZstdReader(io.RawIOBase):
-    """The uncompressed bytes of zstd frames; the library's own reader takes a file cut short for one that has ended."""
+    """The uncompressed bytes of zstd frames.
+
+    The library's own reader takes a truncated file for a complete one.
+    """
 
     def __init__(self, compressed: BinaryIO) -> None:
         self._compressed = compressed
@@ -218,7 +251,7 @@ class _ZstdReader(io.RawIOBase):
 
 @contextmanager
 def disk_errors(target: Path, error: type[NmtError]) -> Iterator[None]:
-    """Raise `error` where the block cannot write `target`: no space, no permission, a limit of file size."""
+    """Raise `error` if the block cannot write `target`: no space, no permission, or a limit of file size."""
     try:
         yield
     except OSError as problem:
@@ -238,7 +271,7 @@ def disk_errors(target: Path, error: type[NmtError]) -> Iterator[None]:
 
 
 def _take(file: Path, directory: Path, *, busy: str, error: type[NmtError]) -> IO[str]:
-    """The lock file, open and held; it says by whom."""
+    """The lock file, open and locked; its text names the holder."""
     while True:
         stream = file.open("a+", encoding="utf-8")
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.bundle.tiny import save_tiny, tiny_recipe
+from tests.artifacts.builders import save_tiny, tiny_recipe
 
 PEER = """
 import argparse, json, os
@@ -46,7 +46,7 @@ def measured(folder: Path, *options: str) -> Any:
         patch.setattr(sys, "argv", command)
         patch.syspath_prepend(str(benchmarks))
         patch.setattr("decode_floor._LARGE_BYTES", {"cpu": 1 << 20})
-        patch.setattr("matrix_rates._LARGE", {"cpu": 64})
+        patch.setattr("nmt_cli.training.reporting.metrics._SIZES", {"cpu": 64})
         runpy.run_path(str(benchmarks / "decode_gpu.py"), run_name="__main__")
 
 

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 from nmt_cli.dataset.batch import make_batch
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.tokenization.tokenizer import BOS, PAD
-from nmt_cli.training.initial import build_model
+from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loss import smoothed_cross_entropy
 from tests.training.tiny import RECIPE, prepare_tiny
 

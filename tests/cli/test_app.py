@@ -13,16 +13,22 @@ from typing import NoReturn
 import pytest
 import typer.main
 
-from nmt_cli.bundle import kinds
-from nmt_cli.cli.app import app
-from nmt_cli.errors import ModelError
-from tests.bundle.tiny import tiny_recipe, write_run
+from nmt_cli.artifacts import manifest
+from nmt_cli.cli.app import complete_commands
+from nmt_cli.cli.spellings import SPELLINGS, check_spellings
+from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.recipe.mistakes import KeyPath, sections_at
+from nmt_cli.recipe.schema import Recipe
+from tests.artifacts.builders import tiny_recipe, write_run
 from tests.cli.conftest import Shell
 from tests.forks import run_forked
 
+ALL = complete_commands()
 COMMANDS = ("prepare", "train", "average", "decode", "score", "info")
 # How typer spells a type.
 TYPE = re.compile(r"<\w[^>]*>|\b(?:TEXT|PATH|INTEGER|FLOAT|BOOLEAN)\b")
+ANSWERS = [(command, hint, spellings) for command, known in SPELLINGS.items() for hint, spellings in known.items()]
 
 
 @pytest.fixture
@@ -83,6 +89,15 @@ def run(tmp_path: Path) -> Path:
         ("qqq", "there is no command 'qqq'", "nmt qqq", "nmt --help lists them all"),
         ("--quiet", "missing command", "nmt", "see nmt --help"),
         ("decode --beam", "option '--beam' requires an argument", "--beam", "see nmt decode --help"),
+        *(
+            (
+                f"{command} {flag} 0",
+                f"{flag} is '0', but should be greater than or equal to 1",
+                flag,
+                f"nmt {command} {flag} N; see nmt {command} --help",
+            )
+            for command, flag in (("score", "--batch-tokens"), ("serve", "--max-batch-tokens"))
+        ),
         ("decode --stats=yes", "option '--stats' does not take a value", "--stats", "see nmt decode --help"),
         ("info a b", "got unexpected extra arguments (b)", "nmt info", "see nmt info --help"),
     ],
@@ -115,18 +130,12 @@ def test_a_help_page_has_one_line_one_example_and_readable_values(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_example_of_a_help_page_has_options_that_exist(command: str) -> None:
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
-    parameters = group.commands[command].params
-    (example,) = re.findall(r"^Example: nmt \w+ (.*)", group.commands[command].help or "", flags=re.MULTILINE)
-    used = {word for word in shlex.split(example) if word.startswith("-")}
-    assert used <= {option for parameter in parameters for option in parameter.opts}
+    (example,) = re.findall(r"^Example: nmt \w+ (.*)", ALL[command].help or "", flags=re.MULTILINE)
+    assert {word for word in shlex.split(example) if word.startswith("-")} <= options_of(command)
 
 
 def test_every_value_has_a_name_of_its_own() -> None:
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
-    for command in group.commands.values():
+    for command in ALL.values():
         for parameter in command.params:
             is_flag = isinstance(parameter, typer.core.TyperOption) and parameter.is_flag
             assert is_flag or parameter.metavar, f"nmt {command.name}: {parameter.name}"
@@ -165,7 +174,7 @@ def test_endings_that_are_no_errors(
     def end(path: Path) -> NoReturn:
         raise ending
 
-    monkeypatch.setattr(kinds, "kind_of", end)
+    monkeypatch.setattr(manifest, "kind_of", end)
     outcome = nmt("info", ".")
     assert (outcome.code, outcome.stdout, outcome.stderr) == (code, "", [])
 
@@ -176,7 +185,7 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path) -> NoReturn:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(kinds, "kind_of", fail)
+    monkeypatch.setattr(manifest, "kind_of", fail)
     monkeypatch.setattr(sys, "argv", ["nmt", "info", "."])
     with pytest.raises(ZeroDivisionError):
         main()
@@ -197,3 +206,53 @@ def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:
     )
     assert (process.returncode, process.stdout) == (2, "")
     assert process.stderr.splitlines()[0] == "error: there is no command 'trian'"
+
+
+def options_of(command: str) -> set[str]:
+    return {option for parameter in ALL[command].params for option in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("decode --lenpen 0.6", "here it is --length-penalty A --length-penalty-form length"),
+        ("--quiet decode --beam-size=5", "here it is --beam N"),
+        ("decode -beam_size 5", "here it is --beam N"),
+        ("decode --remove-bpe", "leave it out: text is raw on both sides, and in order"),
+        ("average --inputs a b", "name the run: nmt average RUN"),
+        (
+            "train base --max-epoch 20",
+            "here it is --set training.updates=N; with prepared data --dry-run says how many an epoch has",
+        ),
+        ("train base --max-update 10", "here it is --set training.updates=N"),
+        ("train base --update-freq 8", "here it is --set training.batch_tokens=N, from which accumulation is derived"),
+    ],
+)
+def test_the_answer_names_our_option(arguments: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        check_spellings(arguments.split())
+    assert error.value.hint == hint
+    assert error.value.where is not None
+    assert error.value.message.endswith(f"has no option {error.value.where}")
+
+
+@pytest.mark.parametrize("arguments", ["", "decode -b 4 -n4 -i x", "train base --set a.b=--lr", "decode -- --lenpen"])
+def test_our_own_command_lines_pass(arguments: str) -> None:
+    check_spellings(arguments.split())
+
+
+@pytest.mark.parametrize("command", SPELLINGS)
+def test_no_spelling_is_an_option_of_ours_or_has_two_answers(command: str) -> None:
+    spellings = [spelling for known in SPELLINGS[command].values() for spelling in known.split()]
+    assert len(spellings) == len(set(spellings))
+    assert not set(spellings) & options_of(command)
+
+
+@pytest.mark.parametrize(("command", "hint", "spellings"), ANSWERS)
+def test_what_an_answer_names_exists(command: str, hint: str, spellings: str) -> None:
+    assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", hint)) <= options_of(command)
+    schema = Corpus if command == "prepare" else Recipe
+    for key in re.findall(r"--set ([a-z0-9_.]+)=", hint):
+        path: KeyPath = tuple(key.split("."))
+        sections = sections_at(schema, path[:-1], values={})
+        assert any(path[-1] in section.model_fields for section in sections), key

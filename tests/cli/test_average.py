@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.bundle.directory import load_config
+from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.cli.average import average
 from nmt_cli.errors import ModelError, UsageError
-from tests.bundle.tiny import save_tiny, tiny_recipe, write_run
+from tests.artifacts.builders import save_tiny, tiny_recipe, write_run
 from tests.forks import run_forked
 
 
@@ -67,7 +67,7 @@ def test_without_options_the_recipe_decides(
 ) -> None:
     write_run(tmp_path / "x", updates=4, recipe=tiny_recipe(averaging=averaging, training={"keep_best": 1}))
     call(tmp_path / "x")
-    assert load_config(tmp_path / "x" / "averaged").updates == expected
+    assert load_saved_config(tmp_path / "x" / "averaged").updates == expected
 
 
 def test_options_and_named_checkpoints_decide_before_the_recipe(
@@ -76,18 +76,18 @@ def test_options_and_named_checkpoints_decide_before_the_recipe(
     run = tmp_path / "x"
     write_run(run, updates=4)
     call(run, best=1)
-    assert load_config(run / "averaged").updates == [300]
+    assert load_saved_config(run / "averaged").updates == [300]
     call(run / "checkpoints", last=3)
-    assert load_config(run / "averaged").updates == [200, 300, 400]
+    assert load_saved_config(run / "averaged").updates == [200, 300, 400]
     call(checkpoint(run, 400), checkpoint(run, 100))
-    assert load_config(run / "averaged").updates == [100, 400]
+    assert load_saved_config(run / "averaged").updates == [100, 400]
     call(checkpoint(run, 200), output=tmp_path / "single")
-    assert load_config(tmp_path / "single").updates == [200]
+    assert load_saved_config(tmp_path / "single").updates == [200]
     monkeypatch.chdir(run / "checkpoints")
     call(Path("update-00000100"), Path("../checkpoints/update-00000200"))
-    assert load_config(run / "averaged").updates == [100, 200]
+    assert load_saved_config(run / "averaged").updates == [100, 200]
     call(Path(), last=1)
-    assert load_config(run / "averaged").updates == [400]
+    assert load_saved_config(run / "averaged").updates == [400]
 
 
 def test_arguments_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
@@ -129,6 +129,6 @@ def test_another_model_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="exists already") as caught:
         call(tmp_path / "x", last=1, output=tmp_path / "m")
     assert "--overwrite" in caught.value.hint
-    assert load_config(tmp_path / "m").updates == [7]
+    assert load_saved_config(tmp_path / "m").updates == [7]
     call(tmp_path / "x", last=1, output=tmp_path / "m", overwrite=True)
-    assert load_config(tmp_path / "m").updates == [100]
+    assert load_saved_config(tmp_path / "m").updates == [100]

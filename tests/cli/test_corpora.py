@@ -49,7 +49,6 @@ def test_json_says_everything(
     assert one["prepared"] is None
     (train,) = one["sources"]["train"]
     assert train["from"] == ["wmt/wmt14 on the hub, de-en, train"]
-    assert len(train["otherwise"]) == 3
     assert one["citation"].startswith("@inproceedings{bojar-etal-2014-findings")
 
 
@@ -60,10 +59,7 @@ def test_one_corpus_is_told_in_full(
     corpora("wmt14-en-fr")
     told = capsys.readouterr().out
     assert "languages    en to fr\npairs        train 40,836,715, valid 3,000, test 3,003\n" in told
-    assert (
-        "             otherwise http://www.statmt.org/wmt10/training-giga-fren.tar: giga-fren.release2.fixed.en.gz"
-        in told
-    )
+    assert "train        wmt/wmt14 on the hub, fr-en, train\n" in told
     assert "vocabulary   32,000 pieces, shared\n" in told
     assert told.endswith("prepared     no\nnext         nmt prepare wmt14-en-fr\n")
     (tmp_path / "mine.yaml").write_text(

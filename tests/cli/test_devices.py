@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.training import launcher
+from nmt_cli.training import start
 from tests.cli.conftest import Shell
 from tests.training.tiny import RECIPE, prepare_tiny
 
@@ -43,7 +43,7 @@ def pretend_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> list[tuple[lis
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
-    monkeypatch.setattr(launcher, "launch", launch)
+    monkeypatch.setattr(start, "launch", launch)
     return launched
 
 

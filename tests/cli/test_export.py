@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nmt_cli.decoding.translator import Translator
-from tests.bundle.tiny import save_tiny, tiny_recipe, write_run
+from tests.artifacts.builders import save_tiny, tiny_recipe, write_run
 from tests.forks import run_forked
-from tests.interchange.marian import write_marian
+from tests.interchange.builders import write_marian
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Shell
 
-FIGURE = r"ln P of a piece differs by at most \d\.\de-0\d, the translation is the same for 100 by greedy search.*"
+FIGURE = r"log-probabilities per piece differ by at most \d\.\de-0\d, the translation is the same for 100 by greedy.*"
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +42,9 @@ def test_a_model_goes_out_comes_in_and_translates(tmp_path: Path, nmt: Shell, mo
     back = nmt("import", "m-huggingface", "-o", "back", "--languages", "en-nl")
     assert (back.code, back.stdout) == (0, "")
     assert back.stderr[1] == "back: en-nl, 0.0 million parameters"
-    assert re.fullmatch(r"compared with transformers on \d+ lines: ln P of a piece differs by .*", back.stderr[2])
+    assert re.fullmatch(
+        r"compared with transformers on \d+ lines: log-probabilities per piece differ by .*", back.stderr[2]
+    )
     assert back.stderr[3] == "next: nmt decode -m back < input.txt > output.txt"
     lines = ["a small house", "by the old sea"]
     models = [Translator.from_pretrained(tmp_path / name, device="cpu") for name in ("m", "back")]
@@ -63,7 +65,7 @@ def test_the_export_lies_beside_the_model_and_is_named_after_it(tmp_path: Path, 
     again = nmt("export", str(tmp_path / "runs" / "x"), "--to", "ctranslate2", "--precision", "int8")
     assert again.code == 5
     assert again.stderr[-3:] == [
-        f"error: a CTranslate2 model stands at {folder} already",
+        f"error: {folder} exists already: a CTranslate2 model",
         f"at:    {folder}",
         "fix:   add --overwrite to replace it, or choose another folder with -o",
     ]

@@ -12,16 +12,10 @@ from typing import Any
 import pytest
 
 from nmt_cli.cli.info import info
-from nmt_cli.dataset.manifest import (
-    InputRecord,
-    Languages,
-    Manifest,
-    SplitCounts,
-    TokenizerRecord,
-    Tokenizers,
-)
+from nmt_cli.dataset.manifest import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.errors import ModelError, NmtError
-from tests.bundle.tiny import SIGNATURE, save_tiny, tiny_recipe, write_run
+from nmt_cli.recipe.schema import LanguagePair
+from tests.artifacts.builders import SIGNATURE, save_tiny, tiny_recipe, write_run
 
 
 def screen(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -49,7 +43,7 @@ def write_data(directory: Path) -> Path:
     manifest = Manifest(
         nmt_version="0.1.0",
         name="mini",
-        languages=Languages(source="en", target="de"),
+        languages=LanguagePair(source="en", target="de"),
         shared_vocabulary=True,
         tokenizers=Tokenizers(source=tokenizer, target=tokenizer),
         dtype="uint16",

@@ -1,218 +1,327 @@
-"""The planning of an epoch: every pair once, in two classes of length, cut before a side exceeds its budget."""
+"""Plans on disk: built once, by one process, found again, mended where they are damaged, removed when they are old."""
 
 from __future__ import annotations
 
-import time
-from itertools import combinations
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nmt_cli.dataset import planning
-from nmt_cli.dataset.planning import Planned
-from nmt_cli.dataset.rows import Array, row_type
-from nmt_cli.dataset.shape import Budgets, budgets
-from tests.dataset.lengths import CORPORA, LONGEST, Corpus, as_corpus, realistic
-
-BATCH_TOKENS = st.integers(1, 1000)
-ENOUGH = st.integers(LONGEST, 1000)
-"""Tokens of an update that holds any pair."""
-SEEDS = st.integers(0, 2**63)
+from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanKey, write_plan
+from nmt_cli.dataset.planning import PLANS, open_plan, plan_epoch
+from nmt_cli.dataset.store import PreparedData, open_prepared
+from nmt_cli.errors import DataError
+from tests.dataset.synthetic import key_of, write_prepared
 
 
-def budgets_of(corpus: Corpus, usable: list[int], *, batch_tokens: int) -> Budgets:
-    return budgets(
-        batch_tokens=batch_tokens,
-        num_pairs=len(usable),
-        src_tokens=int(corpus.src[usable].sum()),
-        tgt_tokens=int(corpus.tgt[usable].sum()),
-        longest=int(corpus.sizes[usable].max(initial=0)),
-    )
+@pytest.fixture
+def data(tmp_path: Path) -> PreparedData:
+    return write_prepared(tmp_path / "data")
 
 
-def planned_slowly(
-    corpus: Corpus, *, batch_tokens: int, seed: int, epoch: int, max_positions: int
-) -> tuple[list[list[int]], Budgets]:
-    """The updates of an epoch, pair by pair, as docs/architecture.md describes them."""
-    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 1, epoch])))
-    usable = [pair for pair in range(len(corpus)) if corpus.sizes[pair] <= max_positions]
-    limits = budgets_of(corpus, usable, batch_tokens=batch_tokens)
-    in_order: list[int] = []
-    for is_long in (True, False):
-        of_class = np.array([pair for pair in usable if (corpus.sizes[pair] > 128) == is_long], dtype=np.int64)
-        generator.shuffle(of_class)
-        in_order += of_class.tolist()
-    updates: list[list[int]] = []
-    src = tgt = 0
-    for pair in in_order:
-        src, tgt = src + int(corpus.src[pair]), tgt + int(corpus.tgt[pair])
-        if not updates or src > limits.src or tgt > limits.tgt:
-            updates.append([])
-            src, tgt = int(corpus.src[pair]), int(corpus.tgt[pair])
-        updates[-1].append(pair)
-    return [updates[number] for number in generator.permutation(len(updates))], limits
+def opened(
+    data: PreparedData, *, anew: bool = False, epoch: int = 0, seed: int = 1, batch_tokens: int = 500
+) -> EpochPlan:
+    key = key_of(data, epoch=epoch, seed=seed, batch_tokens=batch_tokens)
+    return open_plan(data, key=key, fallback=data.directory.with_name("run"), anew=anew)
 
 
-def pairs_of(plan: Planned) -> list[list[int]]:
-    """The pairs of each update."""
-    return [plan.pairs(index).tolist() for index in range(len(plan))]
+def pairs_of(plan: EpochPlan) -> list[list[int]]:
+    return [plan.rows(index)["pair"].tolist() for index in range(len(plan))]
 
 
-def updates_of(corpus: Corpus, *, batch_tokens: int, seed: int = 1) -> list[Array]:
-    plan = corpus.plan(batch_tokens=batch_tokens, seed=seed)
-    return [plan.pairs(index) for index in range(len(plan))]
+def plans_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
-@given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99), st.integers(1, LONGEST + 1))
-@settings(deadline=None)
-def test_a_plan_is_that_of_a_slow_loop(
-    corpus: Corpus, batch_tokens: int, seed: int, epoch: int, max_positions: int
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_BLOCK_PAIRS", 11)
-        plan = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch, max_positions=max_positions)
-        blocks = list(plan.blocks())
-    expected, limits = planned_slowly(
-        corpus, batch_tokens=batch_tokens, seed=seed, epoch=epoch, max_positions=max_positions
-    )
-    assert pairs_of(plan) == expected
-    assert plan.facts.budgets == limits
-    assert plan.sizes().tolist() == [len(update) for update in expected]
-    assert plan.facts.num_left_out == len(corpus) - sum(map(len, expected))
-    assert [pair for block in blocks for pair in block["pair"].tolist()] == [
-        pair for update in expected for pair in update
-    ]
-    ends = np.cumsum(plan.sizes())
-    assert all(end in ends for end in np.cumsum([len(block) for block in blocks]))
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The epochs that this process has planned."""
+    planned: list[int] = []
+
+    def noted(*arguments: object, key: PlanKey) -> object:
+        planned.append(key.epoch)
+        return plan_epoch(*arguments, key=key)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(planning, "plan_epoch", noted)
+    return planned
 
 
-@given(CORPORA, BATCH_TOKENS)
-@settings(deadline=None)
-def test_the_longest_pairs_up_to_a_budget_are_found_block_by_block(corpus: Corpus, batch_tokens: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "_BLOCK_PAIRS", 7)
-        plan = corpus.plan(batch_tokens=batch_tokens)
-    by_size = sorted(range(len(corpus)), key=lambda pair: -corpus.sizes[pair])
-    size = 1
-    while size < len(by_size) and max(corpus.src[by_size[:size]].sum(), corpus.tgt[by_size[:size]].sum()) <= (
-        batch_tokens
-    ):
-        size += 1
-    assert plan.longest.tolist() == by_size[:size]
-
-
-@given(CORPORA, BATCH_TOKENS)
-@settings(deadline=None)
-def test_rows_say_where_the_sentences_lie(corpus: Corpus, batch_tokens: int) -> None:
-    plan = corpus.plan(batch_tokens=batch_tokens)
+def test_a_plan_on_disk_has_the_rows_of_the_one_in_memory(data: PreparedData) -> None:
+    plan = opened(data, epoch=3)
+    expected = plan_epoch(data.split("train"), key=key_of(data, epoch=3))
+    assert len(plan) == len(expected) > 10
     for index in range(len(plan)):
-        pairs = plan.pairs(index)
-        for name, side in (("src", corpus.src), ("tgt", corpus.tgt)):
-            rows = plan.rows(pairs)
-            assert rows[f"{name}_length"].tolist() == side[pairs].tolist()
-            assert rows[f"{name}_start"].tolist() == [side[:pair].sum() for pair in pairs]
+        np.testing.assert_array_equal(plan.rows(index), expected.rows(expected.pairs(index)))
+    np.testing.assert_array_equal(plan.longest, expected.rows(expected.longest))
+    # The narrowest numbers that do: 500 pairs, 10,000 tokens, 40 pieces.
+    assert plan.rows(0).itemsize == 10
+    assert (plan.directory / "rows").stat().st_size == 500 * 10
+
+
+def test_a_plan_is_built_once_and_found_again(data: PreparedData, builds: list[int]) -> None:
+    first, second = opened(data), opened(data)
+    assert builds == [0]
+    assert first.directory == second.directory
+    assert first.directory.parent == data.directory / "plans"
+    assert pairs_of(first) == pairs_of(second)
+    opened(data, epoch=1)
+    opened(data, seed=2)
+    opened(data, batch_tokens=501)
+    assert builds == [0, 1, 0, 0]
+
+
+def test_plans_do_not_make_the_data_look_foreign(data: PreparedData) -> None:
+    opened(data)
+    assert open_prepared(data.directory).manifest == data.manifest
+
+
+BUILDER = """
+import sys, time
+from pathlib import Path
+from nmt_cli.dataset import planning
+from nmt_cli.dataset.store import open_prepared
+from tests.dataset.synthetic import key_of
+
+original, built = planning.plan_epoch, []
+
+def slowly(*arguments, **options):
+    built.append(1)
+    time.sleep(1)
+    return original(*arguments, **options)
+
+planning.plan_epoch = slowly
+data = open_prepared(Path(sys.argv[1]))
+sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
+plan = planning.open_plan(data, key=key_of(data), fallback=Path("unused"), anew=False)
+print(len(built), sum(int(plan.rows(index)["pair"].sum()) for index in range(len(plan))))
+"""
+
+
+def test_of_several_processes_one_builds_and_all_read(data: PreparedData, repository: Path) -> None:
+    command = [sys.executable, "-c", BUILDER, str(data.directory)]
+    environment = {**os.environ, "PYTHONPATH": f"{repository}/src{os.pathsep}{repository}"}
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    outputs = []
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        outputs.append(process.communicate(timeout=60)[0].split())
+    assert sorted(int(built) for built, _ in outputs) == [0, 0, 1]
+    assert {int(total) for _, total in outputs} == {500 * 499 // 2}
+
+
+def test_what_a_killed_builder_left_is_cleared(data: PreparedData, builds: list[int]) -> None:
+    opened(data).close()
+    (name,) = plans_in(data.directory / PLANS)
+    (data.directory / PLANS / name).rename(data.directory / PLANS / f".{name}.partial")
+    opened(data)
+    assert plans_in(data.directory / PLANS) == [name]
+    assert builds == [0, 0]
+
+
+def cut_rows(plan: Path) -> None:
+    os.truncate(plan / "rows", 100)
+
+
+def flip(name: str) -> Callable[[Path], None]:
+    def change(plan: Path) -> None:
+        content = bytearray((plan / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (plan / name).write_bytes(content)
+
+    return change
+
+
+def give_another_key(plan: Path) -> None:
+    manifest = json.loads((plan / "manifest.json").read_text())
+    manifest["key"]["seed"] = 7
+    (plan / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [((65_535, 65_535, 255), 10), ((65_536, 1 << 31, 65_535), 16), ((1 << 31, 1 << 32, 1 << 16), 28)],
+    "damage",
+    [
+        cut_rows,
+        flip("updates"),
+        flip("longest"),
+        give_another_key,
+        lambda plan: (plan / "rows").unlink(),
+        lambda plan: (plan / "manifest.json").unlink(),
+        lambda plan: (plan / "manifest.json").write_text("{"),
+    ],
 )
-def test_rows_are_as_narrow_as_the_data_allows(sizes: tuple[int, int, int], expected: int) -> None:
-    num_pairs, num_tokens, longest = sizes
-    assert row_type(num_pairs=num_pairs, num_tokens=num_tokens, longest=longest).itemsize == expected
-
-
-@given(CORPORA, BATCH_TOKENS, SEEDS)
-@settings(deadline=None)
-def test_every_pair_comes_exactly_once(corpus: Corpus, batch_tokens: int, seed: int) -> None:
-    updates = updates_of(corpus, batch_tokens=batch_tokens, seed=seed)
-    assert sorted(np.concatenate(updates).tolist()) == list(range(len(corpus)))
-    assert all(len(pairs) > 0 for pairs in updates)
-
-
-@given(CORPORA, ENOUGH, SEEDS)
-@settings(deadline=None)
-def test_no_side_of_an_update_exceeds_the_tokens_of_a_batch(corpus: Corpus, batch_tokens: int, seed: int) -> None:
-    for pairs in updates_of(corpus, batch_tokens=batch_tokens, seed=seed):
-        assert max(corpus.src[pairs].sum(), corpus.tgt[pairs].sum()) <= batch_tokens
-
-
-@given(CORPORA, BATCH_TOKENS, SEEDS)
-@settings(deadline=None)
-def test_one_update_at_most_has_pairs_of_both_classes(corpus: Corpus, batch_tokens: int, seed: int) -> None:
-    updates = updates_of(corpus, batch_tokens=batch_tokens, seed=seed)
-    assert sum(len(set((corpus.sizes[pairs] > 128).tolist())) == 2 for pairs in updates) <= 1
-
-
-def test_the_last_update_is_about_as_full_as_the_others() -> None:
-    # Ten updates of 100 pairs would leave 10 pairs to an eleventh.
-    corpus = Corpus(np.full(1010, 10, dtype=np.int64), np.full(1010, 10, dtype=np.int64))
-    assert sorted(map(len, updates_of(corpus, batch_tokens=1000))) == [80] + [93] * 10
-
-
-@given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99))
-@settings(deadline=None)
-def test_a_plan_is_a_pure_function_of_seed_and_epoch(corpus: Corpus, batch_tokens: int, seed: int, epoch: int) -> None:
-    np.random.seed(1)  # numpy's own generator must not matter
-    first = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch)
-    np.random.seed(2)
-    second = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch)
-    assert pairs_of(first) == pairs_of(second)
-
-
-@given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(1, 99))
-@settings(deadline=None)
-def test_facts_and_longest_pairs_are_the_same_in_all_epochs(
-    corpus: Corpus, batch_tokens: int, seed: int, epoch: int
+def test_a_damaged_plan_is_built_anew(
+    data: PreparedData, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, later = (corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=number) for number in (0, epoch))
-    assert first.facts == later.facts
-    assert first.longest.tolist() == later.longest.tolist()
+    plan = opened(data)
+    expected = pairs_of(plan)
+    plan.close()
+    damage(plan.directory)
+    assert pairs_of(opened(data)) == expected
+    (warning,) = {record.getMessage() for record in caplog.records if record.levelname == "WARNING"}
+    assert warning.startswith(f"the plan {plan.directory.name}: ")
+    assert warning.endswith(": it is built anew")
+    caplog.clear()
+    opened(data)
+    assert caplog.messages == []
 
 
-def test_pairs_in_an_update_are_those_of_the_class_with_most() -> None:
-    corpus = realistic(50_000)
-    plan = corpus.plan(batch_tokens=25_000)
-    of_short = [len(pairs) for pairs in map(plan.pairs, range(len(plan))) if corpus.sizes[pairs].max() <= 128]
-    assert plan.facts.pairs_in_update == pytest.approx(np.median(of_short), rel=0.01)
-    assert as_corpus([(5, 5)] * 7).plan(batch_tokens=1000).facts.pairs_in_update == 7
+def test_rows_that_are_not_those_that_were_written_are_refused(data: PreparedData) -> None:
+    plan = opened(data)
+    flip("rows")(plan.directory)
+    refused = []
+    for index in range(len(plan)):
+        try:
+            plan.rows(index)
+        except DamagedPlan as problem:
+            refused.append(str(problem))
+    assert len(refused) == 1
+    assert refused[0].startswith(f"{plan.directory.name}: the rows of update ")
+    assert pairs_of(opened(data, anew=True)) == [
+        update.tolist() for update in map(plan_epoch(data.split("train"), key=key_of(data)).pairs, range(len(plan)))
+    ]
 
 
-def test_other_epochs_and_other_seeds_have_other_plans() -> None:
-    corpus = realistic(2000)
-    plans = [pairs_of(corpus.plan(batch_tokens=500, seed=seed, epoch=epoch)) for seed in (1, 2) for epoch in (0, 1, 2)]
-    # (seed, epoch) is a pair, not a sum: all are different.
-    assert all(one != other for one, other in combinations(plans, 2))
+def test_where_the_data_cannot_be_written_the_plan_goes_to_the_run(
+    data: PreparedData, caplog: pytest.LogCaptureFixture, builds: list[int]
+) -> None:
+    caplog.set_level("INFO")
+    (data.directory / "plans").write_text("in the way")
+    beside, run = data.directory / "plans", data.directory.with_name("run") / "plans"
+    assert opened(data).directory.parent == run
+    message = f"the plan of the epoch goes to {run}, since {beside} cannot be written: File exists"
+    assert caplog.messages == [message]
+    caplog.clear()
+    assert opened(data).directory.parent == run
+    assert (caplog.messages, builds) == ([], [0])
 
 
-def test_updates_are_not_in_the_order_of_their_lengths() -> None:
-    corpus = realistic(5000)
-    means = [corpus.tgt[pairs].mean() for pairs in updates_of(corpus, batch_tokens=1000)]
-    # Of independent values, a correlation within 4 / sqrt(number) but for one seed in fifteen thousand.
-    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 4 / np.sqrt(len(means))
+def test_a_plan_of_somebody_else_beside_the_data_is_read(data: PreparedData, builds: list[int]) -> None:
+    opened(data).close()
+    (data.directory / "plans/.lock").unlink()
+    (data.directory / "plans/.lock").mkdir()  # as where one may read and not write
+    assert opened(data).directory.parent == data.directory / "plans"
+    assert builds == [0]
 
 
-def test_which_pairs_share_an_update_changes_from_epoch_to_epoch() -> None:
-    corpus = Corpus(np.full(3000, 20, dtype=np.int64), np.full(3000, 22, dtype=np.int64))
-    first, second = (corpus.plan(batch_tokens=2200, epoch=epoch) for epoch in (0, 1))
-    together = [set(first.pairs(index).tolist()) for index in range(len(first))]
-    largest = max(len(set(second.pairs(index).tolist()) & pairs) for index in range(len(second)) for pairs in together)
-    # An update of 100 among 3000 shares three pairs with another by chance.
-    assert largest < 20
+def test_a_plan_that_can_be_written_nowhere_is_an_error_with_a_hint(data: PreparedData) -> None:
+    beside, run = data.directory / "plans", data.directory.with_name("run") / "plans"
+    for path in (beside, run):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("in the way")
+    with pytest.raises(DataError) as caught:
+        opened(data)
+    message = f"the plan of the epoch can be written neither to {beside} nor to {run}: File exists"
+    assert caught.value.message == message
+    assert caught.value.hint == "free some space there, or choose another folder with -o"
 
 
-def test_a_pair_longer_than_the_budget_is_an_update_of_its_own() -> None:
-    corpus = as_corpus([(5, 5), (900, 3), (5, 5), (4, 800)])
-    updates = sorted(sorted(pairs.tolist()) for pairs in updates_of(corpus, batch_tokens=100))
-    assert updates == [[0, 2], [1], [3]]
+def test_a_disk_that_is_full_is_an_error_with_a_hint(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(planning, "write_plan", full_disk)
+    with pytest.raises(DataError, match="the disk is full") as caught:
+        opened(data)
+    assert "free some space" in caught.value.hint
+    assert plans_in(data.directory / "plans") == []
 
 
-def test_a_million_pairs_are_planned_in_seconds() -> None:
-    corpus = realistic(1_000_000)
-    start = time.process_time()
-    plan = corpus.plan(batch_tokens=25_000)
-    # Half a second on an idle core.
-    assert time.process_time() - start < 5
-    assert len(plan) == pytest.approx(max(corpus.src.sum(), corpus.tgt.sum()) / 25_000, rel=0.05)
+def test_where_the_disk_of_the_data_is_full_the_plan_goes_to_the_run(
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def full_beside_the_data(directory: Path, *arguments: object, **options: object) -> None:
+        if data.directory in directory.parents:
+            raise OSError(28, "No space left on device")
+        write_plan(directory, *arguments, **options)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(planning, "write_plan", full_beside_the_data)
+    plan = opened(data)
+    assert plan.directory.parent == data.directory.with_name("run") / "plans"
+    assert len(pairs_of(plan)) > 10
+    assert caplog.messages[0].endswith("the disk is full")
+    assert plans_in(data.directory / "plans") == []
+
+
+def test_plans_that_somebody_keeps_to_himself_are_none(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(data).close()
+    stat, beside = Path.stat, data.directory / "plans"
+
+    def refused(self: Path, **options: bool) -> os.stat_result:  # tests may run as root, to whom nothing is refused
+        if beside in self.parents:
+            raise PermissionError(13, "Permission denied")
+        return stat(self, **options)
+
+    def refused_too(path: object, *arguments: int) -> int:
+        if beside in Path(str(path)).parents:
+            raise PermissionError(13, "Permission denied")
+        return open_file(path, *arguments)  # type: ignore[arg-type]  # passed through
+
+    open_file = os.open
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setattr(os, "open", refused_too)
+    assert opened(data).directory.parent == data.directory.with_name("run") / "plans"
+
+
+def test_data_that_came_out_otherwise_have_another_plan(data: PreparedData) -> None:
+    key = key_of(data)
+    assert len({key.name, *(key.model_copy(update={f"{side}_tokens": 1}).name for side in ("src", "tgt"))}) == 3
+
+
+def test_a_system_without_advice_and_huge_pages_plans_and_reads_all_the_same(
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = pairs_of(opened(data))
+    monkeypatch.delattr("os.posix_fadvise")
+    monkeypatch.delattr("mmap.MADV_HUGEPAGE")
+    assert pairs_of(opened(data, anew=True)) == expected
+
+
+def test_earlier_epochs_go_when_the_next_one_is_there_but_not_under_a_reader(data: PreparedData) -> None:
+    folder = data.directory / "plans"
+    first, second = opened(data, epoch=0), opened(data, epoch=1)
+    expected = pairs_of(first)
+    assert plans_in(folder) == [first.directory.name, second.directory.name]
+    first.close()
+    second.close()
+    third = opened(data, epoch=2)
+    assert plans_in(folder) == [third.directory.name]
+    # A later one of a run that was further on stays.
+    back = opened(data, epoch=0)
+    assert plans_in(folder) == [back.directory.name, third.directory.name]
+    assert pairs_of(back) == expected
+
+
+def test_of_other_trainings_the_newest_three_stay(data: PreparedData) -> None:
+    plans = [opened(data, seed=seed) for seed in range(6)]
+    for number, plan in enumerate(plans):
+        plan.close()
+        os.utime(plan.directory, (1000 + number, 1000 + number))
+    latest = opened(data, seed=6)
+    assert plans_in(data.directory / "plans") == sorted(plan.directory.name for plan in [*plans[3:], latest])
+
+
+def test_a_reader_outlives_the_removal_of_its_plan(data: PreparedData) -> None:
+    plan = opened(data)
+    expected = pairs_of(plan)
+    shutil.rmtree(data.directory / "plans")  # as nmt prepare --overwrite does
+    assert pairs_of(plan) == expected
+    assert pairs_of(opened(data)) == expected

@@ -10,9 +10,11 @@ from itertools import product
 
 import torch
 
+from nmt_cli.decoding.batching import begin_search
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import ModelConfig
+from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 
 BOS, EOS, FIRST_WORD = 2, 3, 4
 CPU = torch.device("cpu")
@@ -44,6 +46,22 @@ def random_rows(seed: int, *, count: int, vocab: int, longest: int) -> list[list
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
     return [torch.randint(FIRST_WORD, vocab, (length,), generator=generator).tolist() for length in lengths]
+
+
+def search(
+    models: Sequence[Transformer],
+    sources: Sequence[SourceSentence],
+    *,
+    config: DecodingConfig,
+    nbest: int,
+    device: torch.device,
+) -> list[list[Hypothesis]]:
+    """Our own search of all sources at once: the best hypotheses of each, at most `nbest`, best first."""
+    with torch.inference_mode():
+        active = begin_search(models, dict(enumerate(sources)), config=config, nbest=nbest, device=device)
+        active.run(down_to=0)
+        found = active.read()
+    return [found[number][:nbest] for number in range(len(sources))]
 
 
 def in_float64(model: Transformer) -> Transformer:

@@ -11,17 +11,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nmt_cli.bundle import directory
-from nmt_cli.bundle.directory import LoadedModel
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.cli.attention import attention
-from nmt_cli.decoding.attention_drawing import svg, text_panel
-from nmt_cli.decoding.attention_maps import AttentionMap, AttentionMaps, Part
+from nmt_cli.decoding.attention_maps import AttentionMap, AttentionMaps
+from nmt_cli.decoding.attention_svg import attention_as_svg, attention_as_text
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.model.forced import AttentionPart
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import pack
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.bundle.tiny import save_tiny, tiny_recipe
+from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import run_forked
 
 SOURCE, TARGET = "the old sea", "das alte Meer"
@@ -40,11 +41,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(folder: Path) -> LoadedModel:
-    return directory.load(folder / "model", device=CPU, dtype=torch.float32)
+    return model_directory.load_model(folder / "model", device=CPU, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("part", ["cross", "encoder", "decoder"])
-def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: Part) -> None:
+def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: AttentionPart) -> None:
     found = AttentionMaps(loaded, device=CPU).pieces(SOURCE, TARGET, part=part)
     model = loaded.model
     source = pack([[*loaded.source.encode([SOURCE])[0], EOS]], device=CPU)
@@ -89,7 +90,7 @@ def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
 def test_a_terminal_shows_shades() -> None:
     weights = torch.tensor([[1.0, 0.0, 0.0], [0.1, 0.3, 0.6]])
     found = AttentionMap("cross", ["ab", "日"], ["x", "yz", "</s>"], weights[None, None])
-    assert text_panel(found, weights) == [
+    assert attention_as_text(found, weights) == [
         "       <",
         "       /",
         "     y s",
@@ -102,7 +103,7 @@ def test_a_terminal_shows_shades() -> None:
 def test_a_drawing_has_a_panel_for_each_layer_and_head() -> None:
     weights = torch.full((2, 3, 2, 2), 0.5)
     found = AttentionMap("cross", ["<b>", "&"], ["c", "d"], weights)
-    root = ElementTree.fromstring(svg(found, layers=[0, 1], heads=[0, 2, None]))
+    root = ElementTree.fromstring(attention_as_svg(found, layers=[0, 1], heads=[0, 2, None]))
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     titles = [text for text in texts if text and text.startswith("layer")]
     assert titles == [

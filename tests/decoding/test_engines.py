@@ -12,18 +12,20 @@ import pytest
 import torch
 
 from nmt_cli import files
-from nmt_cli.bundle import directory
-from nmt_cli.bundle.config import BundleConfig, Languages
-from nmt_cli.decoding import ctranslate2_copy, opening
-from nmt_cli.decoding.opening import open_engine
-from nmt_cli.decoding.translator import Translation, Translator
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.model_directory import SavedModelConfig
+from nmt_cli.decoding import engines
+from nmt_cli.decoding.ctranslate2 import model as copy
+from nmt_cli.decoding.engines import open_engine
+from nmt_cli.decoding.translation import Translation
+from nmt_cli.decoding.translator import Translator
 from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import DeviceError, ModelError, UsageError
-from nmt_cli.model import packed_linear, quantized_linear
-from nmt_cli.model.packed_linear import can_pack
-from nmt_cli.model.quantized_linear import QuantizedLinear, can_quantize
-from tests.bundle import tiny
-from tests.bundle.tiny import save_tiny, tiny_recipe
+from nmt_cli.model import cpu_linear
+from nmt_cli.model.cpu_linear import QuantizedLinear, can_pack, can_quantize
+from nmt_cli.recipe.schema import LanguagePair
+from tests.artifacts import builders
+from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
 
 LINES = [source for source, _ in TEST[:300]]
@@ -128,7 +130,7 @@ def test_int8_is_near(engine: str, ours: Translator, trained: Path, monkeypatch:
         pytest.importorskip("ctranslate2")
     elif not can_quantize():
         pytest.skip("this CPU does not multiply 8-bit integers exactly")
-    monkeypatch.setattr(quantized_linear, "_FEW_NUMBERS", 0)  # matrices of the model are small
+    monkeypatch.setattr(cpu_linear, "_FEW_NUMBERS", 0)  # matrices of the model are small
     quantised = Translator.from_pretrained(trained, device="cpu", engine=engine, precision="int8")
     assert (quantised.engine, quantised.precision, quantised.device) == (engine, "int8", "cpu")
     pairs = list(zip(ours.translate(LINES[:100]), quantised.translate(LINES[:100]), strict=True))
@@ -158,7 +160,7 @@ def test_a_copy_that_another_process_has_just_made_is_taken(tmp_path: Path, monk
     pytest.importorskip("ctranslate2")
     path, copy = tmp_path / "model", tmp_path / ".model.ctranslate2" / "model.bin"
     save_tiny(path, spm_folder=tmp_path)
-    load = directory.load
+    load = model_directory.load_model
     written: list[int] = []
 
     def load_late(*arguments: Any, **options: Any) -> Any:
@@ -167,7 +169,7 @@ def test_a_copy_that_another_process_has_just_made_is_taken(tmp_path: Path, monk
         written.append(copy.stat().st_ino)
         return load(*arguments, **options)
 
-    monkeypatch.setattr(directory, "load", load_late)
+    monkeypatch.setattr(model_directory, "load_model", load_late)
     assert Translator.from_pretrained(path, engine="ctranslate2").translate(["the old sea"])[0].text
     assert written == [copy.stat().st_ino]
 
@@ -212,7 +214,7 @@ def test_a_folder_that_cannot_be_written_is_made_do_without(
     save_tiny(tmp_path / "model", spm_folder=tmp_path)
 
     def refuse(*arguments: object, **options: object) -> None:
-        raise ctranslate2_copy._NotThere("no", hint="")
+        raise copy._NotThere("no", hint="")
 
     monkeypatch.setattr(files, "new_directory", refuse)
     with caplog.at_level(logging.INFO, logger="nmt_cli"):
@@ -224,41 +226,41 @@ def test_a_folder_that_cannot_be_written_is_made_do_without(
 
 
 def test_what_ctranslate2_cannot_do_is_refused(tmp_path: Path, theirs: Translator, trained: Path) -> None:
-    with pytest.raises(UsageError, match="draws no samples") as error:
+    with pytest.raises(UsageError, match="does not sample") as error:
         theirs.translate(["a"], samples=2)
-    assert (error.value.where, error.value.hint) == ("--samples", "leave it out, or take --engine torch")
+    assert (error.value.setting, error.value.hint) == ("samples", "leave it out, or take `engine: torch`")
     with pytest.raises(UsageError) as error:
         theirs.translate(["a"], min_tokens=5)
     assert error.value.message == (
         "the engine ctranslate2 has no minimum length in a beam search: what is likely to end would win in it"
     )
-    assert error.value.where == "--min-tokens"
-    assert error.value.hint == "add --beam 1 or --min-tokens 0, or take --engine torch"
+    assert error.value.setting == "min_tokens"
+    assert error.value.hint == "add `beam: 1` or `min_tokens: 0`, or take `engine: torch`"
     with pytest.raises(UsageError, match="with one model, not with several") as error:
         Translator.from_pretrained([trained, trained], engine="ctranslate2")
-    assert error.value.hint == "give one -m, or take --engine torch"
+    assert error.value.hint == "give one model, or take `engine: torch`"
     with pytest.raises(UsageError, match="no bf16 on a CPU") as error:
         Translator.from_pretrained(trained, engine="ctranslate2", precision="bf16")
-    assert error.value.hint == "take fp32 or int8, or --engine torch"
+    assert error.value.hint == "take fp32 or int8, or `engine: torch`"
     save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
     with pytest.raises(ModelError, match="no restricted self-attention in the encoder") as model_error:
         Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
-    assert model_error.value.hint == "translate with nmt decode --engine torch, which has it"
+    assert model_error.value.hint == "nmt decode with `engine: torch` has it"
     assert not (tmp_path / ".model.ctranslate2").exists()
     with pytest.raises(UsageError, match="no precision called 'int4'"):
         Translator.from_pretrained(trained, engine="ctranslate2", precision="int4")
 
 
 def test_int8_of_torch_is_for_cpus_that_have_it(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantized_linear, "can_quantize", lambda: False)
+    monkeypatch.setattr(cpu_linear, "can_quantize", lambda: False)
     with pytest.raises(DeviceError, match="does not multiply 8-bit integers exactly on this CPU") as problem:
         Translator.from_pretrained(trained, precision="int8")
-    assert problem.value.hint == "take --precision fp32, or add --engine ctranslate2"
-    monkeypatch.setattr(opening, "choose_device", lambda name: torch.device(name))
+    assert problem.value.hint == "take `precision: fp32`, or add `engine: ctranslate2`"
+    monkeypatch.setattr(engines, "choose_device", lambda name: torch.device(name))
     for engine in ("torch", "auto"):
         with pytest.raises(UsageError, match="int8 is for CPUs") as error:
             Translator.from_pretrained(trained, engine=engine, precision="int8", device="cuda")
-        assert error.value.hint == "take --precision bf16, or add --device cpu"
+        assert error.value.hint == "take `precision: bf16`, or add `device: cpu`"
 
 
 def test_a_model_too_small_for_int8_says_what_it_is_computed_in(trained: Path) -> None:
@@ -273,7 +275,7 @@ def test_int8_with_several_models_and_with_a_window(
 ) -> None:
     if not can_quantize():
         pytest.skip("this CPU does not multiply 8-bit integers exactly")
-    monkeypatch.setattr(quantized_linear, "_FEW_NUMBERS", 0)
+    monkeypatch.setattr(cpu_linear, "_FEW_NUMBERS", 0)
     single, twice = (
         Translator.from_pretrained(models, device="cpu", precision="int8") for models in (trained, [trained, trained])
     )
@@ -314,7 +316,7 @@ def test_auto_is_the_faster_engine(trained: Path, tmp_path: Path, monkeypatch: p
     assert engine(trained, precision="bf16") == "torch"
     assert engine(trained, precision="int8") == "ctranslate2"
     # As on a CPU for which torch has no oneDNN.
-    monkeypatch.setattr(packed_linear, "can_pack", lambda dtype: False)
+    monkeypatch.setattr(cpu_linear, "can_pack", lambda dtype: False)
     assert engine(trained) == "ctranslate2"
     assert engine(trained, precision="bf16") == "torch"
     assert engine(trained, trained) == "torch"
@@ -328,21 +330,20 @@ def test_auto_is_the_faster_engine(trained: Path, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("asked", "engine"),
+    ("overrides", "engine"),
     [
         ({"beam": 4, "min_tokens": None}, "ctranslate2"),
         ({"beam": 4, "min_tokens": 3}, "torch"),
         ({"beam": 1, "min_tokens": 3}, "ctranslate2"),
         ({"samples": 2}, "torch"),
-        ({"next_words": 3, "word_scores": False}, "torch"),
     ],
 )
 def test_auto_takes_an_engine_that_does_what_is_asked(
-    trained: Path, asked: dict[str, object], engine: str, monkeypatch: pytest.MonkeyPatch
+    trained: Path, overrides: dict[str, object], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ctranslate2")
-    monkeypatch.setattr(packed_linear, "can_pack", lambda dtype: False)
-    assert open_engine([trained], engine="auto", device="cpu", precision="auto", asked=asked).name == engine
+    monkeypatch.setattr(cpu_linear, "can_pack", lambda dtype: False)
+    assert open_engine([trained], engine="auto", device="cpu", precision="auto", overrides=overrides).name == engine
 
 
 def test_models_of_different_vocabularies_do_not_translate_together(tmp_path: Path, trained: Path) -> None:
@@ -356,12 +357,12 @@ def test_models_of_different_vocabularies_do_not_translate_together(tmp_path: Pa
 def test_models_of_different_languages_do_not_translate_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def from_en_to_fr(*arguments: Any, **options: Any) -> BundleConfig:
-        return config(*arguments, **options).model_copy(update={"languages": Languages(source="en", target="fr")})
+    def from_en_to_fr(*arguments: Any, **options: Any) -> SavedModelConfig:
+        return config(*arguments, **options).model_copy(update={"languages": LanguagePair(source="en", target="fr")})
 
-    config = tiny.tiny_config
+    config = builders.tiny_config
     save_tiny(tmp_path / "first", spm_folder=tmp_path)
-    monkeypatch.setattr(tiny, "tiny_config", from_en_to_fr)
+    monkeypatch.setattr(builders, "tiny_config", from_en_to_fr)
     save_tiny(tmp_path / "second", spm_folder=tmp_path)
     with pytest.raises(ModelError) as error:
         Translator.from_pretrained([tmp_path / "first", tmp_path / "second"], device="cpu")

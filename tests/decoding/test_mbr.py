@@ -59,4 +59,4 @@ def test_mbr_needs_a_known_utility_and_several_candidates(trained: Path) -> None
     assert error.value.hint == "take chrf or bleu"
     with pytest.raises(UsageError, match="chooses among several translations of a line, and there is one") as error:
         translator.translate([], mbr="chrf", beam=1)
-    assert error.value.hint == "add --beam 8, or --samples 32"
+    assert error.value.hint == "add `beam: 8`, or `samples: 32`"

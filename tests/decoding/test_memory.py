@@ -12,9 +12,9 @@ import pytest
 
 from nmt_cli.decoding import torch_engine
 from nmt_cli.decoding.engine import Details
-from nmt_cli.decoding.opening import open_engine
-from nmt_cli.decoding.search import Source
-from tests.bundle.tiny import save_tiny
+from nmt_cli.decoding.engines import open_engine
+from nmt_cli.decoding.search.hypotheses import SourceSentence
+from tests.artifacts.builders import save_tiny
 from tests.training.tiny import parallel_text
 
 NUM_LINES = 100_000
@@ -24,10 +24,10 @@ def test_freed_memory_is_returned_now_and_then(tmp_path: Path, monkeypatch: pyte
     returned: list[int] = []
     monkeypatch.setattr(torch_engine, "return_freed_memory", lambda: returned.append(1))
     save_tiny(tmp_path / "model", spm_folder=tmp_path)
-    engine = open_engine([tmp_path / "model"], engine="torch", device="cpu", precision="fp32", asked={})
+    engine = open_engine([tmp_path / "model"], engine="torch", device="cpu", precision="fp32", overrides={})
     details = Details(piece_log_probs=False, alignment=False)
     for _ in range(5):
-        engine.search([Source([])] * 4000, config=engine.decoding, nbest=1, details=details)
+        engine.search([SourceSentence([])] * 4000, config=engine.decoding, nbest=1, details=details)
     assert len(returned) == 2
 
 

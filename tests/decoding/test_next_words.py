@@ -1,15 +1,16 @@
-"""The words that may come next are those to which the model gives most."""
+"""The words that may come next, and the best translation with each of them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from nmt_cli.bundle.directory import LoadedModel, load
-from nmt_cli.decoding.next_words import next_beginnings
+from nmt_cli.artifacts.model_directory import LoadedModel, load_model
+from nmt_cli.decoding.next_words import best_by_next_word, likely_next_pieces
+from nmt_cli.decoding.translation import Translation
 from nmt_cli.model.packing import pack
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.bundle.tiny import save_tiny, tiny_recipe
+from tests.artifacts.builders import save_tiny, tiny_recipe
 
 CPU = torch.device("cpu")
 
@@ -18,7 +19,7 @@ CPU = torch.device("cpu")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     folder = tmp_path_factory.mktemp("words")
     save_tiny(folder / "model", spm_folder=folder, recipe=tiny_recipe(model={"output_bias": True}))
-    return load(folder / "model", device=CPU, dtype=torch.float32)
+    return load_model(folder / "model", device=CPU, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("prefix", ["", "das alte"])
@@ -38,6 +39,16 @@ def test_beginnings_of_words_come_by_probability_and_unlikely_ones_not_at_all(lo
         for number, share in zip(starts.values(), (0.4, 0.6, 1e-4), strict=True):
             bias[number] += 20 + torch.tensor(share).log()
     likely = list(starts)[1::-1]
-    found = next_beginnings(loaded, "the old sea", prefix, number=9, device=CPU)
+    found = likely_next_pieces(loaded, "the old sea", prefix, number=9, device=CPU)
     assert found == likely
-    assert next_beginnings(loaded, "the old sea", prefix, number=1, device=CPU) == likely[:1]
+    assert likely_next_pieces(loaded, "the old sea", prefix, number=1, device=CPU) == likely[:1]
+
+
+def test_of_each_word_the_best_translation_counts() -> None:
+    def made(text: str, score: float) -> Translation:
+        return Translation(text, score, score, 3)
+
+    given = [made("a b c", -3), made("a x c", -2), made("a b d", -1), made("y b", -0.5), made("a", -0.1)]
+    best = best_by_next_word(given, " a ")
+    assert [(word, one.text) for word, one in best.items()] == [("b", "a b d"), ("x", "a x c")]
+    assert best_by_next_word(given, "z") == {}

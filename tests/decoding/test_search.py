@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding import scorer
-from nmt_cli.decoding.batches import search_batches
-from nmt_cli.decoding.hypotheses import Hypothesis
-from nmt_cli.decoding.penalties import Penalties, length_penalty, output_limit
-from nmt_cli.decoding.search import Source
-from nmt_cli.decoding.search import search as search_sources
+from nmt_cli.decoding.batching import BatchedSearch, search_batches
+from nmt_cli.decoding.search import ensemble
+from nmt_cli.decoding.search.hypotheses import Hypothesis, LengthPenalties, SourceSentence, length_penalty, output_limit
+from nmt_cli.decoding.search.search import plan_compaction
+from nmt_cli.decoding.search.topk import first_argmax, topk_continuations
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization import tokenizer
 from tests.decoding import reference
-from tests.decoding.reference import BOS, CPU, EOS, gnmt, random_model, random_rows
+from tests.decoding.reference import BOS, CPU, EOS, gnmt, random_model, random_rows, search
 
 # Float32 sums of some ten log-probabilities of size 3 against float64.
 TOLERANCE = 2e-5
+VOCAB = 23
 
 
 def decoding(**settings: Any) -> DecodingConfig:
@@ -39,10 +40,10 @@ def run(model: Transformer, rows: list[list[int]], config: DecodingConfig, *, nb
     return search_batches(model, rows, config=config, nbest=nbest, device=CPU)
 
 
-def search(
+def search_rows(
     model: Transformer, rows: list[list[int]], *, config: DecodingConfig, nbest: int, device: torch.device
 ) -> list[list[Hypothesis]]:
-    return search_sources([model], [Source(row) for row in rows], config=config, nbest=nbest, device=device)
+    return search([model], [SourceSentence(row) for row in rows], config=config, nbest=nbest, device=device)
 
 
 def assert_same(ours: list[Hypothesis], expected: list[reference.Scored]) -> None:
@@ -147,13 +148,13 @@ def test_neighbours_in_the_batch_change_nothing(beam: int) -> None:
     model = random_model(5, vocab=60, sharpness=2.0)
     rows = random_rows(5, count=60, vocab=60, longest=14)
     config = decoding(beam=beam)
-    at_once = search(model, rows, config=config, nbest=beam, device=CPU)
+    at_once = search_rows(model, rows, config=config, nbest=beam, device=CPU)
     by_seven = [
         found
         for start in range(0, 60, 7)
-        for found in search(model, rows[start : start + 7], config=config, nbest=beam, device=CPU)
+        for found in search_rows(model, rows[start : start + 7], config=config, nbest=beam, device=CPU)
     ]
-    alone = [search(model, [row], config=config, nbest=beam, device=CPU)[0] for row in rows]
+    alone = [search_rows(model, [row], config=config, nbest=beam, device=CPU)[0] for row in rows]
     sorted_batches = run(model, rows, decoding(beam=beam, batch_tokens=100), nbest=beam)
     for other in (by_seven, alone, sorted_batches):
         for ours, theirs in zip(at_once, other, strict=True):
@@ -166,9 +167,9 @@ def test_neighbours_in_the_batch_change_nothing(beam: int) -> None:
 def test_sources_encoded_in_parts_are_translated_as_together(monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
     model = random_model(4, vocab=23, sharpness=2)
     rows = random_rows(4, count=7, vocab=23, longest=30)
-    together = search(model, rows, config=decoding(beam=3), nbest=3, device=CPU)
-    monkeypatch.setattr(scorer, "_TOKENS", at_a_time)
-    in_parts = search(model, rows, config=decoding(beam=3), nbest=3, device=CPU)
+    together = search_rows(model, rows, config=decoding(beam=3), nbest=3, device=CPU)
+    monkeypatch.setattr(ensemble, "_TOKENS", at_a_time)
+    in_parts = search_rows(model, rows, config=decoding(beam=3), nbest=3, device=CPU)
     for apart, expected in zip(in_parts, together, strict=True):
         assert [one.ids for one in apart] == [one.ids for one in expected]
         assert [one.score for one in apart] == pytest.approx([one.score for one in expected], abs=TOLERANCE)
@@ -227,7 +228,7 @@ def test_finished_sentences_leave_the_batch(beam: int) -> None:
     never_ends = torch.zeros(9)
     never_ends[EOS] = -50.0
     model = _Scripted(never_ends)
-    search(model, [[4], [4, 4], [4, 4, 4]], config=decoding(beam=beam, max_extra_tokens=0), nbest=1, device=CPU)
+    search_rows(model, [[4], [4, 4], [4, 4, 4]], config=decoding(beam=beam, max_extra_tokens=0), nbest=1, device=CPU)
     # The first step has one hypothesis a sentence.
     assert model.rows_per_step == [3, 2 * beam, beam]
 
@@ -319,7 +320,7 @@ def test_penalty_counts_eos_and_is_one_at_length_one() -> None:
 
 def test_penalties_are_looked_up_and_that_of_longer_ones_is_the_last() -> None:
     config = decoding(length_penalty=0.6)
-    table = Penalties(3, config=config, device=CPU)
+    table = LengthPenalties(3, config=config, device=CPU)
     expected = [length_penalty(length, config=config) for length in (1, 3, 3, 2)]
     assert table.at(torch.tensor([1, 3, 9, 2])).flatten().tolist() == pytest.approx(expected, rel=1e-7)
 
@@ -329,3 +330,180 @@ def test_output_limit_counts_source_pieces_without_eos() -> None:
     assert output_limit(20, config=config, max_positions=1024) == 70
     assert output_limit(1000, config=config, max_positions=1024) == 1024
     assert output_limit(0, config=decoding(max_extra_tokens=0), max_positions=1024) == 1
+
+
+def vary_decoding(**settings: Any) -> DecodingConfig:
+    return DecodingConfig.model_validate({"max_extra_tokens": 6, "beam": 3, **settings})
+
+
+def run_sources(
+    models: list[Transformer], sources: list[SourceSentence], config: DecodingConfig, *, nbest: int = 1
+) -> list[list[Hypothesis]]:
+    return search(models, sources, config=config, nbest=nbest, device=CPU)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_translations_begin_with_their_prefix_and_go_on_as_the_best_do(beam: int) -> None:
+    model = random_model(1, vocab=VOCAB, sharpness=2.0)
+    rows = random_rows(1, count=12, vocab=VOCAB, longest=8)
+    prefixes = [[4 + (number * 5 + place) % 19 for place in range(number % 4)] for number in range(12)]
+    found = run_sources(
+        [model],
+        [SourceSentence(row, prefix) for row, prefix in zip(rows, prefixes, strict=True)],
+        vary_decoding(beam=beam),
+    )
+    for row, prefix, (best,) in zip(rows, prefixes, found, strict=True):
+        limit = len(row) + 6
+        assert best.ids[: len(prefix)] == prefix
+        forced = reference.forced_log_prob(model, row, best.ids, limit=limit)
+        assert best.log_prob == pytest.approx(forced, abs=1e-5)
+    free = run_sources([model], [SourceSentence(row) for row in rows], vary_decoding(beam=beam))
+    own = [SourceSentence(row, best.ids[:2]) for row, (best,) in zip(rows, free, strict=True)]
+    if beam == 1:
+        assert [best.ids for (best,) in run_sources([model], own, vary_decoding(beam=beam))] == [
+            best.ids for (best,) in free
+        ]
+
+
+def test_a_prefix_beyond_the_limit_is_kept_whole() -> None:
+    model = random_model(2, vocab=VOCAB)
+    prefix = [5, 6, 7, 8, 9]
+    for beam in (1, 3):
+        ((best,),) = run_sources([model], [SourceSentence([4], prefix)], vary_decoding(beam=beam, max_extra_tokens=1))
+        assert best.ids[:5] == prefix
+        assert len(best.ids) <= 6
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_no_translation_ends_before_min_tokens(beam: int) -> None:
+    model = random_model(3, vocab=VOCAB, sharpness=3.0)
+    sources = [SourceSentence(row) for row in random_rows(3, count=20, vocab=VOCAB, longest=6)]
+    free = run_sources([model], sources, vary_decoding(beam=beam))
+    assert min(len(best.ids) for (best,) in free) < 4
+    for source, (best,) in zip(
+        sources, run_sources([model], sources, vary_decoding(beam=beam, min_tokens=4)), strict=True
+    ):
+        limit = len(source.row) + 6
+        assert len(best.ids) >= 4
+        assert best.log_prob == pytest.approx(
+            reference.forced_log_prob(model, source.row, best.ids, limit=limit), abs=1e-5
+        )
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_an_ensemble_is_the_mean_of_probabilities(beam: int) -> None:
+    models = [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in (4, 5, 6)]
+    rows = random_rows(4, count=15, vocab=VOCAB, longest=7)
+    for row, (best,) in zip(
+        rows, run_sources(models, [SourceSentence(row) for row in rows], vary_decoding(beam=beam)), strict=True
+    ):
+        limit = len(row) + 6
+        gold = best.ids + ([3] if len(best.ids) < limit else [])
+        total = 0.0
+        for place, piece in enumerate(gold):
+            each = [reference.next_log_probs(model, row, [gold[:place]])[0][piece] for model in models]
+            total += math.log(sum(map(math.exp, each)) / 3)
+        assert best.log_prob == pytest.approx(total, abs=1e-4)
+    alone = run_sources(models[:1], [SourceSentence(row) for row in rows], vary_decoding(beam=beam))
+    twice = run_sources([models[0], models[0]], [SourceSentence(row) for row in rows], vary_decoding(beam=beam))
+    assert [best.ids for (best,) in alone] == [best.ids for (best,) in twice]
+
+
+def test_draws_hang_on_the_key_and_the_seed_alone() -> None:
+    model = random_model(7, vocab=VOCAB)
+    rows = random_rows(7, count=30, vocab=VOCAB, longest=7)
+    sources = [SourceSentence(row, key=str(number)) for number, row in enumerate(rows)]
+    config = vary_decoding(samples=3, seed=5)
+    together = run_sources([model], sources, config, nbest=3)
+    alone = [run_sources([model], [source], config, nbest=3)[0] for source in sources]
+    mixed = BatchedSearch([model], device=CPU, fixed=None).search(
+        sources[::-1], config=vary_decoding(samples=3, seed=5, batch_tokens=90), nbest=3
+    )
+    for ours, single, other in zip(together, alone, mixed[::-1], strict=True):
+        assert [one.ids for one in ours] == [one.ids for one in single] == [one.ids for one in other]
+    again = run_sources([model], sources, vary_decoding(samples=3, seed=6), nbest=3)
+    assert [one.ids for (one, *_) in again] != [one.ids for (one, *_) in together]
+    other_keys = run_sources([model], [SourceSentence(row, key="x") for row in rows], config, nbest=3)
+    assert [one.ids for (one, *_) in other_keys] != [one.ids for (one, *_) in together]
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_possible"),
+    [
+        ({}, 20),
+        ({"top_k": 3}, 3),
+        ({"temperature": 0.5}, 20),
+        ({"top_p": 0.5}, None),
+        ({"top_k": 5, "top_p": 0.9}, None),
+    ],
+)
+def test_draws_have_the_models_distribution(settings: dict[str, Any], num_possible: int | None) -> None:
+    model = random_model(8, vocab=VOCAB, sharpness=1.5)
+    row, count = [5, 6, 7], 1000
+    config = vary_decoding(samples=count, max_extra_tokens=0, **settings)
+    (drawn,) = run_sources([model], [SourceSentence(row, key="1")], config, nbest=count)
+    first = Counter(one.ids[0] if one.ids else 3 for one in drawn)
+    log_probs = torch.tensor(reference.next_log_probs(model, row, [[]])[0]).double()
+    log_probs[:3] = -math.inf
+    weights = (log_probs / settings.get("temperature", 1.0)).softmax(0)
+    ranked = weights.sort(descending=True)
+    kept = torch.ones(VOCAB, dtype=torch.bool)
+    if "top_k" in settings:
+        kept[ranked.indices[settings["top_k"] :]] = False
+        weights = weights.where(kept, 0) / weights.where(kept, 0).sum()
+        ranked = weights.sort(descending=True)
+    if "top_p" in settings:
+        is_beyond = ranked.values.cumsum(0) - ranked.values >= settings["top_p"]
+        kept[ranked.indices[is_beyond]] = False
+    weights = weights.where(kept, 0) / weights.where(kept, 0).sum()
+    if num_possible is not None:
+        assert len(first) <= num_possible
+    for piece in range(VOCAB):
+        # Five standard deviations of a frequency of 1,000 draws.
+        p = float(weights[piece])
+        assert abs(first[piece] / count - p) <= 5 * math.sqrt(p * (1 - p) / count) + 1e-9
+    for one in drawn[:50]:
+        assert one.log_prob == pytest.approx(reference.forced_log_prob(model, row, one.ids, limit=3), abs=1e-4)
+
+
+@pytest.mark.parametrize("vocabulary", [9, 127, 1000, 2048])
+def test_the_most_probable_is_the_first_of_the_largest(vocabulary: int) -> None:
+    log_probs = torch.randn(50, vocabulary, generator=torch.Generator().manual_seed(vocabulary)).round()
+    log_probs[1] = -torch.inf
+    log_probs[2, -1], log_probs[3, -5:] = 9.0, 9.0
+    expected = [row.index(max(row)) for row in log_probs.tolist()]
+    assert first_argmax(log_probs).tolist() == expected
+
+
+@pytest.mark.parametrize("vocabulary", [9, 1000, 2048])
+@pytest.mark.parametrize("width", [1, 3])
+def test_continuations_are_the_first_of_a_stable_sort(vocabulary: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(vocabulary + width)
+    # Rounded so coarsely that most values come many times; some are -inf, and one is +0.0.
+    log_probs = (torch.randn(7 * width, vocabulary, generator=generator) * 2).round().sub(5)
+    log_probs[:, :3] = -torch.inf
+    log_probs[0, 4], log_probs[-1] = 0.0, -torch.inf
+    before = -torch.rand(7, width, generator=generator).mul(4).round()
+    count = min(8, width * (vocabulary - 3))
+    totals, places = topk_continuations(log_probs, before, count=count)
+    everything = (log_probs.view(7, width, vocabulary) + before[:, :, None]).flatten(1)
+    values, order = everything.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(totals, values[:, :count])
+    assert torch.equal(places, order[:, :count])
+
+
+def test_sentences_leave_at_once_in_small_batches_and_by_grains_in_large_ones() -> None:
+    def leaving(done: list[int], of: int) -> tuple[list[int], list[int]] | None:
+        found = plan_compaction(torch.tensor([place in done for place in range(of)]))
+        return None if found is None else (found[0].tolist(), found[1].tolist())
+
+    assert leaving([], of=20) is None
+    # A multiple of two stays, and the last ones go first: nobody has to take their places.
+    assert leaving([0], of=20) is None
+    assert leaving([1, 3, 19], of=20) == ([3, 19], [0, 1, 2, 18, *range(4, 18)])
+    assert leaving([1, 4, 5, 9], of=10) == ([1, 4, 5, 9], [0, 6, 2, 3, 7, 8])
+    assert leaving([1], of=2) == ([1], [0])
+    assert leaving([0], of=2) == ([0], [1])
+    assert leaving(list(range(7)), of=200) is None
+    assert leaving(list(range(9)), of=200) == (list(range(1, 9)), [0, *range(192, 200), *range(9, 192)])
+    assert leaving(list(range(20)), of=20) == (list(range(20)), [])

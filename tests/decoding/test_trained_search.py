@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt_cli.bundle import directory
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.decoding.batches import search_batches
-from nmt_cli.decoding.hypotheses import Hypothesis
-from nmt_cli.decoding.search import Source, search
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.decoding.batching import search_batches
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.recipe.schema import DecodingConfig
 from tests.decoding import reference
-from tests.decoding.reference import CPU
+from tests.decoding.reference import CPU, search
 from tests.decoding.trained import TEST
 
 BEAM, EXTRA = 4, 5
@@ -25,7 +24,7 @@ TOLERANCE = 1e-4
 
 @pytest.fixture(scope="module")
 def loaded(trained: Path) -> LoadedModel:
-    return directory.load(trained, device=CPU, dtype=torch.float32)
+    return model_directory.load_model(trained, device=CPU, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,11 @@ def test_batches_of_1_7_and_64_give_the_same(loaded: LoadedModel, rows: list[lis
                 ranked
                 for batch in batches
                 for ranked in search(
-                    [loaded.model], [Source(row) for row in batch], config=config(beam=beam), nbest=beam, device=CPU
+                    [loaded.model],
+                    [SourceSentence(row) for row in batch],
+                    config=config(beam=beam),
+                    nbest=beam,
+                    device=CPU,
                 )
             ]
         )

@@ -7,27 +7,27 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
 
 import nmt_cli
-from nmt_cli.bundle import directory
-from nmt_cli.decoding import batches, search
-from nmt_cli.decoding.batches import plan_batches, plan_shared, search_batches
+from nmt_cli.artifacts import model_directory
+from nmt_cli.decoding import batching
+from nmt_cli.decoding.batching import begin_search, plan_batches, plan_for_threads, search_batches
 from nmt_cli.decoding.engine import Details
-from nmt_cli.decoding.hypotheses import Hypothesis
-from nmt_cli.decoding.options import with_options
-from nmt_cli.decoding.parts import LineParts
-from nmt_cli.decoding.running import Search
-from nmt_cli.decoding.search import Source
-from nmt_cli.decoding.translator import Translation, Translator, _Line
+from nmt_cli.decoding.options import DecodingOverrides, with_overrides
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.search.search import ActiveSearch
+from nmt_cli.decoding.translation import PartedLine, Translation
+from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
-from tests.bundle.tiny import save_tiny, tiny_recipe
-from tests.decoding.reference import CPU, random_model, random_rows
+from nmt_cli.tokenization.segmentation import LineSplitter
+from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.decoding.reference import CPU, random_model, random_rows, search
 
 WORDS = ["a", "small", "house", "stands", "by", "the", "old", "sea", "ein", "kleines", "Haus", "steht", "am", "Meer"]
 
@@ -68,13 +68,13 @@ def test_lines_are_the_same_at_once_by_sevens_and_alone(translator: Translator) 
 
 
 def test_settings_are_the_recipes_unless_given(model: Path, translator: Translator) -> None:
-    loaded = directory.load(model, device=CPU, dtype=torch.float32)
+    loaded = model_directory.load_model(model, device=CPU, dtype=torch.float32)
     lines = lines_of_words(9)
     rows = loaded.source.encode(lines)
     other = {"beam": 3, "length_penalty": 1, "length_penalty_form": "length", "max_extra_tokens": 2}
     cases: list[dict[str, Any]] = [{}, other]
     for options in cases:
-        config = with_options(loaded.config.recipe.decoding, options)
+        config = with_overrides(loaded.config.recipe.decoding, options)
         found = search_batches(loaded.model, rows, config=config, nbest=1, device=CPU)
         for (best,), translation in zip(found, translator.translate(lines, **options), strict=True):
             # The translator's matrices are laid out for oneDNN, whose float32 sums are in another order.
@@ -82,7 +82,7 @@ def test_settings_are_the_recipes_unless_given(model: Path, translator: Translat
             assert translation.score == pytest.approx(best.score, abs=1e-5)
             assert translation.num_pieces == len(best.ids)
             assert " ".join(translation.text.split()) == " ".join(loaded.target.decode([best.ids])[0].split())
-    assert with_options(loaded.config.recipe.decoding, {"beam": None}) == loaded.config.recipe.decoding
+    assert with_overrides(loaded.config.recipe.decoding, {"beam": None}) == loaded.config.recipe.decoding
 
 
 def test_alternatives_are_the_next_best(translator: Translator) -> None:
@@ -127,7 +127,7 @@ def test_a_translation_has_no_line_breaks(translator: Translator) -> None:
     hypothesis = Hypothesis([*newline, *target.encode(["sea"])[0]], -1.0, -1.0)
     details = Details(piece_log_probs=False, alignment=False)
     (text,) = target.decode([hypothesis.ids])
-    translation = translator._translation(Source([4]), hypothesis, text, details=details)
+    translation = translator._translation(SourceSentence([4]), hypothesis, text, details=details)
     assert translation.text.strip() == "sea"
 
 
@@ -199,7 +199,7 @@ def test_where_training_is_not_known_128_pieces_are_taken_as_usual(
     translator: Translator, longest_trained: int | None, limit: int
 ) -> None:
     tokenizer = translator._engine.source
-    finder = LineParts(tokenizer, longest_trained=longest_trained)
+    finder = LineSplitter(tokenizer, longest_trained=longest_trained)
     for text in ("A small house. " * 2, "A small house. " * 100):
         (row,) = tokenizer.encode([text.strip()])
         parts = finder.find(text.strip(), row, number=1, longest=5000, has_prefix=False)
@@ -208,7 +208,7 @@ def test_where_training_is_not_known_128_pieces_are_taken_as_usual(
 
 
 def test_words_that_a_space_parts_stay_apart_wherever_the_line_was_cut() -> None:
-    line = _Line(["xxxx", " y ", "zz", "zz"], [])
+    line = PartedLine(["xxxx", " y ", "zz", "zz"], [])
     words = [Translation(word, -1.0, -1.0, 1, (), (-1.0, 0.0), ((0, 0),)) for word in ("eins", "zwei", "drei", "vier")]
     joined = line.join([[word] for word in words])
     assert joined.text == "eins zwei dreivier"
@@ -237,38 +237,53 @@ def test_public_names_of_the_package(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message", "where", "hint"),
+    ("options", "message", "setting", "hint"),
     [
-        ({"samples": 2, "top_k": 0}, "--top-k is 0, but should be greater than 0", "--top-k", "leave --top-k out"),
-        ({"beam": 0}, "--beam is 0, but should be greater than 0", "--beam", "leave --beam out, and the model's own 2"),
-        ({"beam": 2.5}, "--beam is 2.5, but should be a whole number", "--beam", "--beam out"),
-        ({"length_penalty": -1.0}, "--length-penalty is -1.0, but should be", "--length-penalty", "own 0.5 is taken"),
+        ({"samples": 2, "top_k": 0}, "`top_k` is 0, but should be greater than 0", "top_k", "leave `top_k` out"),
+        ({"beam": 0}, "`beam` is 0, but should be greater than 0", "beam", "leave `beam` out, and the model's own 2"),
+        ({"beam": 2.5}, "`beam` is 2.5, but should be a whole number", "beam", "`beam` out"),
+        ({"length_penalty": -1.0}, "`length_penalty` is -1.0, but should be", "length_penalty", "own 0.5 is taken"),
         (
             {"length_penalty_form": "gnm"},
-            "--length-penalty-form is 'gnm'",
-            "--length-penalty-form",
+            "`length_penalty_form` is 'gnm'",
+            "length_penalty_form",
             "did you mean gnmt?",
         ),
-        ({"max_extra_tokens": -1}, "--max-extra-tokens is -1", "--max-extra-tokens", "own 5 is taken"),
-        ({"batch_tokens": 0}, "--batch-tokens is 0", "--batch-tokens", "own 200 is taken"),
+        ({"max_extra_tokens": -1}, "`max_extra_tokens` is -1", "max_extra_tokens", "own 5 is taken"),
+        ({"batch_tokens": 0}, "`batch_tokens` is 0", "batch_tokens", "own 200 is taken"),
         (
             {"nbest": 3},
-            "--nbest 3 needs a beam of at least 3, but it is 2",
-            "--nbest",
-            "add --beam 3, or take --nbest 2",
+            "`nbest: 3` needs a beam of at least 3, but it is 2",
+            "nbest",
+            "add `beam: 3`, or take `nbest: 2`",
         ),
-        ({"nbest": 0}, "--nbest is 0, but should be at least 1", "--nbest", "--nbest 1"),
+        ({"nbest": 0}, "`nbest` is 0, but should be at least 1", "nbest", "`nbest: 1`"),
     ],
 )
 def test_settings_that_make_no_sense(
-    translator: Translator, options: dict[str, Any], message: str, where: str, hint: str
+    translator: Translator, options: dict[str, Any], message: str, setting: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as error:
         translator.translate([], **options)
     assert error.value.message.startswith(message)
-    assert error.value.where == where
+    assert error.value.setting == setting
     assert hint in error.value.hint
     assert "None" not in error.value.hint
+
+
+def test_settings_of_a_call_are_those_of_the_schema(translator: Translator) -> None:
+    schema = {name: kind | None for name, kind in get_type_hints(DecodingConfig).items()}
+    assert get_type_hints(DecodingOverrides) == schema
+    assert schema.keys() == DecodingConfig.model_fields.keys()
+    with pytest.raises(TypeError, match="no setting 'beams'"):
+        translator.translate([], beams=2)  # type: ignore[call-arg]  # what the test is about
+
+
+def test_a_config_replaces_the_models_own_settings(translator: Translator) -> None:
+    line = ["the old sea"]
+    config = translator.settings(beam=1, max_extra_tokens=3)
+    assert translator.translate(line, config=config) == translator.translate(line, beam=1, max_extra_tokens=3)
+    assert translator.translate(line, config=config, beam=3) == translator.translate(line, beam=3, max_extra_tokens=3)
 
 
 def test_one_string_is_not_a_list_of_lines(translator: Translator) -> None:
@@ -306,18 +321,18 @@ def test_batches_shrink_where_memory_does_not_suffice(
 ) -> None:
     tried: list[int] = []
 
-    def begin(models: Sequence[Transformer], sources: Mapping[int, Source], **options: Any) -> Search:
+    def begin(models: Sequence[Transformer], sources: Mapping[int, SourceSentence], **options: Any) -> ActiveSearch:
         tried.append(len(sources))
         if len(sources) > 3:
             raise problem
-        return search.begin(models, sources, **options)
+        return begin_search(models, sources, **options)
 
-    monkeypatch.setattr(batches, "begin", begin)
+    monkeypatch.setattr(batching, "begin_search", begin)
     config = DecodingConfig(beam=2, batch_tokens=40)
     rows = [[4 + number] for number in range(20)]
     model = random_model(0, vocab=30, sharpness=2.0)
     found = search_batches(model, rows, config=config, nbest=1, device=CPU)
-    alone = [search.search([model], [Source(row)], config=config, nbest=1, device=CPU) for row in rows]
+    alone = [search([model], [SourceSentence(row)], config=config, nbest=1, device=CPU) for row in rows]
     assert [best.ids for (best,) in found] == [best.ids for ((best,),) in alone]
     # Ten sentences are tried once, five once; after that no batch is so large.
     assert sorted(tried, reverse=True)[:3] == [10, 5, 2]
@@ -331,7 +346,7 @@ def test_what_onednn_does_not_explain_is_told_where_no_batch_is_smaller(monkeypa
     def begin(*arguments: object, **options: object) -> None:
         raise RuntimeError("could not create a primitive")
 
-    monkeypatch.setattr(batches, "begin", begin)
+    monkeypatch.setattr(batching, "begin_search", begin)
     model, config = random_model(0, vocab=9), DecodingConfig(beam=3, batch_tokens=400)
     with pytest.raises(RuntimeError, match="could not create a primitive"):
         search_batches(model, [[4], [5]], config=config, nbest=1, device=CPU)
@@ -341,19 +356,19 @@ def test_memory_for_not_even_one_sentence_is_an_error(monkeypatch: pytest.Monkey
     def begin(*arguments: object, **options: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
-    monkeypatch.setattr(batches, "begin", begin)
+    monkeypatch.setattr(batching, "begin_search", begin)
     config = DecodingConfig(beam=3, batch_tokens=400)
     with pytest.raises(DeviceError, match="the memory of cpu does not hold a sentence of 1 pieces with 3") as error:
         search_batches(random_model(0, vocab=9), [[4], [5]], config=config, nbest=1, device=CPU)
-    assert error.value.where == "--beam"
-    assert error.value.hint == "take fewer hypotheses, --device cpu, or a machine with more memory"
+    assert error.value.setting == "beam"
+    assert error.value.hint == "take fewer hypotheses, `device: cpu`, or a machine with more memory"
 
 
 def test_other_errors_of_a_search_are_not_taken_for_full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(*arguments: object, **options: object) -> None:
         raise RuntimeError("shapes do not fit")
 
-    monkeypatch.setattr(batches, "begin", begin)
+    monkeypatch.setattr(batching, "begin_search", begin)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         search_batches(random_model(0, vocab=9), [[4], [5]], config=DecodingConfig(), nbest=1, device=CPU)
 
@@ -374,13 +389,13 @@ def test_batches_hold_every_sentence_once_and_keep_to_the_budget() -> None:
 def test_threads_share_batches_of_like_cost_where_one_would_end_late() -> None:
     lengths = [len(row) for row in random_rows(1, count=900, vocab=9, longest=30)] + [0, 0]
     whole = plan_batches(lengths, max_tokens=8000)
-    shared = plan_shared(lengths, max_tokens=8000, threads=2)
+    shared = plan_for_threads(lengths, max_tokens=8000, threads=2)
     assert (len(whole), len(shared)) == (3, 4)
     assert sorted(index for batch in shared for index in batch) == list(range(900))
     costs = [len(batch) * (max(lengths[index] for index in batch) + 1) for batch in shared]
     assert max(costs) <= 1.25 * sum(costs) / len(costs)
-    assert plan_shared(lengths, max_tokens=8000, threads=1) == whole
-    assert [len(plan_shared(lengths, max_tokens=8000, threads=threads)) for threads in (3, 8)] == [3, 8]
+    assert plan_for_threads(lengths, max_tokens=8000, threads=1) == whole
+    assert [len(plan_for_threads(lengths, max_tokens=8000, threads=threads)) for threads in (3, 8)] == [3, 8]
     # Small batches would take more time for their steps than they give back.
-    assert plan_shared([5] * 25, max_tokens=60, threads=2) == plan_batches([5] * 25, max_tokens=60)
-    assert plan_shared([5, 5], max_tokens=1000, threads=2) == [[0, 1]]
+    assert plan_for_threads([5] * 25, max_tokens=60, threads=2) == plan_batches([5] * 25, max_tokens=60)
+    assert plan_for_threads([5, 5], max_tokens=1000, threads=2) == [[0, 1]]

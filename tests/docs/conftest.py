@@ -20,7 +20,7 @@ _SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """A folder with the stand-ins, a running server, and what a page may begin with."""
+    """A folder with the stand-ins, a running server, and the files that a page may begin with."""
 
     folder: Path
     environment: dict[str, str]

@@ -22,7 +22,7 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[2]
 # What was done and measured, in the words of then: not run again.
-_RECORDS = ("LOG.md", "kill-and-resume.md", "benchmarks/README.md", "benchmarks/records.md")
+_RECORDS = ("benchmarks/README.md",)
 RECORDS = [ROOT / "docs" / name for name in _RECORDS]
 NEEDS = {"network", "gpus", "docker", "slurm", "torchrun"}
 BEGINNINGS = {"nothing", "text", "demo", "stopped"}
@@ -55,7 +55,7 @@ class Page:
 
     @property
     def begins(self) -> str:
-        """What lies in the folder before its first block."""
+        """The name of the files that lie in the folder before its first block."""
         marks: dict[str, str] = dict(_MARK.findall(self.path.read_text(encoding="utf-8")))
         return marks.get("begins", "nothing")
 
@@ -76,8 +76,15 @@ class Page:
         for token in self.tokens:
             yield from token.children or []
 
+    def paragraphs(self) -> Iterator[str]:
+        """The text of paragraphs and list items; a piece of code is one word. Tables and headings are left out."""
+        for before, token in zip(self.tokens, self.tokens[1:], strict=False):
+            if before.type == "paragraph_open":
+                words = {"code_inline": "CODE", "softbreak": " "}
+                yield "".join(words.get(child.type, child.content) for child in token.children or [])
+
     def anchors(self) -> set[str]:
-        """What `#...` may name: the headings, as code hosts turn them into identifiers."""
+        """The names that may follow `#`: headings, as code hosts turn them into identifiers."""
         titles = [
             "".join(child.content for child in token.children or [])
             for before, token in zip(self.tokens, self.tokens[1:], strict=False)

@@ -1,4 +1,4 @@
-"""What the commands of the documentation are in the tests: `nmt` in small, and stand-ins for other programs."""
+"""The commands of the documentation in the tests: `nmt` in small, and stand-ins for other programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TRAINING = {
     "validation.max_sentences": 4,
     "decoding.max_extra_tokens": 3,
 }
-_DEMO = {"generator.train_pairs": 300, "generator.valid_pairs": 20, "generator.test_pairs": 20}
+_DEMO = Path(__file__).with_name("demo.yaml")
 _VOCABULARY = 400
 
 # Programs that would reach for the network, for devices or for minutes of time. Each does what it can do here, and
@@ -95,7 +95,7 @@ exec bash -euo pipefail "$1" """,
 
 
 def in_small(arguments: Sequence[str], *, is_dry: bool) -> list[str]:
-    """The arguments of `nmt` with what makes it quick; `is_dry`: with what it needs no GPU, network or hours for."""
+    """The arguments of `nmt` with settings that make it quick; if `is_dry`, it needs no GPU, network or hours."""
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
     if command == "reproduce" and is_dry and "--dry-run" not in arguments:
         return [*arguments, "--dry-run"]
@@ -103,7 +103,9 @@ def in_small(arguments: Sequence[str], *, is_dry: bool) -> list[str]:
         return list(arguments)
     # A process of its own for a few lines of text takes longer than the lines.
     added = ["--workers", "1"] if command == "prepare" and "--workers" not in arguments else []
-    settings = {"prepare": _DEMO if "demo" in arguments else {}, "train": {} if is_dry else _TRAINING, "decode": {}}
+    if command == "prepare":
+        arguments = [str(_DEMO) if argument == "demo" else argument for argument in arguments]
+    settings = {"prepare": {}, "train": {} if is_dry else _TRAINING, "decode": {}}
     if "--dry-run" not in arguments:
         added += [text for key, value in settings[command].items() for text in ("--set", f"{key}={value}")]
         added += ["--set", f"tokenizer.vocab_size={_VOCABULARY}"] if command == "prepare" else []
@@ -116,7 +118,7 @@ def in_small(arguments: Sequence[str], *, is_dry: bool) -> list[str]:
 
 
 def write_programs(folder: Path) -> None:
-    """The stand-ins as programs in `folder`."""
+    """Write the stand-ins as programs into `folder`."""
     for name, body in _STAND_INS.items():
         file = folder / name
         file.write_text(f"#!/bin/bash\nset -euo pipefail\n{body}\n", encoding="utf-8")
@@ -124,7 +126,7 @@ def write_programs(folder: Path) -> None:
 
 
 def write_text(folder: Path) -> None:
-    """Parallel text of one's own under the names of the documentation: my/train.en and so on, and other formats."""
+    """Write parallel text under the names of the documentation: my/train.en and so on, and other formats."""
     for split, pairs in _pairs().items():
         for side, language in enumerate(("en", "de")):
             write_lines(folder / "my" / f"{split}.{language}", [pair[side] for pair in pairs])
@@ -134,7 +136,7 @@ def write_text(folder: Path) -> None:
 
 
 def write_downloads(folder: Path) -> None:
-    """What the stand-in of curl finds: the same text as files of Multi30k."""
+    """Write the downloads that the stand-in of curl finds: the same text as files of Multi30k."""
     names = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
     for split, pairs in _pairs().items():
         for side, language in enumerate(("en", "de")):

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from nmt_cli.training import speed
+from nmt_cli.training.reporting import metrics
 from tests.docs.pages import ROOT
 from tests.docs.programs import in_small
 
@@ -30,9 +30,8 @@ _IMPORTED = (
     "nmt_cli.cli.app",
     "nmt_cli.decoding.translator",
     "nmt_cli.preparing.pipeline",
-    "nmt_cli.preparing.progress",
     "nmt_cli.scoring.metrics",
-    "nmt_cli.training.estimate",
+    "nmt_cli.training.micro_batch_size",
     "nmt_cli.training.trainer",
     "rich.markup",
     "rich.table",
@@ -49,9 +48,9 @@ def serve(path: str) -> None:
         with suppress(ImportError):
             import_module(module)
     # A training measures it for a fifth of a second.
-    speed.matrix_rate = functools.cache(speed.matrix_rate)
+    metrics.matrix_rate = functools.cache(metrics.matrix_rate)
     for dtype in (torch.float32, torch.bfloat16):
-        speed.matrix_rate(torch.device("cpu"), dtype)
+        metrics.matrix_rate(torch.device("cpu"), dtype)
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:

@@ -1,4 +1,4 @@
-"""Every fenced block of README.md and docs/ works: commands run, and what is shown of their output is what they print.
+"""Every fenced block of README.md and docs/ works: commands run, and print the output that is shown.
 
 How a block is run, and what its marks mean, is in pages.py; in programs.py, what makes it quick.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nmt_cli.preparing.corpora import load_corpus
+from nmt_cli.preparing.corpus import load_corpus
 from nmt_cli.recipe.loading import load_recipe
 from tests.docs.conftest import Workshop
 from tests.docs.pages import BEGINNINGS, MARKS, NEEDS, RECORDS, Block, Page, pages
@@ -92,7 +92,7 @@ def _session(block: Block) -> Iterator[tuple[str, str]]:
 
 
 def _shows(expected: str, output: str, block: Block) -> bool:
-    """True where `output` is what is shown, up to `...`, spacing, and, where they differ, figures; or none is shown."""
+    """Whether `output` is as shown, up to `...`, spacing and, if they differ, figures. No shown output fits all."""
     if not expected:
         return True
     pattern = ""

@@ -1,4 +1,4 @@
-"""What the pages name exists: files, headings, options, keys of recipes, modules, targets of make."""
+"""Everything that the pages name exists: files, headings, options, keys of recipes, modules, targets of make."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-import typer.main
 
-from nmt_cli.cli.app import app
+from nmt_cli.cli.app import complete_commands
 from nmt_cli.cli.spellings import SPELLINGS
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_PREEMPTED, NmtError
-from nmt_cli.preparing.corpora import Corpus
+from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.mistakes import sections_at
 from nmt_cli.recipe.schema import Recipe
 from tests.docs.pages import RECORDS, ROOT, Page, pages
@@ -32,19 +31,18 @@ COMMANDS = (
     "serve",
     "attention",
 )
+MOST_WORDS = 30  # of a sentence; the rule is 25
 MISSPELT = {"model.dropuot"}  # to show an error
 OF_OTHER_PROGRAMS = {"--user", "--entrypoint", "--max-restarts"}
 OF_OTHER_TOOLKITS = {name for known in SPELLINGS.values() for spellings in known.values() for name in spellings.split()}
 
 
 def _options() -> dict[str, set[str]]:
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
-    found = {
-        name: {option for parameter in group.commands[name].params for option in parameter.opts} for name in COMMANDS
+    commands = complete_commands()
+    found = {name: {option for parameter in commands[name].params for option in parameter.opts} for name in COMMANDS}
+    return {
+        name: options | {"--quiet", "-q", "--debug", "--version", "--help", "-h"} for name, options in found.items()
     }
-    own = {option for parameter in group.params for option in parameter.opts}
-    return {name: options | own | {"--help", "-h"} for name, options in found.items()}
 
 
 def _code(page: Page) -> Iterator[str]:
@@ -81,6 +79,21 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert reached == set(by_path)
 
 
+def test_sections_that_the_code_names_exist() -> None:
+    anchors = {page.name: page.anchors() for page in PAGES}
+    files = [file for folder in ("src", "benchmarks", "recipes", "tests") for file in (ROOT / folder).rglob("*")]
+    named = [
+        (file, name, anchor)
+        for file in files
+        if file.suffix in (".py", ".sh", ".yaml")
+        for name, anchor in re.findall(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", file.read_text(encoding="utf-8"))
+    ]
+    assert named
+    for file, name, anchor in named:
+        assert name in anchors, f"{file} names {name}"
+        assert not anchor or anchor in anchors[name], f"{file} names {name}#{anchor}"
+
+
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_options_exist(page: Page) -> None:
     options = _options()
@@ -97,7 +110,7 @@ def test_options_exist(page: Page) -> None:
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_keys_of_recipes_and_corpus_files_exist(page: Page) -> None:
-    sections = "model|training|validation|averaging|decoding|cleaning|tokenizer|generator|languages"
+    sections = "model|training|validation|averaging|decoding|cleaning|tokenizer|languages"
     for code in _code(page):
         for key in re.findall(rf"(?:^|--set )((?:{sections})\.[a-z_0-9.]+)(?=$|[=:\s])", code):
             if key in MISSPELT or key.endswith(".safetensors"):
@@ -122,19 +135,33 @@ def test_targets_of_make_exist(page: Page) -> None:
         assert set(re.findall(r"^make ([a-z-]+)", code)) <= targets, f"{page.name}: {code}"
 
 
+def test_the_architecture_names_every_room() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {file.parent.name for file in (ROOT / "src" / "nmt_cli").glob("*/__init__.py")}
+    assert rooms == set(re.findall(r"`([a-z]+)/`", text.partition("## What travels")[0]))
+
+
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
 
 
 def test_the_readme_has_an_example_of_each_command() -> None:
     (readme,) = (page for page in PAGES if page.name == "README.md")
-    shell = "\n".join(block.text for block in readme.blocks() if block.language in ("bash", "console"))
-    assert all(re.search(rf"\bnmt {command}\b", shell) for command in COMMANDS)
+    shown = "\n".join(_code(readme))
+    assert all(re.search(rf"\bnmt {command}\b", shown) for command in COMMANDS)
 
 
-def test_the_readme_has_every_exit_code() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_reference_has_every_exit_code() -> None:
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^\| (\d+) \| .*?(?:\(`(\w+)`\) )?\|$", text, flags=re.MULTILINE))
     families = {str(family.exit_code): family.__name__ for family in NmtError.__subclasses__()}
     others = {str(code): "" for code in (0, 1, EXIT_PREEMPTED, EXIT_INTERRUPTED, EXIT_CLOSED_PIPE)}
     assert listed == families | others
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_sentences_are_short(page: Page) -> None:
+    for text in page.paragraphs():
+        for sentence in re.split(r"(?<=[.!?:;])\s+", text):
+            words = re.findall(r"\S*\w\S*", sentence)
+            assert len(words) <= MOST_WORDS, f"{page.name}: {sentence}"

@@ -13,19 +13,19 @@ import pytest
 import torch
 import yaml
 
-from nmt_cli.bundle.card import render
-from nmt_cli.bundle.run import open_run
-from nmt_cli.decoding import ctranslate2_model as our_ctranslate2
-from nmt_cli.decoding.ctranslate2_model import Quantization
+from nmt_cli.artifacts.card import render_card
+from nmt_cli.artifacts.run import open_run
+from nmt_cli.decoding.ctranslate2 import model as our_ctranslate2
+from nmt_cli.decoding.ctranslate2.model import Quantization
 from nmt_cli.errors import DataError, ModelError, UsageError
-from nmt_cli.interchange.ctranslate2 import CTranslate2Engine
 from nmt_cli.interchange.exporting import Target, export
 from nmt_cli.interchange.huggingface import marian_weights
+from nmt_cli.interchange.programs import CTranslate2Program
 from nmt_cli.interchange.verification import TOLERANCE, Agreement
-from nmt_cli.model import layout
+from nmt_cli.model import weight_layout
 from nmt_cli.tokenization.tokenizer import EOS
-from tests.bundle.tiny import write_run
-from tests.interchange.models import load, recipe_with, save_sharp
+from tests.artifacts.builders import write_run
+from tests.interchange.builders import load, recipe_with, save_sharp
 
 BOTH: tuple[Target, ...] = ("ctranslate2", "huggingface")
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -68,7 +68,7 @@ def exported(
 @pytest.mark.parametrize("to", BOTH)
 def test_every_architecture_agrees(to: Target, name: str, tmp_path: Path) -> None:
     _, agreement = exported(save_sharp(tmp_path / "m", recipe_with(ARCHITECTURES[name])), to)
-    # Marian's norm_epsilon is 1e-5 and this model's 1e-6: of a piece with ln P of -10 that is 1e-4.
+    # Marian's norm_epsilon is 1e-5 and this model's 1e-6: of a piece with a log-probability of -10 that is 1e-4.
     assert agreement.largest_difference < 2e-4
     assert (agreement.num_lines, agreement.same_greedy) == (20, 20)
 
@@ -97,14 +97,16 @@ def test_a_window_is_refused(to: Target, tmp_path: Path) -> None:
 def test_weights_that_came_over_wrongly_are_refused(
     to: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = layout.attention
+    right = weight_layout.attention_weights
 
-    def wrong(module: Any, *, width: int) -> layout.Attention:
+    def wrong(module: Any, *, width: int) -> weight_layout.AttentionWeights:
         parts = right(module, width=width)
-        return layout.Attention(layout.Affine(parts.q.weight * 1.01, parts.q.bias), parts.k, parts.v, parts.output)
+        return weight_layout.AttentionWeights(
+            weight_layout.Affine(parts.q.weight * 1.01, parts.q.bias), parts.k, parts.v, parts.output
+        )
 
-    module = "decoding.ctranslate2_model" if to == "ctranslate2" else "interchange.huggingface"
-    monkeypatch.setattr(f"nmt_cli.{module}.attention", wrong)
+    module = "decoding.ctranslate2.model" if to == "ctranslate2" else "interchange.huggingface"
+    monkeypatch.setattr(f"nmt_cli.{module}.attention_weights", wrong)
     with pytest.raises(ModelError, match="is not the same model as ours: it gives other scores") as caught:
         exported(save_sharp(tmp_path / "m"), to)
     assert "nothing was written" in caught.value.hint
@@ -114,14 +116,14 @@ def test_weights_that_came_over_wrongly_are_refused(
 def test_a_position_that_came_over_wrongly_is_refused_wherever_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = layout.positions_table
+    right = weight_layout.positions_table
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         table = right(*arguments, **options).clone()
         table[60] *= 3  # no line of text is so long
         return table
 
-    monkeypatch.setattr("nmt_cli.decoding.ctranslate2_model.positions_table", wrong)
+    monkeypatch.setattr("nmt_cli.decoding.ctranslate2.model.positions_table", wrong)
     with pytest.raises(ModelError, match="is not the same model as ours: it gives other scores"):
         exported(save_sharp(tmp_path / "m"), "ctranslate2")
 
@@ -138,21 +140,21 @@ def test_reduced_precisions_are_smaller_and_leave_the_model_as_it_was(tmp_path: 
     loaded = load(model)
     before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
     (tmp_path / "again").mkdir()
-    our_ctranslate2.write(loaded, tmp_path / "again", quantization="int8")
+    our_ctranslate2.write_ctranslate2(loaded, tmp_path / "again", quantization="int8")
     assert all(torch.equal(tensor, before[name]) for name, tensor in loaded.model.state_dict().items())
 
 
 def test_a_reduced_precision_that_destroys_the_model_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = CTranslate2Engine.log_probs
+    right = CTranslate2Program.log_probs
 
-    def wrong(self: CTranslate2Engine, *arguments: Any) -> list[list[float]]:
+    def wrong(self: CTranslate2Program, *arguments: Any) -> list[list[float]]:
         scale = 1.0 if self.name.endswith("(float32)") else 3.0
         return [[value * scale for value in row] for row in right(self, *arguments)]
 
-    monkeypatch.setattr(CTranslate2Engine, "log_probs", wrong)
-    with pytest.raises(ModelError, match=r"gives other scores: ln P of a piece differs by .* in the mean"):
+    monkeypatch.setattr(CTranslate2Program, "log_probs", wrong)
+    with pytest.raises(ModelError, match=r"gives other scores: log-probabilities per piece differ by .* in the mean"):
         exported(save_sharp(tmp_path / "m"), "ctranslate2", quantization="int8")
 
 
@@ -163,7 +165,7 @@ def test_the_code_in_the_card_runs_and_the_models_own_card_follows_without_our_c
     model = save_sharp(tmp_path / "m")
     write_run(tmp_path / "run", updates=4)
     run = open_run(tmp_path / "run")
-    own = render(run, config=run.config([400]), num_parameters=1, commands=[["nmt", "train", "tiny.yaml"]])
+    own = render_card(run, config=run.config([400]), num_parameters=1, commands=[["nmt", "train", "tiny.yaml"]])
     assert "nmt decode -m MODEL" in own
     (model / "README.md").write_text(own, encoding="utf-8")
     output, _ = exported(model, to)
@@ -202,7 +204,7 @@ def test_a_card_of_ones_own_is_taken_as_it_is(own: str, rest: str, tmp_path: Pat
     output, _ = exported(model, "ctranslate2")
     card = (output / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlanguage:\n- en\n- de\nlibrary_name: ctranslate2\n")
-    assert card.endswith(f"What follows is the card of that model.\n\n{rest}")
+    assert card.endswith(f"The rest is the card of that model.\n\n{rest}")
 
 
 def test_the_huggingface_files_say_how_to_decode(tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ def test_lines_of_ones_own_are_compared(to: Target, tmp_path: Path) -> None:
     assert agreement.num_lines == len(set(lines))
     with pytest.raises(DataError, match="1 of its 3 lines can be compared, and 10 are needed") as caught:
         exported(model, to, lines=["a small house", "", "old " * 200], overwrite=True)
-    assert "leave -i out" in caught.value.hint
+    assert "leave `input` out" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_a_missing_package_is_named_with_what_to_install(
 def test_only_an_export_of_the_same_kind_is_replaced(tmp_path: Path) -> None:
     model = save_sharp(tmp_path / "m")
     exported(model, "ctranslate2")
-    with pytest.raises(ModelError, match=r"a CTranslate2 model stands at .* already") as caught:
+    with pytest.raises(ModelError, match="exists already: a CTranslate2 model") as caught:
         exported(model, "ctranslate2")
     assert caught.value.hint == "add --overwrite to replace it, or choose another folder with -o"
     exported(model, "ctranslate2", overwrite=True)
@@ -255,7 +257,7 @@ def test_only_an_export_of_the_same_kind_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_model_of_a_newer_nmt_is_named_as_such(tmp_path: Path) -> None:
-    from nmt_cli.bundle.manifest import write_manifest
+    from nmt_cli.artifacts.manifest import write_manifest
 
     model = save_sharp(tmp_path / "m")
     config = (model / "config.yaml").read_text(encoding="utf-8")
@@ -270,15 +272,15 @@ def test_a_model_of_a_newer_nmt_is_named_as_such(tmp_path: Path) -> None:
 
 
 def test_a_translation_may_be_empty(tmp_path: Path) -> None:
-    from nmt_cli.bundle import directory
-    from nmt_cli.bundle.weights import weights_of
+    from nmt_cli.artifacts import model_directory
+    from nmt_cli.artifacts.weights import weights_of
 
     model = save_sharp(tmp_path / "m", recipe_with({"output_bias": True}))
     loaded = load(model)
     assert loaded.model.output_bias is not None
     with torch.no_grad():
         loaded.model.output_bias[EOS] = 20
-    directory.save(
+    model_directory.save_model(
         tmp_path / "ends",
         config=loaded.config,
         weights=weights_of(loaded.model),

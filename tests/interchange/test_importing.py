@@ -13,17 +13,16 @@ import sentencepiece
 import torch
 from torch import Tensor
 
-from nmt_cli.bundle.config import Languages
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.bundle.weights import read_tensors, write_tensors
+from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange.exporting import export
-from nmt_cli.interchange.importing import Imported, import_marian
+from nmt_cli.interchange.importing import ImportedModel, import_marian
 from nmt_cli.model.packing import pack
+from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.interchange.marian import edit_json, english, spm, write_marian
-from tests.interchange.models import CPU, load, save_sharp
+from tests.interchange.builders import CPU, edit_json, english, load, save_sharp, spm, write_marian
 
 SHAPES: dict[str, dict[str, Any]] = {
     "OPUS-MT's": {},
@@ -34,7 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def imported(folder: Path, **options: Any) -> Imported:
+def imported(folder: Path, **options: Any) -> ImportedModel:
     values: dict[str, Any] = {"languages": None, "overwrite": False, **options}
     return import_marian(folder / "opus", folder / "model", **values)
 
@@ -147,7 +146,7 @@ def test_pieces_that_the_vocabulary_lacks_are_spelt_in_smaller_ones(tmp_path: Pa
 
 
 def test_learned_positions_and_separate_vocabularies_come_back(tmp_path: Path) -> None:
-    from tests.interchange.models import recipe_with, save_sharp
+    from tests.interchange.builders import recipe_with, save_sharp
 
     model = save_sharp(tmp_path / "ours", recipe_with({"positions": "learned", "tying": "target"}))
     export(model, tmp_path / "opus", to="huggingface", quantization="float32", lines=None, overwrite=False)
@@ -161,8 +160,8 @@ def test_learned_positions_and_separate_vocabularies_come_back(tmp_path: Path) -
     )  # Marian's epsilon
 
 
-@pytest.mark.parametrize("given", [None, Languages(source="xx", target="yy")])
-def test_languages_are_given_or_read_or_asked_for(given: Languages | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [None, LanguagePair(source="xx", target="yy")])
+def test_languages_are_given_or_read_or_asked_for(given: LanguagePair | None, tmp_path: Path) -> None:
     write_marian(tmp_path / "opus")
     edit_json(tmp_path / "opus" / "tokenizer_config.json", source_lang=None)
     if given is not None:
@@ -170,10 +169,10 @@ def test_languages_are_given_or_read_or_asked_for(given: Languages | None, tmp_p
         return
     with pytest.raises(UsageError, match=r"the languages of .*opus are not known") as caught:
         imported(tmp_path)
-    assert caught.value.hint == "add --languages en-de, the source's first"
+    assert caught.value.hint == "add `languages: en-de`, the source's first"
     (tmp_path / "opus").rename(tmp_path / "opus-mt-en-fi")
     made = import_marian(tmp_path / "opus-mt-en-fi", tmp_path / "model", languages=None, overwrite=False)
-    assert made.languages == Languages(source="en", target="fi")
+    assert made.languages == LanguagePair(source="en", target="fi")
 
 
 def test_without_transformers_a_model_is_imported_and_not_compared(

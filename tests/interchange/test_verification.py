@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.decoding.batches import search_batches
+from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.verification import force, made_up_lines, usable_lines, verify
+from nmt_cli.interchange.verification import made_up_lines, our_log_probs, usable_lines, verify
 from nmt_cli.model.packing import pack
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.interchange.models import CPU, load, recipe_with, save_sharp
+from tests.interchange.builders import CPU, load, recipe_with, save_sharp
 
 Pieces = list[list[str]]
 
@@ -41,7 +41,7 @@ class Mirror:
 
     def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
         rows, wanted = self._ids(sources), self._ids(targets)
-        return [self._scores(row) for row in force(self._loaded, rows, wanted)]
+        return [self._scores(row) for row in our_log_probs(self._loaded, rows, wanted)]
 
     def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> Pieces:
         found = search_batches(self._loaded.model, self._ids(sources), config=config, nbest=1, device=CPU)
@@ -125,7 +125,7 @@ def test_a_tie_may_be_broken_either_way(tmp_path: Path) -> None:
 def test_forced_scores_are_those_of_one_sentence_after_the_other(loaded: LoadedModel) -> None:
     rows = loaded.source.encode(["a small house", "sea", "the old sea by the house"])
     targets = loaded.target.encode(["Haus", "am Meer am alten Meer", ""])
-    for row, target, found in zip(rows, targets, force(loaded, rows, targets), strict=True):
+    for row, target, found in zip(rows, targets, our_log_probs(loaded, rows, targets), strict=True):
         source, prefix = pack([[*row, EOS]], device=CPU), pack([[BOS, *target]], device=CPU)
         with torch.inference_mode():
             logits = loaded.model.logits(loaded.model.decode(prefix, loaded.model.encode(source), source))

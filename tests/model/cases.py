@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.model.attention import attend
-from nmt_cli.model.packing import pack
-from nmt_cli.model.projections import Projections
+from nmt_cli.model.packing import Projections, pack
 from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
 
 CPU = torch.device("cpu")

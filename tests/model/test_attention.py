@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -10,10 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
+from torch.nn.attention.varlen import varlen_attn
 
-from nmt_cli.model import attention, varlen
-from nmt_cli.model.attention import Kernel, choose_kernel
-from tests.model.cases import CASES, gradients
+from nmt_cli.model import attention, cuda_attention
+from nmt_cli.model.attention import Kernel, attend, choose_kernel
+from nmt_cli.model.packing import Packed, pack
+from tests.model.cases import CASES, Case, gradients, joined
+from tests.reference.attention import Sees, packed_attention, sees_all, sees_the_past
+from tests.reference.varlen import register
+
+BF16 = torch.bfloat16
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("kernel", ["products", "sdpa"])
@@ -30,9 +39,6 @@ def test_padded_kernels_are_attention_by_loops(
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     for ours, theirs in zip(gradients(out, *inputs), gradients(expected, *inputs), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-
-
-BF16 = torch.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,7 @@ def test_the_kernel_is_chosen_by_device_precision_widths_window_and_length(
     without_triton: Kernel,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(varlen, "_TAKES_WINDOW", True)
+    monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", True)
     d_k, d_v = widths
     for has_triton, kernel in ((True, expected), (False, without_triton)):
         monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
@@ -74,7 +80,7 @@ def test_the_kernel_is_chosen_by_device_precision_widths_window_and_length(
 def test_windows_that_torch_does_not_take_go_elsewhere(
     has_triton: bool, expected: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(varlen, "_TAKES_WINDOW", False)
+    monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", False)
     monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
     assert choose_kernel(torch.device("cuda"), BF16, d_k=64, d_v=64, window=5, bound=512) == expected
 
@@ -119,3 +125,182 @@ def test_our_cuda_kernel_gives_the_same_bits_again(name: str) -> None:
     for again in others:
         for ours, theirs in zip(first, again, strict=True):
             assert torch.equal(ours, theirs)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch's own operator serve attention on the CPU."""
+    register()
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("name", CASES)
+def test_torchs_operator_with_the_kernel_for_cpus_is_attention_by_loops(name: str) -> None:
+    case = CASES[name]
+    inputs = case.inputs(d_k=8, d_v=8)
+    out, expected = case.attend(*inputs), case.by_loops(*inputs)
+    # float64 rounds at 1e-16 of values near 1; sums have ten terms.
+    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(gradients(out, *inputs), gradients(expected, *inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def in_slots(case: Case, *, is_query: bool, slots: int, dummies: int, sentences: int) -> Packed:
+    """The sentences of a case in a fixed shape: dummies of like length in what is left, then empty sentences."""
+    lengths = case.q_lengths if is_query else case.k_lengths
+    packed = pack([[0] * length for length in lengths], device=CPU)
+    left = slots - packed.num_tokens
+    ends = [packed.num_tokens + left * number // dummies for number in range(1, dummies + 1)] if dummies else []
+    ends += (ends[-1:] or [packed.num_tokens]) * (sentences - len(lengths) - dummies)
+    return replace(
+        packed,
+        ids=F.pad(packed.ids, (0, left)),
+        positions=F.pad(packed.positions, (0, left)),
+        cu_seqlens=torch.cat([packed.cu_seqlens, torch.tensor(ends, dtype=torch.int32)]),
+        num_empty=left,
+        bound=8,
+    )
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("q_slots", "k_slots", "dummies", "sentences"),
+    [(25, 27, 3, 9), (25, 14, 2, 5), (12, 27, 3, 7), (20, 20, 0, 3)],
+    ids=["both", "queries", "keys", "nothing covers them"],
+)
+def test_empty_slots_stay_finite_and_change_nothing(
+    name: str, q_slots: int, k_slots: int, dummies: int, sentences: int
+) -> None:
+    case = CASES[name]
+    is_cross = case.q_lengths != case.k_lengths
+    queries = in_slots(case, is_query=True, slots=q_slots, dummies=dummies, sentences=sentences)
+    keys = in_slots(case, is_query=False, slots=k_slots, dummies=dummies, sentences=sentences) if is_cross else queries
+    inputs = case.inputs(d_k=8, d_v=8)
+    q, k, v = (F.pad(x, (0, 0, 0, 0, 0, side.num_empty)) for x, side in zip(inputs, (queries, keys, keys), strict=True))
+    projections = joined(q, k, v, matrices=2 if is_cross else 1)
+    out = attend(projections, queries=queries, keys=keys, is_causal=case.is_causal, window=case.window)
+    expected = case.by_loops(*inputs)
+    assert len(out) == q_slots
+    assert out.isfinite().all()
+    torch.testing.assert_close(out[: queries.num_tokens], expected, rtol=1e-12, atol=1e-12)
+    found = gradients(out[: queries.num_tokens], *inputs)
+    for ours, theirs in zip(found, gradients(expected, *inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_slots_that_no_sentence_covers_would_show() -> None:
+    case = CASES["self"]
+    layout = in_slots(case, is_query=True, slots=15, dummies=0, sentences=3)
+    q, k, v = (F.pad(x, (0, 0, 0, 0, 0, 4)) for x in case.inputs(d_k=8, d_v=8))
+    projections = joined(q, k, v, matrices=1)
+    out = attend(projections, queries=layout.spans, keys=layout.spans, is_causal=False, window=None)
+    assert out[:11].isfinite().all()
+    assert out[11:].isnan().all()
+
+
+def test_a_window_is_served_where_torch_takes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda_attention.varlen_serves(torch.bfloat16, d_k=64, d_v=64, window=3)
+    monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", False)
+    assert not cuda_attention.varlen_serves(torch.bfloat16, d_k=64, d_v=64, window=3)
+
+
+def test_the_torch_at_hand_has_the_kernel_with_one_of_the_two_known_signatures() -> None:
+    assert {"is_causal", "window_size"} & set(signature(varlen_attn).parameters)
+
+
+class Recorder:
+    """Stands in for torch's kernel: notes what it is given, and computes it in loops."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
+        self.largest: tuple[int, int] = (0, 0)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, sees: Sees) -> Tensor:
+        assert cu_q.dtype == cu_k.dtype == torch.int32
+        return packed_attention(q, k, v, q_bounds=cu_q.tolist(), k_bounds=cu_k.tolist(), sees=sees)
+
+
+def torch_2_10(recorder: Recorder) -> Callable[..., Tensor]:
+    """The kernel with the parameters that it had in torch 2.10."""
+
+    def varlen_attn(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cu_seq_q: Tensor,
+        cu_seq_k: Tensor,
+        max_q: int,
+        max_k: int,
+        is_causal: bool = False,
+        return_aux: object = None,
+    ) -> Tensor:
+        recorder.options, recorder.largest = {"is_causal": is_causal}, (max_q, max_k)
+        return recorder.compute(query, key, value, cu_seq_q, cu_seq_k, sees_the_past if is_causal else sees_all)
+
+    return varlen_attn
+
+
+def later_torch(recorder: Recorder) -> Callable[..., Tensor]:
+    """The kernel with a window as (left, right), -1 for no bound."""
+
+    def varlen_attn(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cu_seq_q: Tensor,
+        cu_seq_k: Tensor,
+        max_q: int,
+        max_k: int,
+        *,
+        return_aux: object = None,
+        scale: float | None = None,
+        window_size: tuple[int, int] = (-1, -1),
+    ) -> Tensor:
+        left, right = window_size
+        recorder.options, recorder.largest = {"window_size": window_size}, (max_q, max_k)
+
+        def sees(query_place: int, key_place: int) -> bool:
+            return (left < 0 or query_place - key_place <= left) and (right < 0 or key_place - query_place <= right)
+
+        return recorder.compute(query, key, value, cu_seq_q, cu_seq_k, sees)
+
+    return varlen_attn
+
+
+def options_given(
+    kernel: Callable[[Recorder], Callable[..., Tensor]], name: str, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """What a stand-in kernel is told in a case, after a comparison with loops."""
+    recorder, case = Recorder(), CASES[name]
+    monkeypatch.setattr(cuda_attention, "varlen_attn", kernel(recorder))
+    monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", "window_size" in signature(kernel(recorder)).parameters)
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
+    inputs = case.inputs(d_k=4, d_v=4)
+    torch.testing.assert_close(case.attend(*inputs), case.by_loops(*inputs), rtol=0, atol=0)
+    assert recorder.largest == (max(case.q_lengths), max(case.k_lengths))
+    return recorder.options
+
+
+@pytest.mark.parametrize("name", ["self", "cross", "causal"])
+def test_torch_2_10_is_told_whether_attention_is_causal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options_given(torch_2_10, name, monkeypatch) == {"is_causal": name == "causal"}
+
+
+@pytest.mark.parametrize(
+    ("name", "window_size"),
+    [
+        ("self", (-1, -1)),
+        ("cross", (-1, -1)),
+        ("causal", (-1, 0)),
+        ("window 1", (0, 0)),
+        ("window 3", (1, 1)),
+        ("window 4", (2, 2)),
+    ],
+)
+def test_later_torch_is_told_how_far_each_token_sees(
+    name: str, window_size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert options_given(later_torch, name, monkeypatch) == {"window_size": window_size}

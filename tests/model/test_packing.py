@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from nmt_cli.model.packing import Packed, from_rectangle, pack, to_rectangle
+from nmt_cli.tokenization.tokenizer import PAD
+from nmt_cli.training.loss import smoothed_cross_entropy
+from tests.reference.models import random_model, tiny_config
 
 CPU = torch.device("cpu")
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
+SOURCES = [[5, 6, 7, 3], [8, 3], [9, 10, 3]]
+TARGETS = [[2, 11, 12], [2, 4, 5, 6, 7], [2, 8]]
+GOLD = torch.tensor([11, 12, 3, 4, 5, 6, 7, 3, 8, 3])
 
 
 def layout_of(lengths: list[int]) -> Packed:
@@ -90,3 +100,35 @@ def test_a_strided_view_of_a_fused_projection_is_laid_out_like_its_copy() -> Non
         view = torch.randn(8, 6).split([2, 4], dim=-1)[1].unflatten(-1, (2, 2))
         assert not view.is_contiguous()
         assert torch.equal(to_rectangle(view, layout), to_rectangle(view.contiguous(), layout))
+
+
+def with_empty_slots(packed: Packed, count: int) -> Packed:
+    ids, positions = (F.pad(part, (0, count)) for part in (packed.ids, packed.positions))
+    return replace(packed, ids=ids, positions=positions, num_empty=count)
+
+
+def loss_and_gradients(num_empty: int, positions: Literal["sinusoidal", "learned"]) -> tuple[Tensor, list[Tensor]]:
+    model = random_model(tiny_config(positions=positions, attention_bias=True), vocab=16, seed=1)
+    source, target = (with_empty_slots(pack(rows, device=CPU), num_empty) for rows in (SOURCES, TARGETS))
+    hidden = model.decode(target, model.encode(source), source)
+    assert hidden.size(0) == GOLD.numel() + num_empty
+    gold = F.pad(GOLD, (0, num_empty), value=PAD)
+    loss = smoothed_cross_entropy(
+        hidden, model.output_weight, gold, output_bias=None, vocab=model.target_vocab, smoothing=0.1
+    )
+    loss.smoothed.backward()
+    return loss.smoothed.detach(), [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("num_empty", [1, 118])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_empty_slots_change_neither_loss_nor_gradients(
+    num_empty: int, positions: Literal["sinusoidal", "learned"]
+) -> None:
+    loss, gradients = loss_and_gradients(0, positions)
+    padded_loss, padded_gradients = loss_and_gradients(num_empty, positions)
+    torch.testing.assert_close(padded_loss, loss)
+    assert len(gradients) == len(padded_gradients) > 0
+    for padded, plain in zip(padded_gradients, gradients, strict=True):
+        # float64 model; the statistics of the loss are float32
+        torch.testing.assert_close(padded, plain, rtol=1e-5, atol=1e-7)

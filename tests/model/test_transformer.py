@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.loading import load_recipe, packaged_names
 from nmt_cli.training.loss import smoothed_cross_entropy
 from tests.reference.models import CPU, EOS, Pair, logits_of, packed, random_model, random_pairs, tiny_config
 
@@ -21,6 +22,8 @@ CONFIGS: dict[str, dict[str, object]] = {
     "window": {"encoder_window": 3},
     "learned positions": {"positions": "learned"},
 }
+TABLE3_ROWS = [name for name in packaged_names(kind="recipe") if name.startswith("table3/")]
+TABLE3_VOCAB = 50
 
 
 def assert_same(ours: Tensor | None, theirs: Tensor | None) -> None:
@@ -189,3 +192,35 @@ def test_new_weights_are_xavier_uniform_with_zero_biases_and_embeddings_of_varia
         else:
             limit = math.sqrt(6 / sum(parameter.shape))
             assert 0.98 * limit < parameter.abs().max().item() <= limit
+
+
+@pytest.mark.parametrize("name", TABLE3_ROWS)
+def test_a_row_has_a_finite_loss_and_a_gradient_for_every_parameter(name: str) -> None:
+    # The rows about depth keep it and are narrow, the others keep their widths and are one layer deep.
+    is_about_depth = name.startswith("table3/c-n")
+    smaller = ["d_model=64", "d_ff=128"] if is_about_depth else ["encoder_layers=1", "decoder_layers=1"]
+    overrides = [f"model.{change}" for change in (*smaller, "embedding_multiple=8")]
+    recipe = load_recipe(name, overrides=overrides)
+    torch.manual_seed(1)
+    model = Transformer(recipe.model, source_vocab=TABLE3_VOCAB, target_vocab=TABLE3_VOCAB).train()
+    source, target = packed(random_pairs([(9, 7), (3, 5), (6, 8)], vocab=TABLE3_VOCAB, seed=2))
+    gold = target.ids.roll(-1)
+    loss = smoothed_cross_entropy(
+        model.decode(target, model.encode(source), source),
+        model.output_weight,
+        gold,
+        output_bias=model.output_bias,
+        vocab=TABLE3_VOCAB,
+        smoothing=recipe.training.label_smoothing,
+    )
+    assert bool(loss.smoothed.isfinite())
+    assert (loss.smoothed.item() == loss.nll.item()) == (recipe.training.label_smoothing == 0)
+    loss.smoothed.backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert bool(parameter.grad.isfinite().all()), parameter_name
+        assert bool(parameter.grad.any()), parameter_name
+
+
+def test_all_of_table_3_is_here() -> None:
+    assert len(TABLE3_ROWS) == 20  # PAPER.md: base, 4 of A, 2 of B, 7 of C, 4 of D, E, big

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.corpora import LocatedCorpus, corpus_of_prefixes
+from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_prefixes
 from nmt_cli.preparing.pipeline import Prepared, prepare
-from nmt_cli.preparing.sources.kinds import Split
+from nmt_cli.preparing.sources.base import Split
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -49,7 +49,7 @@ def small_corpus(folder: Path, *overrides: str, pairs: int = 600, with_test: boo
     if with_test:
         prefixes["test"] = write_prefix(folder / "test", made[20:40])
     settings = ["tokenizer.vocab_size=400", *overrides]
-    return corpus_of_prefixes(prefixes, languages="en-de", name="small", overrides=settings)
+    return corpus_from_prefixes(prefixes, languages="en-de", name="small", overrides=settings)
 
 
 def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_workers: int = 1) -> Prepared:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from nmt_cli.preparing.sources import archives
-from nmt_cli.preparing.sources.archives import unpack
-from nmt_cli.preparing.sources.records import file_hash
+from nmt_cli.preparing.download import file_hash
+from nmt_cli.preparing.sources.archive import unpack
 from tests.preparing.corpus_files import refusal
 
 LINES = "".join(f"line {number}\n" for number in range(50_000)).encode()
@@ -67,7 +66,7 @@ def test_members_are_unpacked_once(tmp_path: Path, cache: Path, monkeypatch: pyt
     def never(*arguments: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(archives, "_write", never)
+    monkeypatch.setattr("nmt_cli.preparing.sources.archive._write", never)
     assert unpack(archive, ["training/corpus.en", "training/corpus.de"], sha256="1" * 64) == files
 
 

@@ -8,24 +8,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.rules import (
     DUPLICATE,
     EXAMPLES_PER_REASON,
     HELD_OUT,
     REASONS,
-    Cleaned,
-    Rules,
-    Tally,
+    CleanedChunk,
+    CleaningCounts,
+    CleaningRules,
     is_unicode,
-    tidy,
+    normalize_spaces,
 )
-from nmt_cli.preparing.corpora import CleaningConfig
-from nmt_cli.preparing.reading.chunks import Chunk
-from nmt_cli.preparing.sources.kinds import LanguagePair
+from nmt_cli.preparing.corpus import CleaningConfig
+from nmt_cli.preparing.sources.base import CorpusLanguages
 
 Pairs = list[tuple[str, str]]
 
-EN_DE = LanguagePair(source="en", target="de")
+EN_DE = CorpusLanguages(source="en", target="de")
 OFF: dict[str, Any] = {
     "max_words": None,
     "max_characters": None,
@@ -66,15 +66,15 @@ JUDGED: list[tuple[str | None, str, str]] = [
 DROPPED = {reason: sum(1 for judged, _, _ in JUDGED if judged == reason) for reason in REASONS}
 
 
-def chunk(pairs: Pairs, *, first_line: int = 1) -> Chunk:
-    return Chunk([src for src, _ in pairs], [tgt for _, tgt in pairs], first_line, "train.en")
+def chunk(pairs: Pairs, *, first_line: int = 1) -> ParsedChunk:
+    return ParsedChunk([src for src, _ in pairs], [tgt for _, tgt in pairs], first_line, "train.en")
 
 
-def apply(pairs: Pairs, *, languages: LanguagePair = EN_DE, **config: Any) -> Cleaned:
-    return Rules(CleaningConfig(**config), languages).apply(chunk(pairs))
+def apply(pairs: Pairs, *, languages: CorpusLanguages = EN_DE, **config: Any) -> CleanedChunk:
+    return CleaningRules(CleaningConfig(**config), languages).apply(chunk(pairs))
 
 
-def reason_of(src: str, tgt: str, *, languages: LanguagePair = EN_DE, **config: Any) -> str | None:
+def reason_of(src: str, tgt: str, *, languages: CorpusLanguages = EN_DE, **config: Any) -> str | None:
     """Why a single pair is dropped by these rules alone."""
     tally = apply([(src, tgt)], languages=languages, **{**OFF, **config}).tally
     return next((reason for reason, dropped in tally.dropped.items() if dropped.count), None)
@@ -91,7 +91,7 @@ def test_every_pair_is_judged_as_by_hand() -> None:
 
 
 def test_examples_are_the_first_and_name_their_line() -> None:
-    rules, tally = Rules(CleaningConfig(), EN_DE), Tally()
+    rules, tally = CleaningRules(CleaningConfig(), EN_DE), CleaningCounts()
     tally.add(rules.apply(chunk([("good", "gut"), ("", "a")], first_line=101)).tally)
     tally.add(rules.apply(chunk([("", f"{number}") for number in range(9)], first_line=201)).tally)
     examples = tally.dropped["empty"].examples
@@ -110,8 +110,8 @@ def test_examples_show_what_cannot_be_printed() -> None:
 
 
 def test_malformed_records_are_counted_with_what_was_read() -> None:
-    broken = Chunk(["a b", ""], ["c d", ""], 1, "train.jsonl", {1: "{not json"})
-    cleaned = Rules(CleaningConfig(), EN_DE).apply(broken)
+    broken = ParsedChunk(["a b", ""], ["c d", ""], 1, "train.jsonl", {1: "{not json"})
+    cleaned = CleaningRules(CleaningConfig(), EN_DE).apply(broken)
     assert (cleaned.src, cleaned.tgt, cleaned.indices) == (["a b"], ["c d"], [0])
     assert cleaned.tally.dropped["malformed record"].count == 1
     assert cleaned.tally.dropped["malformed record"].examples[0].source == "{not json"
@@ -185,7 +185,7 @@ def test_a_tally_survives_json_and_counts_what_is_found_later() -> None:
     tally.drop_text(DUPLICATE, "train.en:2", "b", "c")
     tally.dropped[HELD_OUT].count += 1
     values = json.loads(json.dumps(tally.to_json()))
-    assert Tally.from_json(values) == tally
+    assert CleaningCounts.from_json(values) == tally
     assert (values["read"], values["kept"]) == (3, 0)
     assert values["dropped"][DUPLICATE] == {
         "count": 1,
@@ -214,12 +214,12 @@ CONFIGS = st.builds(
 PAIRS = st.lists(st.tuples(TEXTS, TEXTS), max_size=12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(pairs=PAIRS, config=CONFIGS)
 def test_what_is_kept_breaks_no_rule_and_counts_add_up(pairs: Pairs, config: CleaningConfig) -> None:
-    cleaned = Rules(config, EN_DE).apply(chunk(pairs))
+    cleaned = CleaningRules(config, EN_DE).apply(chunk(pairs))
     kept = list(zip(cleaned.src, cleaned.tgt, strict=True))
-    assert kept == [(tidy(pairs[index][0]), tidy(pairs[index][1])) for index in cleaned.indices]
+    assert kept == [(normalize_spaces(pairs[index][0]), normalize_spaces(pairs[index][1])) for index in cleaned.indices]
     assert cleaned.tally.tidied == sum(pair != pairs[index] for pair, index in zip(kept, cleaned.indices, strict=True))
     for src, tgt in kept:
         lengths = sorted(len(side) for side in (src, tgt))
@@ -247,10 +247,10 @@ def test_what_is_kept_breaks_no_rule_and_counts_add_up(pairs: Pairs, config: Cle
 
 @given(pairs=PAIRS, config=CONFIGS, cut=st.integers(0, 12))
 def test_a_chunk_is_cleaned_as_its_pieces_are(pairs: Pairs, config: CleaningConfig, cut: int) -> None:
-    rules = Rules(config, EN_DE)
+    rules = CleaningRules(config, EN_DE)
     whole = rules.apply(chunk(pairs))
     pieces = [rules.apply(chunk(pairs[:cut])), rules.apply(chunk(pairs[cut:], first_line=1 + min(cut, len(pairs))))]
-    tally = Tally()
+    tally = CleaningCounts()
     for piece in pieces:
         tally.add(piece.tally)
     assert tally == whole.tally
@@ -268,13 +268,13 @@ def test_each_pair_counts_for_the_first_rule_that_drops_it(pairs: Pairs, config:
         alone |= {reason_of(*pair)}
         if first := next((reason for reason in REASONS if reason in alone), None):
             counts[first] += 1
-    tally = Rules(config, EN_DE).apply(chunk(pairs)).tally
+    tally = CleaningRules(config, EN_DE).apply(chunk(pairs)).tally
     assert {reason: dropped.count for reason, dropped in tally.dropped.items()} == counts
 
 
 @given(text=st.text())
 def test_tidying_only_touches_space(text: str) -> None:
-    tidied = tidy(text)
+    tidied = normalize_spaces(text)
     assert tidied.split() == text.split()
-    assert tidy(tidied) == tidied
+    assert normalize_spaces(tidied) == tidied
     assert "  " not in tidied

@@ -74,11 +74,11 @@ def test_a_killed_worker_is_an_error_after_which_the_same_command_continues(
     located = small_corpus(tmp_path)
     expected = contents(run(located, tmp_path / "expected").directory)
     with monkeypatch.context() as patch:
-        patch.setattr("nmt_cli.workers._START", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+        patch.setattr("nmt_cli.processes._WORKER_CODE", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
         with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as caught:
             run(located, tmp_path / "data", num_workers=2)
     assert caught.value.exit_code == 4
-    assert "--workers" in caught.value.hint
+    assert "fewer `workers`" in caught.value.hint
     assert contents(run(located, tmp_path / "data", num_workers=2).directory) == expected
 
 
@@ -94,6 +94,7 @@ def test_a_change_redoes_only_the_stages_that_depend_on_it(
         with pytest.raises(KeyboardInterrupt):
             run(located, tmp_path / "data")
     caplog.set_level("INFO")
+    caplog.clear()
     run(small_corpus(tmp_path, "tokenizer.vocab_size=380"), tmp_path / "data")
     messages = [record.getMessage() for record in caplog.records]
     assert messages[0] == "cleaned: finished before, kept"
@@ -137,14 +138,13 @@ PREPARE = """
 import os, signal, sys
 from pathlib import Path
 from nmt_cli.cli.app import console
-from nmt_cli.preparing.reading import readers
-from nmt_cli.preparing import shards
-from nmt_cli.preparing.corpora import corpus_of_prefixes
+from nmt_cli.preparing import chunks, shards
+from nmt_cli.preparing.corpus import corpus_from_prefixes
 from nmt_cli.preparing.pipeline import prepare
 
 workers, stage, reports = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 console.configure_logging(quiet=False)
-readers.CHUNK_PAIRS, shards.SHARD_CHUNKS = 300, 2
+chunks.CHUNK_PAIRS, shards.SHARD_CHUNKS = 300, 2
 
 def progress(at, done, total):
     global reports
@@ -154,7 +154,7 @@ def progress(at, done, total):
 
 prefixes = {"train": "train", "valid": "valid"}
 settings = ["tokenizer.vocab_size=400", "tokenizer.sample_lines=3000"]
-located = corpus_of_prefixes(prefixes, languages="en-de", name="data", overrides=settings)
+located = corpus_from_prefixes(prefixes, languages="en-de", name="data", overrides=settings)
 prepare(located, output=Path("data"), overwrite=False, num_workers=workers, progress=progress)
 """
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -9,13 +8,12 @@ import pytest
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.preparing import shards
-from nmt_cli.preparing.corpora import LocatedCorpus, corpus_of_prefixes, load_corpus
+from nmt_cli.preparing.clean_text import CleanText, write_clean_text
+from nmt_cli.preparing.corpus import corpus_from_prefixes, load_corpus
 from nmt_cli.preparing.encoding import write_tokens
-from nmt_cli.preparing.reading import readers
-from nmt_cli.preparing.sources.fetching import fetch
-from nmt_cli.preparing.text import CleanText, write_clean_text
+from nmt_cli.preparing.inputs import fetch_inputs
+from nmt_cli.preparing.stages import open_work_folder, work_path
 from nmt_cli.preparing.vocabulary import write_tokenizers
-from nmt_cli.preparing.work import open_work_folder, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus, write_prefix
 
@@ -23,7 +21,7 @@ from tests.preparing.corpus_files import contents, invented_pairs, refusal, run,
 def test_the_same_input_gives_the_same_bytes_whatever_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "CHUNK_PAIRS", 40)
+    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 40)
     monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)  # 8 pieces of text
     located = small_corpus(tmp_path, "tokenizer.sample_lines=700", "tokenizer.shared=false")
     made = [run(located, tmp_path / str(number), num_workers=number) for number in (1, 2, 3)]
@@ -35,7 +33,7 @@ def test_training_text_is_the_cleaned_pairs_in_their_order(tmp_path: Path) -> No
     pairs = invented_pairs(300, seed=2)
     write_prefix(tmp_path / "train", [*pairs, ("", "leer"), pairs[5], ("double  space", "zwei Leerzeichen")])
     write_prefix(tmp_path / "valid", invented_pairs(5, seed=3))
-    located = corpus_of_prefixes(
+    located = corpus_from_prefixes(
         {"train": str(tmp_path / "train"), "valid": str(tmp_path / "valid")},
         languages="en-de",
         name="x",
@@ -133,7 +131,7 @@ def test_a_damaged_piece_of_clean_text_is_refused(tmp_path: Path) -> None:
     cleaned, spm, encoded = (tmp_path / "work" / name for name in ("cleaned", "spm", "encoded"))
     for folder in (cleaned, spm, encoded):
         folder.mkdir(parents=True)
-    sources = fetch(located, progress=silent).sources
+    sources = fetch_inputs(located, progress=silent).sources
     write_clean_text(located.corpus, sources, cleaned, num_workers=1, progress=silent)
     text = CleanText(cleaned)
     write_tokenizers(located.corpus, text, spm, num_workers=1, progress=silent)
@@ -285,21 +283,19 @@ def test_an_output_that_is_a_link_stays_one(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["data", "disk"]
 
 
-def test_the_demo_needs_no_files(tmp_path: Path) -> None:
-    settings = ["generator.train_pairs=400", "generator.valid_pairs=30", "generator.test_pairs=40"]
-    located = load_corpus("demo", overrides=[*settings, "tokenizer.vocab_size=600"])
-    data = open_prepared(run(LocatedCorpus(located.corpus, tmp_path), tmp_path / "demo").directory)
+def test_the_demo_needs_no_files_of_ones_own(tmp_path: Path) -> None:
+    located = load_corpus("demo", overrides=["limit=400", "tokenizer.vocab_size=600"])
+    data = open_prepared(run(located, tmp_path / "demo").directory)
     src, ref = data.texts("test")
-    assert len(src) == len(ref) == 40
-    assert [record.split for record in data.manifest.inputs] == ["train", "valid", "test"]
-    expected = "".join(f"{pair[0]}\t{pair[1]}\n" for pair in zip(src, ref, strict=True)).encode()
-    assert data.manifest.inputs[2].sha256 == hashlib.sha256(expected).hexdigest()
-    assert data.manifest.splits["valid"].pairs == 30
+    assert len(src) == len(ref) == 1_000
+    names = [f"demo/{split}.tsv.zst" for split in ("train", "valid", "test")]
+    assert [record.name for record in data.manifest.inputs] == names
+    assert (data.manifest.splits["train"].pairs, data.manifest.splits["valid"].pairs) == (400, 500)
 
 
 def test_multi30k_is_prepared_as_it_is(tmp_path: Path, shared_data: Path) -> None:
     folder = shared_data / "multi30k"
-    located = corpus_of_prefixes(
+    located = corpus_from_prefixes(
         {"train": str(folder / "train"), "valid": str(folder / "val"), "test": str(folder / "test_2016_flickr")},
         languages="en-de",
         name="multi30k",

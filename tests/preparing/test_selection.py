@@ -1,38 +1,47 @@
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import shards
-from nmt_cli.preparing.corpora import load_corpus
+from nmt_cli.preparing.cleaning import selection
+from nmt_cli.preparing.cleaning.counts import SourceCounts, warn_of_lost_sources
+from nmt_cli.preparing.cleaning.rules import CleaningCounts
+from nmt_cli.preparing.cleaning.selection import first_occurrences, pair_digests
+from nmt_cli.preparing.corpus import load_corpus
 from nmt_cli.preparing.pipeline import Prepared
-from nmt_cli.preparing.reading import readers
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.preparing.corpus_files import Pairs, invented_pairs, run, write_prefix
 
-PAIRS = invented_pairs(420, seed=9)
-VALID = [
-    PAIRS[3],
-    (PAIRS[4][0].replace(" ", "  ") + " ", PAIRS[4][1]),  # the same but for spaces
-    (PAIRS[5][0], "Etwas anderes!"),
-    ("something else", PAIRS[6][1]),
+TRAINING = invented_pairs(420, seed=9)
+VALIDATION = [
+    TRAINING[3],
+    (TRAINING[4][0].replace(" ", "  ") + " ", TRAINING[4][1]),  # the same but for spaces
+    (TRAINING[5][0], "Etwas anderes!"),
+    ("something else", TRAINING[6][1]),
     ("nowhere", "nirgends"),
 ]
+PAIRS = invented_pairs(320, seed=4)
 
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "CHUNK_PAIRS", 40)
+    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 40)
     monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)
 
 
-def prepare(folder: Path, sources: Mapping[str, Pairs], settings: str, *overrides: str) -> Prepared:
+def prepare_sources(folder: Path, sources: Mapping[str, Pairs], settings: str, *overrides: str) -> Prepared:
     """Prepared data of named sources, each with the settings `{name: ...}` of a line of YAML."""
-    write_prefix(folder / "valid", VALID)
+    write_prefix(folder / "valid", VALIDATION)
     lines = ["languages: {source: en, target: de}", "tokenizer: {vocab_size: 400}"]
     lines += ["valid: [{kind: text, prefix: valid}]", "train:"]
     for name, pairs in sources.items():
@@ -50,25 +59,27 @@ def training_pairs(prepared: Prepared) -> Pairs:
 
 
 def test_of_equal_pairs_the_first_remains_wherever_they_are(tmp_path: Path) -> None:
-    first, second = PAIRS[:250], [*PAIRS[240:400], PAIRS[0], PAIRS[399], (PAIRS[0][0], PAIRS[1][1])]
-    prepared = prepare(tmp_path, {"first": first, "second": second}, "")
-    assert training_pairs(prepared) == [*PAIRS[:400], (PAIRS[0][0], PAIRS[1][1])]
+    first, second = TRAINING[:250], [*TRAINING[240:400], TRAINING[0], TRAINING[399], (TRAINING[0][0], TRAINING[1][1])]
+    prepared = prepare_sources(tmp_path, {"first": first, "second": second}, "")
+    assert training_pairs(prepared) == [*TRAINING[:400], (TRAINING[0][0], TRAINING[1][1])]
     dropped = prepared.report["cleaning"]["dropped"]["duplicate"]
     assert dropped["count"] == 12
     assert [example["where"] for example in dropped["examples"]] == ["second.en:1", "second.en:2", "second.en:3"]
-    assert dropped["examples"][2]["source"] == PAIRS[242][0]
+    assert dropped["examples"][2]["source"] == TRAINING[242][0]
     assert prepared.report["cleaning"]["kept"] == 401
 
 
 def test_duplicates_stay_where_the_rule_is_off(tmp_path: Path) -> None:
-    prepared = prepare(tmp_path, {"first": PAIRS[:50], "second": PAIRS[:50]}, "", "cleaning.duplicates=false")
-    assert training_pairs(prepared) == [*PAIRS[:50], *PAIRS[:50]]
+    prepared = prepare_sources(
+        tmp_path, {"first": TRAINING[:50], "second": TRAINING[:50]}, "", "cleaning.duplicates=false"
+    )
+    assert training_pairs(prepared) == [*TRAINING[:50], *TRAINING[:50]]
 
 
 @pytest.mark.parametrize(("overlap", "without"), [("report", set[int]()), ("pairs", {3, 4}), ("sides", {3, 4, 5, 6})])
 def test_text_of_other_splits_is_reported_or_dropped(tmp_path: Path, overlap: str, without: set[int]) -> None:
-    prepared = prepare(tmp_path, {"first": [*PAIRS, PAIRS[3]]}, "", f"cleaning.overlap={overlap}")
-    assert training_pairs(prepared) == [pair for place, pair in enumerate(PAIRS) if place not in without]
+    prepared = prepare_sources(tmp_path, {"first": [*TRAINING, TRAINING[3]]}, "", f"cleaning.overlap={overlap}")
+    assert training_pairs(prepared) == [pair for place, pair in enumerate(TRAINING) if place not in without]
     assert prepared.report["overlap"]["valid"] == {"lines": 5, "pairs": 2, "sources": 3, "targets": 3}
     dropped = prepared.report["cleaning"]["dropped"]
     assert dropped["in validation or test text"]["count"] == len(without)
@@ -78,8 +89,8 @@ def test_text_of_other_splits_is_reported_or_dropped(tmp_path: Path, overlap: st
 
 
 def test_a_weight_takes_pairs_several_times_or_now_and_then(tmp_path: Path) -> None:
-    first, second = PAIRS[:100], PAIRS[100:400]
-    prepared = prepare(tmp_path, {"first": first, "second": second}, ", weight: 2.3")
+    first, second = TRAINING[:100], TRAINING[100:400]
+    prepared = prepare_sources(tmp_path, {"first": first, "second": second}, ", weight: 2.3")
     pairs = training_pairs(prepared)
     assert pairs[:100] == first
     copies = [pairs.count(pair) for pair in second]
@@ -94,15 +105,116 @@ def test_a_weight_takes_pairs_several_times_or_now_and_then(tmp_path: Path) -> N
 
 
 def test_weights_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no training pair is left: of 5 none is drawn") as caught:
-        prepare(tmp_path, {"second": PAIRS[:5]}, ", weight: 0.000001")
+    with pytest.raises(DataError, match=r"no training pair is left: of 5 none is sampled") as caught:
+        prepare_sources(tmp_path, {"second": TRAINING[:5]}, ", weight: 0.000001")
     assert caught.value.hint.startswith("raise the weights of the sources")
     assert not (tmp_path / "data.partial").exists()
 
 
 @pytest.mark.parametrize("limit", [39, 40, 41, 100, 130, 420])
 def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path, limit: int) -> None:
-    sources = {"first": PAIRS[:90], "second": PAIRS[90:]}
-    prepared = prepare(tmp_path, sources, "", f"limit={limit}", "tokenizer.vocab_size=320")
-    assert training_pairs(prepared) == PAIRS[:limit]
+    sources = {"first": TRAINING[:90], "second": TRAINING[90:]}
+    prepared = prepare_sources(tmp_path, sources, "", f"limit={limit}", "tokenizer.vocab_size=320")
+    assert training_pairs(prepared) == TRAINING[:limit]
     assert prepared.report["cleaning"]["read"] == limit
+
+
+def prepare(folder: Path, train: str, *overrides: str) -> Prepared:
+    write_prefix(folder / "valid", PAIRS[:20])
+    write_prefix(folder / "train", PAIRS[20:])
+    rows = [json.dumps({"id": 1, "pair": {"src": src, "tgt": tgt}}) for src, tgt in PAIRS[20:40]]
+    (folder / "x.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    (folder / "x.tsv").write_text("one\teins\ntwo\tzwei\n")
+    (folder / "c.yaml").write_text(
+        "languages: {source: en, target: de}\ntokenizer: {vocab_size: 400}\n"
+        f"valid: [{{kind: text, prefix: valid}}]\ntrain: [{train}]\n"
+    )
+    return run(load_corpus(str(folder / "c.yaml"), overrides=list(overrides)), folder / "data")
+
+
+def test_each_source_of_which_nothing_is_kept_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train = "{kind: text, prefix: train}, {kind: jsonl, file: x.jsonl}, {kind: tsv, file: x.tsv, target: 5}"
+    prepared = prepare(tmp_path, f"{train}, {{kind: text, prefix: train}}")
+    warnings = [
+        "nothing is kept of x.jsonl (training file 2 of 4): of 20 pairs read, 20 dropped for malformed record, first "
+        "at x.jsonl:1: text is looked for under the keys en and de, and that line has id (a number), pair.src, "
+        "pair.tgt: set source and target in the corpus file to keys of text",
+        "nothing is kept of x.tsv (training file 3 of 4): of 2 pairs read, 2 dropped for malformed record, first at "
+        "x.tsv:1: columns 1 and 5 are looked for, and that line has 2 columns: set source and target in the corpus "
+        "file to columns that it has",
+        "nothing is kept of train.en (training file 4 of 4): of 300 pairs read, 300 dropped for duplicate, first at "
+        "train.en:1",
+    ]
+    assert prepared.report["warnings"] == warnings
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == warnings
+    assert prepared.report["cleaning"]["read"] == 622
+    assert prepared.report["cleaning"]["kept"] == 300
+
+
+def test_sources_behind_the_limit_are_not_told_of(tmp_path: Path) -> None:
+    train = "{kind: text, prefix: train}, {kind: jsonl, file: x.jsonl}"
+    assert prepare(tmp_path, train, "limit=300").report["warnings"] == []
+
+
+def test_of_many_lost_sources_the_first_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    tally = CleaningCounts(read=1)
+    tally.drop_text("empty", "x:1", "", "")
+    assert len(warn_of_lost_sources([SourceCounts(f"x{number}", tally) for number in range(8)])) == 8
+    assert len(caplog.messages) == 6
+    assert caplog.messages[-1] == "nothing is kept of 3 more, which the report names"
+
+
+@pytest.mark.parametrize(
+    ("line", "there"),
+    [
+        ('{"src": "a", "tgt": "b"}', "has src, tgt"),
+        ('{"en": "a", "de": ["b"]}', "has en, de (a list)"),
+        ('{"\\u001b[31m": "a"}', "has \\x1b[31m"),
+        ("{}", "has no keys"),
+        ('["a", "b"]', "is no object but a list"),
+        ("a\tb", "is not JSON"),
+        (json.dumps({f"k{number}": "" for number in range(10)}), "has k0, k1, k2, k3, k4, k5, k6, k7 and 2 more"),
+    ],
+)
+def test_records_without_the_keys_are_answered_with_those_that_they_have(tmp_path: Path, line: str, there: str) -> None:
+    (tmp_path / "y.jsonl").write_text(f"{line}\n")
+    with pytest.raises(DataError, match=r"no training pair is left .* malformed record") as caught:
+        prepare(tmp_path, "{kind: jsonl, file: y.jsonl}")
+    assert caught.value.where == "y.jsonl:1"
+    assert caught.value.hint == (
+        f"text is looked for under the keys en and de, and that line {there}: "
+        "set source and target in the corpus file to keys of text"
+    )
+
+
+def test_columns_that_are_not_there_are_answered_with_their_number(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no training pair is left .* malformed record") as caught:
+        prepare(tmp_path, "{kind: tsv, file: x.tsv, source: 3, target: 4}")
+    assert caught.value.hint.startswith("columns 3 and 4 are looked for, and that line has 2 columns: ")
+
+
+def test_a_malformed_record_of_validation_text_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the valid text has a malformed record") as caught:
+        prepare(tmp_path, "{kind: text, prefix: train}", "valid=[{kind: tsv, file: x.tsv, target: 3}]")
+    assert caught.value.hint.startswith("columns 1 and 3 are looked for, and that line has 2 columns: set source")
+    assert "; or mend that line" in caught.value.hint
+
+
+@pytest.mark.parametrize("part", [1, 3, 1000])
+@given(values=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**64 - 1)), max_size=60))
+def test_new_is_what_a_set_has_not_seen(values: list[int], part: int) -> None:
+    seen: set[int] = set()
+    expected = [not (value in seen or seen.add(value)) for value in values]  # type: ignore[func-returns-value]  # None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "_PART", part)
+        patch.setattr(selection, "_BLOCK", 7)
+        assert first_occurrences(np.array(values, dtype=np.uint64)).tolist() == expected
+
+
+def test_pairs_that_differ_have_other_digests() -> None:
+    src, tgt = ["a", "a", "a b", "b", "é"], ["b", "c", "", "a", "b"]
+    digests = pair_digests(src, tgt)
+    assert len(set(digests.tolist())) == 5
+    assert pair_digests(src[::-1], tgt[::-1]).tolist() == digests.tolist()[::-1]
+    assert digests.dtype == np.uint64
+    assert pair_digests([], []).shape == (0,)

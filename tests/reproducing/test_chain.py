@@ -3,52 +3,54 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from nmt_cli.files import sha256
 from nmt_cli.reproducing import chain
-from nmt_cli.reproducing.chain import Outcome, run_chain
+from nmt_cli.reproducing.chain import Outcome, StageEnd, run_chain, run_nmt
 from nmt_cli.reproducing.experiments import EXPERIMENTS, exactly
-from nmt_cli.reproducing.machine import Machine
 from nmt_cli.reproducing.needs import Needs
-from nmt_cli.reproducing.plan import Plan, make_plan
-from nmt_cli.reproducing.processes import Ended
-from nmt_cli.reproducing.records import Identities
+from nmt_cli.reproducing.plan import Reproduction, plan_reproduction
 from nmt_cli.reproducing.report import conclusion, rows
-from nmt_cli.reproducing.settings import Settings
-from nmt_cli.reproducing.stage import Stage
-from nmt_cli.reproducing.stages import stages_of
-from nmt_cli.reproducing.verdicts import Figure
+from nmt_cli.reproducing.settings import Overrides
+from nmt_cli.reproducing.stages import Measured, Stage, stages_of
 from tests.reproducing.test_needs import GPUS
 
+# Says that it is ready, and ends with 75 at the first SIGTERM or SIGINT.
+OBEDIENT = """
+import signal, sys, time
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, frame: sys.exit(75))
+open(sys.argv[1], "w").close()
+time.sleep(300)
+"""
 
-class Copying(Stage):
-    """Copies the file of the stage before into its own."""
 
-    def __init__(self, plan: Plan, number: int, *, lines: int = 1) -> None:
-        super().__init__(plan, name=f"copy {number}", expected={"lines": exactly(lines, "here")}, rehearsed={})
-        self.read, self.written = (plan.run / f"{place}.txt" for place in (number - 1, number))
-
-    @property
-    def arguments(self) -> list[str]:
-        return ["copy", str(self.read), str(self.written)]
-
-    def made_from(self) -> Identities:
-        return {"text": sha256(self.read)}
-
-    def made(self) -> Identities:
-        return {"text": sha256(self.written)}
-
-    def needs(self, machine: Machine) -> Needs:
-        return Needs()
-
-    def figures(self) -> Iterator[Figure]:
-        yield self.figure("lines", len(self.written.read_text().splitlines()))
+def copying(plan: Reproduction, number: int, *, lines: int = 1) -> Stage:
+    """A stage that copies the file of the stage before into its own."""
+    read, written = (plan.run / f"{place}.txt" for place in (number - 1, number))
+    return Stage(
+        plan=plan,
+        name=f"copy {number}",
+        arguments=["copy", str(read), str(written)],
+        published={"lines": exactly(lines, "here")},
+        rehearsed={},
+        inputs=lambda: {"text": sha256(read)},
+        outputs=lambda: {"text": sha256(written)},
+        needs=lambda machine: Needs(),
+        measure=lambda: [Measured("lines", len(written.read_text().splitlines()))],
+    )
 
 
 class Runner:
@@ -56,12 +58,12 @@ class Runner:
 
     def __init__(self) -> None:
         self.started: list[str] = []
-        self.endings: dict[str, Ended] = {}
+        self.endings: dict[str, StageEnd] = {}
 
-    def __call__(self, arguments: Sequence[str], *, stdout: Path | None) -> Ended:
+    def __call__(self, arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
         _, read, written = arguments
         self.started.append(Path(written).stem)
-        ended = self.endings.get(Path(written).stem, Ended(0, None))
+        ended = self.endings.get(Path(written).stem, StageEnd(0, None))
         if ended.code == 0:
             Path(written).write_bytes(Path(read).read_bytes())
         return ended
@@ -75,16 +77,16 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(tmp_path: Path) -> Reproduction:
     (tmp_path / "0.txt").write_text("a line\n")
-    return make_plan(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=tmp_path, run=tmp_path)
+    return plan_reproduction(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=tmp_path, run=tmp_path)
 
 
-def run(plan: Plan) -> Outcome:
-    return run_chain(plan, [Copying(plan, number) for number in (1, 2, 3)], GPUS)
+def run(plan: Reproduction) -> Outcome:
+    return run_chain(plan, [copying(plan, number) for number in (1, 2, 3)], GPUS)
 
 
-def test_finished_stages_are_not_repeated(plan: Plan, runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
+def test_finished_stages_are_not_repeated(plan: Reproduction, runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
     run(plan)
     assert runner.started == ["1", "2", "3"]
     with caplog.at_level(logging.INFO, logger="nmt_cli"):
@@ -94,7 +96,9 @@ def test_finished_stages_are_not_repeated(plan: Plan, runner: Runner, caplog: py
     assert [row[3:] for row in rows(outcome)] == [("1", "as expected")] * 3
 
 
-def test_a_changed_input_makes_a_stage_and_those_after_it_run_again(plan: Plan, runner: Runner, tmp_path: Path) -> None:
+def test_a_changed_input_makes_a_stage_and_those_after_it_run_again(
+    plan: Reproduction, runner: Runner, tmp_path: Path
+) -> None:
     run(plan)
     (tmp_path / "1.txt").write_text("another line\n")
     runner.started.clear()
@@ -106,7 +110,7 @@ def test_a_changed_input_makes_a_stage_and_those_after_it_run_again(plan: Plan, 
     assert runner.started == ["1", "2", "3"]
 
 
-def test_a_stage_with_another_command_or_without_its_output_runs_again(plan: Plan, runner: Runner) -> None:
+def test_a_stage_with_another_command_or_without_its_output_runs_again(plan: Reproduction, runner: Runner) -> None:
     run(plan)
     (plan.run / "3.txt").unlink()
     (plan.folder / "copy-2.json").write_text("{not json")
@@ -115,20 +119,20 @@ def test_a_stage_with_another_command_or_without_its_output_runs_again(plan: Pla
     assert runner.started == ["2", "3"]
 
 
-def test_a_stage_that_fails_ends_the_chain_and_the_next_start_goes_on_there(plan: Plan, runner: Runner) -> None:
-    runner.endings["2"] = Ended(6, None)
+def test_a_stage_that_fails_ends_the_chain_and_the_next_start_goes_on_there(plan: Reproduction, runner: Runner) -> None:
+    runner.endings["2"] = StageEnd(6, None)
     outcome = run(plan)
     assert runner.started == ["1", "2"]
     assert outcome.stopped_at is not None
-    assert (outcome.stopped_at.name, outcome.ended) == ("copy 2", Ended(6, None))
+    assert (outcome.stopped_at.name, outcome.ended) == ("copy 2", StageEnd(6, None))
     assert conclusion(plan, outcome) == "The chain stopped at copy 2; the same command goes on there."
     runner.endings.clear()
     run(plan)
     assert runner.started == ["1", "2", "2", "3"]
 
 
-def test_after_a_signal_no_further_stage_begins(plan: Plan, runner: Runner) -> None:
-    runner.endings["1"] = Ended(0, signal.SIGTERM)  # it had come to its end nevertheless
+def test_after_a_signal_no_further_stage_begins(plan: Reproduction, runner: Runner) -> None:
+    runner.endings["1"] = StageEnd(0, signal.SIGTERM)  # it had come to its end nevertheless
     outcome = run(plan)
     assert runner.started == ["1"]
     assert outcome.stopped_at is not None
@@ -136,13 +140,13 @@ def test_after_a_signal_no_further_stage_begins(plan: Plan, runner: Runner) -> N
     assert outcome.ended is not None
     assert outcome.ended.exit_code == 75
     assert [stage.name for stage, _ in outcome.figures] == ["copy 1"]
-    runner.endings["3"] = Ended(0, signal.SIGTERM)
+    runner.endings["3"] = StageEnd(0, signal.SIGTERM)
     assert run(plan).stopped_at is None
     assert runner.started == ["1", "2", "3"]
 
 
-def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: Plan) -> None:
-    def concluded(plan: Plan, bleu: float, checkpoints: int) -> str:
+def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: Reproduction) -> None:
+    def concluded(plan: Reproduction, bleu: float, checkpoints: int) -> str:
         average, *_, score = stages_of(plan)[-3:]
         return conclusion(
             plan,
@@ -159,9 +163,69 @@ def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: Plan) -> None
     assert concluded(plan, 28.4, 3) == (
         f"Reproduced: {system}; not as expected: average: checkpoints, score newstest2014: paper BLEU."
     )
-    other = replace(plan, settings=Settings(("averaging.last=5", "cleaning.max_words=80", "mirror=archives")))
+    other = replace(plan, settings=Overrides(("averaging.last=5", "cleaning.max_words=80", "licence=mine")))
     assert (
         concluded(other, 27.4, 5)
         == f"Reproduced: {system}, with averaging.last=5, cleaning.max_words=80; all is as expected."
     )
     assert concluded(plan, 26.0, 5) == "Not reproduced: paper BLEU is below by 1.30"
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`nmt CODE ARGUMENTS` is a Python program here."""
+    interpreter = sys.executable
+    real = subprocess.Popen
+
+    def popen(arguments: list[str], **options: object) -> object:
+        assert arguments[:4] == [interpreter, "-P", "-m", "nmt_cli"]
+        rest = [argument for argument in arguments[4:] if argument != "--quiet"]
+        return real([interpreter, "-c", *rest], **options)  # type: ignore[call-overload]  # options of any kind
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+
+
+@pytest.mark.usefixtures("command")
+def test_the_code_of_the_process_is_told() -> None:
+    assert run_nmt(["raise SystemExit(6)"], stdout=None) == StageEnd(6, None)
+    assert StageEnd(6, None).exit_code == 6
+    assert run_nmt([""], stdout=None) == StageEnd(0, None)
+    killed = run_nmt(["import os; os.kill(os.getpid(), 9)"], stdout=None)
+    assert killed == StageEnd(-9, None)
+    assert killed.exit_code == 137
+
+
+@pytest.mark.usefixtures("command")
+def test_output_appears_when_the_process_ends_well(tmp_path: Path) -> None:
+    file = tmp_path / "scores.json"
+    assert run_nmt(["print('half'); raise SystemExit(1)"], stdout=file).code == 1
+    assert list(tmp_path.iterdir()) == []
+    assert run_nmt(["print('whole')"], stdout=file).code == 0
+    assert file.read_text() == "whole\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.usefixtures("command")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, EXIT_PREEMPTED), (signal.SIGINT, EXIT_INTERRUPTED)])
+def test_a_signal_is_passed_on_and_waited_for(tmp_path: Path, number: int, code: int) -> None:
+    ready, before = tmp_path / "ready", signal.getsignal(number)
+
+    def send() -> None:
+        while not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    timer = Timer(0, send)
+    timer.start()
+    ended = run_nmt([OBEDIENT, str(ready)], stdout=None)
+    timer.join()
+    assert ended == StageEnd(75, number)
+    assert ended.was_stopped
+    assert ended.exit_code == code
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_counts_though_the_stage_has_ended_well() -> None:
+    assert StageEnd(0, signal.SIGTERM).exit_code == EXIT_PREEMPTED
+    assert StageEnd(0, signal.SIGINT).exit_code == EXIT_INTERRUPTED
+    assert StageEnd(0, None).exit_code == 0

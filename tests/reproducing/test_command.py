@@ -19,11 +19,10 @@ import typer
 
 from nmt_cli.cli.reproduce import reproduce
 from nmt_cli.errors import RecipeError, ScoreError, UsageError
-from nmt_cli.reproducing import chain, machine
-from nmt_cli.reproducing.chain import Outcome
+from nmt_cli.reproducing import chain, needs
+from nmt_cli.reproducing.chain import Outcome, StageEnd
 from nmt_cli.reproducing.experiments import EXPERIMENTS
-from nmt_cli.reproducing.plan import make_plan
-from nmt_cli.reproducing.processes import Ended
+from nmt_cli.reproducing.plan import plan_reproduction
 from nmt_cli.reproducing.stages import stages_of
 from tests.forks import Forked
 from tests.hub import Hub, serve_wmt14
@@ -76,7 +75,7 @@ class Stages:
         self.started: list[str] = []
         self.told = ""
 
-    def __call__(self, arguments: Sequence[str], *, stdout: Path | None) -> Ended:
+    def __call__(self, arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
         self.started.append(arguments[0])
         command, sent = [sys.executable, "-m", "nmt_cli", *arguments], None
         with Forked[str](command, env=self._environment, stdout=PIPE, stderr=PIPE, text=True) as process:
@@ -90,7 +89,7 @@ class Stages:
                 process.kill()
         if stdout is not None:
             stdout.write_text(written)
-        return Ended(process.returncode, sent)
+        return StageEnd(process.returncode, sent)
 
 
 def test_a_rehearsal_is_stopped_and_goes_on_to_its_end(
@@ -248,7 +247,7 @@ def wait_until_free(folder: Path) -> None:
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine, "look_at_machine", lambda recipe: GPUS)
+    monkeypatch.setattr(needs, "measure_machine", lambda recipe: GPUS)
 
 
 @pytest.mark.usefixtures("small_machine")
@@ -299,7 +298,7 @@ def test_mistakes_in_the_arguments_are_answered() -> None:
 
 
 def finish(outcome: Outcome, monkeypatch: pytest.MonkeyPatch, *, limit: int | None = None) -> None:
-    plan = make_plan(EXPERIMENTS["base-en-de"], settings=(), limit=limit, data=None, run=None)
+    plan = plan_reproduction(EXPERIMENTS["base-en-de"], settings=(), limit=limit, data=None, run=None)
 
     def ready(*arguments: object) -> Outcome:
         return outcome
@@ -310,7 +309,7 @@ def finish(outcome: Outcome, monkeypatch: pytest.MonkeyPatch, *, limit: int | No
 
 
 def scored(value: float) -> Outcome:
-    plan = make_plan(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=None, run=None)
+    plan = plan_reproduction(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=None, run=None)
     stage = stages_of(plan)[-1]
     return Outcome([(stage, [stage.figure("paper BLEU", value), stage.figure("sacreBLEU", value - 0.7)])])
 
@@ -334,17 +333,17 @@ def test_a_bleu_that_is_too_low_is_an_error(
 @pytest.mark.parametrize(
     ("ended", "code", "words"),
     [
-        (Ended(6, None), 6, "average failed with exit code 6: its own message is above"),
-        (Ended(-9, None), 137, "average was killed (SIGKILL), as the system does when memory runs out"),
-        (Ended(-11, None), 139, "average was killed by signal 11 (SIGSEGV)"),
-        (Ended(1, signal.SIGTERM), 75, "stopped in average; to go on: nmt reproduce base-en-de"),
-        (Ended(-2, signal.SIGINT), 130, "stopped in average; to go on: nmt reproduce base-en-de"),
+        (StageEnd(6, None), 6, "average failed with exit code 6: its own message is above"),
+        (StageEnd(-9, None), 137, "average was killed (SIGKILL), as the system does when memory runs out"),
+        (StageEnd(-11, None), 139, "average was killed by signal 11 (SIGSEGV)"),
+        (StageEnd(1, signal.SIGTERM), 75, "stopped in average; to go on: nmt reproduce base-en-de"),
+        (StageEnd(-2, signal.SIGINT), 130, "stopped in average; to go on: nmt reproduce base-en-de"),
     ],
 )
 def test_a_stage_that_does_not_end_well_gives_its_code_and_how_to_go_on(
-    ended: Ended, code: int, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ended: StageEnd, code: int, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stages = stages_of(make_plan(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=None, run=None))
+    stages = stages_of(plan_reproduction(EXPERIMENTS["base-en-de"], settings=(), limit=None, data=None, run=None))
     with caplog.at_level("INFO", logger="nmt_cli"), pytest.raises(typer.Exit) as ending:
         finish(Outcome([], stopped_at=stages[4], ended=ended), monkeypatch)
     assert ending.value.exit_code == code

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.bundle.run import Run
+from nmt_cli.artifacts.run import Run
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing import needs
-from nmt_cli.reproducing.machine import Machine, look_at_machine
-from nmt_cli.reproducing.needs import Needs, check_disk
+from nmt_cli.reproducing.needs import Machine, Needs, check_disk, measure_machine
 
 GPUS = Machine(
     name="GPU",
@@ -50,7 +49,7 @@ def line(update: int, seconds: float) -> dict[str, object]:
 
 
 def training(tmp_path: Path, *, run: Run | None = None, machine: Machine = GPUS) -> Needs:
-    return needs.of_training(BASE, vocab_size=37_000, directory=tmp_path / "run", run=run, machine=machine)
+    return needs.training_needs(BASE, vocab_size=37_000, directory=tmp_path / "run", run=run, machine=machine)
 
 
 def test_hours_follow_from_the_parameters_and_the_rate_measured_here(tmp_path: Path) -> None:
@@ -92,7 +91,7 @@ def test_memory_that_a_device_has_not_got_is_answered_with_a_setting(tmp_path: P
     def memory(max_tokens: int | str) -> str:
         recipe = load_recipe("base", overrides=[f"training.max_tokens_per_device={max_tokens}"])
         directory = tmp_path / "run"
-        return needs.of_training(recipe, vocab_size=37_000, directory=directory, run=None, machine=one).memory
+        return needs.training_needs(recipe, vocab_size=37_000, directory=directory, run=None, machine=one).memory
 
     tokens = int(memory(25_000).rpartition("too much; less with --set training.max_tokens_per_device=")[2])
     assert "too much" not in memory(tokens)
@@ -108,7 +107,7 @@ def test_a_preparation_needs_what_is_not_downloaded_and_not_worked_off_yet(tmp_p
 
     def found() -> dict[Path, int]:
         return dict(
-            needs.of_preparation(
+            needs.preparation_needs(
                 pairs=10_000, sample_lines=10_000, download_bytes=800_000, data=data, cache=cache, machine=GPUS
             ).disk
         )
@@ -153,7 +152,7 @@ def test_a_time_is_told_in_one_unit(hours: tuple[float, float], words: str) -> N
 
 
 def test_the_machine_at_hand_is_measured() -> None:
-    machine = look_at_machine(BASE)
+    machine = measure_machine(BASE)
     assert machine.products > 1e9
     assert machine.memory_bytes > 1e9
     assert json.dumps(str(machine)).isascii()

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from nmt_cli.errors import RecipeError, UsageError
-from nmt_cli.preparing.corpora import load_corpus
-from nmt_cli.preparing.sources.kinds import ArchiveSource, HubSource
-from nmt_cli.reproducing.chain import command_line, run_chain
+from nmt_cli.preparing.corpus import TokenizerConfig
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.reproducing.chain import run_chain
 from nmt_cli.reproducing.experiments import EXPERIMENTS
-from nmt_cli.reproducing.plan import Plan, make_plan
+from nmt_cli.reproducing.plan import Reproduction, plan_reproduction
+from nmt_cli.reproducing.settings import Overrides, rehearse
 from nmt_cli.reproducing.stages import stages_of
-from tests.hub import serve
+from tests.hub import serve_wmt14
 from tests.preparing.corpus_files import invented_pairs
 from tests.reproducing.test_needs import GPUS
 
 
-def planned(*settings: str, limit: int | None = None) -> Plan:
-    return make_plan(EXPERIMENTS["base-en-de"], settings=settings, limit=limit, data=None, run=None)
+def planned(*settings: str, limit: int | None = None) -> Reproduction:
+    return plan_reproduction(EXPERIMENTS["base-en-de"], settings=settings, limit=limit, data=None, run=None)
 
 
-def commands(plan: Plan) -> Sequence[str]:
-    return [command_line(stage) for stage in stages_of(plan)]
+def commands(plan: Reproduction) -> Sequence[str]:
+    return [stage.command_line for stage in stages_of(plan)]
 
 
 def test_each_setting_goes_to_the_command_that_it_belongs_to() -> None:
-    plan = planned("model.dropout=0.2", "mirror=archives", "cleaning.max_words=80")
+    plan = planned("model.dropout=0.2", "licence=mine", "cleaning.max_words=80")
     prepare, train, *_ = commands(plan)
-    assert prepare == "nmt prepare wmt14-en-de --set mirror=archives --set cleaning.max_words=80"
+    assert prepare == "nmt prepare wmt14-en-de --set licence=mine --set cleaning.max_words=80"
     assert train == "nmt train base --set model.dropout=0.2"
     assert (plan.corpus.cleaning.max_words, plan.recipe.model.dropout) == (80, 0.2)
     assert plan.settings.changing == ("model.dropout=0.2", "cleaning.max_words=80")
@@ -53,7 +55,7 @@ def test_a_vocabulary_that_is_taken_from_elsewhere_is_not_judged_by_its_size() -
 @pytest.mark.parametrize(
     ("setting", "key", "near"),
     [
-        ("miror=x", "miror", "mirror"),
+        ("licenc=x", "licenc", "licence"),
         ("max_words=80", "max_words", "cleaning.max_words"),
         ("model.max_words=80", "model.max_words", "cleaning.max_words"),
         ("cleaning.dropout=0.2", "cleaning.dropout", "model.dropout"),
@@ -84,40 +86,112 @@ def test_what_both_files_have_and_what_is_an_option_are_refused() -> None:
     assert caught.value.hint == "nmt reproduce base-en-de --limit 10000 rehearses it on so many pairs"
 
 
-def test_without_a_network_the_text_is_prepared_from_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_mirror(tmp_path / "archives")
-    (tmp_path / "hub").mkdir()
+def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = planned("mirror=archives", "tokenizer.vocab_size=400", limit=200)
+    plan = planned("tokenizer.vocab_size=400", limit=200)
     preparation = stages_of(plan)[0]
-    with serve(tmp_path / "hub") as hub:
-        hub.is_down = True
+    train, held_out = invented_pairs(450, seed=1), invented_pairs(40, seed=2)
+    with serve_wmt14(tmp_path / "hub", train_pairs=train, valid_pairs=held_out, test_pairs=held_out) as hub:
         for name, value in hub.environment(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
         outcome = run_chain(plan, [preparation], GPUS)
-    assert (outcome.stopped_at, hub.requests) == (None, [])
+    assert outcome.stopped_at is None
     figures = {figure.name: figure.measured for figure in outcome.figures[0][1]}
     assert (figures["pairs read"], figures["vocabulary"], figures["newstest2014 pairs"]) == (200, 400, 40)
+    assert preparation.is_finished()
+    manifest = json.loads((plan.data / "manifest.json").read_text())
+    manifest["corpus"]["mirror"] = "archives"  # as it was recorded while corpus files had this key
+    manifest["corpus"]["train"][0]["otherwise"] = [{"kind": "text", "prefix": "x"}]
+    (plan.data / "manifest.json").write_text(json.dumps(manifest))
     assert preparation.is_finished()
     assert not stages_of(planned("cleaning.max_words=3", "tokenizer.vocab_size=400", limit=200))[0].is_finished()
 
 
-def write_mirror(folder: Path) -> None:
-    """The unpacked files of all archives of wmt14-en-de, each with some invented pairs."""
-    corpus = load_corpus("wmt14-en-de", overrides=()).corpus
-    archives = [
-        archive
-        for split in ("train", "valid", "test")
-        for source in corpus.sources(split)
-        if isinstance(source, HubSource)
-        for archive in source.otherwise or []
-        if isinstance(archive, ArchiveSource)
-    ]
-    for number, archive in enumerate(archives):
-        pairs = invented_pairs(40 if archive.markup else 150, seed=number)
-        for side, member in enumerate((archive.source, archive.target)):
-            lines = [pair[side] for pair in pairs]
-            if archive.markup:
-                lines = [f'<seg id="{place}">{line}</seg>' for place, line in enumerate(lines, 1)]
-            (folder / member).parent.mkdir(parents=True, exist_ok=True)
-            (folder / member).write_text("\n".join(lines) + "\n", encoding="utf-8")
+def settings(recipe: str, limit: int, *users: str) -> dict[str, str]:
+    chosen, tokenizer = load_recipe(recipe, overrides=users), TokenizerConfig(vocab_size=37_000)
+    rehearsal = rehearse(chosen, tokenizer, limit=limit, settings=Overrides(users))
+    return dict(setting.split("=") for setting in rehearsal.recipe_settings)
+
+
+def test_updates_are_about_one_pass_and_leave_enough_checkpoints() -> None:
+    few = settings("base", 1_000)
+    assert few["training.updates"] == "5"  # one pass would be two updates, and five checkpoints are averaged
+    many = settings("base", 100_000)
+    assert many["training.updates"] == "140"  # 35 pieces a pair, 25,000 an update
+    for values in (few, many):
+        assert int(values["training.updates"]) // int(values["training.checkpoint_every"]) >= int(
+            values["averaging.last"]
+        )
+        assert values["training.keep_last"] == values["averaging.last"] == "5"
+
+
+def test_a_big_model_averages_five_checkpoints_and_not_twenty() -> None:
+    assert settings("big", 10_000)["averaging.last"] == "5"
+
+
+def test_there_are_no_more_updates_than_the_experiment_has() -> None:
+    assert settings("base", 200_000_000)["training.updates"] == "100000"
+
+
+def test_what_the_user_sets_is_left_to_him() -> None:
+    values = settings("base", 10_000, "training.updates=40", "averaging.last=2")
+    assert "training.updates" not in values
+    assert "averaging.last" not in values
+    assert values["training.keep_last"] == "2"
+    assert values["training.checkpoint_every"] == "20"
+    best = settings("base", 10_000, "averaging={last: null, best: 1}", "training.keep_best=1")
+    assert "averaging.last" not in best
+
+
+@pytest.mark.parametrize(("limit", "pieces"), [(200, 1_000), (5_000, 5_000), (1_000_000, 37_000)])
+def test_the_vocabulary_fits_the_text(limit: int, pieces: int) -> None:
+    rehearsal = rehearse(load_recipe("base"), TokenizerConfig(vocab_size=37_000), limit=limit, settings=Overrides())
+    assert rehearsal.corpus_settings == (f"tokenizer.vocab_size={pieces}",)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_only_the_length_differs_from_the_experiment(name: str) -> None:
+    full, rehearsed = (
+        plan_reproduction(EXPERIMENTS[name], settings=(), limit=limit, data=None, run=None) for limit in (None, 10_000)
+    )
+    assert rehearsed.recipe.model == full.recipe.model
+    assert rehearsed.recipe.decoding == full.recipe.decoding
+    kept = ("seed", "batch_tokens", "max_tokens_per_device", "label_smoothing", "optimizer", "schedule", "precision")
+    for key in kept:
+        assert getattr(rehearsed.recipe.training, key) == getattr(full.recipe.training, key)
+    assert rehearsed.corpus.cleaning == full.corpus.cleaning
+    assert rehearsed.corpus.limit == 10_000
+
+
+def test_another_corpus_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_reproduction(EXPERIMENTS["base-en-de"], settings=("corpus=mine",), limit=None, data=None, run=None)
+    assert caught.value.message == "base-en-de is reproduced on wmt14-en-de, not on mine"
+    assert caught.value.hint.startswith("leave it out; another corpus takes nmt prepare, nmt train")
+
+
+def test_a_rehearsal_is_not_refused_for_the_size_of_the_whole_corpus() -> None:
+    needed = {}
+    for limit in (None, 1_000):
+        plan = plan_reproduction(EXPERIMENTS["base-en-fr"], settings=(), limit=limit, data=Path("nowhere"), run=None)
+        needed[limit] = sum(amount for _, amount in stages_of(plan)[0].needs(GPUS).disk)
+    assert needed[None] > 7_500_000_000
+    assert needed[1_000] == 600_000
+
+
+def test_other_search_is_another_command() -> None:
+    for settings, words in ((), "--beam 4 --length-penalty 0.6"), (("decoding.beam=8",), "--beam 8 --length-penalty"):
+        plan = plan_reproduction(EXPERIMENTS["base-en-de"], settings=settings, limit=None, data=None, run=None)
+        commands = [" ".join(stage.arguments) for stage in stages_of(plan) if stage.name.startswith("decode")]
+        assert len(commands) == 2
+        assert all(words in command for command in commands)
+
+
+def test_a_rehearsal_has_folders_of_its_own() -> None:
+    base = EXPERIMENTS["base-en-de"]
+    full = plan_reproduction(base, settings=(), limit=None, data=None, run=None)
+    assert (full.data, full.run) == (Path("data/wmt14-en-de"), Path("runs/base"))
+    rehearsed = plan_reproduction(base, settings=(), limit=500, data=None, run=None)
+    assert (rehearsed.data, rehearsed.run) == (Path("data/wmt14-en-de-limit-500"), Path("runs/base-limit-500"))
+    named = plan_reproduction(base, settings=(), limit=500, data=Path("d"), run=Path("r"))
+    assert (named.data, named.run) == (Path("d"), Path("r"))

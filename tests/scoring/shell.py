@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nmt_cli.cli.score import score
+from nmt_cli.cli.app import complete_commands
 from nmt_cli.errors import NmtError
 from tests.forks import Forked, run_forked
 
@@ -21,8 +21,11 @@ REF = "Der Hund schläft.\nZwei Frauen gehen heim.\nEin Mann liest das Buch.\n"
 BASE = "Der Hund schläft.\nZwei Frauen gehen heim.\nMann Buch lesen.\n"
 SRC = "The dog sleeps.\nTwo women go home.\nA man reads the book.\n"
 
+
+_score = complete_commands()["score"].callback
+assert _score is not None
 _app = typer.Typer()
-_app.command()(score)
+_app.command()(_score)
 
 
 def run(*arguments: str, stdin: bytes = b"") -> str:

@@ -1,141 +1,286 @@
-"""What `nmt score` says of options that mean nothing together."""
+"""What `nmt score` refuses: texts that do not fit, and options that do not go together."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from nmt_cli.errors import UsageError
-from tests.scoring.shell import refuse
+from nmt_cli.cli.score.options import check_bounds
+from nmt_cli.errors import DataError, ScoreError, UsageError
+from tests.scoring.shell import HYP, refuse, run
+
+ALL = "take one or more of bleu,paper-bleu,chrf,chrf++,ter,comet"
+
+# The arguments, the option and the problem, and the hint.
+CONTRADICTIONS = """
+-i hyp
+nmt score: REF is missing
+nmt score REF -i HYP, or nmt score -t wmt14/full -l en-de -i HYP; see nmt score --help
+
+ref -t wmt14/full -l en-de -i hyp
+-t: -t wmt14/full brings its own references, but ref is given as well
+leave out one of them; the translation is -i HYP
+
+ref -i hyp -m paper-bleu
+-m paper-bleu: paper-bleu needs to know the target language
+add the languages, source first: -l en-de
+
+ref -i hyp -m paper-bleu -l de
+-l: -l takes two languages, not 'de'
+for example -l en-de
+
+ref -i hyp -l en-de -m chrf
+-l: -l means nothing without -t, -m bleu or -m paper-bleu
+add -t, -m bleu or -m paper-bleu, or leave -l out
+
+ref -i hyp -m comet
+-m comet: comet needs the source text
+add the source with -s SRC, or name a test set with -t
+
+ref base -i hyp -s src -m comet
+-m comet: comet takes one reference, not 2
+give one of them, or leave comet out of -m
+
+ref -i hyp --comet-model x
+--comet-model: --comet-model means nothing without -m comet
+add -m comet, or leave --comet-model out
+
+ref -i hyp --device cpu
+--device: --device means nothing without -m comet or --model
+add -m comet or --model, or leave --device out
+
+ref -i hyp --paired ar
+--paired: --paired means nothing without --baseline
+add --baseline, or leave --paired out
+
+ref -i hyp --baseline base --paired t-test
+--paired: --paired is 't-test', but should be bs or ar
+--paired bs
+
+ref -i hyp --baseline hyp
+--baseline: hyp is the hypothesis and a baseline
+give the output of two different systems or runs
+
+ref -i hyp -i hyp
+-i: hyp is given twice
+give the output of two different systems or runs
+
+ref -i hyp --tokens
+--tokens: --tokens means nothing without --model
+add --model, or leave --tokens out
+
+ref -s src --model nowhere -l en-de
+-l: -l means nothing without -t
+add -t, or leave -l out
+
+ref -i hyp --sentence --fail-under BLEU=1
+--fail-under: --fail-under does not go with --sentence: it shows sentences, and no score of the whole
+leave --fail-under out
+
+ref -i hyp --sentence --differences 3
+--differences: --differences does not go with --sentence: it shows sentences, and no score of the whole
+leave --differences out
+
+ref -i hyp --differences 3
+--differences: --differences needs another system
+add --baseline HYP
+
+ref -i hyp -i base --sentence
+-i: --sentence takes one translation, not 2
+give -i once; the other system is --baseline base
+
+ref -i hyp --baseline base --baseline ref --differences 1
+--baseline: --differences takes one baseline, not 2
+give --baseline once
+
+ref -i hyp --sentence -m paper-bleu -l en-de
+-m: paper-bleu is a score of a whole test set, not for --sentence
+leave paper-bleu out of -m; bleu, chrf, ter and comet have scores of sentences
+"""
 
 pytestmark = pytest.mark.usefixtures("folder")
 
 
+def test_different_numbers_of_lines_are_refused_with_both_counts(folder: Path) -> None:
+    (folder / "long").write_text("a\n" * 1200, encoding="utf-8")
+    error = refuse(DataError, "ref", "long", "-i", "hyp")
+    assert error.message == "hyp has 3 lines, long has 1,200"
+    assert error.where == "hyp"
+    assert error.hint == "give texts of the same test set, with one line for each line of the reference"
+    assert error.exit_code == 4
+    assert refuse(DataError, "ref", "-i", "hyp", "-s", "long").message == "long has 1,200 lines, ref has 3"
+    assert refuse(DataError, "ref", "-i", "hyp", "--baseline", "long").message == "long has 1,200 lines, ref has 3"
+
+
+@pytest.mark.parametrize("which", ["hyp", "ref"])
+def test_an_empty_file_is_refused(folder: Path, which: str) -> None:
+    (folder / which).write_bytes(b"")
+    error = refuse(DataError, "ref", "-i", "hyp")
+    assert error.message == f"{which} is empty: there is nothing to score"
+    assert (error.where, error.hint) == (which, "check the path, or write the file again")
+
+
+def test_an_empty_pipe_is_refused() -> None:
+    error = refuse(DataError, "ref")
+    assert error.message == "stdin is empty: there is nothing to score"
+    assert error.hint == "look at the command before the pipe"
+
+
+@pytest.mark.parametrize("arguments", [["nowhere", "-i", "hyp"], ["ref", "-i", "nowhere"]])
+def test_a_missing_file_is_refused(arguments: list[str]) -> None:
+    error = refuse(DataError, *arguments)
+    assert error.message == "no such file: nowhere"
+    assert error.hint == "check the path"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message", "where", "hint"),
+    ("names", "message", "hint"),
     [
+        ("blue", "there is no metric 'blue'", "did you mean bleu?"),
+        ("bleu,chrff", "there is no metric 'chrff'", "did you mean chrf?"),
+        ("rouge", "there is no metric 'rouge'", ALL),
+        ("", "there is no metric ''", ALL),
+        ("bleu,", "there is no metric ''", ALL),
+    ],
+)
+def test_an_unknown_metric_is_refused_with_the_nearest(names: str, message: str, hint: str) -> None:
+    error = refuse(UsageError, "ref", "-i", "hyp", "-m", names)
+    assert (error.message, error.where, error.hint, error.exit_code) == (message, "-m", hint, 2)
+
+
+@pytest.mark.parametrize(
+    ("bound", "message", "hint"),
+    [
+        ("BLUE=25", "there is no metric 'BLUE'", "did you mean bleu?"),
+        ("BLEU", "--fail-under takes METRIC=BOUND, not 'BLEU'", "for example --fail-under BLEU=25"),
+        ("25", "--fail-under takes METRIC=BOUND, not '25'", "for example --fail-under BLEU=25"),
+        ("BLEU=high", "the bound 'high' is not a number", "for example --fail-under BLEU=25"),
+        ("chrf=nan", "the bound 'nan' is not a number", "for example --fail-under chrF2=25"),
         (
-            "-i hyp",
-            "REF is missing",
-            "nmt score",
-            "nmt score REF -i HYP, or nmt score -t wmt14/full -l en-de -i HYP; see nmt score --help",
-        ),
-        (
-            "ref -t wmt14/full -l en-de -i hyp",
-            "-t wmt14/full brings its own references, but ref is given as well",
-            "-t",
-            "leave out one of them; the translation is -i HYP",
-        ),
-        (
-            "ref -i hyp -m paper-bleu",
-            "paper-bleu needs to know the target language",
-            "-m paper-bleu",
-            "add the languages, source first: -l en-de",
-        ),
-        (
-            "ref -i hyp -m paper-bleu -l de",
-            "-l takes two languages, not 'de'",
-            "-l",
-            "for example -l en-de",
-        ),
-        (
-            "ref -i hyp -l en-de -m chrf",
-            "-l means nothing without -t, -m bleu or -m paper-bleu",
-            "-l",
-            "add -t, -m bleu or -m paper-bleu, or leave -l out",
-        ),
-        (
-            "ref -i hyp -m comet",
-            "comet needs the source text",
-            "-m comet",
-            "add the source with -s SRC, or name a test set with -t",
-        ),
-        (
-            "ref base -i hyp -s src -m comet",
-            "comet takes one reference, not 2",
-            "-m comet",
-            "give one of them, or leave comet out of -m",
-        ),
-        (
-            "ref -i hyp --comet-model x",
-            "--comet-model means nothing without -m comet",
-            "--comet-model",
-            "add -m comet, or leave --comet-model out",
-        ),
-        (
-            "ref -i hyp --device cpu",
-            "--device means nothing without -m comet or --model",
-            "--device",
-            "add -m comet or --model, or leave --device out",
-        ),
-        (
-            "ref -i hyp --paired ar",
-            "--paired means nothing without --baseline",
-            "--paired",
-            "add --baseline, or leave --paired out",
-        ),
-        (
-            "ref -i hyp --baseline base --paired t-test",
-            "--paired is 't-test', but should be bs or ar",
-            "--paired",
-            "--paired bs",
-        ),
-        (
-            "ref -i hyp --baseline hyp",
-            "hyp is the hypothesis and a baseline",
-            "--baseline",
-            "give the output of two different systems or runs",
-        ),
-        ("ref -i hyp -i hyp", "hyp is given twice", "-i", "give the output of two different systems or runs"),
-        (
-            "ref -i hyp --tokens",
-            "--tokens means nothing without --model",
-            "--tokens",
-            "add --model, or leave --tokens out",
-        ),
-        (
-            "ref -s src --model nowhere -l en-de",
-            "-l means nothing without -t",
-            "-l",
-            "add -t, or leave -l out",
-        ),
-        (
-            "ref -i hyp --sentence --fail-under BLEU=1",
-            "--fail-under does not go with --sentence: it shows sentences, and no score of the whole",
-            "--fail-under",
-            "leave --fail-under out",
-        ),
-        (
-            "ref -i hyp --sentence --differences 3",
-            "--differences does not go with --sentence: it shows sentences, and no score of the whole",
-            "--differences",
-            "leave --differences out",
-        ),
-        (
-            "ref -i hyp --differences 3",
-            "--differences needs another system",
-            "--differences",
-            "add --baseline HYP",
-        ),
-        (
-            "ref -i hyp -i base --sentence",
-            "--sentence takes one translation, not 2",
-            "-i",
-            "give -i once; the other system is --baseline base",
-        ),
-        (
-            "ref -i hyp --baseline base --baseline ref --differences 1",
-            "--differences takes one baseline, not 2",
-            "--baseline",
-            "give --baseline once",
-        ),
-        (
-            "ref -i hyp --sentence -m paper-bleu -l en-de",
-            "paper-bleu is a score of a whole test set, not for --sentence",
-            "-m",
-            "leave paper-bleu out of -m; bleu, chrf, ter and comet have scores of sentences",
+            "TER=50",
+            "a lower TER is a better one, so --fail-under cannot bound it",
+            "bound BLEU or chrF2 instead, for example --fail-under BLEU=25",
         ),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(arguments: str, message: str, where: str, hint: str) -> None:
+def test_a_wrong_bound_is_refused_before_anything_is_read(bound: str, message: str, hint: str) -> None:
+    error = refuse(UsageError, "nowhere", "-i", "nowhere", "--fail-under", bound)
+    assert (error.message, error.where, error.hint) == (message, f"--fail-under {bound}", hint)
+
+
+def test_a_bound_for_a_metric_that_is_not_asked_for_is_refused() -> None:
+    error = refuse(UsageError, "ref", "-i", "hyp", "-m", "chrf", "--fail-under", "BLEU=1")
+    assert error.message == "--fail-under bounds BLEU, but -m does not ask for it"
+    assert error.hint == "write -m chrf,bleu"
+
+
+def test_a_score_just_below_its_bound_does_not_read_as_equal() -> None:
+    exact = json.loads(run("ref", "-i", "hyp", "--json", "-m", "bleu"))["scores"]["BLEU"]["score"]
+    assert run("ref", "-i", "hyp", "-m", "bleu", "--fail-under", f"BLEU={exact!r}")
+    error = refuse(ScoreError, "ref", "-i", "hyp", "--fail-under", "BLEU=41.12")
+    assert error.message == "BLEU is 41.11, below the bound of 41.12"
+    assert error.exit_code == 8
+    with pytest.raises(ScoreError) as caught:
+        check_bounds({"BLEU": 24.99964}, {"BLEU": 25.0})
+    assert caught.value.message == "BLEU is 24.9996, below the bound of 25"
+    assert caught.value.where == "--fail-under BLEU=25"
+
+
+def test_what_is_no_number_reaches_no_bound() -> None:
+    with pytest.raises(ScoreError) as caught:
+        check_bounds({"COMET": float("nan")}, {"COMET": 0.8})
+    assert caught.value.message == "COMET is nan, below the bound of 0.8"
+
+
+def test_of_two_bounds_for_a_metric_both_hold() -> None:
+    for bounds in (["BLEU=99", "bleu=1"], ["bleu=1", "BLEU=99"]):
+        options = [option for bound in bounds for option in ("--fail-under", bound)]
+        assert refuse(ScoreError, "ref", "-i", "hyp", *options).where == "--fail-under BLEU=99"
+
+
+def test_text_that_is_not_utf8_is_refused_with_its_line(folder: Path) -> None:
+    (folder / "hyp").write_bytes(HYP.encode().replace("schläft".encode(), "schläft".encode("latin-1")))
+    error = refuse(DataError, "ref", "-i", "hyp")
+    assert error.message == "line 1 of hyp is not UTF-8: byte 0xe4"
+    assert (error.where, error.hint) == ("hyp:1", "convert it, for example iconv -f latin1 -t utf-8 hyp")
+    error = refuse(DataError, "ref", stdin=b"a\nb\n\xff\n")
+    assert (error.where, error.hint) == ("stdin:3", "convert it, for example iconv -f latin1 -t utf-8")
+
+
+@pytest.mark.parametrize(
+    ("line", "mark", "command"),
+    [
+        ("▁Der ▁Hund ▁schl ä ft .", "▁", "spm_decode"),
+        ("Der▁Hund", "▁", "spm_decode"),
+        ("Der Hund ▁ schläft.", "▁", "spm_decode"),
+        ("Der Hund schl@@ äft.", "@@ ", "sed -r"),
+        ("Der Hund schl@@", "@@ ", "sed -r"),
+    ],
+)
+def test_pieces_instead_of_words_are_refused(line: str, mark: str, command: str) -> None:
+    error = refuse(DataError, "ref", stdin=f"Gut.\n{line}\nGut.\n".encode())
+    assert error.message.startswith(f"the hypothesis holds pieces instead of words: {mark!r} in ")
+    assert error.where == "stdin:2"
+    assert error.hint.startswith(f"join the pieces: {command}")
+
+
+@pytest.mark.parametrize("line", ["▁▂▃▅▇", "@@ -1,3 +1,4 @@ class A", "mail@@example", "@@"])
+def test_what_only_looks_like_pieces_is_scored(line: str) -> None:
+    assert run("ref", stdin=f"Gut.\n{line}\nGut.\n".encode())
+
+
+def test_tokenised_text_is_scored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert run("ref", stdin=b"Der Hund .\nDie Katze .\nEin Mann .\n")
+    assert caplog.messages == ["stdin looks tokenised: 3 of its 3 final full stops stand apart; score detokenised text"]
+    caplog.clear()
+    assert run("ref", stdin=b"Der Hund.\nDie Katze .\nEin Mann.\n")
+    assert caplog.messages == []
+
+
+def test_stdin_serves_once() -> None:
+    error = refuse(UsageError, "-", "-i", "-")
+    assert error.message == "stdin can hold one text, but hypothesis and reference are to come from it"
+    assert error.hint == "give the hypothesis with -i HYP"
+    error = refuse(UsageError, "-", "-s", "-", "-i", "hyp")
+    assert error.message == "stdin can hold one text, but reference and source are to come from it"
+    assert error.hint == "give the others as files"
+
+
+def test_resampling_too_many_lines_is_refused(folder: Path) -> None:
+    (folder / "many").write_text("a\n" * 50_001, encoding="utf-8")
+    error = refuse(UsageError, "many", "-i", "many", "--confidence")
+    assert error.message == "--confidence takes at most 50,000 lines, not 50,001"
+    assert error.hint == "leave it out: over so many lines the interval is narrow"
+    (folder / "others").write_text("a\n" * 50_000 + "b\n", encoding="utf-8")
+    error = refuse(UsageError, "many", "-i", "many", "--baseline", "others")
+    assert error.message == "--baseline takes at most 50,000 lines, not 50,001"
+
+
+def test_a_tokenised_reference_is_named_in_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "tokenised").write_text("Der Hund .\nDie Katze .\nEin Mann .\n", encoding="utf-8")
+    assert run("tokenised", "-i", "hyp")
+    assert caplog.messages == [
+        "tokenised looks tokenised: 3 of its 3 final full stops stand apart; score against the untouched reference"
+    ]
+    caplog.clear()
+    (folder / "tokenised").write_text("L &apos; été\nun grand @-@ père\nDer Hu@@ nd\n", encoding="utf-8")
+    assert run("tokenised", "-i", "hyp", "-m", "paper-bleu", "-l", "en-de")
+    assert caplog.messages[0] == (
+        "tokenised looks tokenised: 3 of its 3 lines hold marks such as '&apos;'; score against the untouched reference"
+    )
+
+
+def test_an_escape_here_and_there_is_no_tokenisation(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "web").write_text("Tom &amp; Jerry &quot;\n" + "Ein Mann.\n" * 99, encoding="utf-8")
+    (folder / "out").write_text("Ein Mann.\n" * 100, encoding="utf-8")
+    assert run("web", "-i", "out")
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS.strip().split("\n\n"))
+def test_options_that_do_not_go_together_are_refused(case: str) -> None:
+    arguments, problem, hint = case.splitlines()
     error = refuse(UsageError, *arguments.split())
-    assert (error.message, error.where, error.hint) == (message, where, hint)
+    assert (f"{error.where}: {error.message}", error.hint) == (problem, hint)

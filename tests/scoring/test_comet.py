@@ -58,8 +58,8 @@ def failure(*arguments: str) -> NmtError:
 
 def test_a_missing_installation_is_told_with_what_to_type(programs: Path) -> None:
     error = refuse(UsageError, *ARGUMENTS)
-    assert error.message == "-m comet needs COMET, and there is no comet-score here"
-    assert error.where == "-m comet"
+    assert error.message == "`metrics: comet` needs COMET, and there is no comet-score here"
+    assert error.setting == "metrics: comet"
     assert error.hint == (
         "python3 -m venv ~/comet && ~/comet/bin/pip install unbabel-comet 'setuptools<81', then PATH=$PATH:~/comet/bin"
     )
@@ -71,7 +71,7 @@ def test_a_model_that_cannot_be_fetched_is_named(programs: Path) -> None:
     assert error.message == "COMET has no model 'Unbabel/wmt22-comet-da' here and cannot fetch it"
     assert error.where == str(program)
     assert error.hint == (
-        "fetch it where there is a network, or give a checkpoint: --comet-model .../checkpoints/model.ckpt"
+        "fetch it where there is a network, or give a checkpoint: `comet_model: .../checkpoints/model.ckpt`"
     )
 
 
@@ -99,7 +99,7 @@ def test_a_program_whose_python_has_gone_is_named(programs: Path) -> None:
 def test_a_checkpoint_that_is_not_there_is_refused_before_anything_runs(programs: Path) -> None:
     write_program(programs, "sys.exit('it ran')\n")
     error = refuse(UsageError, *ARGUMENTS, "--comet-model", "nowhere/model.ckpt")
-    assert (error.message, error.where) == ("there is no COMET checkpoint nowhere/model.ckpt", "--comet-model")
+    assert (error.message, error.setting) == ("there is no COMET checkpoint nowhere/model.ckpt", "comet_model")
 
 
 def test_an_answer_that_is_not_a_score_for_each_segment_is_refused(

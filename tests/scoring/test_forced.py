@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt_cli.bundle import directory
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.decoding.batches import search_batches
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
+from nmt_cli.model.forced import forced_log_probs
 from nmt_cli.model.packing import pack
-from nmt_cli.scoring.forced import ForcedDecoder, ForcedScore, Perplexity, forced_log_probs
+from nmt_cli.scoring.forced import ForcedDecoder, ForcedScore, Perplexity
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.scoring.shell import columns, nmt, refuse, run
 from tests.training.tiny import parallel_text, prepare_tiny, train
@@ -36,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(model: Path) -> LoadedModel:
-    return directory.load(model, device=CPU, dtype=torch.float32)
+    return model_directory.load_model(model, device=CPU, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_it_gives_what_the_search_found_the_search_s_own_log_prob(
             targets.append(hypothesis.ids if is_cut else [*hypothesis.ids, EOS])
             expected.append(hypothesis.log_prob)
     assert 0 < num_cut < len(sources)
-    forced = forced_log_probs(loaded.model, sources, targets, device=CPU)
+    forced = forced_log_probs(loaded.model, sources, targets, bos=BOS, device=CPU)
     assert [math.fsum(values) for values in forced] == pytest.approx(expected, abs=TOLERANCE)
 
 
@@ -94,7 +95,7 @@ def test_it_is_the_sum_over_single_steps_of_the_model(loaded: LoadedModel, pairs
         for before, gold in zip([BOS, *target], [*target, EOS], strict=True):
             logits = loaded.model.logits(loaded.model.step(torch.tensor([before]), cache))[0].double()
             expected.append((logits[gold] - logits.exp().sum().log()).item())
-    (found,) = forced_log_probs(loaded.model, [[*source, EOS]], [[*target, EOS]], device=CPU)
+    (found,) = forced_log_probs(loaded.model, [[*source, EOS]], [[*target, EOS]], bos=BOS, device=CPU)
     assert found == pytest.approx(expected, abs=TOLERANCE)
 
 
@@ -228,11 +229,6 @@ def test_no_pair_that_fits_has_no_perplexity() -> None:
             "there is no precision called 'fp16'",
             "take one of: auto, bf16, fp32",
         ),
-        (
-            "ref -s src --batch-tokens 0",
-            "--batch-tokens is 0, but should be at least 1",
-            "leave --batch-tokens out",
-        ),
     ],
 )
 def test_options_that_do_not_go_with_a_model_are_refused(
@@ -251,7 +247,7 @@ def test_a_run_stands_for_its_model(model: Path, texts: Path) -> None:
 def test_what_is_no_model_or_does_not_fit_is_refused(model: Path, texts: Path) -> None:
     error = refuse(ModelError, "--model", str(texts), "-s", "src", "ref")
     assert error.message == f"{texts} is not a model directory: it has no config.yaml"
-    assert refuse(DeviceError, "--model", str(model), "-s", "src", "ref", "--device", "tpu").where == "--device"
+    assert refuse(DeviceError, "--model", str(model), "-s", "src", "ref", "--device", "tpu").setting == "device"
     (texts / "short").write_text("Ein Haus.\n", encoding="utf-8")
     error = refuse(DataError, "--model", str(model), "-s", "src", "short")
     assert error.message == "src has 30 lines, short has 1"

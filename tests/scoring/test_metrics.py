@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 import subprocess
 import sys
@@ -13,13 +15,15 @@ import pytest
 import nmt_cli
 from nmt_cli.errors import UsageError
 from nmt_cli.scoring import metrics
-from nmt_cli.scoring.metrics import EvaluationSet, ScoreReport, bleu
+from nmt_cli.scoring.metrics import EvaluationSet, ScoreReport, bleu, score
+from nmt_cli.scoring.paper_bleu import PaperText, comparable
+from tests.scoring.shell import nmt, run
 
 _HYPOTHESES = ["Der Hund schläft im Garten .", "Zwei Frauen gehen nach Hause.", "Ein Mann liest ein Buch."]
 _REFERENCES = ["Der Hund schläft im Garten.", "Zwei Frauen gehen heim.", "Ein Mann liest das Buch."]
 
 
-def score(hypotheses: list[str], references: list[list[str]], **options: Any) -> list[ScoreReport]:
+def scored(hypotheses: list[str], references: list[list[str]], **options: Any) -> list[ScoreReport]:
     return metrics.score(hypotheses, EvaluationSet(references), **options)
 
 
@@ -31,7 +35,7 @@ def test_scores_confidence_and_signature_are_those_of_sacrebleu_s_command(tmp_pa
     output = subprocess.run(
         [*command, "--format", "text", "--width", "4"], cwd=tmp_path, check=True, capture_output=True, text=True
     ).stdout
-    reports = score(_HYPOTHESES, [_REFERENCES], metrics=["bleu", "chrf++", "ter"], confidence=True)
+    reports = scored(_HYPOTHESES, [_REFERENCES], metrics=["bleu", "chrf++", "ter"], confidence=True)
     for report, line in zip(reports, output.strip().split("\n"), strict=True):
         line = line.strip()
         assert line.startswith(f"{report.metric}|{report.signature} = {report.value:.4f} (")
@@ -47,26 +51,26 @@ def test_bleu_of_one_sentence_is_what_the_formula_gives() -> None:
 
 
 def test_ter_of_one_edit_in_four_words_is_25() -> None:
-    (report,) = score(["a b x d"], [["a b c d"]], metrics=["ter"], confidence=False)
+    (report,) = scored(["a b x d"], [["a b c d"]], metrics=["ter"], confidence=False)
     assert report == ScoreReport("TER", 25.0, report.signature, None)
 
 
 def test_a_second_reference_can_only_help() -> None:
-    (one,) = score(["a b c d e"], [["a b c d x"]], metrics=["bleu"], confidence=False)
-    (two,) = score(["a b c d e"], [["a b c d x"], ["a b c d e"]], metrics=["bleu"], confidence=False)
+    (one,) = scored(["a b c d e"], [["a b c d x"]], metrics=["bleu"], confidence=False)
+    (two,) = scored(["a b c d e"], [["a b c d x"], ["a b c d e"]], metrics=["bleu"], confidence=False)
     assert one.value < 99
     assert two.value == pytest.approx(100)
 
 
 def test_the_confidence_of_identical_lines_is_zero() -> None:
-    reports = score(["a b c d e"] * 20, [["a b c d x"] * 20], metrics=["bleu", "chrf", "ter"], confidence=True)
+    reports = scored(["a b c d e"] * 20, [["a b c d x"] * 20], metrics=["bleu", "chrf", "ter"], confidence=True)
     assert [report.confidence for report in reports] == [0.0, 0.0, 0.0]
     assert all("|bs:1000|seed:12345|" in report.signature for report in reports)
 
 
 def test_carriage_returns_change_no_score() -> None:
-    plain = score(_HYPOTHESES, [_REFERENCES], metrics=["bleu", "chrf", "ter"], confidence=False)
-    with_returns = score(
+    plain = scored(_HYPOTHESES, [_REFERENCES], metrics=["bleu", "chrf", "ter"], confidence=False)
+    with_returns = scored(
         [f"{line}\r" for line in _HYPOTHESES], [_REFERENCES], metrics=["bleu", "chrf", "ter"], confidence=False
     )
     assert len(plain) == 3
@@ -92,7 +96,7 @@ def test_a_tokenizer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(UsageError) as caught:
         metrics.score(["本を読む。"], against, metrics=["bleu"], confidence=False)
     assert caught.value.message == "BLEU needs a tokenizer for the language 'ja' that is not installed"
-    assert caught.value.hint == "pip install 'sacrebleu[ja]', or leave bleu out of -m"
+    assert caught.value.hint == "pip install 'sacrebleu[ja]', or leave bleu out of `metrics`"
 
 
 def test_validation_may_score_blank_and_odd_output() -> None:
@@ -104,7 +108,7 @@ def test_what_does_not_fit_together_is_a_programmer_s_mistake(
     hypotheses: list[str], references: list[list[str]]
 ) -> None:
     with pytest.raises(ValueError, match="cannot be scored"):
-        score(hypotheses, references, metrics=["bleu"], confidence=False)
+        scored(hypotheses, references, metrics=["bleu"], confidence=False)
 
 
 def test_the_report_is_part_of_the_public_api() -> None:
@@ -113,6 +117,134 @@ def test_the_report_is_part_of_the_public_api() -> None:
 
 def test_a_confidence_interval_of_chrf_survives_resamples_without_a_match() -> None:
     hypotheses, references = ["xyz", "a cat", "qqq"], ["abc", "a cat", "fgh"]
-    (report,) = score(hypotheses, [references], metrics=["chrf"], confidence=True)
+    (report,) = scored(hypotheses, [references], metrics=["chrf"], confidence=True)
     assert report.confidence is not None
     assert 0 < report.confidence < 100
+
+
+def test_compounds_are_split_for_german_alone_and_as_the_script_does() -> None:
+    assert PaperText("de").reference("Chat-Fenster") == "Chat ##AT##-##AT## Fenster"
+    # The substitution takes both neighbours with it, so that the second hyphen of a-b-c stays; but it works on bytes.
+    assert PaperText("de").reference("a-b-c") == "a ##AT##-##AT## b-c"
+    assert PaperText("de").reference("A-Ö-B") == "A ##AT##-##AT## Ö ##AT##-##AT## B"
+    assert PaperText("fr").reference("grand-père") == "grand-père"
+
+
+def test_unicode_punctuation_becomes_ascii_in_the_hypothesis_alone() -> None:
+    text = PaperText("de")
+    assert text.hypothesis("“Ja”，sagt er。") == "&quot; Ja &quot; , sagt er ."
+    assert text.reference("“Ja”") == "“ Ja ”"
+
+
+@pytest.mark.parametrize("line", ["Er wurde 28.", "Das sagt Bart. ", "Teil A."])
+def test_a_final_full_stop_stands_apart_whatever_is_before_it(line: str) -> None:
+    assert PaperText("de").reference(line) == f"{line.strip()[:-1]} ."
+
+
+def test_a_blank_line_and_an_ellipsis_stay() -> None:
+    assert PaperText("de").reference("") == ""
+    assert PaperText("de").reference("Nun ja...") == "Nun ja ..."
+
+
+def test_without_a_match_of_four_words_it_is_zero_like_multi_bleu() -> None:
+    against = EvaluationSet([["a b c x y z"]], target_language="de")
+    report, bleu = score(["a b c d e f"], against, metrics=["paper-bleu", "bleu"], confidence=True)
+    assert (report.value, report.metric) == (0, "paper-BLEU")
+    assert bleu.value > 0
+    assert "|bs:1000|seed:12345|" in report.signature
+
+
+def test_a_language_without_abbreviations_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    PaperText("de")
+    assert caplog.messages == []
+    PaperText("xx")
+    assert caplog.messages == ["Moses knows no abbreviations of the language 'xx'; it takes those of English"]
+
+
+def test_only_the_paper_s_own_languages_are_compared_with_the_paper() -> None:
+    assert "the paper's 27.3 (base) and 28.4 (big)" in comparable("en-de")
+    assert "the paper's 38.1 (base) and 41.8 (big)" in comparable("en-fr")
+    assert "the paper's" not in comparable("fr-de")
+    assert "the paper's" not in comparable("en-cs")
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("languages", ["en-DE", "en-de_AT"])
+def test_the_language_counts_and_not_how_its_code_is_written(languages: str) -> None:
+    arguments = ["ref", "-i", "hyp", "-m", "paper-bleu", "-l"]
+    assert run(*arguments, languages) == run(*arguments, "en-de")
+
+
+def test_without_a_language_it_is_a_programmer_s_mistake() -> None:
+    with pytest.raises(ValueError, match="known language"):
+        score(["a"], EvaluationSet([["a"]]), metrics=["paper-bleu"], confidence=False)
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream, delimiter="\t"))
+
+
+def lines_of(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+@pytest.mark.parametrize(
+    "system",
+    [pytest.param("OpenNMT", marks=pytest.mark.slow), pytest.param("PROMT", marks=pytest.mark.slow), "Online-W"],
+)
+def test_every_official_score_of_wmt22_to_nine_digits(shared_data: Path, system: str) -> None:
+    folder = shared_data / "wmt22-en-de"
+    rows = rows_of(folder / "official-scores.tsv")
+    official = {row["metric"]: float(row["score"]) for row in rows if row["system"] == system}
+    assert len(official) == 6
+    references = {"A": ["ref.A.de"], "B": ["ref.B.de"], "all": ["ref.A.de", "ref.B.de"]}
+    found: dict[str, float] = {}
+    for which, names in references.items():
+        files = [str(folder / name) for name in names]
+        scores = json.loads(run(*files, "-i", str(folder / f"hyp.{system}.de"), "-m", "bleu,chrf", "--json"))["scores"]
+        found |= {f"bleu-{which}": scores["BLEU"]["score"], f"chrf-{which}": scores["chrF2"]["score"]}
+        assert scores["BLEU"]["signature"].startswith(f"nrefs:{len(names)}|case:mixed|eff:no|tok:13a|smooth:exp|")
+    assert found == pytest.approx(official, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "language"),
+    [
+        ("wmt22.hyp.OpenNMT.tok.de", "wmt22-en-de/hyp.OpenNMT.de", "de"),
+        ("wmt22.hyp.PROMT.tok.de", "wmt22-en-de/hyp.PROMT.de", "de"),
+        ("wmt22.ref.A.tok.de", "wmt22-en-de/ref.A.de", "de"),
+        ("newstest2013.hyp.tok.fr", "moses-reference/newstest2013.hyp.fr", "fr"),
+        ("newstest2013.ref.tok.fr", "newstest/newstest2013.fr", "fr"),
+    ],
+)
+def test_tokens_are_those_of_moses_in_every_line(shared_data: Path, tokens: str, text: str, language: str) -> None:
+    paper = PaperText(language)
+    prepare = paper.hypothesis if ".hyp." in tokens else paper.reference
+    raw, expected = lines_of(shared_data / text), lines_of(shared_data / "moses-reference" / tokens)
+    assert len(raw) == len(expected)
+    assert [prepare(line) for line in raw] == expected
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_paper_bleu_is_what_multi_bleu_prints(shared_data: Path, place: int) -> None:
+    row = rows_of(shared_data / "moses-reference" / "expected.tsv")[place]
+    reference, hypothesis = (str(shared_data / row[side]) for side in ("reference", "hypothesis"))
+    output = run(reference, "-i", hypothesis, "-l", row["pair"], "-m", "paper-bleu", "--json")
+    scores = json.loads(output)["scores"]
+    assert list(scores) == ["paper-BLEU", "BLEU"]
+    paper = scores["paper-BLEU"]
+    assert f"BLEU = {paper['score']:.2f}, {paper['details']}" == row["multi-bleu"]
+
+
+def test_paper_bleu_says_with_which_figures_it_compares(shared_data: Path) -> None:
+    folder = shared_data / "wmt22-en-de"
+    process = nmt(str(folder / "ref.A.de"), "-i", str(folder / "hyp.PROMT.de"), "-m", "paper-bleu", "-l", "en-de")
+    lines = [line.split("\t") for line in process.stdout.splitlines()]
+    assert [line[:2] for line in lines] == [["paper-BLEU", "36.31"], ["BLEU", "36.12"]]
+    assert lines[0][2].startswith("nrefs:1|case:mixed|eff:no|tok:moses-de|smooth:none|compounds:split|punct:ascii-hyp|")
+    assert process.stderr == (
+        "paper-BLEU compares with the paper's 27.3 (base) and 28.4 (big) on newstest2014 and other multi-bleu scores "
+        "of such tokens; BLEU compares with other papers' sacreBLEU scores of the same signature; "
+        "never one with the other\n"
+    )

@@ -18,8 +18,8 @@ from sacrebleu.dataset import DATASETS
 from sacrebleu.dataset.plain_text import PlainTextDataset
 from sacrebleu.dataset.wmt_xml import WMTXMLDataset
 
+from nmt_cli import testsets
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.scoring import testsets
 from tests.scoring.shell import HYP, REF, SRC, columns, nmt, refuse, run
 
 pytestmark = pytest.mark.usefixtures("folder")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.decoding.translator import Translator
-from tests.serving.models import Server, save_model
+from tests.serving.servers import Server, save_model
 
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 KEYS = """

@@ -5,33 +5,38 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from dataclasses import replace
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from starlette.types import Message, Scope
 
-from nmt_cli.serving.app import build
-from nmt_cli.serving.keys import Keys
-from nmt_cli.serving.limits import Limits
-from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.models import Models
-from nmt_cli.serving.service import Service
-from nmt_cli.serving.translation import Translation
+from nmt_cli.serving.api.endpoints import openapi_document
+from nmt_cli.serving.app import APIS, create_app
+from nmt_cli.serving.keys import ApiKeys
+from nmt_cli.serving.metrics import ServerMetrics
+from nmt_cli.serving.routing import ModelRouter, Service
+from nmt_cli.serving.settings import RequestLimits
+from nmt_cli.serving.texts import TextTranslator
 
-LIMITS = Limits(characters=9, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=1, alternatives=3, beam=8)
+LIMITS = RequestLimits(
+    characters=9, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=1, alternatives=3, beam=8
+)
 
 
 def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = Metrics()
-    service = Service(Models([]), LIMITS, Keys([]), metrics, Translation(LIMITS))
-    app = build(service, origins=[])
+    metrics = ServerMetrics()
+    service = Service(ModelRouter([]), LIMITS, ApiKeys([]), metrics, TextTranslator(LIMITS))
+    app = create_app(service, origins=[])
     sent: list[dict[str, object]] = []
 
-    @app.get("/v1/wrong")
-    async def wrong() -> None:
+    async def wrong(request: Request) -> None:
         raise ZeroDivisionError("secret")
+
+    app.router.routes.append(Route("/v1/wrong", wrong))
 
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": b"", "more_body": False}
@@ -54,9 +59,11 @@ def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(caplo
 
 
 def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_is_none() -> None:
-    metrics = Metrics()
+    metrics = ServerMetrics()
     limits = replace(LIMITS, requests=1)
-    app = build(Service(Models([]), limits, Keys([]), metrics, Translation(limits)), origins=["https://example.org"])
+    app = create_app(
+        Service(ModelRouter([]), limits, ApiKeys([]), metrics, TextTranslator(limits)), origins=["https://example.org"]
+    )
 
     async def ask(body: asyncio.Future[bytes]) -> tuple[int, dict[bytes, bytes]]:
         sent: list[Message] = []
@@ -75,11 +82,12 @@ def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_
     async def run() -> None:
         may_go = asyncio.Event()
 
-        @app.post("/wait")
         async def wait(request: Request) -> PlainTextResponse:
             await request.body()
             await may_go.wait()
             return PlainTextResponse("well")
+
+        app.router.routes.append(Route("/wait", wait, methods=["POST"]))
 
         bodies = [asyncio.get_running_loop().create_future() for _ in range(3)]
         slow, first, second = (asyncio.ensure_future(ask(body)) for body in bodies)
@@ -101,3 +109,14 @@ def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_
         assert "nmt_requests_in_flight 0.0" in metrics.render().decode()
 
     asyncio.run(run())
+
+
+def test_the_openapi_document_names_every_operation_and_model_once() -> None:
+    document = openapi_document(APIS)
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names) == sum(len(api.endpoints) for api in APIS)
+    schemas = document["components"]["schemas"]
+    assert all(name == schema["title"] for name, schema in schemas.items())
+    referred = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document)))
+    assert referred == set(schemas)

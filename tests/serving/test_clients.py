@@ -13,7 +13,7 @@ from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
 from nmt_cli.decoding.translator import Translator
-from tests.serving.models import Server
+from tests.serving.servers import Server
 
 TEXT = "the old sea"
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.serving import libretranslate
-from nmt_cli.serving.own import TranslateRequest
-from tests.serving.models import Server
+from nmt_cli.serving.api import libretranslate
+from nmt_cli.serving.api.v1 import TranslateRequest
+from tests.serving.servers import Server
 
 schemathesis = pytest.importorskip("schemathesis")
 
@@ -30,7 +30,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
-NAMES = st.sampled_from([*TranslateRequest.model_fields, *libretranslate.TranslateRequest.model_fields, "translation"])
+NAMES = st.sampled_from(
+    [*TranslateRequest.model_fields, *libretranslate.LibreTranslateRequest.model_fields, "translation"]
+)
 SENSIBLE = st.sampled_from(["en", "de", "auto", "the old sea", 1, True, ["sea", ""]])
 FIELDS = st.dictionaries(NAMES, VALUES | SENSIBLE, max_size=8)
 PATHS = st.sampled_from(

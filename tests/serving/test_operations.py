@@ -19,8 +19,9 @@ from nmt_cli.cli.serve import serve
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.serving import server
-from nmt_cli.serving.models import Models
-from tests.serving.models import Answer, Server, save_model
+from nmt_cli.serving.routing import ModelRouter
+from nmt_cli.serving.settings import ServerSettings
+from tests.serving.servers import Answer, Server, save_model
 
 
 class Load:
@@ -44,7 +45,7 @@ class Load:
             try:
                 asked = {"text": f"the old sea stands by a small house {number}", "source": "en"}
                 self.answers.append(self._server.post("/v1/translate", asked, X_API_Key=self._key))
-            except (ConnectionRefusedError, ConnectionResetError):
+            except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
                 # Refused, or not yet accepted when the server closed its door.
                 self.refused += 1
                 return
@@ -187,14 +188,14 @@ def test_an_address_that_is_taken_is_named(models: dict[str, Path]) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use") as error:
             serve(model=[models["en-de"]], port=port)
-    assert error.value.where == "--port"
+    assert error.value.setting == "port"
 
 
 @pytest.mark.parametrize("host", ["300.1.1.1", "192.0.2.1", "a" * 80])
 def test_an_address_that_is_not_of_this_machine_is_named(models: dict[str, Path], host: str) -> None:
     with pytest.raises(UsageError, match=f"cannot listen at {host}:0: ") as error:
         serve(model=[models["en-de"]], host=host, port=0)
-    assert error.value.where == "--host"
+    assert error.value.setting == "host"
     assert error.value.hint == "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
 
 
@@ -225,21 +226,21 @@ def test_the_port_answers_only_once_the_models_are_loaded(
         addresses.append(listener.getsockname())
         return listener
 
-    async def load(self: Models) -> None:
+    async def load(self: ModelRouter) -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(addresses[0])
         found.append(self.are_ready)
         raise ModelError("the disk is gone", hint="look for it")
 
     monkeypatch.setattr(server, "_bind", bind_and_tell)
-    monkeypatch.setattr(Models, "load", load)
+    monkeypatch.setattr(ModelRouter, "load", load)
     with pytest.raises(ModelError, match="the disk is gone"):
         serve(model=[models["en-de"]], port=0)
     assert found == [False]
 
 
 def test_a_worker_for_each_cpu_and_one_on_a_gpu(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[server.Settings] = []
+    found: list[ServerSettings] = []
     monkeypatch.setattr(server, "run", found.append)
     monkeypatch.setattr(devices, "num_cpus", lambda: 7)
     monkeypatch.setattr(devices, "has_gpu_driver", lambda: True)
@@ -249,7 +250,7 @@ def test_a_worker_for_each_cpu_and_one_on_a_gpu(models: dict[str, Path], monkeyp
     serve(model=[models["en-de"]], engine="ctranslate2")
     serve(model=[models["en-de"]])
     serve(model=[models["en-de"]], workers=2)
-    operations = [settings.operation for settings in found]
+    operations = [settings.model_settings for settings in found]
     assert [(one.workers, one.engine.threads) for one in operations] == [(3, 1), (4, 1), (4, 1), (1, 6), (2, 3)]
 
 

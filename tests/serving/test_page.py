@@ -1,24 +1,28 @@
-"""The page in headless Chromium, as people use it."""
+"""The page in headless Chromium, as people use it, and its colours by the formulas of WCAG 2."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from nmt_cli.decoding.translator import Translator
 from tests.serving.browser import CHROMIUM, Browser
-from tests.serving.models import Server
+from tests.serving.servers import Server
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-
+_PAGE = files("nmt_cli.serving").joinpath("page.html").read_text(encoding="utf-8")
+Colour = tuple[float, ...]
 READY = "document.querySelector('#into').options.length > 0"
 WORDS = "document.querySelectorAll('#target .word')"
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
     browser = Browser(tmp_path_factory.mktemp("profile"))
     yield browser
     browser.close()
@@ -172,3 +176,42 @@ def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, strict: Server
     browser.until("document.querySelector('#status').textContent.startsWith('This server asks for an API key')")
     browser.run("document.querySelector('#key').value = 'alice-secret-key'; document.querySelector('#key').onchange()")
     browser.until(f"{WORDS}.length > 0")
+
+
+def colours(selector: str) -> dict[str, str]:
+    (block,) = re.findall(re.escape(selector) + r" \{(.*?)\}", _PAGE, re.DOTALL)
+    return dict(re.findall(r"--([a-z-]+): ([^;]+);", block))
+
+
+def rgb(text: str) -> Colour:
+    if text.startswith("#"):
+        return tuple(int(text[place : place + 2], 16) for place in (1, 3, 5))
+    return tuple(map(float, text.split(",")))
+
+
+def luminance(colour: Colour) -> float:
+    parts = [value / 255 for value in colour]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: Colour, other: Colour) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_formula() -> None:
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert contrast(rgb("#777777"), rgb("#ffffff")) == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("selector", [":root", ':root[data-theme="dark"]'])
+def test_text_and_focus_stand_out(selector: str) -> None:
+    theme = colours(selector)
+    for text in ("text", "quiet", "accent", "error"):
+        for ground in ("page", "panel", "hover"):
+            assert contrast(rgb(theme[text]), rgb(theme[ground])) >= 4.5, (text, ground)
+    assert contrast(rgb(theme["accent"]), rgb(theme["panel"])) >= 3
+    share = float(theme["strongest"])
+    lit = tuple(share * a + (1 - share) * b for a, b in zip(rgb(theme["glow"]), rgb(theme["panel"]), strict=True))
+    assert contrast(rgb(theme["text"]), lit) >= 4.5

@@ -1,7 +1,7 @@
 """`kill -9` at random moments, each followed by the same command: nothing is lost but the last few updates.
 
 One process is killed twenty times. Of two ranks and their launcher, one is killed four times, or NMT_KILLS times. A run
-of these tests is in docs/kill-and-resume.md.
+of these tests is in docs/benchmarks/kills.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from random import Random
 
 import pytest
 
-from nmt_cli.bundle.run import open_run
+from nmt_cli.artifacts.run import open_run
 from tests.training.tiny import RECIPE, checkpoint, checkpoints, prepare_tiny
 from tests.training.two_ranks import LAUNCHED, rank_processes
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from nmt_cli.dataset.batch import Batch, make_batch
-from nmt_cli.dataset.rows import Rows
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.store import PreparedData, Rows
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.initial import build_model
-from nmt_cli.training.order import DataOrder, Update
+from nmt_cli.training.data_order import DataOrder, PlannedUpdate
+from nmt_cli.training.initial_weights import build_model
+from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.update import Updater, UpdateResult
 from tests.training.tiny import RECIPE
 
@@ -41,13 +41,13 @@ class Feed:
     def batch(self, rows: Rows) -> Batch:
         return make_batch(rows, self.data.split("train"), device=self.device, shape=self.order.shape, pinned=False)
 
-    def updates(self, number: int) -> Iterator[tuple[int, Update]]:
+    def updates(self, number: int) -> Iterator[tuple[int, PlannedUpdate]]:
         """The first updates with their numbers."""
         self.order.move_to(epoch=0, index=0)
         for place in range(1, number + 1):
             yield place, self.order.next()
 
-    def give(self, updater: Updater, number: int, update: Update) -> UpdateResult:
+    def give(self, updater: Updater, number: int, update: PlannedUpdate) -> UpdateResult:
         """Let an updater take an update."""
         batches = [(index, self.batch(rows)) for index, rows in enumerate(update.micro) if len(rows)]
         return updater.update(batches, number=number, num_micro=len(update.micro), target_tokens=update.target_tokens)
@@ -60,3 +60,12 @@ def feed(data: PreparedData, folder: Path, *settings: str, device: str = "cpu") 
     recipe = load_recipe(file, overrides=["model.encoder_layers=2", "model.dropout=0", *settings])
     order = DataOrder(data, recipe, world_size=1, max_tokens=MAX_TOKENS, fallback=folder)
     return Feed(recipe, data, order, torch.device(device))
+
+
+def taped(function: Callable[[], None]) -> Callable[[], None]:
+    """As a CUDA graph, the operations on tensors that a function did, on the same memory, and nothing of its Python.
+
+    What asks a tensor for its value cannot be recorded.
+    """
+    tape: Callable[[], None] = torch.no_grad()(make_fx(function)())
+    return tape

@@ -16,11 +16,10 @@ from torch import distributed as dist
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.model import attention
-from nmt_cli.training.distributed import Ranks, join
-from nmt_cli.training.graphs import RecordedSteps
+from nmt_cli.training.cuda_graphs import RecordedSteps
+from nmt_cli.training.ranks.ranks import Ranks, join_ranks
 from tests.reference.varlen import register
-from tests.training.feeding import Feed, feed
-from tests.training.taping import taped
+from tests.training.feeding import Feed, feed, taped
 
 NUM_UPDATES = 9
 """The eighth and last update of an epoch is short: the second rank has no micro-batch."""
@@ -28,7 +27,7 @@ NUM_UPDATES = 9
 
 def main() -> None:
     """Take updates by replays and by backward passes, in each precision."""
-    ranks, data = join("cpu"), open_prepared(Path(sys.argv[2]))
+    ranks, data = join_ranks("cpu"), open_prepared(Path(sys.argv[2]))
     folder = Path(sys.argv[1]).parent / f"rank-{ranks.rank}"
     folder.mkdir()
     given = feed(data, folder)

@@ -18,8 +18,8 @@ from nmt_cli.devices import Precision
 from nmt_cli.errors import NmtError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.training import weights as weights_module
-from nmt_cli.training.distributed import Ranks, join
-from nmt_cli.training.reduction import GradientSum
+from nmt_cli.training.ranks.gradients import GradientSum
+from nmt_cli.training.ranks.ranks import Ranks, join_ranks
 from nmt_cli.training.weights import MasterWeights
 from tests.reference.models import logits_of, random_model, random_pairs, tiny_config
 
@@ -42,7 +42,7 @@ def backward(model: Transformer, index: int) -> None:
 
 def main() -> None:
     """Sum in each precision with an even and an uneven share, then lose the second rank."""
-    ranks = join("cpu")
+    ranks = join_ranks("cpu")
     results: dict[str, object] = {}
     for precision in ("fp32", "bf16"):
         for wire in ("fp32", "bf16"):

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from nmt_cli import files
-from nmt_cli.bundle.manifest import write_manifest
-from nmt_cli.bundle.run import open_run
-from nmt_cli.bundle.weights import write_tensors
+from nmt_cli.artifacts.manifest import write_manifest
+from nmt_cli.artifacts.run import open_run
+from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.bundle.run import open_run
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.batch import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
-from nmt_cli.training.divergence import Course, in_words
+from nmt_cli.training.divergence import LossCourse, describe_pairs
 from nmt_cli.training.loss import Loss
-from nmt_cli.training.update import Launched, Updater, UpdateResult
+from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from tests.training.test_trainer import pairs_of_update
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
 
@@ -38,7 +38,7 @@ Batches = list[tuple[int, Batch]]
 class WithLoss:
     """A launched update that tells of another loss."""
 
-    launched: Launched
+    launched: LaunchedUpdate
     smoothed: float
 
     def result(self) -> UpdateResult:
@@ -59,7 +59,7 @@ def install_trouble(patch: pytest.MonkeyPatch, *places: int, loss: float = math.
     taken: Taken = []
     seen: dict[str, int] = {}
 
-    def troubled(self: Updater, batches: Batches, *, target_tokens: int, **rest: Any) -> Launched | WithLoss:
+    def troubled(self: Updater, batches: Batches, *, target_tokens: int, **rest: Any) -> LaunchedUpdate | WithLoss:
         place = seen.setdefault(str([batch.source.ids.tolist() for _, batch in batches]), len(seen))
         taken.append((rest["number"], place))
         launched = launch(self, batches, target_tokens=target_tokens, **rest)
@@ -102,7 +102,7 @@ def test_gradients_that_stay_not_finite_lead_back_to_the_checkpoint_before_and_o
     pairs = sorted(chain(*pairs_of_update(prepared, tmp_path, 6)))
     assert {"update": 6, "loss": None, "pairs": pairs} in worst
     assert events(run, "skipped")[0]["pairs"] == pairs
-    assert f"update 6 is skipped: its gradients are not finite ({in_words(pairs)})" in caplog.messages
+    assert f"update 6 is skipped: its gradients are not finite ({describe_pairs(pairs)})" in caplog.messages
     assert f"{problem}: back to update 4, and on with other pairs ({run / 'metrics.jsonl'})" in caplog.messages
     state = json.loads(checkpoint(run, 12)["state.json"])
     assert (state["update"], state["applied"], state["returns"], state["epoch"], state["index"]) == (12, 12, 1, 0, 15)
@@ -213,7 +213,7 @@ def test_losses_that_are_not_finite_name_the_micro_batch(
 
 
 def test_the_course_is_that_of_the_running_means() -> None:
-    course = Course()
+    course = LossCourse()
     assert not course.has_spike(1.0)
     assert course.is_calm(1.0)
     recent = mean = 4.0

@@ -14,9 +14,10 @@ import torch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.training import figures, trainer
+from nmt_cli.training import trainer
 from nmt_cli.training.loss import Loss
-from nmt_cli.training.update import Launched, Updater, UpdateResult, seed_dropout
+from nmt_cli.training.reporting import metrics
+from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult, seed_dropout
 from tests.training.feeding import feed
 from tests.training.test_divergence import install_trouble
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
@@ -144,21 +145,21 @@ def test_late_is_after_the_next_launch_except_before_what_needs_the_result(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     order: list[str] = []
-    launch, result = Updater.launch, Launched.result
+    launch, result = Updater.launch, LaunchedUpdate.result
     numbers: dict[int, int] = {}
 
-    def noted(self: Updater, *arguments: Any, number: int, **options: Any) -> Launched:
+    def noted(self: Updater, *arguments: Any, number: int, **options: Any) -> LaunchedUpdate:
         order.append(f"launch {number}")
         launched = launch(self, *arguments, number=number, **options)
         numbers[id(launched)] = number
         return launched
 
-    def read(self: Launched) -> UpdateResult:
+    def read(self: LaunchedUpdate) -> UpdateResult:
         order.append(f"read {numbers[id(self)]}")
         return result(self)
 
     monkeypatch.setattr(Updater, "launch", noted)
-    monkeypatch.setattr(Launched, "result", read)
+    monkeypatch.setattr(LaunchedUpdate, "result", read)
     if is_late:
         reads_late(monkeypatch)
     settings = ("training.updates=6", "training.checkpoint_every=3", "validation.every=100")
@@ -203,7 +204,7 @@ def test_between_updates_the_host_asks_for_no_mode_no_memory_and_no_stack_trace(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: dict[str, int] = {"train": 0, "memory": 0}
-    mode, memory = Transformer.train, figures.memory_gb
+    mode, memory = Transformer.train, metrics.memory_gb
 
     def counted_mode(self: Transformer, mode_is_train: bool = True) -> Transformer:
         calls["train"] += mode_is_train

@@ -14,8 +14,8 @@ import pytest
 
 from nmt_cli import console
 from nmt_cli.errors import TrainingError
-from nmt_cli.training import launcher
-from nmt_cli.training.launcher import LAUNCHER, end_with_launcher, launch
+from nmt_cli.training.ranks import launcher
+from nmt_cli.training.ranks.launcher import LAUNCHER_VARIABLE, end_with_launcher, launch
 
 Ranks = Callable[[str], int]
 
@@ -185,7 +185,7 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_message(ranks: Ranks) -> N
     assert error.where is not None
     assert error.where.startswith("process ")
     assert error.hint == (
-        "look for a lack of memory with dmesg, or for who killed it; "
+        "look for a lack of memory with dmesg, or find what killed it; "
         "the same command continues from the newest checkpoint"
     )
 
@@ -201,9 +201,9 @@ def test_the_failure_that_a_rank_has_told_of_is_not_told_again(
     claim = (
         f"sys.path[:0] = ['{repository / 'src'}']\n"
         "del sys.modules['nmt_cli']\nsys.path.remove(os.environ['PYTHONPATH'])\n"
-        "from nmt_cli.training.bulletin import failure_before\n"
+        "from nmt_cli.training.ranks.ranks import earlier_failure\n"
         "time.sleep(0.5 if rank == 1 else 0)\n"
-        "first = failure_before(6 if rank == 1 else 7, is_consequence=rank == 2)\n"
+        "first = earlier_failure(6 if rank == 1 else 7, is_consequence=rank == 2)\n"
         "print(rank, first, file=sys.stderr)\n"
         "sys.exit(6 if first is None else first.exit_code)\n"
     )
@@ -215,14 +215,18 @@ def test_the_failure_that_a_rank_has_told_of_is_not_told_again(
 def test_a_rank_ends_with_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     import subprocess
 
-    program = "from nmt_cli.training.launcher import end_with_launcher as end; end(); print('alive', flush=True); "
+    program = (
+        "from nmt_cli.training.ranks.launcher import end_with_launcher as end; end(); print('alive', flush=True); "
+    )
     rank = [sys.executable, "-c", f"{program}import time; time.sleep(60)"]
-    launching = f"import subprocess, os; subprocess.run({rank!r}, env=os.environ | {{'{LAUNCHER}': str(os.getpid())}})"
+    launching = (
+        f"import subprocess, os; subprocess.run({rank!r}, env=os.environ | {{'{LAUNCHER_VARIABLE}': str(os.getpid())}})"
+    )
     process = subprocess.Popen([sys.executable, "-c", launching], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "alive\n"
     process.kill()
     process.wait()
     assert process.stdout.read() == ""  # at its end, which comes once the rank is gone as well
-    monkeypatch.delenv(LAUNCHER, raising=False)
+    monkeypatch.delenv(LAUNCHER_VARIABLE, raising=False)
     end_with_launcher()

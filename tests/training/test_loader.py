@@ -17,9 +17,9 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training import loader as loader_module
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.loader import Loaded, Loader
-from nmt_cli.training.order import DataOrder, Update
+from nmt_cli.training.data_order import DataOrder, PlannedUpdate
+from nmt_cli.training.loader import LoadedUpdate, Loader
+from nmt_cli.training.ranks.ranks import Ranks
 from tests.training.tiny import RECIPE, events, prepare_tiny, stopped_after, train
 
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def loader_of(data: PreparedData, folder: Path, *, ranks: Ranks = ALONE, clock: 
     return Loader(order, data.split("train"), ranks, clock=clock or FakeClock())
 
 
-def numbers(loaded: Loaded) -> list[tuple[int, list[int], list[int]]]:
+def numbers(loaded: LoadedUpdate) -> list[tuple[int, list[int], list[int]]]:
     """What this rank's batches hold."""
     return [(index, batch.source.ids.tolist(), batch.gold.tolist()) for index, batch in loaded.batches]
 
@@ -80,7 +80,7 @@ def test_it_loads_one_update_ahead_and_none_beyond_the_last(
     gave = threading.Event()
     original = DataOrder.next
 
-    def noted(self: DataOrder) -> Update:
+    def noted(self: DataOrder) -> PlannedUpdate:
         update = original(self)
         given.append(update.index)
         gave.set()
@@ -101,7 +101,7 @@ def test_waiting_is_the_time_until_an_update_is_there(
 ) -> None:
     clock, made = FakeClock(), threading.Semaphore(0)
 
-    def slowly(update: Update, *arguments: object, **options: object) -> Batch:
+    def slowly(update: PlannedUpdate, *arguments: object, **options: object) -> Batch:
         clock.now += 2.0
         batch = make_batch(update, *arguments, **options)  # type: ignore[arg-type]  # passed on as they came
         made.release()

@@ -1,6 +1,9 @@
-"""Optimizers over flat weights against torch's, and the package's, over separate parameters."""
+"""Optimizers and learning rates, against reference implementations."""
 
 from __future__ import annotations
+
+import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -8,8 +11,20 @@ from schedulefree import AdamWScheduleFree
 from torch import Tensor, nn
 
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import AdamConfig, AdamWConfig, ModelConfig, MuonConfig, Recipe, ScheduleFreeConfig
+from nmt_cli.recipe.schema import (
+    AdamConfig,
+    AdamWConfig,
+    ConstantConfig,
+    CosineConfig,
+    ModelConfig,
+    MuonConfig,
+    NoamConfig,
+    Recipe,
+    ScheduleFreeConfig,
+    WsdConfig,
+)
 from nmt_cli.training.optimizers import Adam, Optimizer, OptimizerConfig, build_optimizer
+from nmt_cli.training.schedules import cosine, learning_rate, noam
 from nmt_cli.training.weights import MasterWeights
 
 Config = AdamConfig | AdamWConfig
@@ -19,6 +34,14 @@ CONFIGS: list[Config] = [
     AdamWConfig(beta1=0.85, beta2=0.95, epsilon=1e-7, weight_decay=0.3),
 ]
 UPDATES = 25
+TINY = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=12, heads=2, d_k=4, d_v=3)
+ALL: dict[str, OptimizerConfig] = {
+    "adam": AdamConfig(),
+    "adamw": AdamWConfig(beta1=0.85, beta2=0.95, epsilon=1e-7, weight_decay=0.3),
+    "muon": MuonConfig(momentum=0.9, weight_decay=0.1),
+    "schedule_free": ScheduleFreeConfig(weight_decay=0.1),
+}
+CASES = [(config, None) for config in ALL.values()] + [(AdamConfig(), 0.9)]
 
 
 def network() -> nn.Module:
@@ -133,15 +156,6 @@ def test_moments_are_zero_before_the_first_update() -> None:
         assert torch.equal(moment, torch.zeros_like(moment))
 
 
-TINY = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=12, heads=2, d_k=4, d_v=3)
-ALL: dict[str, OptimizerConfig] = {
-    "adam": AdamConfig(),
-    "adamw": AdamWConfig(beta1=0.85, beta2=0.95, epsilon=1e-7, weight_decay=0.3),
-    "muon": MuonConfig(momentum=0.9, weight_decay=0.1),
-    "schedule_free": ScheduleFreeConfig(weight_decay=0.1),
-}
-
-
 def transformer() -> Transformer:
     torch.manual_seed(1)
     return Transformer(TINY, source_vocab=20, target_vocab=20)
@@ -157,9 +171,6 @@ def recipe_with(config: OptimizerConfig, *, ema: float | None = None) -> Recipe:
 def begun(config: OptimizerConfig, *, ema: float | None = None) -> tuple[MasterWeights, Optimizer]:
     weights = MasterWeights(transformer(), precision="fp32")
     return weights, build_optimizer(weights, recipe_with(config, ema=ema))
-
-
-CASES = [(config, None) for config in ALL.values()] + [(AdamConfig(), 0.9)]
 
 
 @pytest.mark.parametrize(("config", "ema"), CASES, ids=[*ALL, "adam with ema"])
@@ -261,3 +272,82 @@ def test_a_moving_average_follows_the_weights_and_stands_in_for_them() -> None:
         assert torch.equal(weights.set_aside, trained)
     assert torch.equal(weights.values, trained)
     assert weights.set_aside is None
+
+
+def paper(update: int) -> float:
+    """The base model's rate."""
+    return noam(update, factor=1.0, warmup_updates=4000, d_model=512)
+
+
+@pytest.mark.parametrize(
+    ("update", "rate"),
+    [
+        (1, 1.746928e-07),  # 512^-0.5 * 4000^-1.5
+        (1000, 1.746928e-04),
+        (4000, 6.987712e-04),  # 512^-0.5 * 4000^-0.5
+        (16_000, 3.493856e-04),  # half of it: four times as many updates
+        (100_000, 1.397542e-04),
+    ],
+)
+def test_the_paper_s_schedule_is_equation_3(update: int, rate: float) -> None:
+    # The figures were worked out by hand, to seven digits.
+    assert paper(update) == pytest.approx(rate, rel=1e-6)
+
+
+def test_the_paper_s_schedule_rises_to_its_peak_at_the_end_of_warm_up_and_falls_ever_after() -> None:
+    rates = [paper(update) for update in range(1, 12_001)]
+    assert rates.index(max(rates)) + 1 == 4000
+    assert all(before < after for before, after in pairwise(rates[:4000]))
+    assert all(before > after for before, after in pairwise(rates[3999:]))
+
+
+def test_the_paper_s_schedule_scales_with_its_factor_and_with_the_width() -> None:
+    assert noam(700, factor=2.5, warmup_updates=4000, d_model=512) == pytest.approx(2.5 * paper(700))
+    assert noam(700, factor=1.0, warmup_updates=4000, d_model=2048) == pytest.approx(paper(700) / 2)
+
+
+def test_a_cosine_rises_in_a_line_and_falls_to_zero_behind_the_last_update() -> None:
+    rates = [cosine(update, peak=1e-3, warmup_updates=100, updates=1000) for update in range(1, 1002)]
+    assert rates[:100] == pytest.approx([1e-5 * update for update in range(1, 101)])
+    assert rates.index(max(rates)) + 1 == 100
+    assert rates[99] == 1e-3
+    assert all(before > after for before, after in pairwise(rates[99:]))
+    assert rates[999] > 0
+    assert rates[1000] == pytest.approx(0, abs=1e-18)
+
+
+def test_a_cosine_is_at_half_its_peak_half_way_down() -> None:
+    assert cosine(150, peak=1e-3, warmup_updates=100, updates=199) == pytest.approx(0.5e-3)
+    assert cosine(125, peak=1e-3, warmup_updates=100, updates=199) == pytest.approx(1e-3 * (0.5 + math.sqrt(0.125)))
+
+
+def test_a_cosine_with_one_update_behind_its_warm_up_is_served() -> None:
+    assert cosine(10, peak=1.0, warmup_updates=9, updates=10) == pytest.approx(0.5)
+
+
+def test_a_cosine_never_rises_again_behind_its_end() -> None:
+    assert cosine(5000, peak=1.0, warmup_updates=9, updates=1000) == 0
+
+
+def test_the_recipe_s_schedule_is_taken() -> None:
+    rate = learning_rate(NoamConfig(factor=2.0, warmup_updates=300), update=77, updates=900, d_model=256)
+    assert rate == noam(77, factor=2.0, warmup_updates=300, d_model=256)
+    rate = learning_rate(CosineConfig(peak=3e-4, warmup_updates=300), update=577, updates=900, d_model=256)
+    assert rate == cosine(577, peak=3e-4, warmup_updates=300, updates=900)
+
+
+def test_wsd_rises_stays_and_falls_to_zero_after_the_last_update() -> None:
+    schedule = WsdConfig(peak=0.5, warmup_updates=4, decay_updates=4)
+    rates = [learning_rate(schedule, update=update, updates=12, d_model=512) for update in range(1, 14)]
+    assert rates == pytest.approx([0.125, 0.25, 0.375, *[0.5] * 5, 0.4, 0.3, 0.2, 0.1, 0.0])
+
+
+def test_constant_rises_and_stays() -> None:
+    schedule = ConstantConfig(peak=0.5, warmup_updates=4)
+    assert [learning_rate(schedule, update=update, updates=9, d_model=1) for update in (1, 2, 4, 5, 900)] == [
+        0.125,
+        0.25,
+        0.5,
+        0.5,
+        0.5,
+    ]

@@ -1,4 +1,4 @@
-"""What a training tells: rates by a fake clock, stable keys, plain lines in a pipe, a live view on a terminal."""
+"""What a training tells: metrics.jsonl, the live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpoints import CheckpointFolder
-from nmt_cli.training.figures import Figures, Standing, Stopwatch, Sums
-from nmt_cli.training.progress import Reporter
+from nmt_cli.training.reporting.metrics import Stopwatch, TrainingStatus, UpdateMetrics, UpdateSums
+from nmt_cli.training.reporting.progress import LineItem, LiveView, Reporter, fitted
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.forks import Forked
-from tests.training.test_figures import FakeClock
+from tests.training.test_metrics import FakeClock
 from tests.training.tiny import RECIPE, checkpoints, events, stopped_after, train
 
 KEYS = {
@@ -49,9 +49,13 @@ KEYS = {
 }
 
 
-STANDING = Standing(1100, 4, learning_rate=1.5e-4, gradient_norm=0.5, memory_gb=1.25, seconds=24.0)
-FIGURES = Figures(
+STANDING = TrainingStatus(1100, 4, learning_rate=1.5e-4, gradient_norm=0.5, memory_gb=1.25, seconds=24.0)
+FIGURES = UpdateMetrics(
     loss=2.0, nll=math.log(4), target_tokens_per_second=150.4, matrix_rate_share=0.44, padding=0.008, waiting=0.001
+)
+SHOWN_STATUS = TrainingStatus(1500, 6, learning_rate=2.5e-4, gradient_norm=0.5312, memory_gb=3.21, seconds=90.0)
+SHOWN_METRICS = UpdateMetrics(
+    loss=3.0, nll=2.5, target_tokens_per_second=123_456.0, matrix_rate_share=0.441, padding=0.008, waiting=0.001
 )
 
 
@@ -63,7 +67,7 @@ def test_a_line_is_written_with_all_its_figures_and_told_with_some(
     file = tmp_path / "metrics.jsonl"
     with Reporter(file, updates=5000, clock=clock) as reporter, reporter.counting_from(1000):
         clock.now += 30
-        reporter.train(STANDING, Sums(source_tokens=600, target_tokens=500), FIGURES)
+        reporter.train(STANDING, UpdateSums(source_tokens=600, target_tokens=500), FIGURES)
     (event,) = (json.loads(line) for line in file.read_text().splitlines())
     assert event == {
         "event": "train",
@@ -198,7 +202,7 @@ def test_a_silent_rank_writes_and_says_nothing(tmp_path: Path, caplog: pytest.Lo
         reporter.say("hello")
         reporter.note("validating")
         reporter.advance(STANDING, FIGURES)
-        reporter.train(STANDING, Sums(), FIGURES)
+        reporter.train(STANDING, UpdateSums(), FIGURES)
     assert caplog.messages == []
     assert list(tmp_path.iterdir()) == []
 
@@ -248,3 +252,85 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 4096)
     except OSError:
         return b""
+
+
+def shown(view: LiveView) -> list[str]:
+    with view.console.capture() as capture:
+        view.console.print(view.get_renderable())
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def view_of(width: int, monkeypatch: pytest.MonkeyPatch) -> LiveView:
+    monkeypatch.setenv("COLUMNS", str(width))
+    view = LiveView("small", updates=2000)
+    view.keep_best("BLEU 31.20", update=1200)
+    view.move(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
+    return view
+
+
+def test_a_wide_terminal_has_all_figures_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    bar, learning, speed = shown(view_of(120, monkeypatch))
+    assert bar.split()[0] == "small"
+    assert bar.split()[-6:] == ["1,500", "/", "2,000", "75%", "0:01:30", "left"]
+    assert learning == (
+        "  loss 3.000   perplexity 12.18   best BLEU 31.20 after 1,200   learning rate 2.50e-04   gradient norm 0.531"
+        "   epoch 7"
+    )
+    assert speed == ("  123,456 tokens/s   44.1% of the matrix rate   padding 0.8%   waiting 0.1%   memory 3.2 GB")
+
+
+def test_eighty_columns_have_all_of_them_in_fewer_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    bar, learning, speed = shown(view_of(80, monkeypatch))
+    assert bar.split()[-6:] == ["1,500", "/", "2,000", "75%", "0:01:30", "left"]
+    assert learning == "  loss 3.000  perplexity 12.18  best BLEU 31.20  rate 2.5e-04  norm 0.531"
+    assert speed == "  123,456 tokens/s  matrix rate 44%  padding 0.8%  waiting 0.1%  memory 3.2 GB"
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 160])
+def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    lines = shown(view_of(width, monkeypatch))
+    assert len(lines) == 3
+    assert max(len(line) for line in lines) <= width
+
+
+def test_a_name_is_shown_as_it_is_and_cut_where_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for name in ("lr[bold=3]{x}", "a-name-that-says-everything-about-the-recipe-and-its-author"):
+        view = LiveView(name, updates=2000)
+        view.move(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
+        bar, *figures = shown(view)
+        assert bar.split()[0].rstrip("…") == name[: len(bar.split()[0].rstrip("…"))]
+        assert bar.startswith(name[:8])
+        assert len(figures) == 2
+
+
+def test_the_lightest_goes_first() -> None:
+    parts = [
+        LineItem("loss 3", "loss 3", 6),
+        LineItem("epoch 7", "", 0),
+        LineItem("norm 1", "norm 1", 1),
+        LineItem("rate 2", "r 2", 2),
+    ]
+    assert fitted(parts, width=80) == "loss 3   epoch 7   norm 1   rate 2"
+    assert fitted(parts, width=20) == "loss 3  norm 1  r 2"
+    assert fitted(parts, width=18) == "loss 3  r 2"
+    assert fitted(parts, width=6) == "loss 3"
+    assert fitted(parts, width=3) == "los"
+
+
+def test_what_is_not_known_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    view = LiveView("small", updates=2000)
+    nothing = UpdateMetrics(math.nan, math.nan, math.nan, math.nan, math.nan, 0.5)
+    view.move(TrainingStatus(1, 0, 1e-7, math.inf, math.nan, 1.0), nothing, time_left="")
+    _, learning, speed = shown(view)
+    assert learning == "  learning rate 1.00e-07   epoch 1"
+    assert speed == "  waiting 50.0%"
+
+
+def test_a_note_stands_in_place_of_the_figures_until_the_next_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = view_of(80, monkeypatch)
+    view.note("validating after update 1,500")
+    assert shown(view)[1:] == ["  validating after update 1,500"]
+    view.move(SHOWN_STATUS, SHOWN_METRICS, time_left="0:01:30 left")
+    assert len(shown(view)) == 3

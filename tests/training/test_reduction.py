@@ -11,8 +11,8 @@ from torch import Tensor
 
 from nmt_cli.devices import Precision
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.reduction import GradientSum, make_buckets
+from nmt_cli.training.ranks.gradients import GradientSum, make_buckets
+from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.weights import MasterWeights
 from tests.reference.models import random_model, tiny_config
 from tests.training.summing_ranks import MICRO, VOCAB, backward, small_model

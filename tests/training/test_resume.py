@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.bundle.config import load_config
-from nmt_cli.bundle.run import open_run
+from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.decoding.batches import search_batches
+from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import ModelError, RecipeError
 from tests.training.tiny import checkpoint, checkpoints, events, prepare_tiny, stopped_after, train
 
@@ -322,7 +322,7 @@ def test_a_finished_run_goes_on_where_the_recipe_has_become_longer(
     assert open_run(run).record.finished is None
     assert train(prepared, run) == 0
     assert open_run(run).record.finished is not None
-    assert load_config(run / "model").updates == [24]
+    assert load_saved_config(run / "model").updates == [24]
     assert checkpoint(run, 24)[WEIGHTS] == checkpoint(whole(), 24)[WEIGHTS]
 
 
@@ -334,9 +334,9 @@ def test_a_model_that_a_kill_kept_from_being_written_is_written_by_the_next_star
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("nmt_cli.training.ending.make_model", killed)
+        patch.setattr("nmt_cli.training.ending.write_averaged_model", killed)
         with pytest.raises(KeyboardInterrupt):
             train(prepared, run, "training.updates=4")
     assert not (run / "model").exists()
     assert train(prepared, run, "training.updates=4") == 0
-    assert load_config(run / "model").updates == [4]
+    assert load_saved_config(run / "model").updates == [4]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt_cli.bundle.run import InitialModel, open_run
+from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import sha256
@@ -17,7 +17,7 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training import runs
 from nmt_cli.training.runs import check_place, mark_finished, open_or_begin, recipe_fingerprint
-from tests.bundle.tiny import save_tiny
+from tests.artifacts.builders import save_tiny
 from tests.training.tiny import RECIPE, prepare_tiny
 
 COMMAND = ["nmt", "train", "tiny.yaml"]
@@ -151,8 +151,8 @@ def test_a_run_needs_a_folder_of_its_own(name: str) -> None:
     with pytest.raises(ModelError) as caught:
         check_place(Path(name))
     assert caught.value.message == f"{name} is not a folder of its own"
-    assert caught.value.where == "-o"
-    assert caught.value.hint == "for example -o runs/mine"
+    assert caught.value.setting == "output"
+    assert caught.value.hint == "for example `output: runs/mine`"
 
 
 @pytest.mark.parametrize("name", ["notes", "notes/run", "notes/runs/mine"])

@@ -9,8 +9,8 @@ import pytest
 
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.training import tensorboard
-from nmt_cli.training.tensorboard import EventFile
+from nmt_cli.training.reporting import tensorboard
+from nmt_cli.training.reporting.tensorboard import EventFile
 from tests.training.tiny import events, stopped_after, train
 
 needs_package = pytest.mark.skipif(

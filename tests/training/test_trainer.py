@@ -1,10 +1,12 @@
-"""The training loop: it learns, skips what is not finite, stops early, and leaves the right model."""
+"""The training loop: updates, logs, validations, the sanity pass and returns."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,18 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli.bundle.config import load_config
-from nmt_cli.bundle.weights import read_tensors
+from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.errors import TrainingError
+from nmt_cli.errors import DataError, DeviceError, ModelError, TrainingError
+from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.training import checkpoints as checkpoints_module
+from nmt_cli.training import validation as validation_module
+from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.loss import Loss
-from nmt_cli.training.order import DataOrder
-from nmt_cli.training.update import Updater
+from nmt_cli.training.trainer import Trainer
+from nmt_cli.training.update import LaunchedUpdate, Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.training.tiny import (
     RECIPE,
@@ -34,6 +40,14 @@ from tests.training.tiny import (
 )
 
 EVERY_UPDATE = ("training.updates=8", "training.checkpoint_every=1", "training.log_every=1")
+PATIENT = (
+    "training.updates=20",
+    "training.patience=2",
+    "validation.every=2",
+    "training.checkpoint_every=5",
+    "training.keep_last=2",
+)
+SHORT = ("training.updates=3",)
 
 
 def pairs_of_update(data: PreparedData, folder: Path, number: int) -> list[list[int]]:
@@ -178,15 +192,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return install
 
 
-PATIENT = (
-    "training.updates=20",
-    "training.patience=2",
-    "validation.every=2",
-    "training.checkpoint_every=5",
-    "training.keep_last=2",
-)
-
-
 @pytest.mark.parametrize(
     ("metric", "loss", "bleu"),
     [
@@ -215,7 +220,7 @@ def test_patience_ends_training_and_the_model_is_the_best_where_that_is_kept(
     assert f"no better {metric} in 2 validations: training ends after update 8" in caplog.messages
     assert [event["update"] for event in events(run, "validation")] == [2, 4, 6, 8]
     best = 8 if keep_best else None  # of equally good ones the newer
-    assert load_config(run / "model").updates == [best or 8]
+    assert load_saved_config(run / "model").updates == [best or 8]
     assert checkpoints(run) == ([6, 8] if keep_best else [5, 8])
 
 
@@ -225,7 +230,7 @@ def test_the_model_is_that_of_the_best_validation_even_between_two_intervals_of_
     scripted(loss=[5.0, 2.0, 4.5, 4.0, 4.1])
     settings = ("training.updates=10", *PATIENT[2:], "validation.metric=loss", "training.keep_best=1")
     assert train(prepared, tmp_path / "run", *settings) == 0
-    assert load_config(tmp_path / "run/model").updates == [4]
+    assert load_saved_config(tmp_path / "run/model").updates == [4]
     assert checkpoints(tmp_path / "run") == [4, 8, 10]
 
 
@@ -243,7 +248,7 @@ def test_a_training_out_of_patience_ends_again_at_once_and_goes_on_with_more(
     assert train(prepared, run, *PATIENT, "validation.metric=loss", "training.patience=3") == 0
     # Update 8 was better, so that the patience began anew: 10, 12 and 14 were not.
     assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 14}
-    assert load_config(run / "model").updates == [14]
+    assert load_saved_config(run / "model").updates == [14]
 
 
 def test_patience_begins_anew_with_another_metric(
@@ -298,8 +303,8 @@ def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
     memorised: tuple[Path, list[tuple[str, str]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from nmt_cli.cli.average import average
-    from nmt_cli.cli.decode import decode
-    from nmt_cli.cli.score import score
+    from nmt_cli.cli.decode.command import decode
+    from nmt_cli.cli.score.command import score
 
     folder, pairs = memorised
     run = folder / "runs/few"
@@ -313,3 +318,133 @@ def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
     assert sum(found == right for found, (_, right) in zip(translations, pairs, strict=True)) >= 27
     score([str(folder / "few.de")], hypotheses=[str(folder / "few.hyp")], as_object=True)
     assert json.loads(capsys.readouterr().out)["scores"]["BLEU"]["score"] > 90
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the updates that are taken."""
+    taken: list[int] = []
+    launch = Updater.launch
+
+    def noted(self: Updater, *arguments: Any, number: int, **options: Any) -> LaunchedUpdate:
+        taken.append(number)
+        return launch(self, *arguments, number=number, **options)
+
+    monkeypatch.setattr(Updater, "launch", noted)
+    return taken
+
+
+def full_disk(*arguments: object, **options: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def broken(*arguments: object, **options: object) -> None:
+    raise RuntimeError("broken")
+
+
+def test_a_full_disk_is_noticed_before_the_first_update(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: list[int]
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints_module, "write_tensors", full_disk)
+        with pytest.raises(ModelError, match="the disk is full") as caught:
+            train(prepared, run, *SHORT)
+    assert caught.value.hint == "free some space, then give the same command again: it continues"
+    assert updates == []
+    assert train(prepared, run, *SHORT) == 0
+    assert updates == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["search_batches", "bleu", "smoothed_cross_entropy"])
+def test_search_score_and_loss_are_tried_before_the_first_update(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: list[int], name: str
+) -> None:
+    monkeypatch.setattr(validation_module, name, broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        train(prepared, tmp_path / "run", *SHORT)
+    assert updates == []
+
+
+def test_memory_that_does_not_suffice_is_an_error_whose_hint_helps(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: list[int]
+) -> None:
+    encode = Transformer.encode
+
+    def with_little_memory(self: Transformer, source: Any) -> Any:
+        if source.num_tokens > 160:
+            raise torch.OutOfMemoryError
+        return encode(self, source)
+
+    monkeypatch.setattr(Transformer, "encode", with_little_memory)
+    run = tmp_path / "run"
+    with pytest.raises(DeviceError) as caught:
+        train(prepared, run, *SHORT)
+    error = caught.value
+    assert error.exit_code == 6
+    slots = int(error.message.removeprefix("the memory of cpu does not hold a micro-batch of ").split()[0])
+    assert 160 < slots <= 320
+    assert error.where == "training.max_tokens_per_device"
+    assert error.hint == f"--set training.max_tokens_per_device={slots // 2}: the updates stay the same"
+    assert updates == []
+    setting = error.hint.removeprefix("--set ").partition(":")[0]
+    assert train(prepared, run, *SHORT, setting) == 0
+
+
+def test_the_pass_changes_nothing_of_the_training_and_leaves_no_file(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for precision in ("fp32", "bf16"):
+        with_it, without = tmp_path / f"with-{precision}", tmp_path / f"without-{precision}"
+        assert train(prepared, with_it, *SHORT, precision=precision) == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "_sanity_pass", lambda self, reporter: None)
+            patch.setattr(Updater, "warm_up", lambda self, batches: None)
+            assert train(prepared, without, *SHORT, precision=precision) == 0
+        assert checkpoint(with_it, 3) == checkpoint(without, 3)
+        assert not [path for path in with_it.iterdir() if path.name.startswith(".")]
+    assert caplog.messages.count("sanity pass done: train, validate, decode, score, save") == 2
+
+
+def test_what_a_killed_pass_left_is_cleared(prepared: PreparedData, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with _killed_while_saving(), pytest.raises(KeyboardInterrupt):
+        train(prepared, run, *SHORT)
+    assert (run / ".sanity").exists()
+    assert train(prepared, run, *SHORT) == 0
+    assert not (run / ".sanity").exists()
+    assert checkpoints(run) == [3]
+
+
+@contextmanager
+def _killed_while_saving() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints_module, "write_manifest", _leave_and_interrupt)
+        yield
+
+
+def _leave_and_interrupt(directory: Path, fields: object) -> None:
+    (directory.parent / "left").mkdir()
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_goes_on_needs_no_pass(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stopped_after(2):
+        assert train(prepared, tmp_path / "run", *SHORT) == 75
+    monkeypatch.setattr(Trainer, "_sanity_pass", broken)
+    assert train(prepared, tmp_path / "run", *SHORT) == 0
+    assert events(tmp_path / "run", "validation")[-1]["update"] == 3
+
+
+def test_no_validation_pair_that_fits_is_an_error(tmp_path: Path) -> None:
+    pairs = parallel_text(40, seed=5)
+    long = [(" ".join(side for side, _ in pairs), " ".join(side for _, side in pairs))]
+    data = prepare_tiny(tmp_path, train=pairs, valid=long)
+    with pytest.raises(DataError) as caught:
+        train(data, tmp_path / "run", *SHORT)
+    assert caught.value.message == "no validation pair is left: all 1 are longer than model.max_positions, 128"
+    assert caught.value.where == str(data.directory)
+    assert caught.value.hint == "prepare with shorter validation text, or raise model.max_positions"

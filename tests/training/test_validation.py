@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.decoding.batches import plan_batches
+from nmt_cli.decoding.batching import plan_batches
 from nmt_cli.scoring.metrics import ScoreReport, bleu
 from nmt_cli.training import validation as module
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
-from tests.decoding.test_fixed_beam import Tape
-from tests.training.feeding import MAX_TOKENS, Feed, feed
+from tests.decoding.test_cuda import Tape
+from tests.training.feeding import Feed, feed
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -31,7 +31,7 @@ class Gpu:
 
     def validator(self, given: Feed, updater: Updater) -> Validator:
         """The validator of this GPU, whose tensors are on the CPU."""
-        validator = Validator(given.recipe, given.data, updater, device=CUDA, max_tokens=MAX_TOKENS)
+        validator = Validator(given.recipe, given.data, updater, given.order, device=CUDA)
         validator._device = CPU
         return validator
 
@@ -77,7 +77,7 @@ def measured(validator: Validator) -> tuple[Validation, list[str]]:
 
 def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training: tuple[Feed, Updater]) -> None:
     given, updater = training
-    plain = Validator(given.recipe, given.data, updater, device=CPU, max_tokens=MAX_TOKENS)
+    plain = Validator(given.recipe, given.data, updater, given.order, device=CPU)
     recorded = gpu.validator(given, updater)
     first, translations = measured(recorded)
     assert translations == measured(plain)[1]
@@ -96,17 +96,16 @@ def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training:
 
 def test_on_a_cpu_nothing_is_recorded(gpu: Gpu, training: tuple[Feed, Updater]) -> None:
     given, updater = training
-    measured(Validator(given.recipe, given.data, updater, device=CPU, max_tokens=MAX_TOKENS))
+    measured(Validator(given.recipe, given.data, updater, given.order, device=CPU))
     assert gpu.tapes == []
 
 
-@pytest.mark.parametrize(("free", "times", "tapes", "given_back"), [(0.3, 4, 1, 0), (0.2, 1, 1, 0), (0.1, 1, 2, 2)])
-def test_batches_and_what_is_kept_follow_the_free_memory(
+@pytest.mark.parametrize(("free", "tapes", "given_back"), [(0.2, 1, 0), (0.1, 2, 2)])
+def test_batches_are_large_and_the_search_s_memory_is_kept_if_much_is_free(
     gpu: Gpu,
     training: tuple[Feed, Updater],
     monkeypatch: pytest.MonkeyPatch,
     free: float,
-    times: int,
     tapes: int,
     given_back: int,
 ) -> None:
@@ -121,6 +120,6 @@ def test_batches_and_what_is_kept_follow_the_free_memory(
     recorded, gpu.free = gpu.validator(given, updater), free
     for _ in range(2):
         measured(recorded)
-    assert planned == [times * given.recipe.decoding.batch_tokens // given.recipe.decoding.beam] * 2
+    assert planned == [4 * given.recipe.decoding.batch_tokens // given.recipe.decoding.beam] * 2
     assert (len(gpu.tapes), gpu.given_back) == (tapes, given_back)
     assert (recorded._fixed is None) == (given_back > 0)

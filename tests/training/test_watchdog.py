@@ -12,10 +12,9 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # documented there, and not declared
 
-from nmt_cli.training import watchdog
-from nmt_cli.training.bulletin import Bulletin, Failure
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.watchdog import watching
+from nmt_cli.training.ranks import watchdog
+from nmt_cli.training.ranks.ranks import Failure, FailureBoard, Ranks
+from nmt_cli.training.ranks.watchdog import watching
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +34,9 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def ranks() -> tuple[Ranks, Ranks]:
-    """Two ranks with one bulletin."""
+    """Two ranks with one board."""
     store = HashStore()
-    one, two = (Ranks(rank, 2, torch.device("cpu"), Bulletin(store)) for rank in (0, 1))
+    one, two = (Ranks(rank, 2, torch.device("cpu"), FailureBoard(store)) for rank in (0, 1))
     return one, two
 
 
@@ -74,8 +73,7 @@ def test_ranks_that_stand_still_end_with_a_message_of_the_first_and_the_stacks_o
     assert lines[:3] == [
         "error: none of the ranks has made progress for 1 seconds: the training hangs",
         "at:    training.watchdog_seconds",
-        "fix:   see in the stacks below what each rank waits for; "
-        "the same command continues from the newest checkpoint",
+        "fix:   the stacks below show what each rank waits for; the same command continues from the newest checkpoint",
     ]
     titles = [line for line in lines if line.startswith("rank ")]
     assert [title.partition(",")[0] for title in titles] == ["rank 0 of 2", "rank 1 of 2"]
@@ -85,7 +83,7 @@ def test_ranks_that_stand_still_end_with_a_message_of_the_first_and_the_stacks_o
 def test_a_rank_that_waits_while_another_works_is_left_in_peace(ranks: tuple[Ranks, Ranks], exits: list[int]) -> None:
     waits, works = ranks
     with (
-        again_and_again(works.pulse.beat),
+        again_and_again(works.heartbeat.beat),
         watching(works, seconds=1),
         watching(waits, seconds=1),  # 100 ticks
     ):
@@ -98,9 +96,9 @@ def test_a_rank_that_cannot_notice_another_one_s_failure_ends_with_its_code(
     ranks: tuple[Ranks, Ranks], exits: list[int], code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     waits, fails = ranks
-    assert fails.bulletin is not None
-    assert fails.bulletin.claim(Failure(code, is_stall=False)) is None
-    assert fails.bulletin.claim(Failure(1, is_stall=False)) == Failure(code, is_stall=False)
+    assert fails.board is not None
+    assert fails.board.claim(Failure(code, is_stall=False)) is None
+    assert fails.board.claim(Failure(1, is_stall=False)) == Failure(code, is_stall=False)
     with watching(waits, seconds=600):
         wait_for(exits, 1)
     assert exits == [code]

@@ -16,12 +16,12 @@ from unittest.mock import patch
 
 import typer
 
-from nmt_cli.bundle.run import open_run
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.store import PreparedData, open_prepared
-from nmt_cli.preparing.corpora import corpus_of_prefixes
+from nmt_cli.preparing.corpus import corpus_from_prefixes
 from nmt_cli.preparing.pipeline import prepare
-from nmt_cli.training import speed
-from nmt_cli.training.update import Launched, Updater
+from nmt_cli.training.reporting import metrics
+from nmt_cli.training.update import LaunchedUpdate, Updater
 
 TIMES = {"today": "heute", "now": "jetzt", "in winter": "im Winter", "every morning": "jeden Morgen"}
 SUBJECTS = {
@@ -95,7 +95,7 @@ def prepare_tiny(
     """Prepared data in FOLDER/data/NAME: 400 pairs, or those of `train`, and 20 others, or those of `valid`."""
     pairs = parallel_text(420, seed=3)
     folder.mkdir(parents=True, exist_ok=True)
-    located = corpus_of_prefixes(
+    located = corpus_from_prefixes(
         {
             "train": write_text(folder / f"{name}-train", train or pairs[20:]),
             "valid": write_text(folder / f"{name}-valid", valid or pairs[:20]),
@@ -129,11 +129,11 @@ def train(data: PreparedData, output: Path, *settings: str, **options: Any) -> i
 @contextmanager
 def measured_once() -> Iterator[None]:
     """Trainings that measure the device's matrix rate, a fifth of a second, only in the first of a test process."""
-    with patch.object(speed, "matrix_rate", _matrix_rate):
+    with patch.object(metrics, "matrix_rate", _matrix_rate):
         yield
 
 
-_matrix_rate = functools.cache(speed.matrix_rate)
+_matrix_rate = functools.cache(metrics.matrix_rate)
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def stopped_after(update: int, number: int = signal.SIGTERM) -> Iterator[None]:
     """Send this process a signal while it takes update `update`."""
     original = Updater.launch
 
-    def with_signal(self: Updater, *arguments: Any, **options: Any) -> Launched:
+    def with_signal(self: Updater, *arguments: Any, **options: Any) -> LaunchedUpdate:
         if options["number"] == update:
             os.kill(os.getpid(), number)
         return original(self, *arguments, **options)

@@ -86,9 +86,10 @@ def rank_processes(launcher: int) -> dict[str, int]:
 
 def main() -> None:
     """Run `nmt` where there seem to be two GPUs."""
-    from nmt_cli.cli import app, train
+    from nmt_cli.cli import app
+    from nmt_cli.training import start
 
-    train._num_gpus = lambda device: 2
+    start.num_gpus = lambda device: 2
     app.main()
 
 

@@ -1,4 +1,4 @@
-"""The command `nmt`: its sub-commands, and the one place where errors become three lines and an exit code."""
+"""The command `nmt`: its sub-commands, and how errors become three lines and an exit code."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from keyword import iskeyword
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import nmt_cli
 from nmt_cli import console
 from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error
+from nmt_cli.cli.decoding_options import with_decoding_options
 from nmt_cli.cli.spellings import check_spellings
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, NmtError
 
-_COMMANDS = (
-    "corpora",
-    "prepare",
-    "train",
-    "average",
-    "decode",
-    "score",
-    "serve",
-    "attention",
-    "export",
-    "import",
-    "reproduce",
-    "info",
-)
+if TYPE_CHECKING:
+    from typer.core import TyperCommand
+
+# The module of each command, below nmt_cli.cli; its function has the name of the command.
+_COMMANDS = {
+    "corpora": "corpora",
+    "prepare": "prepare",
+    "train": "train",
+    "average": "average",
+    "decode": "decode.command",
+    "score": "score.command",
+    "serve": "serve",
+    "attention": "attention",
+    "export": "export",
+    "import": "import_",
+    "reproduce": "reproduce",
+    "info": "info",
+}
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")]
 # `main` looks for it among the arguments, so that it holds for errors in the arguments as well.
@@ -67,9 +72,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
-for _name in _COMMANDS:
-    _python_name = f"{_name}_" if iskeyword(_name) else _name
-    _function = getattr(import_module(f"nmt_cli.cli.{_python_name}"), _python_name)
+for _name, _module in _COMMANDS.items():
+    _function = getattr(import_module(f"nmt_cli.cli.{_module}"), f"{_name}_" if iskeyword(_name) else _name)
     app.command(_name, cls=Command)(_with_common_options(_function))
 
 
@@ -94,8 +98,18 @@ def options(
     console.configure_logging(quiet=quiet)
 
 
+def complete_commands() -> dict[str, TyperCommand]:
+    """Each command by its name, with the options that are made from the schema, as the documentation has them."""
+    group: Any = typer.main.get_command(app)
+    return {name: with_decoding_options(command) for name, command in group.commands.items()}
+
+
 def main() -> None:
     """Run `nmt` with the process's arguments and exit with the code of its outcome."""
+    if "NMT_LIFELINE" in os.environ:  # spelt out, because `nmt --help` need not import all of processes.py
+        from nmt_cli.processes import end_with_parent
+
+        end_with_parent()
     code = _run(sys.argv[1:])
     if "LOCAL_RANK" in os.environ:
         # Threads of torch's may outlive a training of several ranks, and crash an interpreter that takes itself apart:

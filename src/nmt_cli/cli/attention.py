@@ -1,4 +1,4 @@
-"""`nmt attention`: what a model looks at, in the terminal and as a drawing."""
+"""`nmt attention`: the attention of a model, in the terminal and as a drawing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from nmt_cli.cli.arguments import models_of
 from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.decoding.attention_maps import AttentionMap, Part
+    from nmt_cli.decoding.attention_maps import AttentionMap
+    from nmt_cli.model.forced import AttentionPart
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ WordsOption = Annotated[bool, typer.Option("--words", help="Words in place of pi
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE.svg", help="Draw an SVG in place of the terminal.")
 ]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the file that stands at -o.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the file at -o.")]
 
 
 def attention(
@@ -82,11 +84,11 @@ def _check_texts(source: str, translation: str | None) -> None:
 
 
 def _show(found: AttentionMap, *, layers: list[int], heads: list[int | None], output: Path | None) -> None:
-    from nmt_cli.decoding.attention_drawing import svg, text_panel
+    from nmt_cli.decoding.attention_svg import attention_as_svg, attention_as_text
 
     if output is not None:
         try:
-            output.write_text(svg(found, layers=layers, heads=heads), encoding="utf-8")
+            output.write_text(attention_as_svg(found, layers=layers, heads=heads), encoding="utf-8")
         except OSError as problem:
             hint = "give another file with -o"
             raise DataError(f"cannot write the drawing: {problem.strerror}", where=str(output), hint=hint) from None
@@ -97,10 +99,10 @@ def _show(found: AttentionMap, *, layers: list[int], heads: list[int | None], ou
             weights = found.weights[layer].mean(dim=0) if head is None else found.weights[layer, head]
             name = "mean of all heads" if head is None else f"head {head + 1}"
             typer.echo(f"layer {layer + 1}, {name}")
-            typer.echo("\n".join(text_panel(found, weights)) + "\n")
+            typer.echo("\n".join(attention_as_text(found, weights)) + "\n")
 
 
-def _map(model: Path, source: str, translation: str | None, *, part: Part, words: bool) -> AttentionMap:
+def _map(model: Path, source: str, translation: str | None, *, part: AttentionPart, words: bool) -> AttentionMap:
     from nmt_cli.decoding.attention_maps import AttentionMaps
 
     if translation is None and part != "encoder":
@@ -117,38 +119,32 @@ def _map(model: Path, source: str, translation: str | None, *, part: Part, words
 
 
 def _model(given: Sequence[Path] | None) -> Path:
-    from nmt_cli.bundle.directory import model_of_run, newest_model
-    from nmt_cli.bundle.kinds import kind_of
-
     if given and len(given) > 1:
         hint = f"give one of them: -m {given[0]}"
         raise UsageError(f"attention is shown of one model, not of {len(given)}", where="--model", hint=hint)
-    if given and kind_of(given[0]) != "run":
-        return given[0]
-    model = model_of_run(given[0]) if given else newest_model(Path("runs"))
-    logger.info("model: %s", model)
+    (model,) = models_of(given)
     return model
 
 
-def _size(model: Path, *, part: Part) -> tuple[int, int]:
-    """How many layers that part of the model has, and how many heads each of them."""
-    from nmt_cli.bundle.config import load_config
-    from nmt_cli.bundle.kinds import require_model
+def _size(model: Path, *, part: AttentionPart) -> tuple[int, int]:
+    """The number of layers in that part of the model, and the number of heads in each layer."""
+    from nmt_cli.artifacts.manifest import require_model
+    from nmt_cli.artifacts.model_directory import load_saved_config
 
     require_model(model)
-    config = load_config(model).recipe.model
+    config = load_saved_config(model).recipe.model
     return config.encoder_layers if part == "encoder" else config.decoder_layers, config.heads
 
 
-def _part(part: str, *, words: bool) -> Part:
-    from nmt_cli.decoding.attention_maps import Part
+def _part(part: str, *, words: bool) -> AttentionPart:
+    from nmt_cli.model.forced import AttentionPart
 
     if words and part != "cross":
         hint = "leave --words out, or take --part cross"
         raise UsageError(
             "--words is about the attention from the translation to the source", where="--words", hint=hint
         )
-    parts: tuple[Part, ...] = get_args(Part)
+    parts: tuple[AttentionPart, ...] = get_args(AttentionPart)
     for one in parts:
         if part == one:
             return one

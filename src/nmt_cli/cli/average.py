@@ -14,7 +14,7 @@ import typer
 from nmt_cli.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.bundle.run import Checkpoint, Run
+    from nmt_cli.artifacts.run import Checkpoint, Run
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +34,14 @@ def average(
     best: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Take the best N by validation.metric of the recipe.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that stands at -o.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model at -o.")] = False,
 ) -> None:
     """Average checkpoints of a run into a model directory.
 
     Example: nmt average runs/base --last 5
     """
-    from nmt_cli.bundle import average as averaging
-    from nmt_cli.bundle.run import open_run
+    from nmt_cli.artifacts import average as averaging
+    from nmt_cli.artifacts.run import open_run
 
     if last is not None and best is not None:
         raise UsageError("--last and --best exclude each other", where="--last, --best", hint="give one of them")
@@ -49,22 +49,22 @@ def average(
         run = open_run(run_directory)
         if last is None and best is None:
             last, best = run.recipe.averaging.last, run.recipe.averaging.best
-        checkpoints = averaging.choose(run, last=last, best=best)
+        checkpoints = averaging.choose_checkpoints(run, last=last, best=best)
     elif last is not None or best is not None:
         hint = "name the run instead, or leave the option out: all checkpoints that are named are averaged"
         raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
     else:
         run, checkpoints = _named_checkpoints(paths)
     model = output if output is not None else run.directory / "averaged"
-    averaging.make_model(run, checkpoints, output=model, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
+    averaging.write_averaged_model(run, checkpoints, output=model, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
     what = "1 checkpoint" if len(checkpoints) == 1 else f"the mean of {len(checkpoints)} checkpoints"
     logger.info("%s: %s", model, what)
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(model)))
 
 
 def _run_of_arguments(paths: Sequence[Path]) -> Path | None:
-    """The run that is asked for as a whole, by its folder or that of its checkpoints; None: checkpoints are named."""
-    from nmt_cli.bundle.kinds import kind_of
+    """The run that is named, by its folder or the folder of its checkpoints; None if checkpoints are named."""
+    from nmt_cli.artifacts.manifest import kind_of
 
     runs = [path for path in paths if kind_of(path) == "run"]
     if not runs and len(paths) == 1 and paths[0].resolve().name == "checkpoints":
@@ -81,8 +81,8 @@ def _run_of_arguments(paths: Sequence[Path]) -> Path | None:
 
 def _named_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
     """The checkpoints at `paths` and the run that they belong to."""
-    from nmt_cli.bundle.kinds import RUN_FILE, kind_of
-    from nmt_cli.bundle.run import open_run, read_checkpoint
+    from nmt_cli.artifacts.manifest import RUN_FILE, kind_of
+    from nmt_cli.artifacts.run import open_run, read_checkpoint
 
     for path in paths:
         if kind_of(path) != "checkpoint":
@@ -107,5 +107,5 @@ def _named_checkpoints(paths: Sequence[Path]) -> tuple[Run, list[Checkpoint]]:
 
 
 def _short(path: Path) -> Path:
-    """The path from the current folder, where it lies below."""
+    """The path relative to the current folder, if it lies below."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmt_cli.cli.arguments import print_table
+
 if TYPE_CHECKING:
-    from nmt_cli.preparing.corpora import Corpus
+    from nmt_cli.preparing.corpus import Corpus
 
 _COLUMNS = ("name", "languages", "pairs", "download", "prepared", "licence", "description")
 _NUMBERS = ("pairs", "download")
@@ -28,7 +28,7 @@ def corpora(
 
     Example: nmt corpora wmt14-en-de
     """
-    from nmt_cli.preparing.corpora import load_corpus
+    from nmt_cli.preparing.corpus import load_corpus
     from nmt_cli.recipe.loading import packaged_names
 
     names = [name] if name is not None else packaged_names(kind="corpus")
@@ -39,31 +39,23 @@ def corpora(
     elif name is not None:
         _print_one(name, found[0], described[0])
     else:
-        _print_table(described)
+        print_table(_COLUMNS, map(_row, described), right=_NUMBERS)
 
 
 def _describe(corpus: Corpus) -> dict[str, Any]:
-    """What is known of a corpus, with `prepared` about data/NAME, or null."""
-    from nmt_cli.preparing.sources.inputs import describe_remote
-
+    """All facts about a corpus; `prepared` describes data/NAME, or is null."""
     pairs = corpus.pairs.model_dump() if corpus.pairs is not None else {}
-    if corpus.generator is not None:
-        pairs = {split: getattr(corpus.generator, f"{split}_pairs") for split in corpus.splits}
-    sources: dict[str, list[dict[str, Any]]] = {}
-    for split in corpus.splits:
-        sources[split] = [
-            {
-                "from": list(describe_remote(source)) or ["local files"],
-                "otherwise": [text for other in getattr(source, "otherwise", []) for text in describe_remote(other)],
-            }
-            for source in corpus.sources(split)
-        ]
+    sources = {
+        split: [{"from": source.describe() or ["local files"]} for source in corpus.sources(split)]
+        for split in corpus.splits
+    }
+    is_local = not any(source.describe() for split in corpus.splits for source in corpus.sources(split))
     return {
         "name": corpus.name,
         "description": corpus.description,
         "languages": corpus.languages.model_dump(),
         "pairs": {split: pairs.get(split) for split in corpus.splits},
-        "download_bytes": 0 if corpus.generator is not None else corpus.bytes,
+        "download_bytes": 0 if is_local else corpus.bytes,
         "licence": corpus.licence,
         "citation": corpus.citation,
         "tokenizer": corpus.tokenizer.model_dump(),
@@ -73,7 +65,7 @@ def _describe(corpus: Corpus) -> dict[str, Any]:
 
 
 def _prepared(directory: Path) -> dict[str, Any] | None:
-    """What there is of the prepared data in a directory; None: nothing."""
+    """The state of the prepared data in a directory; None if there is no data."""
     from nmt_cli.dataset.manifest import read_manifest
     from nmt_cli.errors import DataError
 
@@ -88,24 +80,6 @@ def _prepared(directory: Path) -> dict[str, Any] | None:
         "pairs": manifest.splits["train"].pairs,
         "limit": manifest.corpus.get("limit"),
     }
-
-
-def _print_table(described: list[dict[str, Any]]) -> None:
-    rows = [_row(one) for one in described]
-    if not (sys.stdout.isatty() and os.environ.get("TERM") != "dumb"):
-        typer.echo("\t".join(_COLUMNS))
-        for row in rows:
-            typer.echo("\t".join(row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in _COLUMNS:
-        table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column == "name")
-    for row in rows:
-        table.add_row(*row)
-    Console(highlight=False, markup=False).print(table)
 
 
 def _row(one: dict[str, Any]) -> list[str]:
@@ -143,8 +117,7 @@ def _rows(reference: str, corpus: Corpus, one: dict[str, Any]) -> Iterator[tuple
     yield "licence", one["licence"] or "not stated"
     for split, sources in one["sources"].items():
         for source in sources:
-            lines = [*source["from"], *(f"otherwise {text}" for text in source["otherwise"])]
-            yield split, "\n".join(lines)
+            yield split, "\n".join(source["from"])
     if one["citation"]:
         yield "citation", one["citation"].rstrip()
     yield "prepared", _progress(one["prepared"])

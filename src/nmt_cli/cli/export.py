@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from nmt_cli.cli.arguments import models_of
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.decoding.ctranslate2_model import Quantization
+    from nmt_cli.decoding.ctranslate2.model import Quantization
     from nmt_cli.interchange.exporting import Target
 
 logger = logging.getLogger(__name__)
@@ -42,21 +43,17 @@ def export(
             help="Source text to compare both sides on, of which 100 lines are taken; else made-up lines.",
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the export that stands at -o.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the export at -o.")] = False,
 ) -> None:
     """Write a model for CTranslate2 or Hugging Face, once both sides translate a hundred lines alike.
 
     Example: nmt export runs/base/averaged --to ctranslate2 --precision int8
     """
-    from nmt_cli.bundle.directory import model_of_run
-    from nmt_cli.bundle.kinds import kind_of
     from nmt_cli.interchange.exporting import export as write_export
 
     target = _target(to)
     quantization = _quantization(precision, to=target)
-    if kind_of(model) == "run":
-        model = model_of_run(model)
-        logger.info("model: %s", model)
+    (model,) = models_of([model])
     if output is None:
         suffix = f"-{quantization}" if quantization != "float32" else ""
         output = model.with_name(f"{model.resolve().name}-{target}{suffix}")
@@ -83,7 +80,7 @@ def _target(to: str) -> Target:
 
 
 def _quantization(precision: str | None, *, to: Target) -> Quantization:
-    from nmt_cli.decoding.ctranslate2_model import Quantization
+    from nmt_cli.decoding.ctranslate2.model import Quantization
 
     if precision is None:
         return "float32"
@@ -105,7 +102,7 @@ def _quantization(precision: str | None, *, to: Target) -> Quantization:
 
 
 def _read(file: Path) -> list[str]:
-    from nmt_cli.decoding.reading import read_blocks
+    from nmt_cli.cli.decode.files import read_blocks
     from nmt_cli.files import open_bytes
 
     with open_bytes(file) as stream:

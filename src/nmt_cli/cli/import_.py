@@ -12,7 +12,7 @@ import typer
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.bundle.config import Languages
+    from nmt_cli.recipe.schema import LanguagePair
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ def import_(
     languages: Annotated[
         str | None, typer.Option(metavar="SRC-TGT", help="As in en-de; else what the directory says.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model that stands at -o.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model at -o.")] = False,
 ) -> None:
-    """Make a model directory of a Hugging Face Marian model, such as those of OPUS-MT.
+    """Make a model directory of a Hugging Face Marian model, for example from OPUS-MT.
 
     Example: nmt import opus-mt-en-de -o models/opus-mt-en-de
     """
@@ -48,14 +48,14 @@ def import_(
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 
-def _languages(given: str | None) -> Languages | None:
+def _languages(given: str | None) -> LanguagePair | None:
     if given is None:
         return None
-    from nmt_cli.bundle.config import Languages
+    from nmt_cli.recipe.schema import LanguagePair
 
     source, _, target = given.partition("-")
     if not source or not target:
         raise UsageError(
             f"{given!r} is no pair of languages", where="--languages", hint="write it as --languages en-de"
         )
-    return Languages(source=source, target=target)
+    return LanguagePair(source=source, target=target)

@@ -22,7 +22,7 @@ def info(
     path: Annotated[Path, typer.Argument(metavar="MODEL|RUN|DATA|CHECKPOINT", help="A folder.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Show what a model, a run, a checkpoint or prepared data is.
+    """Describe a model, a run, a checkpoint or prepared data.
 
     Example: nmt info runs/base
     """
@@ -39,16 +39,16 @@ def info(
 
 
 def _describe(path: Path) -> dict[str, Any]:
-    from nmt_cli.bundle import description
-    from nmt_cli.bundle.kinds import kind_of
+    from nmt_cli.artifacts import describe
+    from nmt_cli.artifacts.manifest import kind_of
 
     match kind_of(path):
         case "model":
-            return description.describe_model(path)
+            return describe.describe_model(path)
         case "run":
-            return description.describe_run(path)
+            return describe.describe_run(path)
         case "checkpoint":
-            return description.describe_checkpoint(path)
+            return describe.describe_checkpoint(path)
         case "data":
             return _describe_data(path)
         case None:
@@ -120,7 +120,7 @@ def _model_rows(model: dict[str, Any]) -> Rows:
 
 
 def _run_rows(run: dict[str, Any]) -> Rows:
-    from nmt_cli.bundle.card import sparkline
+    from nmt_cli.artifacts.card import sparkline
 
     percent = 100 * run["update"] / run["updates"]
     state = f"finished {_time(run['finished'])}" if run["finished"] else "not finished"
@@ -197,8 +197,8 @@ def _damage_rows(described: dict[str, Any]) -> Rows:
 
 
 def _unknown(path: Path) -> ModelError:
-    """The error for a path that is nothing of ours; it says what was looked for, and what lies below."""
-    from nmt_cli.bundle.kinds import foreign_kind, kind_of
+    """The error for a path that is not ours: what was looked for, and what lies below the path."""
+    from nmt_cli.artifacts.manifest import foreign_kind, kind_of
 
     where = str(path)
     if not path.exists():

@@ -16,9 +16,9 @@ from nmt_cli.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nmt_cli.preparing.corpora import LocatedCorpus
+    from nmt_cli.preparing.corpus import LocatedCorpus
     from nmt_cli.preparing.pipeline import Prepared
-    from nmt_cli.preparing.sources.kinds import Split
+    from nmt_cli.preparing.sources.base import Split
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +49,7 @@ def prepare(
     workers: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Processes that clean and encode; else one a CPU.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the prepared data that stands at -o.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the prepared data at -o.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the whole corpus file and its inputs; write nothing.")
     ] = False,
@@ -79,9 +77,9 @@ def prepare(
 
 
 def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: int | None) -> Prepared:
+    from nmt_cli.console import show_progress
     from nmt_cli.devices import num_cpus
     from nmt_cli.preparing import pipeline
-    from nmt_cli.preparing.progress import show_progress
 
     try:
         with show_progress() as progress:
@@ -101,8 +99,8 @@ def _locate(
     output: Path | None,
     settings: list[str],
 ) -> LocatedCorpus:
-    """The corpus that the arguments name; UsageError where they name none, or two."""
-    from nmt_cli.preparing.corpora import corpus_of_prefixes, load_corpus
+    """The corpus that the arguments name; UsageError if they name none, or two."""
+    from nmt_cli.preparing.corpus import corpus_from_prefixes, load_corpus
 
     given = {split: prefix for split, prefix in prefixes.items() if prefix is not None}
     if corpus is not None:
@@ -117,11 +115,11 @@ def _locate(
         raise UsageError(what, hint=_FORMS)
     assert languages is not None
     assert output is not None
-    return corpus_of_prefixes(given, languages=languages, name=output.resolve().name, overrides=settings)
+    return corpus_from_prefixes(given, languages=languages, name=output.resolve().name, overrides=settings)
 
 
 def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:
-    """The resolved corpus on stdout; inputs and what would be done on stderr."""
+    """Print the resolved corpus on stdout, and its inputs and the planned steps on stderr."""
     from nmt_cli.preparing.pipeline import plan
     from nmt_cli.recipe.documents import dump_values
 
@@ -165,7 +163,7 @@ def _size_table(report: dict[str, Any]) -> Table:
 
 
 def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
-    """What cleaning dropped, what training shares with the other splits, two pairs in pieces; each with its level."""
+    """Lines for the log, each with its level: dropped pairs, overlap with other splits, and two pairs in pieces."""
     from nmt_cli.preparing.cleaning.rules import printable
 
     cleaning = report["cleaning"]
@@ -185,7 +183,7 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
 
 
 def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[int, str]:
-    """How much of a split training contains: a warning where more than 1 % of its lines are left in there."""
+    """The overlap of a split with training text: a warning if training keeps more than 1 % of the split's lines."""
     line = (
         f"overlap: of {facts['lines']:,} {split} lines, training contains {facts['pairs']:,} as pairs, "
         f"{facts['sources']:,} as sources, {facts['targets']:,} as targets"
@@ -201,7 +199,7 @@ def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[i
 
 
 def _recipe_for(corpus: str) -> str:
-    """The first packaged recipe for a corpus, or the word that stands for any; variants in folders are left aside."""
+    """The first packaged recipe for a corpus, or the word RECIPE; variants in folders do not count."""
     from nmt_cli.recipe.loading import load_recipe, packaged_names
 
     names = [name for name in packaged_names(kind="recipe") if "/" not in name]

@@ -1,9 +1,8 @@
-"""`nmt reproduce`: an experiment of the paper from its corpus to its BLEU, each stage beside what is expected of it."""
+"""`nmt reproduce`: an experiment of the paper from its corpus to its BLEU, each figure beside the expected one."""
 
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import signal
 import sys
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmt_cli.cli.arguments import print_table
 from nmt_cli.errors import ScoreError, UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.reproducing.chain import Outcome
-    from nmt_cli.reproducing.machine import Machine
-    from nmt_cli.reproducing.plan import Plan
-    from nmt_cli.reproducing.stage import Stage
+    from nmt_cli.reproducing.needs import Machine
+    from nmt_cli.reproducing.plan import Reproduction
+    from nmt_cli.reproducing.stages import Stage
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ def reproduce(
     """
     from nmt_cli.reproducing.chain import run_chain
     from nmt_cli.reproducing.experiments import find_experiment
-    from nmt_cli.reproducing.machine import look_at_machine
-    from nmt_cli.reproducing.plan import make_plan
+    from nmt_cli.reproducing.needs import measure_machine
+    from nmt_cli.reproducing.plan import plan_reproduction
     from nmt_cli.reproducing.report import write_report
     from nmt_cli.reproducing.stages import stages_of
 
@@ -62,8 +62,8 @@ def reproduce(
     if limit is not None and limit < _SMALLEST_LIMIT:
         hint = f"nmt reproduce {experiment} --limit 10000 takes minutes"
         raise UsageError(f"--limit {limit} is too little text for a vocabulary", where="--limit", hint=hint)
-    plan = make_plan(chosen, settings=settings or [], limit=limit, data=data, run=output)
-    stages, machine = stages_of(plan), look_at_machine(plan.recipe)
+    plan = plan_reproduction(chosen, settings=settings or [], limit=limit, data=data, run=output)
+    stages, machine = stages_of(plan), measure_machine(plan.recipe)
     if dry_run:
         typer.echo("\n".join(_described(plan, stages, machine)))
         return
@@ -73,40 +73,28 @@ def reproduce(
     _end(plan, outcome)
 
 
-def _described(plan: Plan, stages: list[Stage], machine: Machine) -> list[str]:
-    """What would be done, stage by stage."""
-    from nmt_cli.reproducing.chain import describe
-    from nmt_cli.reproducing.verdicts import expectation
+def _described(plan: Reproduction, stages: list[Stage], machine: Machine) -> list[str]:
+    """The planned stages: commands, needs and expected figures."""
+    from nmt_cli.reproducing.experiments import expected_text
 
     rehearsed = f": a rehearsal on {plan.rehearsal.limit:,} pairs" if plan.rehearsal else ""
     lines = [f"{plan.experiment.title}{rehearsed}", f"on {machine}"]
     for number, stage in enumerate(stages, 1):
         lines += ["", f"[{number}/{len(stages)}] {stage.name}{': finished before' if stage.is_finished() else ''}"]
-        lines += [f"      {line}" for line in describe(stage, machine)]
+        lines += [f"      {line}" for line in (stage.command_line, *stage.needs(machine).lines())]
         for name, expected in stage.expected.items():
-            lines.append(f"      expect: {name} {expectation(name, expected)} ({expected.source})")
+            lines.append(f"      expect: {name} {expected_text(name, expected)} ({expected.source})")
     return lines
 
 
-def _show(plan: Plan, outcome: Outcome) -> None:
-    """The table on stdout: drawn on a terminal, between tabs elsewhere; the conclusion on stderr."""
+def _show(plan: Reproduction, outcome: Outcome) -> None:
+    """Print the table on stdout, with tabs if stdout is no terminal, and the conclusion on stderr."""
     from nmt_cli.reproducing.report import HEADER, REPORT_PAGE, conclusion, rows
 
     if not outcome.figures:
         return
     logger.info("")
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in HEADER:
-            table.add_column(name, justify="right" if name in ("expected", "measured") else "left")
-        for row, colour in zip(rows(outcome), _colours(outcome), strict=True):
-            table.add_row(*row, style=colour)
-        Console(highlight=False).print(table)
-    else:
-        typer.echo("\n".join("\t".join(row) for row in (HEADER, *rows(outcome))))
+    print_table(HEADER, rows(outcome), right=("expected", "measured"), styles=_colours(outcome))
     if plan.run.is_dir():
         logger.info("report: %s", plan.run / REPORT_PAGE)
     if outcome.stopped_at is None:
@@ -118,8 +106,8 @@ def _colours(outcome: Outcome) -> list[str]:
     return [colours[figure.standing] for _, figures in outcome.figures for figure in figures]
 
 
-def _end(plan: Plan, outcome: Outcome) -> None:
-    """Leave with the code of the stage that did not end well, or with that of a score that is too low."""
+def _end(plan: Reproduction, outcome: Outcome) -> None:
+    """Exit with the code of the stage that did not end well; ScoreError if a score is too low."""
     command = shlex.join(["nmt", *sys.argv[1:]])
     if outcome.ended is not None and outcome.stopped_at is not None:
         if outcome.ended.was_stopped:
@@ -138,7 +126,7 @@ def _end(plan: Plan, outcome: Outcome) -> None:
 
 
 def _how(code: int) -> str:
-    """How a stage ended, where its own message may have been the last thing that it said."""
+    """How a stage ended; its own error message may stand above."""
     if code == -signal.SIGKILL:
         return "was killed (SIGKILL), as the system does when memory runs out"
     if code < 0:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmt_cli.cli.arguments import models_of
+from nmt_cli.cli.decoding_options import takes_decoding_options
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.serving.keys import Keys
-
-logger = logging.getLogger(__name__)
+    from nmt_cli.serving.keys import ApiKeys
 
 # A batch takes seconds; a worker that is silent for longer than this hangs.
 _MIN_BATCH_SECONDS = 60.0
@@ -33,9 +32,9 @@ ModelOption = Annotated[
 HostOption = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 is every address.")]
 PortOption = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes a free one and says which.")]
 EngineOption = Annotated[
-    str, typer.Option(metavar="torch|ctranslate2|auto", help="What computes; ctranslate2 is an extra, quick on CPUs.")
+    str, typer.Option(metavar="torch|ctranslate2|auto", help="ctranslate2 is an extra that is quick on CPUs.")
 ]
-DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU where there is one.")]
+DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU if there is one.")]
 PrecisionOption = Annotated[
     str, typer.Option(metavar="auto|fp32|bf16|int8", help="Of matrix products; bf16 is torch's, int8 for CPUs.")
 ]
@@ -46,10 +45,6 @@ WorkersOption = Annotated[
 ThreadsOption = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="CPU threads of a worker; else all CPUs but one, shared among the workers."),
-]
-MaxBatchTokensOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Source pieces times beam searched at once; else the model's own."),
 ]
 MaxWaitOption = Annotated[
     float, typer.Option(metavar="MS", min=0, max=1000, help="Longest wait of a free worker for a batch to fill.")
@@ -73,6 +68,7 @@ CorsOption = Annotated[
 ]
 
 
+@takes_decoding_options(batch_tokens="--max-batch-tokens")
 def serve(
     model: ModelOption = None,
     host: HostOption = "127.0.0.1",
@@ -82,7 +78,6 @@ def serve(
     precision: PrecisionOption = "auto",
     workers: WorkersOption = None,
     threads: ThreadsOption = None,
-    max_batch_tokens: MaxBatchTokensOption = None,
     max_wait_ms: MaxWaitOption = 50.0,
     split_beyond: SplitOption = 128,
     queue_size: QueueOption = 1024,
@@ -93,33 +88,33 @@ def serve(
     timeout: TimeoutOption = 30.0,
     api_key_file: KeyFileOption = None,
     cors: CorsOption = None,
+    *,
+    overrides: Mapping[str, Any],
 ) -> None:
     """Serve models over HTTP, with a page to translate on and the APIs of LibreTranslate and DeepL.
 
     Example: nmt serve -m runs/base --port 8000
     """
     _check_extra()
-    from nmt_cli.serving.jobs import Engine
-    from nmt_cli.serving.limits import Limits
-    from nmt_cli.serving.models import Operation
-    from nmt_cli.serving.server import Settings, run
+    from nmt_cli.serving.server import run
+    from nmt_cli.serving.settings import EngineSettings, ModelSettings, RequestLimits, ServerSettings
 
-    models = model or [_newest()]
+    models = model or models_of(None)
     num_workers = workers or _workers(engine, num_models=len(models), device=device, precision=precision)
-    settings = Settings(
+    settings = ServerSettings(
         models,
         host,
         port,
-        operation=Operation(
-            engine=Engine(engine, device, precision, threads or _share(num_workers * len(models))),
+        model_settings=ModelSettings(
+            engine=EngineSettings(engine, device, precision, threads or _share(num_workers * len(models))),
             workers=num_workers,
-            max_batch_tokens=max_batch_tokens,
+            max_batch_tokens=overrides.get("batch_tokens"),
             max_wait_seconds=max_wait_ms / 1000,
             queue=queue_size,
             batch_timeout_seconds=max(_MIN_BATCH_SECONDS, 2 * timeout),
             split_pieces=split_beyond,
         ),
-        limits=Limits(
+        limits=RequestLimits(
             characters=char_limit,
             texts=batch_limit,
             sentences=queue_size,
@@ -136,7 +131,7 @@ def serve(
 
 
 def _origins(given: Sequence[str]) -> Sequence[str]:
-    """The sites as given; UsageError where one is not as a browser writes it."""
+    """The sites as given; UsageError if one is not written as a browser writes it."""
     for origin in given:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
             hint = "give scheme and host, as in --cors https://example.org; or --cors '*' for any site"
@@ -144,10 +139,10 @@ def _origins(given: Sequence[str]) -> Sequence[str]:
     return given
 
 
-def _keys(path: Path | None) -> Keys:
-    from nmt_cli.serving.keys import Keys, read_keys
+def _keys(path: Path | None) -> ApiKeys:
+    from nmt_cli.serving.keys import ApiKeys, read_keys
 
-    return Keys([]) if path is None else read_keys(path, clock=time.monotonic)
+    return ApiKeys([]) if path is None else read_keys(path, clock=time.monotonic)
 
 
 def _workers(engine: str, *, num_models: int, device: str, precision: str) -> int:
@@ -161,22 +156,14 @@ def _workers(engine: str, *, num_models: int, device: str, precision: str) -> in
 
 
 def _share(processes: int) -> int:
-    """The CPU threads of each of so many processes, where one CPU is left to the server itself."""
+    """The CPU threads of each process, if one CPU is left to the server itself."""
     from nmt_cli.devices import num_cpus
 
     return max(1, (num_cpus() - 1) // processes)
 
 
-def _newest() -> Path:
-    from nmt_cli.bundle.directory import newest_model
-
-    model = newest_model(Path("runs"))
-    logger.info("model: %s", model)
-    return model
-
-
 def _check_extra() -> None:
-    """Raise UsageError with the line to install where a library of the extra is missing."""
+    """Raise UsageError, with the command to install, if a library of the extra is missing."""
     try:
         from nmt_cli.serving.server import missing_library
 

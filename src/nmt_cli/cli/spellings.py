@@ -1,4 +1,4 @@
-"""How other toolkits spell what `nmt` has an option or a recipe key for, so that habit gets an answer.
+"""The options of other toolkits, and how `nmt` spells them, so that typing from habit gets an answer.
 
 fairseq, OpenNMT-py and eole, Sockeye, Marian, Hugging Face's scripts.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nmt_cli.cli.arguments import command_name
 from nmt_cli.errors import UsageError
 
-# By command: what to type here, or a sentence that says what to do, and the spellings that it answers. --beam-size
+# For each command: what to type here, or a sentence, and the spellings that this answers. --beam-size
 # stands for -beam_size and --beam_size as well; a spelling with one hyphen stands for itself alone.
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "prepare": {
@@ -106,7 +106,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
 
 
 def check_spellings(arguments: Sequence[str]) -> None:
-    """Raise UsageError where the command line has another toolkit's option; the hint has ours."""
+    """Raise UsageError, with our spelling, if the command line has an option of another toolkit."""
     command = command_name(arguments)
     ours = {spelling: hint for hint, spellings in SPELLINGS.get(command, {}).items() for spelling in spellings.split()}
     for option in _options(arguments):
@@ -117,7 +117,7 @@ def check_spellings(arguments: Sequence[str]) -> None:
 
 
 def _options(arguments: Sequence[str]) -> Iterator[str]:
-    """The options of a command line, without values; those with a single hyphen only where they are a whole word."""
+    """The options of a command line, without values; an option with a single hyphen counts only as a whole word."""
     for argument in arguments:
         if argument == "--":
             return

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt_cli.dataset.rows import Array, Rows, sum_lengths
-from nmt_cli.dataset.shape import Shape
-from nmt_cli.dataset.store import TokenFile, TokenPairs
+from nmt_cli.dataset.micro_batches import MicroBatchShape
+from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, sum_lengths
 from nmt_cli.model.packing import SHORT, Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 
@@ -51,7 +50,9 @@ class Batch:
         return self.each(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
 
 
-def make_batch(rows: Rows, data: TokenPairs, *, device: torch.device, shape: Shape | None, pinned: bool) -> Batch:
+def make_batch(
+    rows: Rows, data: TokenPairs, *, device: torch.device, shape: MicroBatchShape | None, pinned: bool
+) -> Batch:
     """The pairs of some rows, at least one, made on the host, in pinned memory if that is asked for, then on `device`.
 
     With a shape, it must hold them. Without one the slots are the tokens, rounded up.

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
+from nmt_cli.recipe.schema import LanguagePair
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -19,13 +20,6 @@ PREPARE_AGAIN = "prepare the data again: give the same nmt prepare command once 
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Languages(_Record):
-    """The codes of the two languages, which name the files of raw text."""
-
-    source: str
-    target: str
 
 
 class SplitCounts(_Record):
@@ -60,13 +54,13 @@ class InputRecord(_Record):
 
 
 class Manifest(_Record):
-    """What `manifest.json` in a directory of prepared data says."""
+    """The contents of `manifest.json` in a directory of prepared data."""
 
     kind: Literal["prepared data"] = "prepared data"
     format: int = FORMAT
     nmt_version: str
     name: str
-    languages: Languages
+    languages: LanguagePair
     shared_vocabulary: bool
     tokenizers: Tokenizers
     dtype: TokenDtype
@@ -80,7 +74,7 @@ class Manifest(_Record):
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of prepared data; DataError where there is none, or it is damaged or of another format."""
+    """The manifest of prepared data; DataError if there is none, or if it is damaged or has another format."""
     where = str(directory)
     if not directory.is_dir():
         raise DataError(

@@ -19,8 +19,8 @@ from zlib import crc32
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nmt_cli.dataset.rows import Array, Rows
-from nmt_cli.dataset.shape import Budgets
+from nmt_cli.dataset.micro_batches import TokenBudgets
+from nmt_cli.dataset.store import Array, Rows
 
 FORMAT = 2
 _MANIFEST, _ROWS, _UPDATES, _LONGEST = "manifest.json", "rows", "updates", "longest"
@@ -60,13 +60,13 @@ class PlanKey(_Record):
 
 
 class PlanFacts(_Record):
-    """What is the same in all epochs of a training: it follows from the lengths of the pairs, not from their order.
+    """The part of a plan that all epochs of a training share: it follows from the pairs' lengths, not from their order.
 
-    `pairs_in_update` is how many pairs a full update has on average, of the class of length where those are most.
+    `pairs_in_update` is the average number of pairs in a full update, in the class of lengths that has most.
     """
 
     num_left_out: int
-    budgets: Budgets
+    budgets: TokenBudgets
     pairs_in_update: int
 
 
@@ -81,8 +81,8 @@ class _PlanManifest(_Record):
     """Of the small files; an update's rows have theirs in `updates`."""
 
 
-class Plan:
-    """The plan in a directory, held open: nobody removes it meanwhile. Raises DamagedPlan where it cannot be read."""
+class EpochPlan:
+    """The plan in a directory, held open: nobody removes it meanwhile. Raises DamagedPlan if it cannot be read."""
 
     def __init__(self, directory: Path, *, key: PlanKey) -> None:
         self.directory = directory
@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def longest_length(self) -> int:
-        """Pieces of the longest sentence, 0 where there is none."""
+        """Pieces of the longest sentence; 0 if there is none."""
         return max(int(self.longest[f"{side}_length"][:1].sum()) for side in ("src", "tgt"))
 
     @property
@@ -111,7 +111,7 @@ class Plan:
         return int(np.diff(self._starts).argmax())
 
     def rows(self, index: int) -> Rows:
-        """The rows of one update, from 0; DamagedPlan where they are not those that were written."""
+        """The rows of one update, from 0; DamagedPlan if they were changed."""
         first, stop = int(self._starts[index]), int(self._starts[index + 1])
         size = self._row.itemsize
         try:

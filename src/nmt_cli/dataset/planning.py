@@ -1,33 +1,155 @@
-"""How an epoch is planned: which pairs make up each update. A pure function of lengths and the plan's key.
-
-A length is in pieces with EOS. The same plan serves 1, 2 or 8 GPUs. Memory is 12 bytes a pair (20 where a side has
-2^32 tokens), whatever else the process holds, and goes back to the system at the end.
-"""
+"""Which pairs make up each update of an epoch: its plan is found on disk, or built there."""
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import math
 import mmap
+import os
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.dataset.plan import PlanFacts, PlanKey
-from nmt_cli.dataset.rows import Array, Rows, fill_rows, narrowest, row_type
-from nmt_cli.dataset.shape import Budgets, budgets
-from nmt_cli.dataset.store import TokenFile, TokenPairs
+from nmt_cli import files
+from nmt_cli.dataset.micro_batches import TokenBudgets, token_budgets
+from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanFacts, PlanKey, is_in_use, write_plan
+from nmt_cli.dataset.store import Array, PreparedData, Rows, TokenFile, TokenPairs, fill_rows, narrowest_type, row_type
+from nmt_cli.errors import DataError
 from nmt_cli.model.packing import SHORT
 
+PLANS = "plans"
+_KEPT = 4  # plans in a folder, of whatever trainings; one in use is never removed
+_NOTICED_SECONDS = 1.0  # what takes longer is told of
+_LOOK_SECONDS = 0.02
+
+_log = logging.getLogger(__name__)
 _BLOCK_PAIRS = 1 << 18
 _PURPOSE = 1  # keeps the order of data apart from other uses of the seed
 
 
+def open_plan(data: PreparedData, *, key: PlanKey, fallback: Path, anew: bool) -> EpochPlan:
+    """Load the plan of an epoch of the training split; build it if there is none.
+
+    One process builds the plan while the others wait. The plan lies in the data's directory, or in `fallback` if that
+    directory cannot be written or is full. `anew` builds the plan even if it exists. Raises DataError if neither
+    folder can be written.
+    """
+    beside, other = data.directory / PLANS, fallback / PLANS
+    for folder in () if anew else (beside, other):
+        if (plan := _find(folder, key)) is not None:
+            return plan
+    try:
+        return _find_or_build(beside, data, key, anew=anew)
+    except _Unwritable as problem:
+        _log.info("the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem)
+    try:
+        return _find_or_build(other, data, key, anew=anew)
+    except _Unwritable as problem:
+        raise DataError(
+            f"the plan of the epoch can be written neither to {beside} nor to {other}: {problem}",
+            where=str(other),
+            hint="free some space there, or choose another folder with -o",
+        ) from None
+
+
+class _Unwritable(DataError):
+    """A folder that cannot be made, locked or written, or is full: says where a plan goes."""
+
+
+def _find_or_build(folder: Path, data: PreparedData, key: PlanKey, *, anew: bool) -> EpochPlan:
+    with _turn(folder):
+        plan = None if anew else _find(folder, key)  # it was built while this process waited
+        if plan is None:
+            plan = _build(folder, data, key)
+        _prune(folder, key)
+    return plan
+
+
+def _find(folder: Path, key: PlanKey) -> EpochPlan | None:
+    """The plan with this key, if the folder has it undamaged."""
+    directory = folder / key.name
+    try:
+        return EpochPlan(directory, key=key) if directory.exists() else None
+    except PermissionError:
+        return None  # somebody else's, who keeps it to himself
+    except DamagedPlan as problem:
+        _log.warning("the plan %s: it is built anew", problem)
+        return None
+
+
+def _build(folder: Path, data: PreparedData, key: PlanKey) -> EpochPlan:
+    start = time.perf_counter()
+    directory = folder / key.name
+    files.clear_interrupted(folder, name="*")
+    with files.new_directory(directory, error=_Unwritable) as temporary:
+        planned = plan_epoch(data.split("train"), key=key)
+        write_plan(
+            temporary,
+            planned.blocks(),
+            sizes=planned.sizes(),
+            longest=planned.rows(planned.longest),
+            facts=planned.facts,
+            key=key,
+        )
+    plan = EpochPlan(directory, key=key)
+    if (seconds := time.perf_counter() - start) > _NOTICED_SECONDS:
+        _log.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
+    return plan
+
+
+def _prune(folder: Path, key: PlanKey) -> None:
+    """Remove this training's earlier plans and, of the others, all but the newest; never one that is in use."""
+    plans = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != key.name]
+    plans.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+    earlier = [path for path in plans if path.name.startswith(f"{key.family}-") and path.name < key.name]
+    others = [path for path in plans if path not in earlier]
+    for path in [*earlier, *others[_KEPT - 1 :]]:
+        if not is_in_use(path):
+            files.remove_directory(path)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Hold a folder of plans, waiting for whoever holds it; the kernel gives it up when a process ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as problem:
+        raise _unwritable(folder, problem) from None
+    try:
+        _lock(folder, descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _unwritable(folder: Path, problem: OSError) -> _Unwritable:
+    return _Unwritable(str(problem.strerror), where=str(folder), hint="choose another folder with -o")
+
+
+def _lock(folder: Path, descriptor: int) -> None:
+    patient_until = time.monotonic() + _NOTICED_SECONDS
+    try:
+        while time.monotonic() < patient_until:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(_LOOK_SECONDS)
+        _log.info("waiting for the plan that another process builds")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as problem:  # of a file system without locks
+        raise _unwritable(folder, problem) from None
+
+
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedEpoch:
     """An epoch in memory: update u takes `pairs(u)`."""
 
     order: Array
@@ -69,7 +191,7 @@ class Planned:
             done = stop
 
 
-def plan_epoch(data: TokenPairs, *, key: PlanKey) -> Planned:
+def plan_epoch(data: TokenPairs, *, key: PlanKey) -> PlannedEpoch:
     """Every pair that the model takes once: shuffled, the few with a long sentence first, cut at the budgets.
 
     An update takes pairs while neither side exceeds its budget; the updates are shuffled last, and one of them may be
@@ -79,7 +201,7 @@ def plan_epoch(data: TokenPairs, *, key: PlanKey) -> Planned:
     order, classes = _usable(src, tgt, max_positions=key.max_positions)
     longest = _longest(order, src, tgt, budget=key.batch_tokens)
     length = _longest_length(longest, src, tgt)
-    limits = budgets(
+    limits = token_budgets(
         batch_tokens=key.batch_tokens,
         num_pairs=len(order),
         src_tokens=sum(one.src_tokens for one in classes),
@@ -99,7 +221,7 @@ def plan_epoch(data: TokenPairs, *, key: PlanKey) -> Planned:
     pairs_in_update = max(one.pairs_in_update(limits) for one in classes)
     num_left_out = len(data) - len(order)
     facts = PlanFacts(num_left_out=num_left_out, budgets=limits, pairs_in_update=pairs_in_update)
-    return Planned(order, bounds, turn, longest, facts, src, tgt, row)
+    return PlannedEpoch(order, bounds, turn, longest, facts, src, tgt, row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +232,7 @@ class _Class:
     src_tokens: int
     tgt_tokens: int
 
-    def pairs_in_update(self, limits: Budgets) -> int:
+    def pairs_in_update(self, limits: TokenBudgets) -> int:
         """Pairs in an update of nothing but such pairs, on average."""
         parts = (limits.src / max(self.src_tokens, 1), limits.tgt / max(self.tgt_tokens, 1))
         return math.ceil(self.pairs * min(1, *parts))
@@ -119,7 +241,7 @@ class _Class:
 class _Cut:
     """Cuts pairs that come in blocks into updates."""
 
-    def __init__(self, limits: Budgets) -> None:
+    def __init__(self, limits: TokenBudgets) -> None:
         self._limits = limits
         self._bounds = [0]
         self._taken = self._src_total = self._tgt_total = self._src_done = self._tgt_done = 0
@@ -152,7 +274,7 @@ class _Cut:
 def _usable(src: Array, tgt: Array, *, max_positions: int) -> tuple[Array, tuple[_Class, _Class]]:
     """The pairs that the model takes, first those with a long sentence, then the others, each ascending."""
     num_pairs = len(src) - 1
-    order = _scratch(num_pairs, narrowest(num_pairs))
+    order = _scratch(num_pairs, narrowest_type(num_pairs))
     classes, filled = [], 0
     for above, limit in ((SHORT, max_positions), (0, min(SHORT, max_positions))):
         first, tokens = filled, np.zeros(2, dtype=np.int64)
@@ -186,13 +308,13 @@ def _longest(usable: Array, src: Array, tgt: Array, *, budget: int) -> Array:
 
 
 def _longest_length(longest: Array, src: Array, tgt: Array) -> int:
-    """The length of the longest sentence, given the longest pairs; 0 where there are none."""
+    """The length of the longest sentence, given the longest pairs; 0 if there are none."""
     return int(max(_lengths(side, longest[:1]).sum() for side in (src, tgt)))
 
 
 def _offsets(side: TokenFile) -> Array:
     """Where each sentence of a side begins, and where the last one ends, in memory of its own."""
-    offsets = _scratch(len(side) + 1, narrowest(side.num_tokens))
+    offsets = _scratch(len(side) + 1, narrowest_type(side.num_tokens))
     for start in range(0, len(offsets), _BLOCK_PAIRS):
         stop = min(start + _BLOCK_PAIRS, len(offsets))
         offsets[start:stop] = side.read_offsets(start, stop)

@@ -12,15 +12,54 @@ from types import TracebackType
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from nmt_cli.dataset.manifest import PREPARE_AGAIN, Manifest, TokenDtype, TokenizerRecord, read_manifest
-from nmt_cli.dataset.rows import Array, Rows, fill_rows, row_type
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 
+Array = npt.NDArray[np.integer]
+Rows = npt.NDArray[np.void]
+"""[n] with the fields `pair`, `src_start` and `tgt_start` (in the ids of that side), `src_length`, `tgt_length`."""
 SIDES = ("source", "target")
 _OFFSET = np.dtype("<i8")
+
+
+def row_type(*, num_pairs: int, num_tokens: int, longest: int) -> np.dtype[np.void]:
+    """The type of rows, with the narrowest fields for this many pairs, tokens per side and tokens per sentence."""
+    start, length = narrowest_type(num_tokens), narrowest_type(longest)
+    return np.dtype(
+        [
+            ("pair", narrowest_type(num_pairs)),
+            ("src_start", start),
+            ("tgt_start", start),
+            ("src_length", length),
+            ("tgt_length", length),
+        ]
+    )
+
+
+def narrowest_type(largest: int) -> str:
+    """The code of the narrowest little-endian unsigned type that holds numbers up to `largest`."""
+    return next(f"<u{size}" for size in (2, 4, 8) if largest < 1 << 8 * size)
+
+
+def fill_rows(dtype: np.dtype[np.void], pairs: Array, src_offsets: Array, tgt_offsets: Array) -> Rows:
+    """The rows of some pairs [n], given where each sentence of the split begins, and where the last one ends."""
+    rows = np.empty(len(pairs), dtype=dtype)
+    rows["pair"] = pairs
+    for side, offsets in (("src", src_offsets), ("tgt", tgt_offsets)):
+        rows[f"{side}_start"] = starts = offsets[pairs]
+        rows[f"{side}_length"] = offsets[pairs + 1] - starts
+    return rows
+
+
+def sum_lengths(rows: Rows, *, side: str) -> int:
+    """The tokens of one side, `src` or `tgt`, with EOS."""
+    return int(rows[f"{side}_length"].sum(dtype=np.int64))
+
+
 _ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)  # of any split
 
 
@@ -94,7 +133,7 @@ class _Bytes:
 
 
 class _File:
-    """Reads from a file, which stays open; what is asked for together is fetched together where it is not in memory."""
+    """Reads from a file, which stays open; the system fetches all parts of one request at the same time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,6 +1,6 @@
-"""Which source piece each target piece looks at most, from the attention of one decoder layer (section 3.2.3).
+"""Alignments: the source piece with the most attention of each target piece (section 3.2.3).
 
-Shapes: N packed target tokens, M packed source tokens, T target tokens and S source tokens of a sentence, H heads.
+Shapes: T target tokens and S source tokens of a sentence, H heads.
 """
 
 from __future__ import annotations
@@ -8,23 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from nmt_cli.model.layers import CrossAttention, DecoderLayer
-from nmt_cli.model.packing import Packed, pack
+from nmt_cli.model.forced import attention_weights
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 
 def alignment_layer(model: Transformer) -> int:
-    """The decoder layer whose attention is taken: the last but one, where there are two.
+    """The decoder layer that gives alignments: the last but one, if there are two.
 
     Garg et al. 2019, arXiv:1909.02074, section 3.2: of six layers it has the lowest alignment error.
     """
     return max(len(model.decoder) - 2, 0)
 
 
-@torch.inference_mode()
 def align(
     models: Sequence[Transformer],
     rows: Sequence[Sequence[int]],
@@ -32,44 +29,21 @@ def align(
     *,
     device: torch.device,
 ) -> list[list[int]]:
-    """For each piece of each target the place of the source piece with the most attention, over all heads and models.
+    """The position of the source piece with the most attention, over all heads and models, for each target piece.
 
-    Rows and targets are without EOS, to which a piece may attend but is not aligned.
+    Rows and targets are without EOS: a piece may attend to it, but is not aligned to it.
     """
-    source = pack([[*row, EOS] for row in rows], device=device)
-    # The query that finds a piece stands at the piece before it, so that the last piece needs no position.
-    target = pack([[BOS, *ids[:-1]] for ids in targets], device=device)
-    summed = _attention(models[0], source, target)
-    for model in models[1:]:
-        summed = [first + other for first, other in zip(summed, _attention(model, source, target), strict=True)]
+    sources = [[*row, EOS] for row in rows]
+    # The piece before predicts a piece, so the last piece needs no position.
+    inputs = [[BOS, *ids[:-1]] for ids in targets]
+    each = [
+        attention_weights(model, sources, inputs, part="cross", layers=[alignment_layer(model)], device=device)[0]
+        for model in models
+    ]
+    summed = [
+        torch.stack([weights_HTS.mean(dim=0) for weights_HTS in of_models]).sum(dim=0)
+        for of_models in zip(*each, strict=True)
+    ]
     return [
         weights_TS[: len(ids), :-1].argmax(dim=-1).tolist() for ids, weights_TS in zip(targets, summed, strict=True)
-    ]
-
-
-def _attention(model: Transformer, source: Packed, target: Packed) -> list[Tensor]:
-    """The mean weights over heads of the alignment layer, [T, S] for each sentence."""
-    number = alignment_layer(model)
-    memory = model.encode(source)
-    # The layers by hand: a hook would be handed the batches of other threads as well.
-    x: Tensor = model.target_embedding(target.ids, target.positions)
-    for before in model.decoder[:number]:
-        x = before(x, target, memory, source)
-    layer = model.decoder[number]
-    assert isinstance(layer, DecoderLayer)
-    around = layer.self_attention_residual
-    x = around.leave(x, layer.self_attention.output, layer.self_attention(around.enter(x), target))
-    x = layer.cross_attention_residual.enter(x)
-    return _weights(layer.cross_attention, x, memory, source=source, target=target)
-
-
-def _weights(module: CrossAttention, x: Tensor, memory: Tensor, *, source: Packed, target: Packed) -> list[Tensor]:
-    q_NHK = module.q(x).unflatten(-1, (module.heads, module.d_k)).float()
-    k_MHK = module.kv(memory)[:, : module.heads * module.d_k].unflatten(-1, (module.heads, module.d_k)).float()
-    queries = q_NHK[: target.num_tokens].split(target.lengths.tolist())
-    keys = k_MHK[: source.num_tokens].split(source.lengths.tolist())
-    scale = module.d_k**-0.5
-    return [
-        (torch.einsum("thk,shk->hts", q, k) * scale).softmax(dim=-1).mean(dim=0)
-        for q, k in zip(queries, keys, strict=True)
     ]

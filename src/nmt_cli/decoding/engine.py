@@ -1,4 +1,4 @@
-"""What a translator asks of an engine, and how one is chosen."""
+"""The interface between a translator and its engine, and the parts of an engine's name."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from nmt_cli.decoding.hypotheses import Hypothesis
-from nmt_cli.decoding.search import Source
-from nmt_cli.errors import UsageError
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -17,7 +15,7 @@ EngineName = Literal["torch", "ctranslate2"]
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What is wanted of a hypothesis beside its pieces and score: terms of ln P, and places in the source."""
+    """The optional parts of a hypothesis: log-probabilities of its pieces, and its alignment to the source."""
 
     piece_log_probs: bool
     alignment: bool
@@ -28,15 +26,15 @@ class Engine(Protocol):
 
     @property
     def name(self) -> EngineName:
-        """Which program computes."""
+        """The name of the engine."""
 
     @property
     def precision(self) -> str:
-        """What matrix products are computed in: fp32, bf16 or int8."""
+        """The precision of matrix products: fp32, bf16 or int8."""
 
     @property
     def device(self) -> str:
-        """Where: cpu, cuda:0 and so on."""
+        """The device: cpu, cuda:0 and so on."""
 
     @property
     def source(self) -> Tokenizer:
@@ -52,31 +50,20 @@ class Engine(Protocol):
 
     @property
     def max_positions(self) -> int:
-        """The most pieces on a side."""
+        """The maximum number of pieces per side."""
 
     @property
     def longest_source(self) -> int | None:
-        """Pieces, EOS not counted, of the longest source sentence in training; None where that is not known."""
+        """Pieces, without EOS, of the longest source sentence in training; None if it is unknown."""
 
     @property
     def narrow(self) -> int:
-        """Source tokens, EOS counted, below which a sentence is not searched together with longer ones; 0 for none."""
+        """Sentences with fewer source tokens, with EOS, are not searched together with longer ones; 0: all are."""
 
     def check(self, config: DecodingConfig) -> None:
-        """Raise UsageError where the engine cannot search like this."""
+        """Raise UsageError if the engine does not support these settings."""
 
     def search(
-        self, sources: Sequence[Source], *, config: DecodingConfig, nbest: int, details: Details
+        self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Hypothesis]]:
-        """The best hypotheses of each source, in input order; of one without pieces the empty one."""
-
-
-def engine_name(name: str) -> EngineName | Literal["auto"]:
-    """The engine of that name; UsageError where there is none."""
-    match name:
-        case "torch" | "ctranslate2" | "auto":
-            return name
-        case _:
-            raise UsageError(
-                f"there is no engine called {name!r}", where="--engine", hint="take one of: torch, ctranslate2, auto"
-            )
+        """The best hypotheses of each source, in input order; a source without pieces has the empty one."""

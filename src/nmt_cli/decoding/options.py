@@ -1,8 +1,9 @@
-"""The decoding section of a model's recipe, with what the user wants otherwise."""
+"""The decoding section of a model's recipe, with the changes of a user."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, TypedDict
 
 from pydantic import ValidationError
 
@@ -10,77 +11,70 @@ from nmt_cli.errors import UsageError
 from nmt_cli.recipe.mistakes import describe, suggest, worst_mistake
 from nmt_cli.recipe.schema import DecodingConfig
 
-_OF_DRAWS = ("temperature", "top_k", "top_p", "seed")
+_OF_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
-def with_options(config: DecodingConfig, options: Mapping[str, object]) -> DecodingConfig:
-    """`config` with the options that are not None in place of its own; UsageError names the flag of a wrong one."""
-    given = {name: value for name, value in options.items() if value is not None}
+class DecodingOverrides(TypedDict, total=False):
+    """Settings of `DecodingConfig` for one call; None leaves a setting as it is."""
+
+    beam: int | None
+    length_penalty: float | None
+    length_penalty_form: Literal["gnmt", "length", "none"] | None
+    max_extra_tokens: int | None
+    min_tokens: int | None
+    batch_tokens: int | None
+    samples: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+
+
+def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> DecodingConfig:
+    """`config` with the overrides that are not None; UsageError names a wrong one."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    if unknown := given.keys() - DecodingConfig.model_fields:
+        raise TypeError(f"there is no setting {min(unknown)!r} of decoding")
     values = config.model_dump() | given
     try:
         found = DecodingConfig.model_validate(values)
     except ValidationError as problem:
         error = worst_mistake(problem)
         name = str(error["loc"][0])
-        flag = _flag(name)
         own = getattr(config, name)
-        fix = f"leave {flag} out" if own is None else f"leave {flag} out, and the model's own {own} is taken"
+        fix = f"leave `{name}` out" if own is None else f"leave `{name}` out, and the model's own {own} is taken"
         hint = suggest(error, (name,), schema=DecodingConfig, values=values, fix=fix)
-        raise UsageError(describe(error, (flag,)), where=flag, hint=hint) from None
-    for name in _OF_DRAWS:
+        raise UsageError(describe(error, (f"`{name}`",)), setting=name, hint=hint) from None
+    for name in _OF_SAMPLING:
         if name in given and not found.samples:
-            message = f"{_flag(name)} is about draws, and a search draws nothing"
-            raise UsageError(message, where=_flag(name), hint=f"add --samples 1, or leave {_flag(name)} out")
+            message = f"`{name}` is about sampling, and this is a search"
+            raise UsageError(message, setting=name, hint=f"add `samples: 1`, or leave `{name}` out")
     if found.samples and "beam" in given:
-        raise UsageError("draws have no beam", where="--beam", hint="take either --beam or --samples")
+        raise UsageError("sampling has no beam", setting="beam", hint="take either `beam` or `samples`")
     return found
 
 
-def check_candidates(
-    nbest: int, *, config: DecodingConfig, vocab: int, mbr: str | None, next_words: int | None
-) -> None:
-    """Raise UsageError unless a search like this can find so many translations of a sentence."""
-    _check_next_words(next_words, nbest=nbest, config=config, mbr=mbr)
-    name, number = ("--samples", config.samples) if config.samples else ("--beam", config.beam)
-    what = "--samples" if config.samples else "a beam"
+def check_candidates(nbest: int, *, config: DecodingConfig, vocab: int, mbr: str | None) -> None:
+    """Raise UsageError unless the search can find so many translations per sentence."""
+    name, number = ("samples", config.samples) if config.samples else ("beam", config.beam)
+    what = "`samples`" if config.samples else "a beam"
     if nbest < 1:
-        raise UsageError(f"--nbest is {nbest}, but should be at least 1", where="--nbest", hint="--nbest 1")
+        raise UsageError(f"`nbest` is {nbest}, but should be at least 1", setting="nbest", hint="take `nbest: 1`")
     if nbest > number:
         raise UsageError(
-            f"--nbest {nbest} needs {what} of at least {nbest}, but it is {number}",
-            where="--nbest",
-            hint=f"add {name} {nbest}, or take --nbest {number}",
+            f"`nbest: {nbest}` needs {what} of at least {nbest}, but it is {number}",
+            setting="nbest",
+            hint=f"add `{name}: {nbest}`, or take `nbest: {number}`",
         )
     if not config.samples and config.beam > vocab:
         raise UsageError(
             f"a beam of {config.beam:,} is larger than the target vocabulary of {vocab:,} pieces",
-            where="--beam",
-            hint="a beam of 4 to 12 is usual: --beam 4",
+            setting="beam",
+            hint="a beam of 4 to 12 is usual: `beam: 4`",
         )
     if mbr is not None and number < 2:
         raise UsageError(
-            "--mbr chooses among several translations of a line, and there is one",
-            where="--mbr",
-            hint="add --beam 8, or --samples 32",
+            "`mbr` chooses among several translations of a line, and there is one",
+            setting="mbr",
+            hint="add `beam: 8`, or `samples: 32`",
         )
-
-
-def _check_next_words(number: int | None, *, nbest: int, config: DecodingConfig, mbr: str | None) -> None:
-    """Raise UsageError where the number of other words makes no sense, or the search gives many anyway."""
-    if number is None:
-        return
-    if number < 1:
-        raise UsageError(
-            f"--next-words is {number}, but should be at least 1", where="--next-words", hint="--next-words 5"
-        )
-    for flag, is_given in (("--nbest", nbest > 1), ("--samples", config.samples > 0), ("--mbr", mbr is not None)):
-        if is_given:
-            raise UsageError(
-                f"--next-words and {flag} each say which translations of a line are wanted",
-                where="--next-words",
-                hint=f"leave one of them out: --next-words, or {flag}",
-            )
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -1,4 +1,4 @@
-"""This project's own engine: searches by models in PyTorch."""
+"""Our own engine: searches by models in PyTorch."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import Literal
 
 import torch
 
-from nmt_cli.bundle import directory as model_directory
-from nmt_cli.bundle.directory import LoadedModel
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.alignment import align
-from nmt_cli.decoding.batches import Batches
+from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.engine import Details, EngineName
-from nmt_cli.decoding.fixed_beam import FixedBeam
-from nmt_cli.decoding.hypotheses import Hypothesis
-from nmt_cli.decoding.search import Source
+from nmt_cli.decoding.search.cuda import CudaSearch
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.devices import cpu_multiplies_bf16, keep_freed_memory, return_freed_memory
 from nmt_cli.errors import ModelError
-from nmt_cli.model.packed_linear import pack_matrices
-from nmt_cli.model.recording import CudaGraphs
+from nmt_cli.model.cpu_linear import pack_linear_layers
+from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-Product = Literal["fp32", "bf16", "int8"]
+TorchPrecision = Literal["fp32", "bf16", "int8"]
 
-# Sentences after which a CPU's freed memory is returned: so it stays what it is, and that costs under 1 % of the time.
+# Freed memory of a CPU is returned after so many sentences. That keeps it constant, and costs under 1 % of the time.
 _RETURN_EVERY = 8000
 
 
@@ -39,34 +38,34 @@ class TorchEngine:
     name: EngineName = "torch"
     narrow = 0
 
-    def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: Product) -> None:
+    def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: TorchPrecision) -> None:
         self._loaded = loaded
         self._models = [one.model for one in loaded]
         self._device = device
         # Recording repays itself within a batch or two; a CPU has nothing to record.
         is_gpu = device.type == "cuda"
-        fixed = FixedBeam(self._models, device=device, recorder=CudaGraphs(device)) if is_gpu else None
-        self._batches = Batches(self._models, device=device, fixed=fixed)
+        fixed = CudaSearch(self._models, device=device, recorder=CudaGraphs(device)) if is_gpu else None
+        self._batches = BatchedSearch(self._models, device=device, fixed=fixed)
         self._searched = 0  # sentences since freed memory was returned
         self.precision: str = precision
         self.device = str(device)
 
     @classmethod
-    def load(cls, directories: Sequence[Path], *, device: torch.device, precision: Product) -> TorchEngine:
-        """The engine of model directories, the first of which gives the settings.
+    def load(cls, directories: Sequence[Path], *, device: torch.device, precision: TorchPrecision) -> TorchEngine:
+        """Load model directories; the first one gives the settings.
 
-        With int8 what is not a product with a large matrix is in the faster of the other two precisions of the CPU.
-        ModelError where one is no model or damaged, and where their languages or vocabularies differ.
+        With int8 all operations but products with large matrices are in the faster of the CPU's other two precisions.
+        ModelError if a directory is no model or damaged, or if languages or vocabularies differ.
         """
         is_bf16 = precision == "bf16" or (precision == "int8" and cpu_multiplies_bf16())
         dtype = torch.bfloat16 if is_bf16 else torch.float32
-        loaded = [model_directory.load(path, device=device, dtype=dtype) for path in directories]
+        loaded = [model_directory.load_model(path, device=device, dtype=dtype) for path in directories]
         for path, one in zip(directories[1:], loaded[1:], strict=True):
             _check_same_languages(loaded[0], one, first_path=directories[0], path=path)
             _check_same_vocabulary(loaded[0], one, first_path=directories[0], path=path)
         if device.type == "cpu":
             keep_freed_memory()
-            has_int8 = [pack_matrices(one.model, is_int8=precision == "int8") for one in loaded]
+            has_int8 = [pack_linear_layers(one.model, is_int8=precision == "int8") for one in loaded]
             if precision == "int8" and not any(has_int8):
                 precision = "bf16" if is_bf16 else "fp32"
                 logger.info("the model's matrices are too small to gain from int8: all is in %s", precision)
@@ -74,7 +73,7 @@ class TorchEngine:
 
     @property
     def loaded(self) -> Sequence[LoadedModel]:
-        """The models, as they were read and are laid out now."""
+        """The models with their tokenizers and configurations."""
         return self._loaded
 
     @property
@@ -94,22 +93,22 @@ class TorchEngine:
 
     @property
     def max_positions(self) -> int:
-        """The most pieces on a side that all models take."""
+        """The maximum number of pieces per side that all models support."""
         return min(model.config.max_positions for model in self._models)
 
     @property
     def longest_source(self) -> int | None:
-        """Pieces of the longest source sentence that all models of which it is known were trained on."""
+        """The smallest of the models' longest source sentences in training; None if all are unknown."""
         known = (one.config.longest_source for one in self._loaded)
         return min((longest for longest in known if longest is not None), default=None)
 
     def check(self, config: DecodingConfig) -> None:
-        """Every search can be done."""
+        """This engine supports all settings."""
 
     def search(
-        self, sources: Sequence[Source], *, config: DecodingConfig, nbest: int, details: Details
+        self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Hypothesis]]:
-        """The best hypotheses of each source, in input order; of one without pieces the empty one."""
+        """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
         found = self._batches.search(sources, config=config, nbest=nbest)
         found = self._aligned(sources, found, config=config) if details.alignment else found
         self._searched += len(sources)
@@ -119,7 +118,7 @@ class TorchEngine:
         return found
 
     def _aligned(
-        self, sources: Sequence[Source], found: list[list[Hypothesis]], *, config: DecodingConfig
+        self, sources: Sequence[SourceSentence], found: list[list[Hypothesis]], *, config: DecodingConfig
     ) -> list[list[Hypothesis]]:
         pairs = [(source.row, one) for source, ranked in zip(sources, found, strict=True) for one in ranked]
 

@@ -1,1 +1,1 @@
-"""Models for other programs and from them: CTranslate2 and Hugging Face directories, compared with ours."""
+"""Export to CTranslate2 and Hugging Face, import from Hugging Face, and the comparison with our model."""

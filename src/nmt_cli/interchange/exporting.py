@@ -1,8 +1,7 @@
-"""A model directory as a directory of another program, which appears once it was compared with the model."""
+"""The export of a model directory for another program, written only if both compute the same."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,55 +10,23 @@ from typing import Literal, assert_never
 import torch
 
 from nmt_cli import __version__, files
-from nmt_cli.bundle import directory as model_directory
-from nmt_cli.bundle.card import join_front_matter, split_front_matter, without_use
-from nmt_cli.bundle.config import BundleConfig
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.bundle.kinds import foreign_kind
-from nmt_cli.decoding import ctranslate2_model
-from nmt_cli.decoding.ctranslate2_engine import PATIENCE, exponent
-from nmt_cli.decoding.ctranslate2_model import Quantization
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.card import join_front_matter, split_front_matter, without_usage_section
+from nmt_cli.artifacts.manifest import foreign_kind
+from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig
+from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
+from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
+from nmt_cli.decoding.ctranslate2.model import Quantization
 from nmt_cli.errors import DataError, ModelError
-from nmt_cli.interchange import huggingface, huggingface_engine
-from nmt_cli.interchange.ctranslate2 import CTranslate2Engine
-from nmt_cli.interchange.huggingface_engine import HuggingFaceEngine
-from nmt_cli.interchange.verification import Agreement, Engine, made_up_lines, usable_lines, verify
+from nmt_cli.interchange import huggingface, programs
+from nmt_cli.interchange.programs import CTranslate2Program, TransformersProgram
+from nmt_cli.interchange.verification import Agreement, OtherProgram, made_up_lines, usable_lines, verify
+from nmt_cli.templates.render import render
 
 Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
-_FEWEST_LINES = 10
-_MOST_PIECES = 512
-_USE_CTRANSLATE2 = """CTranslate2 translates pieces of words, into which SentencePiece
-cuts a text and of which it joins one (`pip install ctranslate2 sentencepiece`). In this folder:
-
-```python
-import ctranslate2, sentencepiece
-
-source = sentencepiece.SentencePieceProcessor(model_file="source.spm")
-target = sentencepiece.SentencePieceProcessor(model_file="target.spm")
-translator = ctranslate2.Translator(".", device="cpu")
-pieces = source.encode(["A sentence."], out_type=str)
-found = translator.translate_batch(
-    pieces,
-    beam_size=BEAM,
-    patience=PATIENCE,
-    length_penalty=EXPONENT,
-    disable_unk=True,
-    min_decoding_length=FEWEST,
-    max_decoding_length=MOST,
-)
-print(target.decode(found[0].hypotheses[0]))
-```"""
-_USE_HUGGING_FACE = """It is a MarianMTModel
-(`pip install transformers torch sentencepiece`). In this folder:
-
-```python
-from transformers import MarianMTModel, MarianTokenizer
-
-tokenizer, model = MarianTokenizer.from_pretrained("."), MarianMTModel.from_pretrained(".")
-batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
-print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
-```"""
+_MIN_LINES = 10
+_MAX_PIECES = 512
 
 
 def export(
@@ -71,17 +38,23 @@ def export(
     lines: Sequence[str] | None,
     overwrite: bool,
 ) -> Agreement:
-    """Write the model directory `model` as `output` for another program; how far that agrees with us on `lines`.
+    """Write the model directory `model` as `output` for another program, and return how closely both agree on `lines`.
 
-    Without `lines` they are made up of the model's own pieces. `quantization` is CTranslate2's; the weights are first
-    compared in float32, in any case. Raises ModelError where the model is none, where the target cannot express it,
-    where the two differ, and where `output` may not be replaced; UsageError where a package is missing; DataError where
-    `lines` are too few to compare.
+    Without `lines`, they are made up of the model's own pieces. `quantization` is CTranslate2's; float32 weights
+    are always compared first. Raises ModelError if `model` is no model, if the target cannot express it, if the two
+    differ, or if `output` may not be replaced. Raises UsageError if a package is missing, and DataError if `lines`
+    are too few.
     """
-    check_replaceable(output, to=to, overwrite=overwrite)
-    (huggingface_engine.library if to == "huggingface" else ctranslate2_model.library)()
-    loaded = model_directory.load(model, device=torch.device("cpu"), dtype=torch.float32)
-    chosen = _chosen(lines, loaded)
+    files.check_replaceable(
+        output,
+        what=_KINDS[to],
+        is_one=lambda found: foreign_kind(found) == _KINDS[to],
+        overwrite=overwrite,
+        error=ModelError,
+    )
+    (programs.transformers_library if to == "huggingface" else ctranslate2_model.import_ctranslate2)()
+    loaded = model_directory.load_model(model, device=torch.device("cpu"), dtype=torch.float32)
+    chosen = _comparison_lines(lines, loaded)
     with files.new_directory(output, error=ModelError) as temporary:
         match to:
             case "ctranslate2":
@@ -90,8 +63,8 @@ def export(
                     shutil.copyfile(model / name, temporary / name)
             case "huggingface":
                 spm = {"source_spm": model / "source.spm", "target_spm": model / "target.spm"}
-                huggingface.write(loaded, temporary, **spm)
-                agreement = verify(loaded, HuggingFaceEngine(temporary), chosen, is_reduced=False)
+                huggingface.write_huggingface(loaded, temporary, **spm)
+                agreement = verify(loaded, TransformersProgram(temporary), chosen, is_reduced=False)
             case other:
                 assert_never(other)
         card = _card(model, loaded.config, to=to, quantization=quantization, agreement=agreement)
@@ -99,36 +72,18 @@ def export(
     return agreement
 
 
-def check_replaceable(output: Path, *, to: Target, overwrite: bool) -> None:
-    """Raise ModelError unless `output` is a new or an empty folder or, with `overwrite`, one of the target's."""
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return
-    if not output.is_dir() or foreign_kind(output) != _KINDS[to]:
-        raise ModelError(
-            f"{output} exists and is not {_KINDS[to]}, so it is not replaced",
-            where=str(output),
-            hint="choose another folder with -o",
-        )
-    if not overwrite:
-        raise ModelError(
-            f"{_KINDS[to]} stands at {output} already",
-            where=str(output),
-            hint="add --overwrite to replace it, or choose another folder with -o",
-        )
-
-
 def _as_ctranslate2(
     loaded: LoadedModel, directory: Path, *, quantization: Quantization, lines: Sequence[str]
 ) -> Agreement:
-    def engine() -> Engine:
-        return CTranslate2Engine(directory, source=loaded.source, target=loaded.target)
+    def engine() -> OtherProgram:
+        return CTranslate2Program(directory, source=loaded.source, target=loaded.target)
 
-    ctranslate2_model.write(loaded, directory, quantization="float32")
+    ctranslate2_model.write_ctranslate2(loaded, directory, quantization="float32")
     agreement = verify(loaded, engine(), lines, is_reduced=False)
     if quantization == "float32":
         return agreement
     _clear(directory)
-    ctranslate2_model.write(loaded, directory, quantization=quantization)
+    ctranslate2_model.write_ctranslate2(loaded, directory, quantization=quantization)
     return verify(loaded, engine(), lines, is_reduced=True)
 
 
@@ -137,49 +92,40 @@ def _clear(directory: Path) -> None:
         path.unlink()
 
 
-def _chosen(lines: Sequence[str] | None, loaded: LoadedModel) -> list[str]:
+def _comparison_lines(lines: Sequence[str] | None, loaded: LoadedModel) -> list[str]:
     if lines is None:
         return made_up_lines(loaded)
     chosen = usable_lines(lines, loaded)
-    if len(chosen) < _FEWEST_LINES:
+    if len(chosen) < _MIN_LINES:
         raise DataError(
-            f"{len(chosen)} of its {len(lines):,} lines can be compared, and {_FEWEST_LINES} are needed: different"
+            f"{len(chosen)} of its {len(lines):,} lines can be compared, and {_MIN_LINES} are needed: different"
             " ones, not blank, not long, spelt in the model's pieces",
-            where="--input",
-            hint="give a file of ordinary sentences of the source language, or leave -i out",
+            setting="input",
+            hint="give a file of ordinary sentences of the source language, or leave `input` out",
         )
     return chosen
 
 
-def _how_to_use(config: BundleConfig, *, to: Target) -> str:
-    """How another program translates with it, as the model's own recipe searches."""
-    if to == "huggingface":
-        return _USE_HUGGING_FACE
-    decoding = config.recipe.decoding
-    values = {
-        "BEAM": decoding.beam,
-        "PATIENCE": PATIENCE if decoding.beam > 1 else 1,
-        "EXPONENT": exponent(decoding),
-        "FEWEST": decoding.min_tokens,
-        "MOST": min(_MOST_PIECES, config.recipe.model.max_positions),
-    }
-    return re.sub("|".join(values), lambda name: f"{values[name[0]]:g}", _USE_CTRANSLATE2)
-
-
-def _card(model: Path, config: BundleConfig, *, to: Target, quantization: Quantization, agreement: Agreement) -> str:
-    """README.md: how to use this directory, then the model's own card without how nmt uses that one."""
+def _card(
+    model: Path, config: SavedModelConfig, *, to: Target, quantization: Quantization, agreement: Agreement
+) -> str:
+    """README.md: how to use this directory, then the model's own card without its section on nmt."""
     card = model / "README.md"
     original = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     front, body = split_front_matter(original)
-    library, what = (
-        ("ctranslate2", f"For CTranslate2, {quantization}")
-        if to == "ctranslate2"
-        else ("transformers", "For Hugging Face transformers")
-    )
+    library = "ctranslate2" if to == "ctranslate2" else "transformers"
     front = {"language": [config.languages.source, config.languages.target], **front}
-    return join_front_matter(
-        front | {"library_name": library, "pipeline_tag": "translation"},
-        f"# {what}\n\nWritten by `nmt export` {__version__}. {_how_to_use(config, to=to)}\n\n"
-        f"Compared with the model it was made of, on {agreement}.\n\n"
-        f"What follows is the card of that model.\n\n{without_use(body)}",
+    decoding = config.recipe.decoding
+    text = render(
+        "exported_model_card.md",
+        to=to,
+        quantization=quantization,
+        version=__version__,
+        decoding=decoding,
+        patience=PATIENCE if decoding.beam > 1 else 1,
+        exponent=length_exponent(decoding),
+        max_pieces=min(_MAX_PIECES, config.recipe.model.max_positions),
+        agreement=agreement,
+        card=without_usage_section(body),
     )
+    return join_front_matter(front | {"library_name": library, "pipeline_tag": "translation"}, text)

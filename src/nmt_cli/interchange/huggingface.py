@@ -1,8 +1,7 @@
-"""A model as a Hugging Face directory: MarianMTModel and MarianTokenizer, whose architecture is the paper's.
+"""The export to a Hugging Face directory: MarianMTModel and MarianTokenizer, whose architecture is the paper's.
 
-Marian lays its position encodings out as all sines, then all cosines. A Transformer does not mind in which order
-d_model is counted, so the paper's interleaved layout becomes Marian's by one reordering of every matrix that d_model
-goes into.
+Marian's position encodings are all sines, then all cosines. The paper's alternate. A Transformer does not depend on the
+order of d_model, so one reordering of every matrix along d_model turns the paper's layout into Marian's.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt_cli.bundle.config import WEIGHTS
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.bundle.weights import write_tensors
+from nmt_cli.artifacts.manifest import WEIGHTS
+from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.huggingface_engine import their_piece
+from nmt_cli.interchange.sentencepiece_model import their_piece
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer
-from nmt_cli.model.layout import Affine, affine, attention
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.model.weight_layout import Affine, affine_of, attention_weights
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
 # What Marian's LayerNorm adds to the variance; the configuration has no key for it.
 _NORM_EPSILON = 1e-5
-_LARGEST_NORM_EPSILON = 3e-5
+_MAX_NORM_EPSILON = 3e-5
 
 
-def write(loaded: LoadedModel, directory: Path, *, source_spm: Path, target_spm: Path) -> None:
+def write_huggingface(loaded: LoadedModel, directory: Path, *, source_spm: Path, target_spm: Path) -> None:
     """Write the weights, both tokenizers and four JSON files into an existing directory.
 
-    ModelError for a model that MarianMTModel cannot express.
+    Raises ModelError for a model that MarianMTModel cannot express.
     """
     config = loaded.model.config
     _check(config)
@@ -58,7 +57,7 @@ def write(loaded: LoadedModel, directory: Path, *, source_spm: Path, target_spm:
 
 
 def marian_weights(model: Transformer) -> dict[str, Tensor]:
-    """The weights by the names, in the shapes and in the order of d_model that MarianMTModel has."""
+    """The weights by the names, in the shapes and in the order of d_model of MarianMTModel."""
     config = model.config
     found: dict[str, Tensor] = {}
     source = model.source_embedding.weight.detach()[: model.source_vocab]
@@ -83,12 +82,12 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def marian_order(d_model: int) -> Tensor:
-    """Which of our dimensions each of Marian's is, [D]: the sines at even places, then the cosines at odd ones."""
+    """For each of Marian's dimensions, the one of ours, [D]: the even ones (sines), then the odd ones (cosines)."""
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
 
 def reordered(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
-    """The weights of MarianMTModel, by name, with d_model counted in another order [D]."""
+    """The weights of MarianMTModel, by name, with d_model in another order [D]."""
     return {name: _reordered(name, tensor, order) for name, tensor in weights.items()}
 
 
@@ -114,7 +113,7 @@ def _check(config: ModelConfig) -> None:
         f"heads: {config.heads}, which do not divide d_model: {config.d_model}": rest != 0,
         f"d_k: {config.d_k} and d_v: {config.d_v} beyond d_model / heads = {width}": max(config.d_k, config.d_v)
         > width,
-        f"norm_epsilon: {config.norm_epsilon:g}, where Marian's is 1e-05": config.norm_epsilon > _LARGEST_NORM_EPSILON,
+        f"norm_epsilon: {config.norm_epsilon:g}, where Marian's is 1e-05": config.norm_epsilon > _MAX_NORM_EPSILON,
     }
     for problem, is_so in problems.items():
         if is_so:
@@ -128,15 +127,15 @@ def _check(config: ModelConfig) -> None:
 def _layer(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     norms = {"self_attn_layer_norm": layer.self_attention_residual.norm}
-    attentions = {"self_attn": attention(layer.self_attention, width=width)}
+    attentions = {"self_attn": attention_weights(layer.self_attention, width=width)}
     if isinstance(layer, DecoderLayer):
         norms["encoder_attn_layer_norm"] = layer.cross_attention_residual.norm
-        attentions["encoder_attn"] = attention(layer.cross_attention, width=width)
+        attentions["encoder_attn"] = attention_weights(layer.cross_attention, width=width)
     norms["final_layer_norm"] = layer.feed_forward_residual.norm
     for name, parts in attentions.items():
         for kind, projection in (("q", parts.q), ("k", parts.k), ("v", parts.v), ("out", parts.output)):
             weights |= _linear(f"{name}.{kind}_proj", projection)
-    weights |= _linear("fc1", affine(layer.feed_forward.inner)) | _linear("fc2", affine(layer.feed_forward.outer))
+    weights |= _linear("fc1", affine_of(layer.feed_forward.inner)) | _linear("fc2", affine_of(layer.feed_forward.outer))
     for name, norm in norms.items():
         assert isinstance(norm, nn.LayerNorm)
         weights |= {f"{name}.weight": norm.weight.detach(), f"{name}.bias": norm.bias.detach()}

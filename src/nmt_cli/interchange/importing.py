@@ -1,4 +1,4 @@
-"""A Marian directory of Hugging Face's as a model directory of ours, with everything that a model directory can do."""
+"""The import of Hugging Face's Marian directories as model directories of ours."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import __version__
-from nmt_cli.bundle import directory as model_directory
-from nmt_cli.bundle.card import join_front_matter, split_front_matter, use
-from nmt_cli.bundle.config import BundleConfig, Languages, Vocabulary
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.bundle.weights import bare_model, load_weights
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.card import join_front_matter, split_front_matter
+from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, Vocabulary
+from nmt_cli.artifacts.weights import load_weights, uninitialized_model
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange import marian
 from nmt_cli.interchange.huggingface import marian_order, reordered
-from nmt_cli.interchange.huggingface_engine import HuggingFaceEngine
 from nmt_cli.interchange.marian import MarianModel
-from nmt_cli.interchange.marian_vocabulary import Row, lost_pieces, rewritten, rows_by_our_ids
+from nmt_cli.interchange.programs import TransformersProgram
+from nmt_cli.interchange.sentencepiece_model import VocabularyRow, lost_pieces, rows_by_our_ids, with_rows
 from nmt_cli.interchange.verification import Agreement, made_up_lines, verify
-from nmt_cli.recipe.schema import DecodingConfig, ModelConfig, Recipe
+from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, ModelConfig, Recipe
+from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 # A logit that is never the largest and adds nothing to a softmax, for our padding where Marian has no such row.
@@ -35,31 +35,31 @@ _NORM_EPSILON = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """What was made of a directory: its languages, how it compares (None: transformers is not installed)."""
+class ImportedModel:
+    """The result of an import; `agreement` is None if transformers is not installed."""
 
-    languages: Languages
+    languages: LanguagePair
     num_parameters: int
     lost_pieces: int
     agreement: Agreement | None
 
 
-def import_marian(directory: Path, output: Path, *, languages: Languages | None, overwrite: bool) -> Imported:
+def import_marian(directory: Path, output: Path, *, languages: LanguagePair | None, overwrite: bool) -> ImportedModel:
     """Write the Marian model in `directory` as the model directory `output`.
 
-    It is compared with what transformers computes, where that is installed, and not written where they differ.
-    `languages` are read from the directory where they are not given. Raises ModelError for a directory that is no
-    Marian model, lacks a file, is damaged or not supported, and where `output` may not be replaced; UsageError where
-    the languages are not known.
+    The model is compared with transformers if that is installed, and is not written if they differ. `languages`
+    come from the directory if they are not given. Raises ModelError if the directory is no Marian model, lacks a
+    file, is damaged or not supported, or if `output` may not be replaced. Raises UsageError if the languages are
+    unknown.
     """
     model_directory.check_replaceable(output, overwrite=overwrite)
-    found = marian.read(directory)
+    found = marian.read_marian(directory)
     languages = languages or _languages(found)
     source = _rows(found, found.source_vocabulary, num_rows=found.settings.vocab_size)
     target = _rows(found, found.target_vocabulary, num_rows=found.settings.target_rows)
-    source_spm = rewritten(found.source_spm, source, where=str(directory / "source.spm"))
-    target_spm = rewritten(found.target_spm, target, where=str(directory / "target.spm"))
-    config = BundleConfig(
+    source_spm = with_rows(found.source_spm, source, where=str(directory / "source.spm"))
+    target_spm = with_rows(found.target_spm, target, where=str(directory / "target.spm"))
+    config = SavedModelConfig(
         nmt_version=__version__,
         languages=languages,
         vocabulary=Vocabulary(source=len(source), target=len(target), shared=source_spm == target_spm),
@@ -74,7 +74,7 @@ def import_marian(directory: Path, output: Path, *, languages: Languages | None,
         files = {name: Path(folder) / name for name in ("source.spm", "target.spm")}
         files["source.spm"].write_bytes(source_spm)
         files["target.spm"].write_bytes(target_spm)
-        model_directory.save(
+        model_directory.save_model(
             output,
             config=config,
             weights=weights,
@@ -84,11 +84,11 @@ def import_marian(directory: Path, output: Path, *, languages: Languages | None,
             overwrite=overwrite,
         )
     lost = lost_pieces(found.source_spm, source)
-    return Imported(languages, num_parameters, lost, agreement)
+    return ImportedModel(languages, num_parameters, lost, agreement)
 
 
 def our_weights(
-    found: MarianModel, config: ModelConfig, *, source: Sequence[Row], target: Sequence[Row]
+    found: MarianModel, config: ModelConfig, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> dict[str, Tensor]:
     """The weights by our names: rows by our ids, d_model in our order, projections of the same input as one."""
     theirs: Mapping[str, Tensor] = found.weights
@@ -142,8 +142,8 @@ def _layer(theirs: Mapping[str, Tensor], prefix: str, *, ours: str) -> dict[str,
     }
 
 
-def _by_our_ids(theirs: Tensor, rows: Sequence[Row], *, multiple: int, missing: float) -> Tensor:
-    """The rows (or elements) of `theirs` in our order, zeros after them up to a multiple."""
+def _by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple: int, missing: float) -> Tensor:
+    """The rows (or elements) of `theirs` in our order, followed by zeros up to a multiple."""
     ours = theirs.new_zeros(-(-len(rows) // multiple) * multiple, *theirs.shape[1:])
     ours[: len(rows)] = theirs[[row.row or 0 for row in rows]]
     for number, row in enumerate(rows):
@@ -152,7 +152,7 @@ def _by_our_ids(theirs: Tensor, rows: Sequence[Row], *, multiple: int, missing: 
     return ours
 
 
-def _rows(found: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[Row]:
+def _rows(found: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:
     settings = found.settings
     given = found.tokenizer.get("unk_token") or "<unk>"
     unknown = str(given.get("content") if isinstance(given, dict) else given)
@@ -224,7 +224,7 @@ def _model(found: MarianModel) -> dict[str, Any]:
     }
 
 
-def _languages(found: MarianModel) -> Languages:
+def _languages(found: MarianModel) -> LanguagePair:
     source, target = found.tokenizer.get("source_lang"), found.tokenizer.get("target_lang")
     if not (isinstance(source, str) and isinstance(target, str) and source and target):
         named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", found.directory.resolve().name)
@@ -232,24 +232,25 @@ def _languages(found: MarianModel) -> Languages:
             raise UsageError(
                 f"the languages of {found.directory} are not known: its tokenizer_config.json does not say them",
                 where=str(found.directory),
-                hint="add --languages en-de, the source's first",
+                hint="add `languages: en-de`, the source's first",
             )
         source, target = named.groups()
-    return Languages(source=source, target=target)
+    return LanguagePair(source=source, target=target)
 
 
 def _loaded(
-    config: BundleConfig, weights: Mapping[str, Tensor], source_spm: bytes, target_spm: bytes, *, where: str
+    config: SavedModelConfig, weights: Mapping[str, Tensor], source_spm: bytes, target_spm: bytes, *, where: str
 ) -> LoadedModel:
-    model = bare_model(config)
+    vocabulary = config.vocabulary
+    model = uninitialized_model(config.recipe.model, source_vocab=vocabulary.source, target_vocab=vocabulary.target)
     load_weights(model, weights, where=where, hint=marian.FETCH_AGAIN)
     return LoadedModel(model.eval(), Tokenizer(source_spm), Tokenizer(target_spm), config)
 
 
 def _compared(loaded: LoadedModel, directory: Path) -> Agreement | None:
-    """How our model agrees with transformers' on made-up lines that Marian has pieces for; None where it is missing."""
+    """The agreement with transformers on made-up lines that Marian has pieces for; None if transformers is missing."""
     try:
-        engine = HuggingFaceEngine(directory)
+        engine = TransformersProgram(directory)
     except UsageError:
         return None
     lines = made_up_lines(loaded)
@@ -263,7 +264,7 @@ def _compared(loaded: LoadedModel, directory: Path) -> Agreement | None:
     return verify(loaded, engine, lines, is_reduced=False)
 
 
-def _card(found: MarianModel, config: BundleConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
+def _card(found: MarianModel, config: SavedModelConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
     original = found.directory / "README.md"
     text = original.read_text(encoding="utf-8", errors="replace") if original.is_file() else ""
     values, body = split_front_matter(text)
@@ -274,11 +275,5 @@ def _card(found: MarianModel, config: BundleConfig, *, num_parameters: int, agre
     }
     if "license" in values:
         front["license"] = values["license"]
-    compared = f"Compared with transformers on {agreement}.\n\n" if agreement else ""
-    return join_front_matter(
-        front,
-        f"# {config.recipe.name}: {config.languages.source} to {config.languages.target}\n\n"
-        f"A Marian model with {num_parameters / 1e6:,.1f} million parameters, imported from Hugging Face's form by `nmt"
-        f" import` {__version__}. Its licence is that of the model it was made of.\n\n{compared}"
-        f"{use()}\n\n## The card of the imported model\n\n{body.lstrip()}",
-    )
+    numbers = {"num_parameters": num_parameters, "agreement": agreement}
+    return join_front_matter(front, render("imported_model_card.md", config=config, card=body.lstrip(), **numbers))

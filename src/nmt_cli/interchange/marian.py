@@ -1,6 +1,6 @@
-"""A Hugging Face directory of a Marian model, such as the OPUS-MT ones: settings, vocabularies and weights, checked.
+"""Hugging Face directories of Marian models, such as OPUS-MT's, read and checked.
 
-Nothing of transformers is needed to read one, and no code in it is run.
+Reading needs nothing of transformers, and runs no code from the directory.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.bundle.kinds import kind_of
-from nmt_cli.bundle.weights import read_tensors
+from nmt_cli.artifacts.manifest import kind_of
+from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.huggingface import marian_order
 from nmt_cli.model.positions import sinusoids
@@ -29,8 +29,8 @@ _OLD_WEIGHTS, _WEIGHTS = "pytorch_model.bin", "model.safetensors"
 _TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
-class Settings(BaseModel):
-    """What we need of config.json; what it leaves out is what transformers takes then."""
+class MarianConfig(BaseModel):
+    """The part of config.json that we need; the defaults are transformers'."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -64,10 +64,10 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class MarianModel:
-    """A directory as read: weights by transformers' names, the vocabularies of both sides, the SentencePiece models."""
+    """A directory as read; the weights have transformers' names."""
 
     directory: Path
-    settings: Settings
+    settings: MarianConfig
     tokenizer: dict[str, Any]
     weights: dict[str, Tensor]
     source_vocabulary: dict[str, int]
@@ -77,8 +77,11 @@ class MarianModel:
     has_own_positions: bool
 
 
-def read(directory: Path) -> MarianModel:
-    """The Marian model in `directory`; ModelError where it is none, lacks a file, is damaged or not supported."""
+def read_marian(directory: Path) -> MarianModel:
+    """The Marian model in `directory`.
+
+    Raises ModelError if it is no Marian model, lacks a file, is damaged or not supported.
+    """
     if not directory.is_dir():
         what = "is a file, not a directory" if directory.exists() else "does not exist"
         hint = "name a folder with a Hugging Face model"
@@ -98,14 +101,14 @@ def read(directory: Path) -> MarianModel:
     target = _vocabulary(target_file, num_rows=settings.target_rows) if is_separate else source
     spm = {name: _bytes(directory / name) for name in ("source.spm", "target.spm")}
     weights = _weights(directory)
-    has_own_positions = _take_tables(weights, settings)
+    has_own_positions = _drop_usual_positions(weights, settings)
     _check_weights(weights, settings, where=str(directory), has_own_positions=has_own_positions)
     return MarianModel(
         directory, settings, tokenizer, weights, source, target, spm["source.spm"], spm["target.spm"], has_own_positions
     )
 
 
-def _settings(directory: Path) -> Settings:
+def _settings(directory: Path) -> MarianConfig:
     file = directory / "config.json"
     content = files.read_json(file, error=ModelError, hint="name a folder with a Hugging Face Marian model, whole")
     kind = content.get("model_type") if isinstance(content, dict) else None
@@ -119,15 +122,15 @@ def _settings(directory: Path) -> Settings:
     generation = _optional_json(directory / "generation_config.json")
     given = {key: value for key, value in {**content, **generation}.items() if value is not None}
     try:
-        return Settings.model_validate(given)
+        return MarianConfig.model_validate(given)
     except ValidationError as problem:
         first = problem.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise ModelError(f"config.json: {name}: {first['msg']}", where=str(file), hint=FETCH_AGAIN) from None
 
 
-def _check(settings: Settings, directory: Path) -> None:
-    """Refuse what transformers' Marian models may have and ours have not."""
+def _check(settings: MarianConfig, directory: Path) -> None:
+    """Refuse settings of transformers' Marian models that ours do not have."""
     problems = {
         f"activation_function {settings.activation_function!r}": settings.activation_function not in ACTIVATIONS,
         "embeddings that are not scaled (scale_embedding: false)": not settings.scale_embedding,
@@ -174,11 +177,11 @@ def _vocabulary(file: Path, *, num_rows: int) -> dict[str, int]:
 
 
 def _weights(directory: Path) -> dict[str, Tensor]:
-    """The tensors in float32, of model.safetensors or, in older directories, of pytorch_model.bin."""
+    """The tensors in float32, from model.safetensors or, in older directories, pytorch_model.bin."""
     if (directory / _WEIGHTS).is_file():
         tensors = read_tensors(directory / _WEIGHTS, hint=FETCH_AGAIN)
     elif (directory / _OLD_WEIGHTS).is_file():
-        tensors = _read_old(directory / _OLD_WEIGHTS)
+        tensors = _read_pickled(directory / _OLD_WEIGHTS)
     else:
         raise ModelError(
             f"{directory} has no weights: neither {_WEIGHTS} nor {_OLD_WEIGHTS}",
@@ -193,8 +196,8 @@ def _weights(directory: Path) -> dict[str, Tensor]:
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def _read_old(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file that torch pickled; code in it is refused, not run."""
+def _read_pickled(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file that torch pickled; code in the file is refused, not run."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as problem:  # the unpickler raises whatever a damaged file makes of it
@@ -205,8 +208,8 @@ def _read_old(file: Path) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in content.items()}
 
 
-def _take_tables(weights: dict[str, Tensor], settings: Settings) -> bool:
-    """Whether the positions are others than Marian's sinusoids; those are taken out of the weights, being no news."""
+def _drop_usual_positions(weights: dict[str, Tensor], settings: MarianConfig) -> bool:
+    """Whether the positions differ from Marian's sinusoids; the sinusoids themselves are dropped from the weights."""
     if not all(name in weights for name in _TABLES):
         for name in _TABLES:
             weights.pop(name, None)
@@ -221,8 +224,8 @@ def _take_tables(weights: dict[str, Tensor], settings: Settings) -> bool:
     return False
 
 
-def _check_weights(weights: dict[str, Tensor], settings: Settings, *, where: str, has_own_positions: bool) -> None:
-    """Fill in what directories leave out, take out what they hold twice, and refuse what is missing or has no place."""
+def _check_weights(weights: dict[str, Tensor], settings: MarianConfig, *, where: str, has_own_positions: bool) -> None:
+    """Add tensors that directories leave out, drop copies, and refuse missing and unexpected tensors."""
     is_shared, is_tied = settings.share_encoder_decoder_embeddings, settings.tie_word_embeddings
     shared, encoder, decoder = (
         f"model.{name}.weight" for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
@@ -255,8 +258,8 @@ def _check_weights(weights: dict[str, Tensor], settings: Settings, *, where: str
         )
 
 
-def _shapes(settings: Settings, *, has_own_positions: bool) -> dict[str, tuple[int, ...]]:
-    """Each tensor that the model must have, with its shape."""
+def _shapes(settings: MarianConfig, *, has_own_positions: bool) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor that the model must have."""
     width, inner = settings.d_model, settings.encoder_ffn_dim
     shapes: dict[str, tuple[int, ...]] = {"final_logits_bias": (1, settings.target_rows)}
     if settings.share_encoder_decoder_embeddings:

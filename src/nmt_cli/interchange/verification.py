@@ -1,9 +1,9 @@
-"""Whether another program computes with a model's weights what we compute: the same lines on both sides.
+"""The comparison of another program's copy of a model with ours, on the same lines.
 
-Three comparisons, of which the first two decide. Each program gives log-probabilities to our translations, piece by
-piece, and to a pair as long as the model has positions; each translates by greedy search; each translates by the
-model's own beam. How a beam search ends differs between programs, so that a few lines may come out otherwise there with
-weights that are the same.
+There are three comparisons. First, each program gives log-probabilities to our translations, piece by piece, and to a
+pair as long as the model has positions. Second, each program translates by greedy search. These two decide. Third, each
+program translates with the model's own beam. Programs end a beam search in different ways, so a few lines may differ
+there although the weights are the same.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.decoding.batches import plan_batches, search_batches
-from nmt_cli.decoding.penalties import output_limit
+from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.decoding.batching import plan_batches, search_batches
+from nmt_cli.decoding.search.hypotheses import output_limit
 from nmt_cli.errors import ModelError
-from nmt_cli.model.packing import pack
+from nmt_cli.model.forced import forced_log_probs, next_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, SPACE_MARK, UNK, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -38,21 +38,22 @@ _LONGEST_LINE = 64
 _MOST_POSITIONS = 1024  # CTranslate2 cuts longer sources that it scores
 _MOST_EXTRA_TOKENS = 16  # a translation of made-up lines may have no end
 _BATCH_TOKENS = 2048
+_CPU = torch.device("cpu")
 _REPORT = "please report it, with the model's config.yaml; nothing was written"
 
 
-class Engine(Protocol):
-    """Another program's copy of a model, which is asked in pieces as text, without BOS and EOS."""
+class OtherProgram(Protocol):
+    """Another program's copy of a model; it takes and gives pieces as text, without BOS and EOS."""
 
     @property
     def name(self) -> str:
-        """What the program is called."""
+        """The name of the program."""
 
     def encode(self, lines: Sequence[str]) -> list[list[str]]:
-        """The source pieces that it makes of each line."""
+        """The source pieces that the program makes of each line."""
 
     def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
-        """ln P of each target piece and of EOS after the last."""
+        """The log-probability of each target piece and of the EOS after the last piece."""
 
     def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> list[list[str]]:
         """The best hypothesis of each source, of at most `longest` pieces."""
@@ -60,7 +61,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far two programs agree on some lines: nats a piece, and lines that come out the same."""
+    """How closely two programs agree on some lines; differences are nats per piece."""
 
     num_lines: int
     largest_difference: float
@@ -73,16 +74,16 @@ class Agreement:
     def __str__(self) -> str:
         beam = f", and for {self.same_beam} of {self.num_compared_beam} with a beam of {self.beam}"
         return (
-            f"{self.num_lines} lines: ln P of a piece differs by at most {self.largest_difference:.1e}, the translation"
-            f" is the same for {self.same_greedy} by greedy search{beam if self.num_compared_beam else ''}"
+            f"{self.num_lines} lines: log-probabilities per piece differ by at most {self.largest_difference:.1e}, the"
+            f" translation is the same for {self.same_greedy} by greedy search{beam if self.num_compared_beam else ''}"
         )
 
 
-def verify(loaded: LoadedModel, engine: Engine, lines: Sequence[str], *, is_reduced: bool) -> Agreement:
+def verify(loaded: LoadedModel, engine: OtherProgram, lines: Sequence[str], *, is_reduced: bool) -> Agreement:
     """The agreement of `engine` with our float32 model `loaded`, on the CPU, over `lines`.
 
-    Raises ModelError where pieces, log-probabilities or greedy translations differ by more than float32 explains;
-    `is_reduced`, for a reduced precision, where the mean log-probability is far off.
+    Raises ModelError if pieces, log-probabilities or greedy translations differ by more than float32 explains. For
+    a reduced precision (`is_reduced`), only the mean log-probability must be close.
     """
     logger.info("comparing with %s on %d lines", engine.name, len(lines))
     rows = loaded.source.encode(lines)
@@ -93,15 +94,15 @@ def verify(loaded: LoadedModel, engine: Engine, lines: Sequence[str], *, is_redu
     decoding = loaded.config.recipe.decoding
     extra = min(decoding.max_extra_tokens, _MOST_EXTRA_TOKENS)
     config = decoding.model_copy(update={"length_penalty_form": "length", "max_extra_tokens": extra})
-    greedy = _Search(loaded, rows, config=config.model_copy(update={"beam": 1}))
+    greedy = _OurSearch(loaded, rows, config=config.model_copy(update={"beam": 1}))
     differences = _differences(loaded, engine, rows, sources, greedy.found)
     if not is_reduced:
-        long_row, long_target = _longest_pair(loaded, rows, greedy.found)
+        long_row, long_target = _pair_of_full_length(loaded, rows, greedy.found)
         long_source = loaded.source.pieces(long_row)
         differences = torch.cat([differences, _differences(loaded, engine, [long_row], [long_source], [long_target])])
     largest, mean = float(differences.max()), float(differences.mean())
     if not mean <= (_REDUCED_TOLERANCE if is_reduced else TOLERANCE) or not (is_reduced or largest <= TOLERANCE):
-        what = f"ln P of a piece differs by {mean:.2g} in the mean and by {largest:.2g} at most"
+        what = f"log-probabilities per piece differ by {mean:.2g} in the mean and by {largest:.2g} at most"
         raise _refusal(engine, f"gives other scores: {what}")
     theirs = engine.search(sources, config=greedy.config, longest=greedy.longest)
     parted = greedy.parted(theirs)
@@ -109,7 +110,7 @@ def verify(loaded: LoadedModel, engine: Engine, lines: Sequence[str], *, is_redu
         for index in parted:
             if not _is_tie(loaded, rows[index], greedy.found[index], theirs[index]):
                 raise _refusal(engine, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
-    beam = _Search(loaded, rows, config=config)
+    beam = _OurSearch(loaded, rows, config=config)
     by_beam = engine.search(sources, config=config, longest=beam.longest)
     compared = beam.comparable(by_beam)
     same = len(compared - set(beam.parted(by_beam)))
@@ -117,23 +118,23 @@ def verify(loaded: LoadedModel, engine: Engine, lines: Sequence[str], *, is_redu
 
 
 def usable_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
-    """Up to a hundred of `lines`, spread evenly over those that are neither blank, long nor special to a tokenizer."""
+    """Up to a hundred of `lines`, spread evenly over the lines that are not blank, long or special to a tokenizer."""
     stripped = dict.fromkeys(line.strip() for line in lines)
-    usable = [line for line in stripped if line and not any(mark in line for mark in ("\u2581", "<", ">"))]
+    usable = [line for line in stripped if line and not any(mark in line for mark in (SPACE_MARK, "<", ">"))]
     usable = [line for line, row in zip(usable, loaded.source.encode(usable), strict=True) if _fits(row, loaded)]
     every = max(1, len(usable) // NUM_LINES)
     return usable[::every][:NUM_LINES]
 
 
 def made_up_lines(loaded: LoadedModel) -> list[str]:
-    """A hundred lines of 2 to 25 random pieces of the source vocabulary, the same for the same model.
+    """A hundred lines of 2 to 25 random pieces of the source vocabulary; the same model gives the same lines.
 
-    ModelError where the tokenizer makes none of the vocabulary's pieces.
+    Raises ModelError if the tokenizer makes none of the vocabulary's pieces.
     """
     tokenizer = loaded.source
     special = {PAD, UNK, BOS, EOS, *tokenizer.byte_ids}
     ids = [piece for piece in range(tokenizer.vocab_size) if piece not in special]
-    texts = [piece.replace("\u2581", " ") for piece in tokenizer.pieces(ids)]
+    texts = [piece.replace(SPACE_MARK, " ") for piece in tokenizer.pieces(ids)]
     # Of a vocabulary of two languages the tokenizer of one makes a part.
     made = [text for piece, text, row in zip(ids, texts, tokenizer.encode(texts), strict=True) if piece in row]
     drawn = Random(1)
@@ -148,8 +149,8 @@ def made_up_lines(loaded: LoadedModel) -> list[str]:
     return usable
 
 
-class _Search:
-    """Our own search over all sources, and what of it can be compared with another's."""
+class _OurSearch:
+    """Our own search over all sources, and its comparison with another program's."""
 
     def __init__(self, loaded: LoadedModel, rows: Sequence[Sequence[int]], *, config: DecodingConfig) -> None:
         self.config = config
@@ -162,34 +163,34 @@ class _Search:
 
     @property
     def longest(self) -> int:
-        """The most pieces that any source may get."""
+        """The largest number of pieces that any source may get."""
         return max(self._limits)
 
     def parted(self, theirs: Sequence[list[str]]) -> list[int]:
-        """Which hypotheses of another's search are not ours, up to our limit.
+        """The hypotheses of another program's greedy search that differ from ours, up to our limit.
 
-        Of a greedy search the limit cuts nothing that could still change what is before it.
+        The limit of a greedy search never changes the pieces before it.
         """
         triples = enumerate(zip(self.found, theirs, self._limits, strict=True))
         return [index for index, (ids, pieces, limit) in triples if self._target.pieces(ids[:limit]) != pieces[:limit]]
 
     def comparable(self, theirs: Sequence[list[str]]) -> set[int]:
-        """Which hypotheses of a beam search ended on both sides: what is cut, and where, is each program's own."""
+        """The hypotheses of a beam search that ended on both sides; programs cut long ones differently."""
         triples = enumerate(zip(self.found, theirs, self._limits, strict=True))
         return {index for index, (ids, pieces, limit) in triples if max(len(ids), len(pieces)) < limit}
 
 
 def _differences(
     loaded: LoadedModel,
-    engine: Engine,
+    engine: OtherProgram,
     rows: Sequence[list[int]],
     sources: Sequence[list[str]],
     targets: Sequence[list[int]],
 ) -> Tensor:
-    """|ours - theirs| of ln P for each piece and each end of `targets`, one after the other."""
+    """The absolute difference of the log-probabilities of each piece and each end of `targets`, one after the other."""
     longest = loaded.model.config.max_positions - 1  # after which there is a place for the end
     targets = [ids[:longest] for ids in targets]
-    ours = force(loaded, rows, targets)
+    ours = our_log_probs(loaded, rows, targets)
     theirs = engine.log_probs(sources, [loaded.target.pieces(ids) for ids in targets])
     for mine, other in zip(ours, theirs, strict=True):
         if len(mine) != len(other):
@@ -199,45 +200,34 @@ def _differences(
     return (first - second).abs()
 
 
-def _longest_pair(
+def _pair_of_full_length(
     loaded: LoadedModel, rows: Sequence[list[int]], targets: Sequence[list[int]]
 ) -> tuple[list[int], list[int]]:
-    """Source and target with a piece at each position that the model has, made of those there are, again and again."""
+    """A source and a target with a piece at each position of the model, made by repeating the pieces there are."""
     longest = min(loaded.model.config.max_positions, _MOST_POSITIONS) - 1
     pieces = [piece for ids in targets for piece in ids] or [loaded.target.vocab_size - 1]
     source = chain.from_iterable(cycle(rows))
     return list(islice(source, longest)), list(islice(cycle(pieces), longest))
 
 
-def force(loaded: LoadedModel, rows: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[float]]:
-    """Our ln P of each target piece, and of EOS after the last, given the source."""
+def our_log_probs(loaded: LoadedModel, rows: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[float]]:
+    """Our log-probability of each target piece, and of EOS after the last, given the source."""
     scored: list[list[float]] = [[] for _ in rows]
     lengths = [len(row) + len(target) + 1 for row, target in zip(rows, targets, strict=True)]
     for batch in plan_batches(lengths, max_tokens=_BATCH_TOKENS):
-        log_probs = _forced(loaded, [rows[index] for index in batch], [targets[index] for index in batch])
-        ends = [len(targets[index]) + 1 for index in batch]
-        for index, distribution in zip(batch, log_probs.split(ends), strict=True):
-            gold = torch.tensor([*targets[index], EOS])
-            scored[index] = distribution.gather(1, gold[:, None])[:, 0].tolist()
+        sources, gold = ([[*side[index], EOS] for index in batch] for side in (rows, targets))
+        log_probs = forced_log_probs(loaded.model, sources, gold, bos=BOS, device=_CPU)
+        for index, found in zip(batch, log_probs, strict=True):
+            scored[index] = found
     return scored
 
 
-@torch.inference_mode()
-def _forced(loaded: LoadedModel, rows: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor:
-    """ln P of every piece after BOS and after each target piece, all targets end to end, [N, V]."""
-    model, device = loaded.model, torch.device("cpu")
-    source = pack([[*row, EOS] for row in rows], device=device)
-    target = pack([[BOS, *row] for row in targets], device=device)
-    log_probs: Tensor = model.logits(model.decode(target, model.encode(source), source)).log_softmax(-1)
-    return log_probs
-
-
 def _is_tie(loaded: LoadedModel, row: list[int], ours: Sequence[int], theirs: Sequence[str]) -> bool:
-    """Whether the first pieces in which two greedy translations differ are as good as equally likely for us."""
+    """Whether the first pieces in which two greedy translations differ are about equally likely to our model."""
     pieces = [*loaded.target.pieces(ours), ""]
     others = [*theirs, ""]
     same = next((place for place, pair in enumerate(zip(pieces, others, strict=False)) if pair[0] != pair[1]), 0)
-    distribution = _forced(loaded, [row], [list(ours[:same])])[-1]
+    distribution = next_log_probs(loaded.model, [*row, EOS], [BOS, *ours[:same]], device=_CPU)
     first = distribution[ours[same]] if same < len(ours) else distribution[EOS]
     second = distribution[_id_of(loaded.target, others[same])] if same < len(theirs) else distribution[EOS]
     return abs(float(first - second)) <= TOLERANCE
@@ -252,5 +242,5 @@ def _fits(row: Sequence[int], loaded: LoadedModel) -> bool:
     return UNK not in row and 0 < len(row) <= longest
 
 
-def _refusal(engine: Engine, what: str) -> ModelError:
+def _refusal(engine: OtherProgram, what: str) -> ModelError:
     return ModelError(f"{engine.name} is not the same model as ours: it {what}", hint=_REPORT)

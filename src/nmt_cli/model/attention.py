@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt_cli.devices import missing_for_triton
-from nmt_cli.model.packing import SHORT, Layout, Packed, Spans, from_rectangle, to_rectangle
-from nmt_cli.model.products import attend_products
-from nmt_cli.model.projections import Projections
+from nmt_cli.model.cpu_attention import attend_cpu
+from nmt_cli.model.packing import SHORT, Layout, Packed, Projections, Spans, from_rectangle, to_rectangle
 
 Kernel = Literal["triton", "varlen", "sdpa", "products"]
 
@@ -43,7 +42,7 @@ def attend(projections: Projections, *, queries: Layout, keys: Layout, is_causal
     assert isinstance(keys, Packed), "needs the sentences themselves"
     q, k, v = projections.by_head()
     if kernel == "products":
-        return attend_products(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
+        return attend_cpu(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
     q_BHTK, k_BHSK, v_BHSV = (
         to_rectangle(x, layout).transpose(1, 2) for x, layout in ((q, queries), (k, keys), (v, keys))
     )
@@ -60,13 +59,14 @@ def choose_kernel(
 
     On CUDA in bf16 our own serves short sentences, and widths and windows that torch's variable-length kernel does not
     take; that kernel serves the rest. Otherwise it is torch's fused kernel over a padded rectangle on CUDA. On a CPU
-    that would take ten times as long on sentences (docs/LOG.md), so there it is plain matrix products.
+    that would take ten times as long on sentences, so there it is plain matrix products
+    (docs/design/cpu-training.md#attention).
     """
     if device.type != "cuda":
         return "products"
-    from nmt_cli.model.varlen import serves
+    from nmt_cli.model.cuda_attention import varlen_serves
 
-    is_served = serves(dtype, d_k=d_k, d_v=d_v, window=window)
+    is_served = varlen_serves(dtype, d_k=d_k, d_v=d_v, window=window)
     is_ours = _HAS_TRITON and dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
     if is_ours and (bound <= SHORT or not is_served):
         return "triton"
@@ -74,9 +74,9 @@ def choose_kernel(
 
 
 def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None) -> Tensor | None:
-    """Which keys each query sees, [B or 1, 1, T or 1, S]; None where that is all of them.
+    """The keys that each query sees, [B or 1, 1, T or 1, S]; None if every query sees all keys.
 
-    A padded query may see anything but nothing: a row without keys would be NaN.
+    A padded query sees at least one key: a row without keys would be NaN.
     """
     if is_causal:
         return torch.ones(queries.max_len, keys.max_len, dtype=torch.bool, device=keys.ids.device).tril()[None, None]
@@ -104,14 +104,10 @@ def _by_spans(
     covered = [x[: len(x) - _uncovered(side)] for x, side in zip(projections.matrices, sides, strict=True)]
     projections = projections._replace(matrices=covered)
     q_spans, k_spans = (side if isinstance(side, Spans) else side.spans for side in (queries, keys))
-    if kernel == "triton":
-        from nmt_cli.model.triton_attention import attend_triton
+    from nmt_cli.model.cuda_attention import attend_triton, attend_varlen
 
-        mixed = attend_triton(projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
-    else:
-        from nmt_cli.model.varlen import attend_varlen
-
-        mixed = attend_varlen(projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
+    attend_spans = attend_triton if kernel == "triton" else attend_varlen
+    mixed = attend_spans(projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
     mixed = mixed.unflatten(-1, (projections.heads, projections.d_v))
     return F.pad(mixed, (0, 0, 0, 0, 0, left)) if left else mixed
 

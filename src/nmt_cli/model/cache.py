@@ -1,20 +1,21 @@
 """Keys and values that a decoder keeps from step to step.
 
-Shapes: B sentences, W hypotheses a sentence, R = B * W rows, S source tokens, N slots in use, C slots there are,
+Shapes: B sentences, W hypotheses per sentence, R = B * W rows, S source tokens, N slots in use, C slots in memory,
 H heads, K = d_k, V = d_v.
 
-Every hypothesis that was ever open has a slot of its sentence. Which slots are a hypothesis's own past is a mask: when
-hypotheses are chosen, the mask is, and keys and values stay where they are. All hypotheses of a sentence then attend to
-its slots in one product. Now and then, when memory is taken for more, slots that are nobody's past any more are left
-out. Sentences that began at different steps have their last slots in common, so that the next one is the same for all.
+Each token of each hypothesis has a slot of its sentence. A mask says which slots are a hypothesis's own past. Choosing
+hypotheses reorders the mask; keys and values stay in place. All hypotheses of a sentence attend to its slots in one
+product. When memory grows, slots that belong to no open hypothesis are dropped. Sentences that began at different steps
+share their last slot, so the next slot is the same for all.
 
-Where a CPU multiplies in bf16, attention sees a multiple of 8 slots and source tokens, those too many masked: oneDNN
-prepares such a product anew for each new shape, which takes longer than a small product itself (docs/LOG.md).
+If a CPU multiplies in bf16, attention sees a multiple of 8 slots and source tokens, and a mask hides the rest: oneDNN
+prepares such a product anew for each new shape, which takes longer than a small product itself
+(docs/design/cpu-search.md#cache).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,11 +23,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Steps for which there is room at a time, where no grain says for how many; then nobody's slots are given up.
+from nmt_cli.model.layers import CrossAttention, SelfAttention
+from nmt_cli.model.packing import Packed, to_rectangle
+
+# Memory grows by this many steps, unless the grain says otherwise; unused slots are dropped at the same time.
 _GROWTH = 8
-# Slots and source tokens are seen in multiples of this where a new shape costs something.
+# Slots and source tokens are seen in multiples of this if a new shape costs time.
 _GRAIN = 8
-# What is kept is copied where it has less than this part of the memory that it lies in.
+# Kept rows are copied if they use less than this share of their memory.
 _LEAST_USE = 3 / 4
 
 
@@ -39,12 +43,8 @@ class Slots(NamedTuple):
     room: int
 
 
-# Of x [R, D], positions [R], their slots, and what is added to scores of slots and of the source.
-Step = Callable[[Tensor, Tensor, Slots, Tensor | None, Tensor | None], Tensor]
-
-
 class Kept:
-    """Sentences of a batch that are kept; those that keep their places are rarely copied."""
+    """The sentences of a batch that stay; sentences that keep their places are rarely copied."""
 
     def __init__(self, sentences: Tensor) -> None:
         """`sentences` [B'] in their new order. The host waits for the device."""
@@ -71,6 +71,36 @@ class LayerCache:
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
+    @classmethod
+    def of_source(cls, module: CrossAttention, memory: Tensor, source: Packed, *, slots: int) -> LayerCache:
+        """A cache over memory [M, D]: each sentence has `slots` places, and empty places hold zeros."""
+        rectangles = (to_rectangle(x, source).transpose(1, 2) for x in module.keys_values(memory))
+        k, v = (F.pad(x, (0, 0, 0, slots - source.max_len)).contiguous() for x in rectangles)
+        return cls(k, v)
+
+    def attend_own(
+        self, module: SelfAttention, x: Tensor, *, positions: Tensor, slots: Slots, past: Tensor | None
+    ) -> Tensor:
+        """Self-attention of tokens x [R, D] at `positions` [R], whose keys and values go into `slots`; [R, H * V].
+
+        `past` [B, 1, W, N] is added to the scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere.
+        """
+        num_sentences, heads = len(self.cross_keys), module.heads
+        if module.rotation is None and module.d_k == module.d_v:
+            # One view of the product shows queries, keys and values.
+            rows = module.qkv.forward(x).view(num_sentences, -1, 3, heads, module.d_k)
+            q, k, v = rows.permute(2, 0, 3, 1, 4).unbind()
+        else:
+            each = module.project(x, positions)
+            q, k, v = (one.view(num_sentences, -1, *one.shape[1:]).transpose(1, 2) for one in each)
+        keys_BHNK, values_BHNV = self.append(k, v, slots)
+        return _mix(q, keys_BHNK, values_BHNV, bias=past)
+
+    def attend_source(self, module: CrossAttention, x: Tensor, *, bias: Tensor | None) -> Tensor:
+        """Attention of tokens x [R, D] to the source, [R, H * V]; `bias` [B, 1, 1, S] is added to the scores."""
+        q = module.q.forward(x).view(len(self.cross_keys), -1, module.heads, module.d_k).transpose(1, 2)
+        return _mix(q, self.cross_keys, self.cross_values, bias=bias)
+
     def append(self, k: Tensor, v: Tensor, slots: Slots) -> tuple[Tensor, Tensor]:
         """The keys and values that attention sees, [B, H, seen, .], with k [B, H, W, K] and v [B, H, W, V] written.
 
@@ -89,15 +119,15 @@ class LayerCache:
             self._keys, self._values = kept.of(self._keys), kept.of(self._values)
 
     def pick(self, chosen: Tensor, *, room: int) -> None:
-        """Go on with the chosen slots [B, N] of each sentence only, in this order, and room for so many."""
+        """Keep only the chosen slots [B, N] of each sentence, in this order, with memory for `room` slots."""
         keys, values = self._written()
         self._keys = _picked(keys, chosen, room=room)
         self._values = _picked(values, chosen, room=room)
 
     def join(self, others: Sequence[LayerCache], *, longest: int, used: Sequence[slice], room: int) -> None:
-        """Take the sentences of others in, after one's own; of each cache the `used` slots end where the longest do.
+        """Append the sentences of other caches; the `used` slots of all caches end at the same slot.
 
-        `longest` is the most source tokens of a sentence.
+        `longest` is the number of source tokens of the longest sentence.
         """
         layers = [self, *others]
         self.cross_keys = _side_by_side([layer.cross_keys for layer in layers], longest=longest)
@@ -113,15 +143,14 @@ class LayerCache:
 
 @dataclass(slots=True)
 class DecoderCache:
-    """All layers, what each does with a token a row, and what is added to scores of source tokens, [B, 1, 1, S].
+    """All layers, and what is added to scores of source tokens, [B, 1, 1, S]: 0, or -inf at padding; None for nothing.
 
-    The last is 0, or -inf at padding; None for nothing. `places` [B] are the tokens that each sentence's hypotheses
-    have had; a sentence that is over may go along for more than the model has positions, `longest`. `past` [B, W, C]
-    is what is added to scores of slots: 0 at those of each hypothesis; None while it is every slot.
+    `places` [B] counts the tokens that each sentence's hypotheses have had. A finished sentence may stay for more steps
+    than the model has positions, `longest`. `past` [B, W, C] is added to scores of slots: 0 at the slots of a
+    hypothesis's own past, -inf elsewhere; None while every slot is its own.
     """
 
     layers: list[LayerCache]
-    steps: Sequence[Step]
     source_bias: Tensor | None
     places: Tensor
     longest: int
@@ -135,9 +164,9 @@ class DecoderCache:
         return len(self.places)
 
     def open(self, num_rows: int, *, like: Tensor) -> tuple[Tensor, Slots, Tensor | None]:
-        """For the next token of each of R rows its position [R], slots, and what is added to scores of these.
+        """The position [R] and slots of each row's next token, and the bias of their scores [B, 1, W, seen] or None.
 
-        That is [B, 1, W, seen], or None, in the precision that scores are summed in, and on the device of `like`.
+        The bias has the precision in which scores are summed, and the device of `like`.
         """
         width = num_rows // self.num_sentences
         positions = self.places.clamp(max=self.longest - 1)
@@ -159,7 +188,7 @@ class DecoderCache:
         return positions, slots, self.past[:, None, :, :seen]
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
-        """Go on from `rows` [R'], those of a sentence side by side, and with `sentences` [B'] only; None: with all."""
+        """Go on from `rows` [R'], grouped by sentence, and with `sentences` [B'] only; None keeps all sentences."""
         remaining = self.num_sentences if sentences is None else len(sentences)
         width = len(rows) // remaining
         if width > 1:
@@ -175,7 +204,7 @@ class DecoderCache:
                 self.source_bias = kept.of(self.source_bias)
 
     def join(self, others: Sequence[DecoderCache]) -> None:
-        """Take the sentences of others of the same model in, after one's own; all have as many hypotheses a sentence.
+        """Append the sentences of other caches of the same model, with the same number of hypotheses per sentence.
 
         The host waits for the device.
         """
@@ -197,7 +226,7 @@ class DecoderCache:
         self.num_slots = num_slots
 
     def _forget(self, width: int) -> None:
-        """Give up slots that are no open hypothesis's own, where so many are that fewer will be seen.
+        """Drop slots that belong to no open hypothesis, if attention then sees fewer slots.
 
         The host waits for the device.
         """
@@ -215,19 +244,19 @@ class DecoderCache:
         self.num_slots = num_live
 
     def _room(self, num_slots: int, width: int) -> int:
-        """Slots to take memory for where so many are in use, and a step needs `width` more."""
+        """Slots to allocate if `num_slots` are in use and a step needs `width` more."""
         # A product of a part of a tensor copies it in bf16: there is no more room than is seen.
         return rounded(num_slots + width, self.grain) if self.grain > 1 else num_slots + _GROWTH * width
 
     def _past(self) -> Tensor:
-        """`past`, or what it stands for."""
+        """`past`, with zeros if it is None."""
         if self.past is not None:
             return self.past
         keys = self.layers[0].cross_keys
         return torch.zeros(len(keys), 1, self.num_slots, dtype=sums_of(keys), device=keys.device)
 
     def _source_bias(self) -> Tensor:
-        """`source_bias`, or what it stands for."""
+        """`source_bias`, with zeros if it is None."""
         if self.source_bias is not None:
             return self.source_bias
         keys = self.layers[0].cross_keys
@@ -249,8 +278,24 @@ def rounded(number: int, grain: int) -> int:
     return -(-number // grain) * grain
 
 
+def _mix(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k) + bias) V for q [B, H, W, K], by rows: [R, H * V].
+
+    Plain products: with few queries per sentence, torch's fused kernels take longer, and not all of them take a mask.
+    The softmax has the bias's precision, float32: torch's softmax of short rows in bf16 takes three times as long.
+    """
+    scores_BHWN = q @ k.mT
+    if bias is None:
+        scores_BHWN = scores_BHWN.to(sums_of(q)) * q.size(-1) ** -0.5
+    else:
+        scores_BHWN = torch.add(bias, scores_BHWN, alpha=q.size(-1) ** -0.5)
+    mixed_BHWV: Tensor = scores_BHWN.softmax(-1).to(q.dtype) @ v
+    num_rows = q.size(0) * q.size(2)
+    return mixed_BHWV.transpose(1, 2).reshape(num_rows, -1)
+
+
 def _one_past(slots: Slots, like: Tensor) -> Tensor:
-    """What is added where every slot in use is a hypothesis's own, [1, 1, 1, seen]."""
+    """The bias if every slot in use is a hypothesis's own, [1, 1, 1, seen]."""
     bias = like.new_zeros(1, 1, 1, slots.seen, dtype=sums_of(like))
     bias[..., slots.end :] = -torch.inf
     return bias

@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014) with masks that are cheap to draw on a CPU."""
+"""Dropout (Srivastava et al. 2014) with masks that are cheap to sample on a CPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Dropout(nn.Module):
 
 
 class _BitMask(torch.autograd.Function):
-    """torch's CPU dropout draws one number an element, one by one; here a hash of a counter serves eight elements.
+    """torch's CPU dropout samples one number per element; here a hash of a counter serves eight elements.
 
     The mask is all ones or all zeros, laid over the bits of the element.
     """

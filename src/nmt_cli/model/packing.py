@@ -1,4 +1,4 @@
-"""Sentences laid end to end, and the way to a padded rectangle and back.
+"""Sentences laid end to end, their queries, keys and values, and the way to a padded rectangle and back.
 
 N slots, B sentences, S or T the longest of them. No padding is computed on outside attention.
 """
@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from nmt_cli.model.pairing import Pairing
 
 SHORT = 128
 """Tokens of a short sentence. Updates of short pairs, nearly all, have attention kernels made for so few."""
@@ -69,8 +66,8 @@ class Packed:
         return self.cu_seqlens[: self.num_sentences + 1].diff().long()
 
     @cached_property
-    def pairings(self) -> list[tuple[Packed | None, Pairing]]:
-        """What attention on a CPU has worked out for this layout as queries, by its keys; None where it is both."""
+    def length_groups(self) -> list[tuple[Packed | None, Any]]:
+        """The `LengthGroups` that attention on a CPU made of these queries, by their keys; None if it is both."""
         return []
 
     @cached_property
@@ -87,11 +84,33 @@ class Packed:
 
     @cached_property
     def is_rectangular(self) -> bool:
-        """True where all sentences have the same length, so that a rectangle has no padding."""
+        """True if all sentences have the same length: then a rectangle has no padding."""
         return self.num_tokens == self.num_sentences * self.max_len
 
 
 Layout = Packed | Spans
+
+
+class Projections(NamedTuple):
+    """Queries, keys and values of H heads: one matrix [N, H (2 K + V)], or [N, H K] and [M, H (K + V)], or all three.
+
+    Attention writes the gradient of each matrix as a whole, so no gradients need to be joined.
+    """
+
+    matrices: Sequence[Tensor]
+    heads: int
+    d_k: int
+    d_v: int
+
+    def split(self) -> list[Tensor]:
+        """Queries [N, H K], keys [M, H K] and values [M, H V], views of the matrices."""
+        widths = [self.heads * self.d_k, self.heads * self.d_k, self.heads * self.d_v]
+        *first, last = self.matrices
+        return [*first, *last.split(widths[len(first) :], dim=-1)]
+
+    def by_head(self) -> list[Tensor]:
+        """Queries [N, H, K], keys [M, H, K] and values [M, H, V]."""
+        return [x.unflatten(-1, (self.heads, -1)) for x in self.split()]
 
 
 def pack(rows: Sequence[Sequence[int]], *, device: torch.device) -> Packed:

@@ -6,17 +6,17 @@ Shapes: B sentences, M packed source tokens, N packed target tokens, R rows of a
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt_cli.model.cache import DecoderCache, grain_of, rounded, sums_of
+from nmt_cli.model.cache import DecoderCache, LayerCache, grain_of, rounded, sums_of
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
 from nmt_cli.model.positions import Positions
-from nmt_cli.model.stepping import LayerStep
 from nmt_cli.recipe.schema import ModelConfig
 
 
@@ -43,7 +43,7 @@ class Embedding(nn.Module):
         return self._look_up(self.positions.table, positions) if len(self.positions.table) else None
 
     def place(self, rows: Tensor, encodings: Tensor | None) -> Tensor:
-        """What the layers are given for rows [N, D] of the matrix and of the position table."""
+        """The input of the first layer, for rows [N, D] of the matrix and of the position table."""
         summed = rows * self.scale if encodings is None else rows * self.scale + encodings
         x: Tensor = self.dropout(summed.to(self.weight.dtype))
         return x
@@ -84,7 +84,7 @@ class Transformer(nn.Module):
         """The memory [M, D] of the source sentences, each ending in EOS."""
         x: Tensor = self.source_embedding(source.ids, source.positions)
         for layer in self.encoder:
-            x = layer(x, source)
+            x = layer(x, own=lambda module, y: module(y, source))
         memory: Tensor = self.encoder_norm(x)
         return memory
 
@@ -92,7 +92,9 @@ class Transformer(nn.Module):
         """The decoder's output [N, D] at each target token; the target starts with BOS: section 3.1's shift by one."""
         x: Tensor = self.target_embedding(target.ids, target.positions)
         for layer in self.decoder:
-            x = layer(x, target, memory, source)
+            x = layer(
+                x, own=lambda module, y: module(y, target), cross=lambda module, y: module(y, target, memory, source)
+            )
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 
@@ -107,24 +109,24 @@ class Transformer(nn.Module):
         """An empty cache over memory [M, D] of B sentences."""
         grain = grain_of(memory)
         slots = rounded(source.max_len, grain)
-        layers, steps = [], []
+        layers = []
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
-            layers.append(layer.cross_attention.start(memory, source, slots=slots))
-            steps.append(LayerStep(layer, layers[-1]))
+            layers.append(LayerCache.of_source(layer.cross_attention, memory, source, slots=slots))
         bias = None
         if slots > source.max_len or not source.is_rectangular:
             bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=sums_of(memory))
             bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
         places = torch.zeros(source.num_sentences, dtype=torch.long, device=memory.device)
-        return DecoderCache(layers, steps, bias, places, self.config.max_positions, grain)
+        return DecoderCache(layers, bias, places, self.config.max_positions, grain)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
-        """The decoder's output [R, D] for one more token ids [R] a row; R is a multiple of the cache's sentences."""
+        """The decoder's output [R, D] for one more token ids [R] per row; R is a multiple of the cache's sentences."""
         positions, slots, past = cache.open(len(ids), like=self.output_weight)
         x: Tensor = self.target_embedding(ids, positions)
-        for step in cache.steps:
-            x = step(x, positions, slots, past, cache.source_bias)
+        for layer, kept in zip(self.decoder, cache.layers, strict=True):
+            own = partial(kept.attend_own, positions=positions, slots=slots, past=past)
+            x = layer(x, own=own, cross=partial(kept.attend_source, bias=cache.source_bias))
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 

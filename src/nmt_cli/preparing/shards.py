@@ -1,7 +1,8 @@
-"""Shards: the training text in pieces that are cleaned one by one, and the files that keep what is left of them."""
+"""Shards: pieces of the training text that are cleaned one by one, and the files of the cleaned pieces."""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 
 from nmt_cli.dataset.store import SIDES
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.arrays import write_arrays
-from nmt_cli.preparing.reading.chunks import RawChunk
-from nmt_cli.preparing.reading.readers import LocalSource, first_pairs, read_raw
+from nmt_cli.files import write_file
+from nmt_cli.preparing.chunks import RawChunk
+from nmt_cli.preparing.sources.base import LocalPairs, first_pairs
 
 SHARD_CHUNKS = 5
 _ENDING = ".npz"
@@ -28,7 +29,7 @@ _ZSTD_LEVEL = 1
 
 @dataclass(frozen=True, slots=True)
 class RawShard:
-    """Chunks of one source that follow each other, and how often each pair of the source is to be taken.
+    """Consecutive chunks of one source, and the weight of their pairs.
 
     `source` is its place among the sources.
     """
@@ -39,12 +40,12 @@ class RawShard:
     chunks: list[RawChunk]
 
 
-def read_shards(sources: Sequence[LocalSource], *, limit: int | None) -> Iterator[RawShard]:
-    """The first `limit` pairs of sources in shards; what is in a shard depends on the sources alone."""
+def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator[RawShard]:
+    """The first `limit` pairs of sources, in shards. The content of a shard depends on the sources alone."""
     number, left = 0, limit
     for place, source in enumerate(sources):
         chunks: list[RawChunk] = []
-        for chunk in read_raw(source):
+        for chunk in source.read():
             chunks.append(chunk if left is None else first_pairs(chunk, left))
             left = None if left is None else left - chunks[-1].num_pairs
             if len(chunks) == SHARD_CHUNKS or left == 0:
@@ -57,8 +58,8 @@ def read_shards(sources: Sequence[LocalSource], *, limit: int | None) -> Iterato
             number += 1
 
 
-class Shard:
-    """The file of a cleaned shard, n pairs: compressed text, an array for whatever else each has, facts."""
+class CleanShard:
+    """The file of a cleaned shard of n pairs: compressed text, arrays with an entry per pair, and facts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,7 +69,7 @@ class Shard:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What was written as facts, and `pairs`, how many there are."""
+        """The facts that were written, and `pairs`, the number of pairs."""
         facts: dict[str, Any] = json.loads(self._read("facts").tobytes())
         return facts
 
@@ -79,12 +80,12 @@ class Shard:
 
     @property
     def source(self) -> int:
-        """The place of its source among the sources; 0 in files of versions that did not note it."""
+        """The place of its source among the sources; 0 in files of versions that did not record it."""
         return int(self.facts.get("source", 0))
 
     @property
     def weight(self) -> float:
-        """How often each pair of its source is to be taken."""
+        """The weight of its pairs."""
         return float(self.facts["weight"])
 
     def where(self, index: int) -> str:
@@ -104,7 +105,7 @@ class Shard:
         return array
 
     def text(self, side: str) -> bytes:
-        """The lines of a side in UTF-8, a line feed after each."""
+        """The lines of a side in UTF-8, with a line feed after each."""
         try:
             text = zstandard.ZstdDecompressor().decompress(self._read(side).tobytes())
         except zstandard.ZstdError:
@@ -148,7 +149,7 @@ def write_shard(
     arrays: Mapping[str, NDArray[Any]],
     facts: Mapping[str, Any],
 ) -> None:
-    """Write the file of a shard, which appears whole or not at all. DataError where the disk does not take it."""
+    """Write the file of a shard, which appears whole or not at all. DataError if the disk is full."""
     compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
     texts = {side: "\n".join([*lines, ""]).encode() for side, lines in zip(SIDES, (src, tgt), strict=True)}
     whole = json.dumps({**facts, "pairs": len(src)}, ensure_ascii=False).encode()
@@ -162,6 +163,13 @@ def finished_shards(directory: Path) -> list[int]:
     return sorted(int(path.stem) for path in directory.glob(f"[0-9]*{_ENDING}"))
 
 
-def open_shards(directory: Path) -> list[Shard]:
+def open_shards(directory: Path) -> list[CleanShard]:
     """The shards of a directory in their order."""
-    return [Shard(directory / f"{number:06d}{_ENDING}") for number in finished_shards(directory)]
+    return [CleanShard(directory / f"{number:06d}{_ENDING}") for number in finished_shards(directory)]
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to a file that `numpy.load` reads one by one. DataError if the disk is full."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # to mypy, a name could be that of its option
+    write_file(path, buffer.getvalue(), error=DataError)

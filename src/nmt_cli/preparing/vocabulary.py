@@ -1,4 +1,4 @@
-"""The second stage of a preparation: tokenizers, trained on a sample of the clean text, or those of a model."""
+"""The second stage of a preparation: tokenizers, trained on a sample of the clean text, or taken from a model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from nmt_cli.console import Progress
 from nmt_cli.dataset.store import SIDES
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.corpora import Corpus, LocatedCorpus, TokenizerConfig
-from nmt_cli.preparing.progress import Progress
-from nmt_cli.preparing.text import CleanText
+from nmt_cli.preparing.clean_text import CleanText
+from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
+from nmt_cli.processes import worker_pool
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.training import TokenizerReport, train_tokenizer
-from nmt_cli.workers import workers
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _REPORT = "report.json"
 
 
 def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
-    """Train `source.spm` and `target.spm` on the clean training text; they are equal where the vocabulary is shared."""
+    """Train `source.spm` and `target.spm` on the clean training text; they are equal if the vocabulary is shared."""
     is_shared = corpus.tokenizer.shared
     tasks = (
         [(SIDES, directory / "source.spm")] if is_shared else [((side,), directory / f"{side}.spm") for side in SIDES]
@@ -36,8 +36,8 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
     num_drawn = min(num_lines, corpus.tokenizer.sample_lines)
     logger.info("tokenizer: training on %s of %s lines", f"{num_drawn:,}", f"{num_lines:,}")
     progress("tokenizer", 0, None)
-    # In other processes, if there are any: SentencePiece does not answer Ctrl-C, and its memory goes with them.
-    with workers(TokenizerJob(text, corpus.tokenizer), number=num_workers) as run:
+    # In worker processes, if there are any: SentencePiece ignores Ctrl-C, and its memory is freed with the process.
+    with worker_pool([TokenizerJob(text, corpus.tokenizer)] * num_workers) as run:
         reports = [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in run(tasks)]
     if is_shared:
         copyfile(directory / "source.spm", directory / "target.spm")
@@ -48,9 +48,9 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
 
 
 def given_vocabulary(located: LocatedCorpus) -> list[Path] | None:
-    """`source.spm` and `target.spm` of the folder that the corpus takes its vocabulary from; None where it has its own.
+    """`source.spm` and `target.spm` of the folder that the corpus takes its vocabulary from, or None if one is trained.
 
-    DataError where there is no such folder, or one without them.
+    DataError if there is no such folder, or if it has no vocabulary.
     """
     given = located.corpus.tokenizer.taken_from
     if given is None:
@@ -70,7 +70,7 @@ def given_vocabulary(located: LocatedCorpus) -> list[Path] | None:
 
 
 def copy_vocabulary(given: Sequence[Path], directory: Path) -> None:
-    """Put the vocabulary of a model into a directory, with a report that says that nothing was trained."""
+    """Copy the vocabulary of a model into a directory, with a report that nothing was trained."""
     for file in given:
         copyfile(file, directory / file.name)
     nothing = {"lines": 0, "sampled": 0, "skipped": 0}
@@ -79,15 +79,15 @@ def copy_vocabulary(given: Sequence[Path], directory: Path) -> None:
 
 
 def tokenizer_counts(directory: Path) -> dict[str, Any]:
-    """What the tokenizers in a directory were trained on, by side: of `lines`, `sampled`, `skipped` of those."""
+    """For each side, the number of `lines` to train on, and how many were `sampled` and `skipped`."""
     counts: dict[str, Any] = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
     return counts
 
 
 def sample(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> Iterator[bytes]:
-    """At most `size` lines of sides of the clean training text, drawn by `seed`, in their order.
+    """At most `size` lines of sides of the clean training text in their order, sampled by `seed`.
 
-    A line that is taken several times can be drawn as often.
+    A line that is taken several times can be sampled as often.
     """
     shards = text.shards()
     parts = [(side, number) for side in sides for number in range(len(shards))]
@@ -109,7 +109,7 @@ def sample(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> It
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob:
-    """Trains a tokenizer, given the sides that it is for and its file."""
+    """Trains a tokenizer, given its sides and its file."""
 
     text: CleanText
     config: TokenizerConfig

@@ -1,6 +1,6 @@
 """YAML by the core rules of YAML 1.2, with file and line of every value: reading, merging, checking, writing.
 
-PyYAML follows YAML 1.1, where `5e-4` is a string and `no` is false; here the first is a number and the second a string.
+PyYAML follows YAML 1.1, in which `5e-4` is a string and `no` is false. Here `5e-4` is a number and `no` is a string.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOTE_COLUMN = 50
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The values of a YAML mapping, and for each path in it where it was written (`file:line` or a flag)."""
+    """The values of a YAML mapping, and for each path the place where it was written (`file:line` or a flag)."""
 
     values: dict[str, Any]
     origins: dict[KeyPath, str]
@@ -43,7 +43,7 @@ class Document:
 
 
 def read_document(file: Path) -> Document:
-    """The mapping in a YAML file; RecipeError names file and line of what cannot be read."""
+    """The mapping in a YAML file; RecipeError with file and line if it cannot be read."""
     try:
         content = file.read_bytes()
     except OSError as problem:
@@ -93,14 +93,14 @@ def dump_values(values: Mapping[str, Any]) -> str:
 
 
 def dump_annotated(values: Mapping[str, Any], notes: Mapping[KeyPath, str]) -> str:
-    """As `dump_values`, with the note on a value behind it as a comment; keys are plain words, as those of a schema."""
+    """Like `dump_values`, with the note on a value as a comment after it; keys are plain words of a schema."""
     lines = [(text, notes.get(path, "")) for path, text in _lines(values, ())]
     width = min(_NOTE_COLUMN, max((len(text) for text, note in lines if note), default=0))
     return "".join(f"{text:<{width}}  # {_on_one_line(note)}\n" if note else f"{text}\n" for text, note in lines)
 
 
 def merge(parent: Document, child: Document) -> Document:
-    """`child` laid over `parent`: mappings merge, all else replaces; a section whose `name` changes is replaced."""
+    """`child` laid over `parent`: mappings merge, and all else is replaced, like a section whose `name` changes."""
     values = dict(parent.values)
     origins = parent.origins | {path: origin for path, origin in child.origins.items() if path == ()}
     for key, value in child.values.items():
@@ -116,9 +116,10 @@ def merge(parent: Document, child: Document) -> Document:
 
 
 def validate(document: Document, schema: type[Model], *, source: str, fix: str) -> Model:
-    """The document as a `schema`; RecipeError with file:line, what was got, what is allowed, and a near match.
+    """The document as a `schema`.
 
-    `fix` is the hint for a mistake that suggests nothing itself.
+    Raises RecipeError with file and line, the value found, the values allowed, and a near match. `fix` is the hint
+    for a mistake that suggests nothing itself.
     """
     try:
         return schema.model_validate(document.values)
@@ -143,7 +144,7 @@ def _lines(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, 
 
 
 def _on_one_line(note: str) -> str:
-    """A note without what would end the comment, or what may not stand in YAML."""
+    """A note without characters that end a comment or are not allowed in YAML."""
     return "".join(character if character.isprintable() else "?" for character in " ".join(note.split()))
 
 
@@ -157,7 +158,7 @@ def _below(document: Document, key: str) -> Document:
 def _construct(
     node: yaml.Node, path: KeyPath, locate: Locate, origins: dict[KeyPath, str], around: tuple[yaml.Node, ...]
 ) -> Any:
-    """The value of a node; `around` are the nodes that it lies in, so that an alias to one of them is seen."""
+    """The value of a node; `around` are the nodes that contain it, so that an alias to one of them is noticed."""
     where = locate(node)
     origins.setdefault(path, where)
     if node in around:

@@ -1,4 +1,4 @@
-"""Recipes by name or file: `extends`, `--set`, and where each value came from."""
+"""Recipes by name or file, with `extends`, `--set`, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _OWN_KEYS = ("name", "description")
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRecipe:
-    """A recipe, and for each of its values, by dotted key, where it was set: `file:line`, `--set ...` or `default`."""
+    """A recipe, and the origin of each value by dotted key: `file:line`, `--set ...` or `default`."""
 
     recipe: Recipe
     origins: dict[str, str]
 
 
 def load_recipe(reference: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a file, or of a name that travels with the package; `overrides` are `key.key=value`.
+    """The recipe of a file, or a recipe of the package by its name; `overrides` are `key.key=value`.
 
     Raises RecipeError with file and line for an unknown key, a wrong type or a value out of range.
     """
@@ -47,7 +47,7 @@ def load_recipe(reference: str | Path, *, overrides: Sequence[str] = ()) -> Reci
 
 
 def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> ResolvedRecipe:
-    """As `load_recipe`, with the origin of every value."""
+    """Like `load_recipe`, with the origin of every value."""
     file = find_packaged(str(reference), kind="recipe")
     document = merge(_named_after(file), _with_parents(file, children=()))
     for override in overrides:
@@ -58,7 +58,7 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
 
 
 def parse_recipe(text: str, *, source: str) -> Recipe:
-    """The recipe in a YAML text that stands for itself, as stored in a run or a model directory."""
+    """The recipe in a YAML text without parents, as stored in a run or a model directory."""
     return validate(parse_document(text, source=source), Recipe, source=source, fix="use the file as nmt wrote it")
 
 
@@ -79,14 +79,14 @@ def flatten(values: dict[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[
 
 
 def packaged_folder() -> Path:
-    """The folder of the recipes that travel with the package: in the wheel, or at the top of a source checkout."""
+    """The folder of the package's own recipes: in the wheel, or at the top of a source checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parents[1] / "recipes"
 
 
 def find_packaged(reference: str, *, kind: Kind) -> Path:
-    """The file that a command's argument names: an existing file, else a packaged recipe or corpus of that name.
+    """The file that a command's argument names: an existing file, else a recipe or corpus of the package.
 
     Raises RecipeError with the nearest names.
     """
@@ -103,7 +103,7 @@ def find_packaged(reference: str, *, kind: Kind) -> Path:
 
 
 def packaged_names(*, kind: Kind) -> list[str]:
-    """The names of the recipes or corpora that travel with the package."""
+    """The names of the package's recipes or corpora."""
     folder = packaged_folder()
     if kind == "corpus":
         return sorted(file.stem for file in (folder / "corpora").glob("*.yaml"))
@@ -112,7 +112,10 @@ def packaged_names(*, kind: Kind) -> list[str]:
 
 
 def _nearest(name: str, names: Sequence[str]) -> list[str]:
-    """The names whose last part is most like that of `name`; of equal ones, that in the folder of `name` or in none."""
+    """The names whose last part is most similar to that of `name`.
+
+    Of equally similar names, those in the folder of `name` come first, or those in no folder.
+    """
     folder, _, stem = name.rpartition("/")
     by_stem: dict[str, str] = {}
     for known in sorted(names, key=lambda known: (known.rpartition("/")[0] != folder, "/" in known)):
@@ -124,12 +127,12 @@ def _nearest(name: str, names: Sequence[str]) -> list[str]:
 
 
 def _named_after(file: Path) -> Document:
-    """What holds for a recipe that says nothing of its name: it is called as its file."""
+    """The default name of a recipe is the name of its file."""
     return Document({"name": file.stem}, {("name",): str(file)})
 
 
 def _with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
-    """The document of a recipe laid over those that it extends; `children` are the files that led here."""
+    """The document of a recipe laid over the ones it extends; `children` are the files that led here."""
     document = read_document(file)
     if "extends" not in document.values:
         return document
@@ -150,7 +153,7 @@ def _with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
 
 
 def _parent_file(parent: str, *, file: Path, where: str) -> Path:
-    """The file that `extends` names: relative to the recipe, or else a packaged recipe."""
+    """The file that `extends` names, relative to the recipe, or else a recipe of the package."""
     # Without normpath, origins would read recipes/table3/../base.yaml.
     beside = Path(os.path.normpath(file.parent / parent))
     if beside.is_file():

@@ -1,4 +1,4 @@
-"""What is wrong with a value in a YAML file, in words that say what to write instead."""
+"""The mistake in a value of a YAML file, in words that say what to write instead."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _SHOULD_BE = {
 
 
 def worst_mistake(problem: ValidationError) -> Any:
-    """The error to show first: an unknown key, since a misspelt one is also why another is missing, else the first.
+    """The error to show first: an unknown key if there is one, because a misspelt key is also a missing one.
 
-    Where a number or a word is allowed, and text was written, it is about the word.
+    If a number or a word is allowed, and text was written, the error is about the word.
     """
     errors = problem.errors()
     unknown = [error for error in errors if error["type"] == "extra_forbidden"]
@@ -42,7 +42,7 @@ def worst_mistake(problem: ValidationError) -> Any:
 
 
 def document_path(location: KeyPath, values: Any) -> KeyPath:
-    """The path in the document for a pydantic location, which names the members of unions as well."""
+    """The path in the document for a pydantic location, which also names the members of unions."""
     path: list[str | int] = []
     for position, part in enumerate(location):
         if isinstance(values, Mapping):
@@ -80,7 +80,7 @@ def describe(error: Any, path: KeyPath) -> str:
 
 
 def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, fix: str) -> str:
-    """What to write instead: the nearest allowed word, the value in its right form, or else `fix`.
+    """The text to write instead: the nearest allowed word, the value in its right form, or else `fix`.
 
     A validator of a schema may give its own suggestion as the second argument of its ValueError.
     """
@@ -126,7 +126,7 @@ def fields_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[st
 
 
 def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[type[BaseModel]]:
-    """The schema's sections that may stand at `path`: of a union, those whose `Literal` keys agree with the values."""
+    """The schema's sections that may stand at `path`; in a union, those whose `Literal` keys agree with the values."""
     sections: list[type[BaseModel]] = [schema]
     for part in path:
         values = _inside(values, part)
@@ -163,7 +163,7 @@ def _is_choice(value: Any, path: KeyPath, *, schema: type[BaseModel], values: An
 
 
 def _places(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
-    """The paths of all keys of a schema; of a union, each once. What lies in a list has no path of its own."""
+    """The paths of all keys of a schema, each once; keys inside lists have no path."""
     for key, field in schema.model_fields.items():
         yield (*above, key)
         sections = _models_in(field.annotation) if get_origin(field.annotation) is not list else ()
@@ -171,7 +171,7 @@ def _places(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def _as_number(value: Any, *, whole: bool) -> int | float | None:
-    """The number that was meant by text such as 1_000 or by 1e5 where whole numbers are asked for."""
+    """The number meant by a text: 1_000, or 1e5 if a whole number is asked for."""
     if isinstance(value, bool) or not isinstance(value, str | float):
         return None
     try:

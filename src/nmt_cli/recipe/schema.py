@@ -1,7 +1,7 @@
 """The recipe: every setting of a system, typed and frozen; the only home of defaults.
 
-They are the base model of Vaswani et al. 2017, arXiv:1706.03762, as in the recipe `base`, but for the padding of the
-embedding: there it is that of the authors' code. Section numbers are the paper's.
+The defaults are the base model of Vaswani et al. 2017, arXiv:1706.03762, as in the recipe `base`. The padding of the
+embedding is that of the authors' code. Section numbers are the paper's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ class Section(BaseModel):
     """A part of a recipe: frozen, with unknown keys refused and no silent conversions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class LanguagePair(Section):
+    """The codes of the two languages, such as de."""
+
+    source: Annotated[str, Field(min_length=1)]
+    target: Annotated[str, Field(min_length=1)]
 
 
 class ModelConfig(Section):
@@ -251,7 +258,7 @@ class TrainingConfig(Section):
 
 
 class ValidationConfig(Section):
-    """What is measured on the validation set during training, through the decoding section."""
+    """The measurements on the validation set during training; they use the decoding section."""
 
     every: PositiveInt = Field(default=1500, description="updates between validations")
     metric: Literal["loss", "bleu"] = Field(default="bleu", description="what best checkpoints and patience go by")
@@ -267,7 +274,7 @@ class ValidationConfig(Section):
 
 
 class AveragingConfig(Section):
-    """Which checkpoints `nmt average` takes (section 6.1)."""
+    """The checkpoints that `nmt average` takes (section 6.1)."""
 
     last: PositiveInt | None = Field(default=5, description="the newest so many")
     best: PositiveInt | None = Field(
@@ -285,29 +292,33 @@ class AveragingConfig(Section):
 class DecodingConfig(Section):
     """Search, the same in validation, decode, serve and export (section 6.1)."""
 
-    beam: PositiveInt = Field(default=4, description="beam width; 1 is greedy search")
-    length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(default=0.6, description="alpha")
+    beam: PositiveInt = Field(default=4, description="beam width, 1 for greedy search")
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
+        default=0.6, description="alpha: more favours longer translations, 0 is off"
+    )
     length_penalty_form: Literal["gnmt", "length", "none"] = Field(
         default="gnmt", description="divide log P by ((5 + n) / 6)^alpha (Wu et al. 2016), by n^alpha, or by nothing"
     )
-    max_extra_tokens: NonNegativeInt = Field(default=50, description="output pieces beyond those of the source")
-    min_tokens: NonNegativeInt = Field(default=0, description="output pieces before a translation may end")
-    batch_tokens: PositiveInt = Field(default=12_288, description="source tokens times beam that are searched together")
+    max_extra_tokens: NonNegativeInt = Field(default=50, description="target pieces beyond those of the source")
+    min_tokens: NonNegativeInt = Field(default=0, description="target pieces before a translation may end")
+    batch_tokens: PositiveInt = Field(default=12_288, description="source pieces times beam computed at once")
     samples: NonNegativeInt = Field(
-        default=0, description="translations drawn from the model for each sentence, in place of a search; 0: search"
+        default=0, description="translations sampled from the model for each line, in place of a search; 0: search"
     )
     temperature: Annotated[float, Field(gt=0, le=100)] = Field(
-        default=1.0, description="of draws: above 1 evens probabilities out, below 1 sharpens them"
+        default=1.0, description="temperature of sampling: above 1 evens probabilities out, below 1 sharpens them"
     )
-    top_k: PositiveInt | None = Field(default=None, description="draw from so many most probable pieces; null: all")
+    top_k: PositiveInt | None = Field(default=None, description="sample from the K most probable pieces; null: all")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1.0, description="draw from the fewest most probable pieces that together have this probability"
+        default=1.0, description="sample from the fewest most probable pieces that together have probability P"
     )
-    seed: NonNegativeInt = Field(default=1, description="of draws; a line's hang on it and on its number alone")
+    seed: NonNegativeInt = Field(
+        default=1, description="of sampling; a line's samples depend on it and the line's number"
+    )
 
     @property
     def num_candidates(self) -> int:
-        """Hypotheses of a sentence that are grown together: the beam, or the draws."""
+        """Hypotheses per sentence that grow together: the beam, or the samples."""
         return self.samples or self.beam
 
 

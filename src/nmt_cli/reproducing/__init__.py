@@ -1,1 +1,1 @@
-"""The paper's experiments as one command: prepare, train, average, decode, score, beside what is expected."""
+"""The paper's experiments as one command: prepare, train, average, decode, score, and compare with the paper."""

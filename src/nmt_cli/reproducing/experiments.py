@@ -1,7 +1,7 @@
-"""The experiments of the paper that can be reproduced, each with the figures to expect, their source and tolerance.
+"""The experiments of the paper: the figures to expect, their sources, and the verdict on a measured figure.
 
-Vaswani et al. 2017, arXiv:1706.03762; sections and tables are the paper's. The sizes of the corpora are those of
-wmt/wmt14 on the hub.
+Vaswani et al. 2017, arXiv:1706.03762; sections and tables are the paper's. The sizes of the corpora come
+from wmt/wmt14 on the hub.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from nmt_cli.errors import UsageError
 
@@ -29,14 +29,30 @@ FigureName = Literal[
     "sacreBLEU",
     "chrF2",
 ]
+_HUB = "wmt/wmt14 on the hub"
+_FEWER_LINES = "read from the original archives, the corpus may differ by some thousand lines from the hub's copy"
+_CLEANING = "the paper does not say how the text was cleaned"
+_ROWS = "the authors' embedding had more rows than the vocabulary, and the count depends on how many"
+Standing = Literal["as expected", "below", "above", "not comparable", "context"]
+_UNITS: dict[FigureName, str] = {"parameters": " million", "hours": " h"}
+_DECIMALS: dict[FigureName, int] = {
+    "parameters": 1,
+    "hours": 1,
+    "perplexity": 2,
+    "paper BLEU": 2,
+    "sacreBLEU": 2,
+    "chrF2": 2,
+}
+# As many as the paper prints.
+_PRINTED_DECIMALS: dict[FigureName, int] = {"parameters": 0, "perplexity": 2, "paper BLEU": 1, "sacreBLEU": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A figure, or the range between two that are both printed, with what it may differ by, and whence it is.
+    """An expected figure, or the range between two printed figures, with its tolerance and its source.
 
-    `why` says why the tolerance is what it is; `decides` marks the figure that a reproduction fails by. Where
-    `tolerance` is None, the figure is told as context, and nothing is judged by it.
+    `why` is the reason for the tolerance. `decides` marks the figure that fails a reproduction if it is too low. A
+    figure without a tolerance is context and judges nothing.
     """
 
     low: float
@@ -51,7 +67,7 @@ class Expected:
 class Experiment:
     """One of the paper's four systems: its packaged recipe and corpus, and the figures to expect, by stage.
 
-    `validation` is empty where the paper prints nothing for newstest2013; then it is not translated either.
+    `validation` is empty if the paper prints nothing for newstest2013, which is then not translated.
     """
 
     name: str
@@ -77,7 +93,7 @@ class Experiment:
 
 
 def find_experiment(name: str) -> Experiment:
-    """The experiment of that name; UsageError with the nearest where there is none."""
+    """The experiment of that name; UsageError, with the nearest name, if there is none."""
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
     by_parts = {_sorted_parts(known): known for known in EXPERIMENTS}  # base-de-en means base-en-de
@@ -121,9 +137,6 @@ def _newstest2013(perplexity: float, bleu: float) -> tuple[Expected, Expected]:
     )
 
 
-_HUB = "wmt/wmt14 on the hub"
-_FEWER_LINES = "read from the original archives, the corpus may differ by some thousand lines from the hub's copy"
-_CLEANING = "the paper does not say how the text was cleaned"
 _EN_DE: Mapping[FigureName, Expected] = {
     "pairs read": _about(4_508_785, 15_000, f"{_HUB}, de-en", _FEWER_LINES),
     "pairs kept": _about(4_500_000, 450_000, "section 5.1: about 4.5M", _CLEANING),
@@ -140,7 +153,6 @@ _EN_FR: Mapping[FigureName, Expected] = {
 }
 _PPL_BASE, _BLEU_BASE = _newstest2013(4.92, 25.8)
 _PPL_BIG, _BLEU_BIG = _newstest2013(4.33, 26.4)
-_ROWS = "the authors' embedding had more rows than the vocabulary, and the count depends on how many"
 _BASE_LENGTH: Mapping[FigureName, Expected] = {
     "updates": exactly(100_000, "section 5.2"),
     "hours": _context(12, "section 5.2: 12 hours on 8 P100"),
@@ -213,3 +225,98 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         ),
     )
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured figure beside the expected one; `detail` is the signature of a score."""
+
+    name: FigureName
+    expected: Expected | None
+    measured: float
+    is_rehearsed: bool = False
+    detail: str = ""
+
+    @property
+    def standing(self) -> Standing:
+        """The relation to the expected figure. A rehearsal is not compared with a full run."""
+        if self.is_rehearsed:
+            return "not comparable"
+        if self.expected is None or self.expected.tolerance is None:
+            return "context"
+        if self.measured < self.expected.low - self.expected.tolerance:
+            return "below"
+        return "above" if self.measured > self.expected.high + self.expected.tolerance else "as expected"
+
+    @property
+    def verdict(self) -> str:
+        """The standing in words, with the distance if there is one."""
+        match self.standing:
+            case "below":
+                assert self.expected is not None
+                return f"below by {self._shown(self.expected.low - self.measured)}"
+            case "above":
+                assert self.expected is not None
+                return f"above by {self._shown(self.measured - self.expected.high)}"
+            case "not comparable":
+                return "not comparable: rehearsal"
+            case "context":
+                return "for context" if self.expected is not None else "not in the paper"
+            case "as expected":
+                return "as expected"
+
+    @property
+    def has_failed(self) -> bool:
+        """True if this figure decides the reproduction and is lower than the tolerance allows."""
+        return self.expected is not None and self.expected.decides and self.standing == "below"
+
+    @property
+    def measured_text(self) -> str:
+        """The measured figure in words."""
+        return self._shown(self.measured)
+
+    @property
+    def expected_text(self) -> str:
+        """The expected figure with its tolerance, in words; empty if the paper has none."""
+        return expected_text(self.name, self.expected)
+
+    def to_json(self) -> dict[str, Any]:
+        """The figure for reproduction.json."""
+        expected = self.expected
+        return {
+            "figure": self.name,
+            "expected": None
+            if expected is None
+            else {
+                "low": expected.low,
+                "high": expected.high,
+                "tolerance": expected.tolerance,
+                "source": expected.source,
+                "why": expected.why,
+            },
+            "measured": self.measured,
+            "detail": self.detail,
+            "verdict": self.verdict,
+        }
+
+    def _shown(self, value: float) -> str:
+        return formatted(self.name, value)
+
+
+def formatted(name: FigureName, value: float) -> str:
+    """A value of a figure in words, with its unit."""
+    return _number(name, value, decimals=_DECIMALS.get(name, 0)) + _UNITS.get(name, "")
+
+
+def expected_text(name: FigureName, expected: Expected | None) -> str:
+    """The expected value or range of a figure, and its tolerance."""
+    if expected is None:
+        return ""
+    decimals = _PRINTED_DECIMALS.get(name, 0)
+    values = dict.fromkeys(_number(name, value, decimals=decimals) for value in (expected.low, expected.high))
+    tolerance = f" ± {_number(name, expected.tolerance, decimals=decimals)}" if expected.tolerance else ""
+    return " to ".join(values) + tolerance + _UNITS.get(name, "")
+
+
+def _number(name: FigureName, value: float, *, decimals: int) -> str:
+    return f"{value / 1e6 if name == 'parameters' else value:,.{decimals}f}"

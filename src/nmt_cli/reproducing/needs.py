@@ -1,27 +1,33 @@
-"""What the stages need before they start: disk, memory, hours; and the refusal where the disk is too small."""
+"""The machine of a reproduction, and what each stage needs of it: disk, memory, hours."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmt_cli.bundle.run import Run
-from nmt_cli.errors import DataError
-from nmt_cli.recipe.schema import Recipe
-from nmt_cli.reproducing.machine import Machine, bytes_below
-from nmt_cli.training.estimate import Estimate, estimate
+import torch
 
-# Bytes that a training pair takes on disk while it is prepared, in the work folder and in the prepared data together;
-# pairs a second that a core cleans and encodes; lines a second of the vocabulary's sample (docs/how-to/reproduce.md).
+from nmt_cli.artifacts.run import Run
+from nmt_cli.devices import Precision, PrecisionChoice, choose_device, choose_precision, num_cpus
+from nmt_cli.errors import DataError
+from nmt_cli.processes import worker_pool
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.micro_batch_size import Estimate, estimate
+from nmt_cli.training.reporting.metrics import matrix_rate
+
+# Per training pair, the bytes on disk during preparation, in the work folder and in the prepared data together; the
+# pairs that a core cleans and encodes per second; the lines of the vocabulary's sample per second. They were measured
+# (docs/how-to/reproduce.md).
 _WORK_BYTES_A_PAIR = 600
 _PAIRS_A_SECOND_AND_CORE = 20_000
 _SAMPLED_LINES_A_SECOND = 100_000
 _SLOWER = 3  # other processors, longer sentences, a larger vocabulary
 _PREPARING_MEMORY = 1_500_000_000
-# Of the rate of plain matrix products, what training and search come to. For GPUs from published systems, for CPUs
-# measured (docs/how-to/reproduce.md).
+# The rates of training and search as shares of the rate of plain matrix products, least and most: for GPUs from
+# published systems, for CPUs measured (docs/how-to/reproduce.md).
 _SHARES = {("training", True): (0.2, 0.5), ("training", False): (0.25, 0.5)}
 _SEARCH_SHARES = {True: (0.01, 0.05), False: (0.1, 0.35)}
 _USABLE_MEMORY = 0.9
@@ -31,8 +37,47 @@ _MODEL_BYTES_A_PARAMETER = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """`num_devices` of one kind; memory in bytes of each; `products` in floating-point operations a second of each.
+
+    `decoding_products` is the rate in the precision of translation, which on a CPU is another one.
+    """
+
+    name: str
+    is_gpu: bool
+    num_devices: int
+    memory_bytes: int
+    precision: Precision
+    products: float
+    decoding_products: float
+    num_cpus: int
+
+    def __str__(self) -> str:
+        if not self.is_gpu:
+            return f"{self.num_cpus} CPU cores in {self.precision}, no GPU"
+        return f"{self.num_devices} x {self.name} in {self.precision}"
+
+
+def measure_machine(recipe: Recipe) -> Machine:
+    """The devices that `nmt train` would take here, and their speed, from a few matrix products on the first."""
+    choice = recipe.training.precision
+    if choose_device("auto").type == "cpu":
+        return _look(choice)
+    # A process that has used a GPU holds memory of it until the process ends, so another process does it.
+    with worker_pool([_MachineJob(choice)]) as run:
+        return next(run([None]))
+
+
+def bytes_in(path: Path) -> int:
+    """The bytes of the files at or below a path; 0 if there are none."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
+
+
+@dataclass(frozen=True, slots=True)
 class Needs:
-    """What a stage still needs: bytes of disk by folder, bytes of memory and of what, hours from least to most."""
+    """The remaining needs of a stage: bytes of disk by folder, memory in words, and the fewest and most hours."""
 
     disk: tuple[tuple[Path, int], ...] = ()
     memory: str = ""
@@ -50,12 +95,12 @@ class Needs:
         return found
 
 
-def of_preparation(
+def preparation_needs(
     *, pairs: int, sample_lines: int, download_bytes: int | None, data: Path, cache: Path, machine: Machine
 ) -> Needs:
-    """The needs of `nmt prepare` for so many pairs; what is downloaded lies in `cache`."""
-    work = pairs * _WORK_BYTES_A_PAIR - bytes_below(data.with_name(f"{data.name}.partial"))
-    download = (download_bytes or 0) - bytes_below(cache)
+    """The needs of `nmt prepare` for this number of pairs; downloads go to `cache`."""
+    work = pairs * _WORK_BYTES_A_PAIR - bytes_in(data.with_name(f"{data.name}.partial"))
+    download = (download_bytes or 0) - bytes_in(cache)
     sampled = min(2 * pairs, sample_lines)
     seconds = pairs / (_PAIRS_A_SECOND_AND_CORE * machine.num_cpus) + sampled / _SAMPLED_LINES_A_SECOND
     return Needs(
@@ -66,8 +111,8 @@ def of_preparation(
     )
 
 
-def of_training(recipe: Recipe, *, vocab_size: int, directory: Path, run: Run | None, machine: Machine) -> Needs:
-    """The needs of `nmt train`, or of what is left of it."""
+def training_needs(recipe: Recipe, *, vocab_size: int, directory: Path, run: Run | None, machine: Machine) -> Needs:
+    """The needs of `nmt train`, or of the rest of a training that has begun."""
     training = recipe.training
     needed = estimate(
         recipe,
@@ -78,7 +123,7 @@ def of_training(recipe: Recipe, *, vocab_size: int, directory: Path, run: Run | 
     )
     checkpoints = training.keep_last + training.keep_best + 1  # one more while it is written
     size = checkpoints * _CHECKPOINT_BYTES_A_PARAMETER + _MODEL_BYTES_A_PARAMETER
-    disk = max(needed.num_parameters * size - bytes_below(directory), 0)
+    disk = max(needed.num_parameters * size - bytes_in(directory), 0)
     measured = None if run is None else _seconds_an_update(run)
     done = 0 if run is None else max((found.update for found in run.checkpoints()), default=0)
     left = max(training.updates - done, 0)
@@ -88,16 +133,16 @@ def of_training(recipe: Recipe, *, vocab_size: int, directory: Path, run: Run | 
         work = 6 * needed.num_parameters * training.batch_tokens * left
         hours, rate = _hours(work, machine.products * machine.num_devices, _SHARES["training", machine.is_gpu])
         rate = f"{machine}: {rate}; validations not counted"
-    return Needs(disk=((directory, disk),), memory=_memory(needed, recipe, machine), hours=hours, rate=rate)
+    return Needs(disk=((directory, disk),), memory=_memory_in_words(needed, recipe, machine), hours=hours, rate=rate)
 
 
-def of_average(*, num_parameters: int, directory: Path) -> Needs:
+def averaging_needs(*, num_parameters: int, directory: Path) -> Needs:
     """The needs of `nmt average`: the model that it writes, and what it reads."""
     size = num_parameters * _MODEL_BYTES_A_PARAMETER
     return Needs(disk=((directory, size),), memory=f"about {gigabytes(3 * size)}")
 
 
-def of_decoding(recipe: Recipe, *, num_parameters: int, lines: int, machine: Machine) -> Needs:
+def decoding_needs(recipe: Recipe, *, num_parameters: int, lines: int, machine: Machine) -> Needs:
     """The needs of `nmt decode`."""
     work = 2 * num_parameters * recipe.decoding.beam * lines * _TOKENS_A_LINE
     hours, rate = _hours(work, machine.decoding_products, _SEARCH_SHARES[machine.is_gpu])
@@ -105,7 +150,7 @@ def of_decoding(recipe: Recipe, *, num_parameters: int, lines: int, machine: Mac
 
 
 def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
-    """Raise DataError where a disk has not room for all that the stages still need of it."""
+    """Raise DataError if a disk has no room for all that the stages still need."""
     by_disk: dict[int, tuple[Path, int]] = {}
     for folder, amount in (one for needs in all_needs for one in needs.disk):
         disk = _existing(folder).stat().st_dev
@@ -132,15 +177,69 @@ def gigabytes(amount: float) -> str:
     return f"{amount / 1e9:,.1f} GB" if amount >= 1e8 else f"{amount / 1e6:,.1f} MB"
 
 
-def _memory(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
-    """What training takes of a device, and, where that is more than it has, how many tokens at once it has room for."""
+def training_seconds(run: Run) -> float:
+    """The seconds of training that the log of a run has, over all its starts, validations not counted."""
+    total = last = 0.0
+    for event in run.events():
+        if event.get("event") == "train":
+            total += last if event["seconds"] < last else 0.0
+            last = event["seconds"]
+    return total + last
+
+
+def hub_cache(repository: str) -> Path:
+    """The folder in which a repository of the hub is kept once it is downloaded."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _MachineJob:
+    """The job of a worker that looks at the GPUs."""
+
+    choice: PrecisionChoice
+
+    def start(self) -> Callable[[None], Machine]:
+        return lambda _: _look(self.choice)
+
+
+def _look(choice: PrecisionChoice) -> Machine:
+    device = choose_device("auto")
+    precision = choose_precision(choice, device=device, training=True)
+    decoding = choose_precision("auto", device=device, training=False)
+    products = matrix_rate(device, _dtype(precision))
+    return Machine(
+        name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        is_gpu=device.type == "cuda",
+        num_devices=torch.cuda.device_count() if device.type == "cuda" else 1,
+        memory_bytes=_memory_bytes(device),
+        precision=precision,
+        products=products,
+        decoding_products=products if decoding == precision else matrix_rate(device, _dtype(decoding)),
+        num_cpus=num_cpus(),
+    )
+
+
+def _memory_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _dtype(precision: Precision) -> torch.dtype:
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def _memory_in_words(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
+    """The memory that training takes on a device; if it is too much, also the number of tokens that would fit."""
     total = needed.weight_bytes + needed.activation_bytes
     device = "each GPU's" if machine.is_gpu else "the machine's"
     told = f"about {gigabytes(total)} of {device} {gigabytes(machine.memory_bytes)}"
     if total <= machine.memory_bytes:
         return told
     room = _USABLE_MEMORY * machine.memory_bytes - needed.weight_bytes
-    fewer = int(room / needed.bytes_a_token) // 256 * 256
+    fewer = int(room / needed.bytes_per_token) // 256 * 256
     if fewer < recipe.model.max_positions:
         return f"{told}: too much for such a device"
     if recipe.training.max_tokens_per_device == "auto":
@@ -154,7 +253,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _hours(work: float, products: float, shares: tuple[float, float]) -> tuple[tuple[float, float], str]:
-    """Hours for so many floating-point operations, and on what rate they rest."""
+    """The hours for a number of floating-point operations, and the rate behind them in words."""
     least, most = (work / (products * share) / 3600 for share in reversed(shares))
     low, high = (f"{100 * share:.0f}" for share in shares)
     return (least, most), f"{low} to {high} % of the {_rate(products)} of matrix products measured here"
@@ -178,16 +277,6 @@ def _span(least: float, most: float) -> str:
     return f"about {low} {unit}" if low == high else f"{low} to {high} {unit}"
 
 
-def training_seconds(run: Run) -> float:
-    """The seconds of training that the log of a run has, over all its starts, validations not counted."""
-    total = last = 0.0
-    for event in run.events():
-        if event.get("event") == "train":
-            total += last if event["seconds"] < last else 0.0
-            last = event["seconds"]
-    return total + last
-
-
 def _seconds_an_update(run: Run) -> float | None:
     """Seconds an update took between the last two lines of the log that are of one start; None without such lines."""
     earlier: tuple[int, float] | None = None
@@ -202,10 +291,3 @@ def _seconds_an_update(run: Run) -> float | None:
             found = (seconds - earlier[1]) / (update - earlier[0])
         earlier = update, seconds
     return found
-
-
-def hub_cache(repository: str) -> Path:
-    """The folder in which a repository of the hub is kept once it is downloaded."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return Path(HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"

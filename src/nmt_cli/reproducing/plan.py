@@ -1,4 +1,4 @@
-"""A reproduction as it is asked for: the experiment, its recipe and corpus with every setting, and its folders."""
+"""The plan of a reproduction: the experiment, its recipe and corpus with every setting, and its folders."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.errors import UsageError
-from nmt_cli.preparing.corpora import Corpus, load_corpus
+from nmt_cli.preparing.corpus import Corpus, load_corpus
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.reproducing.experiments import Experiment
-from nmt_cli.reproducing.rehearsal import Rehearsal, rehearse
-from nmt_cli.reproducing.settings import Settings, read_settings
-from nmt_cli.training.estimate import estimate
+from nmt_cli.reproducing.settings import Overrides, Rehearsal, read_overrides, rehearse
+from nmt_cli.training.micro_batch_size import estimate
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be reproduced, from what and where; `settings` are the user's own."""
+class Reproduction:
+    """An experiment to reproduce, with its recipe, corpus and folders; `settings` are the user's own."""
 
     experiment: Experiment
     recipe: Recipe
     corpus: Corpus
     data: Path
     run: Path
-    settings: Settings
+    settings: Overrides
     rehearsal: Rehearsal | None
 
     @property
     def folder(self) -> Path:
-        """The translations, their scores, and the records of what they were made from."""
+        """The folder of translations, scores, and records of the stages."""
         return self.run / "reproduction"
 
     @property
@@ -56,14 +55,14 @@ class Plan:
         return (*(self.rehearsal.corpus_settings if self.rehearsal else ()), *self.settings.corpus)
 
 
-def make_plan(
+def plan_reproduction(
     experiment: Experiment, *, settings: Sequence[str], limit: int | None, data: Path | None, run: Path | None
-) -> Plan:
+) -> Reproduction:
     """The plan of an experiment, or, with a limit of pairs, of its rehearsal; RecipeError for wrong settings.
 
     UsageError for the setting of another corpus.
     """
-    users = read_settings(settings, experiment=experiment.name)
+    users = read_overrides(settings, experiment=experiment.name)
     recipe = load_recipe(experiment.recipe, overrides=users.recipe)
     if recipe.corpus != experiment.corpus:
         raise UsageError(
@@ -82,7 +81,7 @@ def make_plan(
     def place(parent: str, name: str) -> Path:
         return Path(parent) / (name if rehearsal is None else rehearsal.folder(name))
 
-    return Plan(
+    return Reproduction(
         experiment=experiment,
         recipe=recipe,
         corpus=corpus,

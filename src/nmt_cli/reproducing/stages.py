@@ -1,199 +1,353 @@
-"""The stages of an experiment in order; here those that prepare, train and average."""
+"""The stages of a reproduction as a table: prepare, train, average, decode, score."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
-from hashlib import sha256 as digest_of
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from nmt_cli.bundle.config import WEIGHTS, load_config
-from nmt_cli.bundle.description import num_parameters
-from nmt_cli.bundle.kinds import RUN_FILE
-from nmt_cli.bundle.run import Run, open_run
+from nmt_cli.artifacts.describe import num_parameters
+from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS
+from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError, ModelError
-from nmt_cli.preparing.reporting.report import read_report
+from nmt_cli.files import read_json, sha256, write_file
+from nmt_cli.preparing.corpus import without_former_keys
+from nmt_cli.preparing.report.report import read_report
+from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.recipe.loading import dump_recipe
 from nmt_cli.reproducing import needs
-from nmt_cli.reproducing.experiments import Expected, FigureName, exactly
-from nmt_cli.reproducing.held_out import Decoding, Scoring
-from nmt_cli.reproducing.machine import Machine
-from nmt_cli.reproducing.needs import Needs
-from nmt_cli.reproducing.plan import Plan
-from nmt_cli.reproducing.records import Identities, model_identity
-from nmt_cli.reproducing.settings import WITHOUT_EFFECT
-from nmt_cli.reproducing.stage import Stage
-from nmt_cli.reproducing.verdicts import Figure
+from nmt_cli.reproducing.experiments import Expected, Figure, FigureName, exactly
+from nmt_cli.reproducing.needs import Machine, Needs
+from nmt_cli.reproducing.plan import Reproduction
+from nmt_cli.reproducing.settings import KEYS_WITHOUT_EFFECT
 
-_HELD_OUT_PAIRS: dict[str, FigureName] = {"valid": "newstest2013 pairs", "test": "newstest2014 pairs"}
-_OF_REHEARSAL = "the rehearsal's settings"
+HeldOut = Literal["valid", "test"]
+# The SHA-256 of each thing that a stage reads or writes, by its role.
+Hashes = Mapping[str, str]
+Expectations = Mapping[FigureName, Expected]
 
-
-def stages_of(plan: Plan) -> list[Stage]:
-    """The stages of a reproduction in order; newstest2013 is translated where the paper has figures of it."""
-    chain: list[Stage] = [Preparation(plan), Training(plan)]
-    if plan.experiment.validation:
-        chain += [Decoding(plan, "valid"), Scoring(plan, "valid")]
-    return [*chain, Averaging(plan), Decoding(plan, "test"), Scoring(plan, "test")]
+TEST_SETS: dict[HeldOut, FigureName] = {"valid": "newstest2013 pairs", "test": "newstest2014 pairs"}
+_LINES: dict[HeldOut, int] = {"valid": 3_000, "test": 3_003}
+_SCORES: dict[str, FigureName] = {"paper-BLEU": "paper BLEU", "BLEU": "sacreBLEU", "chrF2": "chrF2"}
+_SEARCH_OPTIONS = ("beam", "length_penalty", "length_penalty_form", "max_extra_tokens")
+_AGAIN = "remove the file, and give the same nmt reproduce command once more"
+_REHEARSAL = "the rehearsal's settings"
 
 
-class Preparation(Stage):
-    """`nmt prepare`: it knows itself what is finished, so that there is no record of it."""
+class Measured(NamedTuple):
+    """A figure that a stage has measured; `detail` is the signature of a score."""
 
-    def __init__(self, plan: Plan) -> None:
-        expected, rehearsal = plan.experiment.preparation, plan.rehearsal
-        rehearsed: dict[FigureName, Expected] = {name: expected[name] for name in _HELD_OUT_PAIRS.values()}
-        if rehearsal is not None:
-            rehearsed["pairs read"] = exactly(rehearsal.limit, _OF_REHEARSAL)
-            if (tokenizer := plan.corpus.tokenizer).taken_from is None:
-                rehearsed["vocabulary"] = exactly(tokenizer.vocab_size, _OF_REHEARSAL)
-        super().__init__(plan, name="prepare", expected=expected, rehearsed=rehearsed)
+    name: FigureName
+    value: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """A stage as it ended: its command, what it read and wrote, and the seconds that its last process took."""
+
+    command: Sequence[str]
+    made_from: Hashes
+    made: Hashes
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One `nmt` command of a reproduction, and how to see whether it is finished.
+
+    `published` are the experiment's figures. `rehearsed` are the figures that a rehearsal's settings fix: they judge a
+    rehearsal, whose other figures are shown and not judged. `prepare` writes what the command reads and no earlier
+    stage wrote. A stage `without_record` writes into its output what the output was made from.
+    """
+
+    plan: Reproduction
+    name: str
+    arguments: list[str]
+    published: Expectations
+    rehearsed: Expectations
+    inputs: Callable[[], Hashes]
+    outputs: Callable[[], Hashes]
+    needs: Callable[[Machine], Needs]
+    measure: Callable[[], Iterable[Measured]]
+    stdout: Path | None = None
+    prepare: Callable[[], None] = lambda: None
+    without_record: bool = False
 
     @property
-    def arguments(self) -> list[str]:
-        """The corpus by name, of a rehearsal its limit, and the settings."""
-        rehearsal = self.plan.rehearsal
-        limit = [] if rehearsal is None else ["--limit", str(rehearsal.limit)]
-        usual = Path("data") / self.plan.corpus.name
-        output = [] if self.plan.data == usual else ["-o", str(self.plan.data)]
-        return ["prepare", self.plan.experiment.corpus, *limit, *_set(self.plan.corpus_settings), *output]
+    def key(self) -> str:
+        """The name without blanks."""
+        return self.name.replace(" ", "-")
 
-    def made_from(self) -> Identities:
-        """The corpus as it is to be."""
-        return {"corpus": _identity(_binding(self.plan.corpus.model_dump(mode="json")))}
+    @property
+    def command_line(self) -> str:
+        """The command as one types it."""
+        redirection = f" > {shlex.quote(str(self.stdout))}" if self.stdout else ""
+        return shlex.join(["nmt", *self.arguments]) + redirection
 
-    def made(self) -> Identities:
-        """The corpus that the data says it was made from."""
-        return {"corpus": _identity(_binding(open_prepared(self.plan.data).manifest.corpus))}
+    @property
+    def expected(self) -> Expectations:
+        """The figures that judge the stage."""
+        return self.rehearsed if self.plan.rehearsal else self.published
+
+    def figure(self, name: FigureName, measured: float, detail: str = "") -> Figure:
+        """A measured figure beside the expected one."""
+        expected = {**self.published, **self.expected}.get(name)
+        is_rehearsed = self.plan.rehearsal is not None and name not in self.expected
+        return Figure(name, expected, measured, is_rehearsed=is_rehearsed, detail=detail)
+
+    def figures(self) -> list[Figure]:
+        """The figures of the finished stage."""
+        return [self.figure(*measured) for measured in self.measure()]
+
+    def record(self) -> StageRecord | None:
+        """The record of the stage, or None if no record can be read and the stage has to run."""
+        try:
+            return StageRecord(**json.loads(self._record_file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
 
     def is_finished(self) -> bool:
-        """True where whole data of this very corpus is there."""
+        """True if the stage ended well, and nothing that it read or wrote has changed since."""
+        record = self.record()
+        if not self.without_record and (record is None or list(record.command) != self.arguments):
+            return False
         try:
-            return self.made() == self.made_from()
-        except (OSError, DataError):
+            if record is None or self.without_record:
+                return self.outputs() == self.inputs()
+            return record.made_from == self.inputs() and record.made == self.outputs()
+        except (OSError, DataError, ModelError):
             return False
 
     def note_end(self, *, seconds: float) -> None:
-        """Nothing: the folder of the run, where records lie, is not there yet."""
+        """Keep the record of the stage, which has just ended well."""
+        if not self.without_record:
+            record = StageRecord(self.arguments, self.inputs(), self.outputs(), seconds)
+            content = json.dumps(asdict(record), indent=2, ensure_ascii=False) + "\n"
+            write_file(self._record_file, content, error=DataError)
 
-    def needs(self, machine: Machine) -> Needs:
-        """Of all pairs that are read; what a rehearsal or a mirror leaves to download is not known before."""
-        corpus, rehearsal = self.plan.corpus, self.plan.rehearsal
-        known = int(self.plan.experiment.preparation["pairs read"].low)
-        repositories = [source.repository for source in corpus.sources("train") if source.kind == "hub"]
-        return needs.of_preparation(
-            pairs=known if rehearsal is None else min(rehearsal.limit, known),
+    @property
+    def _record_file(self) -> Path:
+        return self.plan.folder / f"{self.key}.json"
+
+
+def stages_of(plan: Reproduction) -> list[Stage]:
+    """The stages in order; newstest2013 is translated only if the paper has figures for it."""
+    validation = [_decoding(plan, "valid"), _scoring(plan, "valid")] if plan.experiment.validation else []
+    test = [_decoding(plan, "test"), _scoring(plan, "test")]
+    return [_preparation(plan), _training(plan), *validation, _averaging(plan), *test]
+
+
+def _preparation(plan: Reproduction) -> Stage:
+    corpus, rehearsal, published = plan.corpus, plan.rehearsal, plan.experiment.preparation
+    arguments = ["prepare", plan.experiment.corpus]
+    rehearsed: dict[FigureName, Expected] = {name: published[name] for name in TEST_SETS.values()}
+    pairs, download_bytes = int(published["pairs read"].low), corpus.bytes
+    if rehearsal is not None:
+        arguments += ["--limit", str(rehearsal.limit)]
+        rehearsed["pairs read"] = exactly(rehearsal.limit, _REHEARSAL)
+        if corpus.tokenizer.taken_from is None:
+            rehearsed["vocabulary"] = exactly(corpus.tokenizer.vocab_size, _REHEARSAL)
+        pairs, download_bytes = min(rehearsal.limit, pairs), None  # how much that is, only the download tells
+    arguments += _set(plan.corpus_settings)
+    arguments += [] if plan.data == Path("data") / corpus.name else ["-o", str(plan.data)]
+    repositories = [source.repository for source in corpus.sources("train") if isinstance(source, HubSource)]
+
+    def stage_needs(machine: Machine) -> Needs:
+        return needs.preparation_needs(
+            pairs=pairs,
             sample_lines=corpus.tokenizer.sample_lines,
-            download_bytes=corpus.bytes if repositories and rehearsal is None and corpus.mirror is None else None,
-            data=self.plan.data,
-            cache=needs.hub_cache(repositories[0]) if repositories else self.plan.data,
+            download_bytes=download_bytes if repositories else None,
+            data=plan.data,
+            cache=needs.hub_cache(repositories[0]) if repositories else plan.data,
             machine=machine,
         )
 
-    def figures(self) -> Iterator[Figure]:
-        """Pairs and pieces."""
-        manifest = read_manifest(self.plan.data)
-        yield self.figure("pairs read", read_report(self.plan.data)["cleaning"]["read"])
-        yield self.figure("pairs kept", manifest.splits["train"].pairs)
-        for held_out, name in _HELD_OUT_PAIRS.items():
-            yield self.figure(name, manifest.splits[held_out].pairs)
-        yield self.figure("vocabulary", manifest.tokenizers.target.vocab_size)
+    def measure() -> Iterator[Measured]:
+        manifest = read_manifest(plan.data)
+        yield Measured("pairs read", read_report(plan.data)["cleaning"]["read"])
+        yield Measured("pairs kept", manifest.splits["train"].pairs)
+        for split, name in TEST_SETS.items():
+            yield Measured(name, manifest.splits[split].pairs)
+        yield Measured("vocabulary", manifest.tokenizers.target.vocab_size)
+
+    return Stage(
+        plan=plan,
+        name="prepare",
+        arguments=arguments,
+        published=published,
+        rehearsed=rehearsed,
+        inputs=lambda: {"corpus": _hash_of_corpus(corpus.model_dump(mode="json"))},
+        outputs=lambda: {"corpus": _hash_of_corpus(open_prepared(plan.data).manifest.corpus)},
+        needs=stage_needs,
+        measure=measure,
+        without_record=True,
+    )
 
 
-class Training(Stage):
-    """`nmt train`, which spreads itself over the GPUs that it finds."""
+def _training(plan: Reproduction) -> Stage:
+    model = plan.run / "model"
+    data = [] if plan.data == Path("data") / plan.corpus.name else ["--data", str(plan.data)]
+    output = [] if plan.run == Path("runs") / plan.recipe.name else ["-o", str(plan.run)]
 
-    def __init__(self, plan: Plan) -> None:
-        rehearsed: dict[FigureName, Expected] = {"updates": exactly(plan.recipe.training.updates, _OF_REHEARSAL)}
-        super().__init__(plan, name="train", expected=plan.experiment.training, rehearsed=rehearsed)
+    def outputs() -> Hashes:
+        if open_run(plan.run).record.finished is None:
+            raise ModelError("the run is not finished", where=str(plan.run), hint="the same command goes on")
+        return {"model": _hash_of_model(model)}
 
-    @property
-    def arguments(self) -> list[str]:
-        """The recipe by name, the settings, and folders that are not the usual ones."""
-        plan = self.plan
-        data = [] if plan.data == Path("data") / plan.corpus.name else ["--data", str(plan.data)]
-        output = [] if plan.run == Path("runs") / plan.recipe.name else ["-o", str(plan.run)]
-        return ["train", plan.experiment.recipe, *data, *output, *_set(plan.recipe_settings)]
+    def stage_needs(machine: Machine) -> Needs:
+        run = open_run(plan.run) if (plan.run / RUN_FILE).is_file() else None
+        vocab_size = plan.corpus.tokenizer.vocab_size
+        return needs.training_needs(plan.recipe, vocab_size=vocab_size, directory=plan.run, run=run, machine=machine)
 
-    def made_from(self) -> Identities:
-        """The recipe and the data."""
-        return {"recipe": _identity(dump_recipe(self.plan.recipe)), "data": read_manifest(self.plan.data).fingerprint}
+    def measure() -> Iterator[Measured]:
+        run, last_update = open_run(plan.run), load_saved_config(model).updates[-1]
+        yield Measured("parameters", num_parameters(model / WEIGHTS) or 0)
+        yield Measured("updates", last_update)
+        yield Measured("hours", needs.training_seconds(run) / 3600)
+        for validation in run.validations():
+            if validation.update == last_update and validation.perplexity is not None:
+                yield Measured("perplexity", validation.perplexity)
 
-    def made(self) -> Identities:
-        """The model of the last update, once the run says that it is finished."""
-        if self._run().record.finished is None:
-            raise ModelError("the run is not finished", where=str(self.plan.run), hint="the same command goes on")
-        return {"model": model_identity(self.plan.run / "model")}
-
-    def needs(self, machine: Machine) -> Needs:
-        """Of what is left of the training."""
-        has_begun = (self.plan.run / RUN_FILE).is_file()
-        return needs.of_training(
-            self.plan.recipe,
-            vocab_size=self.plan.corpus.tokenizer.vocab_size,
-            directory=self.plan.run,
-            run=self._run() if has_begun else None,
-            machine=machine,
-        )
-
-    def figures(self) -> Iterator[Figure]:
-        """Parameters, updates, hours, and the perplexity of the last update."""
-        model, run = self.plan.run / "model", self._run()
-        last = load_config(model).updates[-1]
-        yield self.figure("parameters", num_parameters(model / WEIGHTS) or 0)
-        yield self.figure("updates", last)
-        yield self.figure("hours", needs.training_seconds(run) / 3600)
-        for one in run.validations():
-            if one.update == last and one.perplexity is not None:
-                yield self.figure("perplexity", one.perplexity)
-
-    def _run(self) -> Run:
-        return open_run(self.plan.run)
+    return Stage(
+        plan=plan,
+        name="train",
+        arguments=["train", plan.experiment.recipe, *data, *output, *_set(plan.recipe_settings)],
+        published=plan.experiment.training,
+        rehearsed={"updates": exactly(plan.recipe.training.updates, _REHEARSAL)},
+        inputs=lambda: {"recipe": _hash(dump_recipe(plan.recipe)), "data": read_manifest(plan.data).fingerprint},
+        outputs=outputs,
+        needs=stage_needs,
+        measure=measure,
+    )
 
 
-class Averaging(Stage):
-    """`nmt average`, by what the recipe says."""
-
-    def __init__(self, plan: Plan) -> None:
-        averaging = plan.recipe.averaging
-        rehearsed: dict[FigureName, Expected] = {
-            "checkpoints": exactly(averaging.last or averaging.best or 0, _OF_REHEARSAL)
-        }
-        super().__init__(plan, name="average", expected=plan.experiment.averaging, rehearsed=rehearsed)
-
-    @property
-    def arguments(self) -> list[str]:
-        """The run."""
-        return ["average", str(self.plan.run)]
-
-    def made_from(self) -> Identities:
-        """The model of the last update, of which the checkpoints before it follow, and which of them are averaged."""
-        averaging = json.dumps(self.plan.recipe.averaging.model_dump(mode="json"))
-        return {"model": model_identity(self.plan.run / "model"), "averaging": _identity(averaging)}
-
-    def made(self) -> Identities:
-        """The averaged model."""
-        return {"model": model_identity(self.plan.run / "averaged")}
-
-    def needs(self, machine: Machine) -> Needs:
-        """Of a model more."""
-        return needs.of_average(num_parameters=self.plan.num_parameters, directory=self.plan.run)
-
-    def figures(self) -> Iterator[Figure]:
-        """How many checkpoints were averaged."""
-        yield self.figure("checkpoints", len(load_config(self.plan.run / "averaged").updates))
+def _averaging(plan: Reproduction) -> Stage:
+    averaging, averaged = plan.recipe.averaging, plan.run / "averaged"
+    settings = json.dumps(averaging.model_dump(mode="json"))
+    return Stage(
+        plan=plan,
+        name="average",
+        arguments=["average", str(plan.run)],
+        published=plan.experiment.averaging,
+        rehearsed={"checkpoints": exactly(averaging.last or averaging.best or 0, _REHEARSAL)},
+        # The checkpoints follow from the model of the last update.
+        inputs=lambda: {"model": _hash_of_model(plan.run / "model"), "averaging": _hash(settings)},
+        outputs=lambda: {"model": _hash_of_model(averaged)},
+        needs=lambda machine: needs.averaging_needs(num_parameters=plan.num_parameters, directory=plan.run),
+        measure=lambda: [Measured("checkpoints", len(load_saved_config(averaged).updates))],
+    )
 
 
-def _set(settings: tuple[str, ...]) -> list[str]:
+class _HeldOutFiles:
+    """The texts of newstest2013 or newstest2014; a rehearsal translates their first lines."""
+
+    def __init__(self, plan: Reproduction, held_out: HeldOut) -> None:
+        source, target = plan.corpus.languages.source, plan.corpus.languages.target
+        self.test_set = TEST_SETS[held_out].removesuffix(" pairs")
+        self.num_lines = _LINES[held_out]
+        self._whole = (plan.data / f"{held_out}.{source}", plan.data / f"{held_out}.{target}")
+        self.source, self.reference = self._whole
+        if plan.rehearsal is not None:
+            self.num_lines = min(self.num_lines, plan.rehearsal.lines)
+            self.source = plan.folder / f"{self.test_set}.source.{source}"
+            self.reference = plan.folder / f"{self.test_set}.reference.{target}"
+        self.translation = plan.folder / f"{self.test_set}.{target}"
+        self.scores = plan.folder / f"{self.test_set}.scores.json"
+
+    def write(self) -> None:
+        """Write the first lines of the text and of its reference, for a rehearsal."""
+        for whole, first in zip(self._whole, (self.source, self.reference), strict=True):
+            if whole == first:
+                continue
+            with whole.open("rb") as stream:
+                lines = b"".join(islice(stream, self.num_lines))
+            if not first.is_file() or first.read_bytes() != lines:
+                write_file(first, lines, error=DataError)
+
+
+def _decoding(plan: Reproduction, held_out: HeldOut) -> Stage:
+    """newstest2013 is translated with the model of the last update, newstest2014 with the average."""
+    files = _HeldOutFiles(plan, held_out)
+    model = plan.run / ("model" if held_out == "valid" else "averaged")
+    expected: Expectations = {"lines": exactly(files.num_lines, "as many as are to be translated")}
+    arguments = ["decode", "-m", str(model), "-i", str(files.source), "-o", str(files.translation), "--overwrite"]
+    # A model keeps the search of the recipe that it was trained with; these options are those of the present recipe.
+    for name in _SEARCH_OPTIONS:
+        arguments += [f"--{name.replace('_', '-')}", str(getattr(plan.recipe.decoding, name))]
+
+    def inputs() -> Hashes:
+        files.write()
+        return {"model": _hash_of_model(model), "text": sha256(files.source)}
+
+    def stage_needs(machine: Machine) -> Needs:
+        size, lines = plan.num_parameters, files.num_lines
+        return needs.decoding_needs(plan.recipe, num_parameters=size, lines=lines, machine=machine)
+
+    def measure() -> Iterator[Measured]:
+        with files.translation.open("rb") as stream:
+            yield Measured("lines", sum(1 for _ in stream))
+
+    return Stage(
+        plan=plan,
+        name=f"decode {files.test_set}",
+        arguments=arguments,
+        published=expected,
+        rehearsed=expected,
+        inputs=inputs,
+        outputs=lambda: {"translation": sha256(files.translation)},
+        needs=stage_needs,
+        measure=measure,
+        prepare=files.write,
+    )
+
+
+def _scoring(plan: Reproduction, held_out: HeldOut) -> Stage:
+    files = _HeldOutFiles(plan, held_out)
+    texts = [str(files.reference), "-i", str(files.translation)]
+
+    def measure() -> Iterator[Measured]:
+        scores: dict[str, Any] = read_json(files.scores, error=DataError, hint=_AGAIN)["scores"]
+        for title, name in _SCORES.items():
+            yield Measured(name, scores[title]["score"], scores[title]["signature"])
+
+    return Stage(
+        plan=plan,
+        name=f"score {files.test_set}",
+        arguments=["score", *texts, "-l", plan.languages, "-m", "paper-bleu,bleu,chrf", "--json"],
+        published=plan.experiment.test if held_out == "test" else plan.experiment.validation,
+        rehearsed={},
+        inputs=lambda: {"reference": sha256(files.reference), "translation": sha256(files.translation)},
+        outputs=lambda: {"scores": sha256(files.scores)},
+        needs=lambda machine: Needs(),
+        measure=measure,
+        stdout=files.scores,
+    )
+
+
+def _set(settings: Sequence[str]) -> list[str]:
     return [word for setting in settings for word in ("--set", setting)]
 
 
-def _binding(corpus: dict[str, Any]) -> str:
-    return json.dumps({key: value for key, value in corpus.items() if key not in WITHOUT_EFFECT}, sort_keys=True)
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _identity(text: str) -> str:
-    return digest_of(text.encode()).hexdigest()
+def _hash_of_corpus(corpus: Mapping[str, Any]) -> str:
+    values = without_former_keys(corpus)
+    return _hash(
+        json.dumps({key: value for key, value in values.items() if key not in KEYS_WITHOUT_EFFECT}, sort_keys=True)
+    )
+
+
+def _hash_of_model(directory: Path) -> str:
+    """The hash of a model's manifest, which has the hash of every file."""
+    return sha256(directory / MANIFEST)

@@ -43,21 +43,23 @@ class Comet:
 
     @classmethod
     def find(cls, model: str, *, gpu: int | None) -> Comet:
-        """The installation whose comet-score is on the PATH, or beside this Python; UsageError where there is none."""
+        """The installation whose comet-score is on the PATH or beside this Python; UsageError if there is none."""
         beside = Path(sys.executable).with_name(_PROGRAM)
         program = shutil.which(_PROGRAM) or (beside if os.access(beside, os.X_OK) else None)
         if program is None:
             hint = f"python3 -m venv ~/comet && ~/comet/bin/{_INSTALL}, then PATH=$PATH:~/comet/bin"
-            raise UsageError(f"-m comet needs COMET, and there is no {_PROGRAM} here", where="-m comet", hint=hint)
+            raise UsageError(
+                f"`metrics: comet` needs COMET, and there is no {_PROGRAM} here", setting="metrics: comet", hint=hint
+            )
         if model.endswith(_CHECKPOINT) and not Path(model).is_file():
             hint = "give the file checkpoints/model.ckpt of a model, with its hparams.yaml one folder up"
-            raise UsageError(f"there is no COMET checkpoint {model}", where="--comet-model", hint=hint)
+            raise UsageError(f"there is no COMET checkpoint {model}", setting="comet_model", hint=hint)
         return cls(Path(program), model, gpu)
 
     def segment_scores(
         self, systems: Sequence[Sequence[str]], *, sources: Sequence[str], reference: Sequence[str]
     ) -> list[list[float]]:
-        """The score of each segment of each system; ModelError, with the program's last words, where it fails."""
+        """The score of each segment of each system; ModelError, with the program's last line, if it fails."""
         logger.info("COMET: %s with %s", self.program, self.model)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -70,7 +72,7 @@ class Comet:
             return _read_scores(folder / "scores.json", files=files, num_segments=len(sources))
 
     def version(self) -> str | None:
-        """The version of unbabel-comet, asked of the Python that runs the program; None where that cannot tell."""
+        """The version of unbabel-comet in the Python that runs the program; None if that Python cannot tell."""
         first_line = self.program.read_bytes().partition(b"\n")[0]
         if not first_line.startswith(b"#!"):
             return None
@@ -98,7 +100,7 @@ class Comet:
             raise self._failure(process.stderr.decode(errors="replace"))
 
     def _environment(self) -> dict[str, str]:
-        """This process's environment; where the GPU is not the first, with only that one visible."""
+        """This process's environment; if the GPU is not the first, only that GPU is visible."""
         if not self.gpu:
             return dict(os.environ)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
@@ -109,8 +111,8 @@ class Comet:
         last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "it said nothing")
         where = str(self.program)
         if "not supported by COMET" in last:
-            # What it says of every model that it cannot fetch, an existing one without a network, too.
-            hint = "fetch it where there is a network, or give a checkpoint: --comet-model .../checkpoints/model.ckpt"
+            # COMET says so of every model that it cannot fetch, even of an existing one without a network.
+            hint = "fetch it where there is a network, or give a checkpoint: `comet_model: .../checkpoints/model.ckpt`"
             return ModelError(f"COMET has no model {self.model!r} here and cannot fetch it", where=where, hint=hint)
         if "pkg_resources" in last:
             hint = f"{shlex.quote(str(self.program.with_name('pip')))} install 'setuptools<81'"
@@ -120,7 +122,7 @@ class Comet:
 
 
 def _read_scores(file: Path, *, files: Sequence[str], num_segments: int) -> list[list[float]]:
-    """The scores by system and segment from what `--to_json` wrote."""
+    """The scores by system and segment, read from the file of `--to_json`."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         scores = [[float(segment["COMET"]) for segment in content[name]] for name in files]

@@ -1,39 +1,32 @@
-"""Forced decoding: the probability that a model gives to translations which somebody else made.
-
-Shapes: N target tokens of a batch, D d_model, V target vocabulary.
-"""
+"""Forced decoding: the probability that a model gives to translations which somebody else made."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from nmt_cli.bundle import directory as model_directory
-from nmt_cli.bundle.directory import LoadedModel
-from nmt_cli.devices import choose_device, choose_precision, multiply_float32_fast, parse_precision
-from nmt_cli.errors import DeviceError, UsageError
-from nmt_cli.model.packing import pack
-from nmt_cli.model.transformer import Transformer
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.decoding.batching import plan_batches
+from nmt_cli.devices import choose_device, choose_precision, is_out_of_memory, multiply_float32_fast, parse_precision
+from nmt_cli.errors import DeviceError
+from nmt_cli.model.forced import forced_log_probs
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 logger = logging.getLogger(__name__)
 
-# Pairs that are sorted by length and scored together; none is given out before all of them are done.
+# Pairs that are sorted by length and scored together; no score comes before the whole block is done.
 _BLOCK_PAIRS = 2000
-_CPU_ELEMENTS = 1 << 22
-_CUDA_ELEMENTS = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class ForcedScore:
-    """A target's natural log-probability given its source, and those of its pieces, of which EOS is the last.
+    """The natural log-probability of a target given its source, and of each piece; the last piece is EOS.
 
     Both are None for a pair that is too long for the model, of which there are only the pieces. A pair of blank lines
     has no pieces, and log-probability 0, as in decoding.
@@ -67,7 +60,7 @@ class Perplexity:
 
     @property
     def per_piece(self) -> float | None:
-        """exp of the mean negative log-probability of a piece; None where there is none."""
+        """exp of the mean negative log-probability of a piece; None if there is no piece."""
         return _perplexity(self.log_prob, self.pieces)
 
     @property
@@ -91,18 +84,15 @@ class ForcedDecoder:
         """The scorer of a model directory, with decode's devices and precisions.
 
         `batch_tokens` bounds the source and target pieces computed at once; None takes the model's own bound for
-        decoding. ModelError where the directory is no model, DeviceError where there is no such device.
+        decoding. ModelError if the directory is no model, DeviceError if the device does not exist.
         """
         choice = parse_precision(precision)
-        if batch_tokens is not None and batch_tokens < 1:
-            message = f"--batch-tokens is {batch_tokens}, but should be at least 1"
-            raise UsageError(message, where="--batch-tokens", hint="leave --batch-tokens out")
         chosen = choose_device(device)
         is_bf16 = choose_precision(choice, device=chosen, training=False) == "bf16"
         if not is_bf16:
             multiply_float32_fast(chosen)
         dtype = torch.bfloat16 if is_bf16 else torch.float32
-        loaded = model_directory.load(Path(directory), device=chosen, dtype=dtype)
+        loaded = model_directory.load_model(Path(directory), device=chosen, dtype=dtype)
         return cls(loaded, device=chosen, batch_tokens=batch_tokens)
 
     def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[ForcedScore]:
@@ -135,9 +125,10 @@ class ForcedDecoder:
             for source, target in zip(source_rows, target_rows, strict=True)
         ]
         longest = self._loaded.model.config.max_positions
-        lengths = [0 if max(map(len, pair)) > longest else sum(map(len, pair)) for pair in pairs]
+        # `plan_batches` adds EOS to each length; here both sides have theirs already.
+        lengths = [0 if max(map(len, pair)) > longest else sum(map(len, pair)) - 1 for pair in pairs]
         found: list[list[float] | None] = [None if pair[0] else [] for pair in pairs]
-        for batch in _batches(lengths, max_tokens=self._batch_tokens):
+        for batch in plan_batches(lengths, max_tokens=self._batch_tokens):
             log_probs = self._batch([pairs[index] for index in batch])
             for index, of_pair in zip(batch, log_probs, strict=True):
                 found[index] = of_pair
@@ -154,59 +145,20 @@ class ForcedDecoder:
     def _batch(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
         try:
             return forced_log_probs(
-                self._loaded.model, [pair[0] for pair in pairs], [pair[1] for pair in pairs], device=self._device
+                self._loaded.model,
+                [source for source, _ in pairs],
+                [target for _, target in pairs],
+                bos=BOS,
+                device=self._device,
             )
-        except torch.OutOfMemoryError:
+        except Exception as problem:
+            if not is_out_of_memory(problem):
+                raise
             raise DeviceError(
                 f"the memory of {self._device} does not hold a batch of {len(pairs)} pairs",
-                where="--batch-tokens",
-                hint=f"--batch-tokens {max(1, self._batch_tokens // 2)}, or --device cpu",
+                setting="batch_tokens",
+                hint=f"take `batch_tokens: {max(1, self._batch_tokens // 2)}`, or `device: cpu`",
             ) from None
-
-
-def forced_log_probs(
-    model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], *, device: torch.device
-) -> list[list[float]]:
-    """For each pair the natural log-probability of each of the target's ids, in float32 whatever the model's precision.
-
-    The sources end in EOS; a target ends in EOS where that is to be scored too: one that a search cut at its limit has
-    none. None is empty. The model is in evaluation mode, on `device`.
-    """
-    if model.training:
-        raise ValueError("forced decoding needs model.eval(): dropout would change the probabilities")
-    with torch.inference_mode():
-        source = pack(sources, device=device)
-        gold = pack(targets, device=device)
-        inputs = gold.ids.roll(1)
-        inputs[gold.cu_seqlens[:-1].long()] = BOS
-        target = replace(gold, ids=inputs)
-        hidden_ND = model.decode(target, model.encode(source), source)
-        values = _gold_log_probs(model, hidden_ND, gold.ids).tolist()
-    ends = gold.cu_seqlens.tolist()
-    return [values[start:end] for start, end in pairwise(ends)]
-
-
-def _gold_log_probs(model: Transformer, hidden_ND: Tensor, gold_N: Tensor) -> Tensor:
-    """The log-probabilities [N] of the gold ids; logits exist for a block of rows at a time."""
-    rows = max(1, (_CUDA_ELEMENTS if hidden_ND.is_cuda else _CPU_ELEMENTS) // model.target_vocab)
-    blocks = []
-    for hidden, gold in zip(hidden_ND.split(rows), gold_N.split(rows), strict=True):
-        log_probs = model.logits(hidden).log_softmax(dim=-1, dtype=torch.float32)
-        blocks.append(log_probs.gather(1, gold[:, None])[:, 0])
-    return torch.cat(blocks)
-
-
-def _batches(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
-    """Indices of the pairs in batches of similar length, the longest first; pairs of length 0 are left out."""
-    order = sorted((index for index, length in enumerate(lengths) if length), key=lambda index: -lengths[index])
-    batch: list[int] = []
-    for index in order:
-        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
 
 
 def _perplexity(log_prob: float, count: int) -> float | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
@@ -16,8 +16,19 @@ from sacrebleu.metrics.ter import TER
 
 from nmt_cli.errors import UsageError
 from nmt_cli.scoring.comet import Comet, SegmentMean
-from nmt_cli.scoring.metric_names import TITLES, MetricName
 from nmt_cli.scoring.paper_bleu import PaperBleu, PaperText
+
+MetricName = Literal["bleu", "paper-bleu", "chrf", "chrf++", "ter", "comet"]
+
+# The name of a metric in tables, and in all functions below.
+TITLES: dict[MetricName, str] = {
+    "bleu": "BLEU",
+    "paper-bleu": "paper-BLEU",
+    "chrf": "chrF2",
+    "chrf++": "chrF2++",
+    "ter": "TER",
+    "comet": "COMET",
+}
 
 RESAMPLES = 1000
 
@@ -40,7 +51,7 @@ class ScoreReport:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """What translations are measured against: references, each with a line for each segment, and what metrics want.
+    """References, each with a line for each segment, and whatever else the metrics need.
 
     paper-bleu wants the code of the target language, such as de, by which bleu chooses its tokens, too; comet wants its
     installation and the sources. `test_set` is sacreBLEU's name of the set with the language pair, for the signatures.
@@ -55,7 +66,7 @@ class EvaluationSet:
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """One metric against one evaluation set, whose references are prepared once.
+    """One metric and one evaluation set; the references are prepared once.
 
     `prepare` makes of the hypotheses of each system the text that `metric`, one of sacreBLEU's form, takes.
     """
@@ -67,11 +78,11 @@ class Scorer:
 
     @property
     def title(self) -> str:
-        """What the metric is called in tables."""
+        """The name of the metric in tables."""
         return TITLES[self.name]
 
     def report(self, prepared: Sequence[str], *, confidence: bool) -> ScoreReport:
-        """The score of one system, whose hypotheses are prepared."""
+        """The score of one system from its prepared hypotheses."""
         result = self.metric.corpus_score(prepared, None, n_bootstrap=RESAMPLES if confidence else 1)
         # sacreBLEU prints the half width, but gives it no public name.
         half_width = float(result._ci) if confidence else None
@@ -87,7 +98,7 @@ class Scorer:
 def score(
     hypotheses: Sequence[str], against: EvaluationSet, *, metrics: Sequence[MetricName], confidence: bool
 ) -> list[ScoreReport]:
-    """The reports of one system by the metrics asked for, in that order; as `score_systems`."""
+    """The reports of one system, one per metric, in their order; see `score_systems`."""
     (reports,) = score_systems([hypotheses], against, metrics=metrics, confidence=confidence)
     return reports
 
@@ -95,9 +106,9 @@ def score(
 def score_systems(
     systems: Sequence[Sequence[str]], against: EvaluationSet, *, metrics: Sequence[MetricName], confidence: bool
 ) -> list[list[ScoreReport]]:
-    """The reports of each system by the metrics asked for, in that order.
+    """The reports of each system, one per metric, in their order.
 
-    Raises ValueError where lengths differ, or where there is nothing.
+    Raises ValueError if lengths differ, or if there is no text.
     """
     reports: list[list[ScoreReport]] = [[] for _ in systems]
     for name in metrics:
@@ -105,6 +116,16 @@ def score_systems(
         for found, prepared in zip(reports, scorer.prepare(systems), strict=True):
             found.append(scorer.report(prepared, confidence=confidence))
     return reports
+
+
+def digits_of(title: str) -> int:
+    """Digits behind the point with which scores of a metric are usually given."""
+    return 4 if title == "COMET" else 2
+
+
+def lower_is_better(title: str) -> bool:
+    """True for a metric that counts errors."""
+    return title == "TER"
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> ScoreReport:
@@ -127,6 +148,48 @@ def make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool, 
         # sacreBLEU's signatures take both from the metric.
         vars(scorer.metric).update(test_set=against.test_set[0], langpair=against.test_set[1])
     return scorer
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScores:
+    """One metric over the segments of several systems: `values` by system and segment."""
+
+    metric: str
+    signature: str
+    values: list[list[float]]
+
+    def gain(self, segment: int, *, system: int, baseline: int) -> float:
+        """How much better a system's segment is than the baseline's; negative if it is worse."""
+        difference = self.values[system][segment] - self.values[baseline][segment]
+        return -difference if lower_is_better(self.metric) else difference
+
+
+def segment_scores(
+    systems: Sequence[Sequence[str]], against: EvaluationSet, *, metrics: Sequence[MetricName]
+) -> list[SegmentScores]:
+    """The scores of each segment, one list per metric, in their order; BLEU has its effective order.
+
+    These scores show where to look. Their mean is not the metric of the corpus, except for COMET.
+    """
+    found = []
+    for name in metrics:
+        scorer = make_scorer(name, against, of_segments=True, lengths=[len(system) for system in systems])
+        values = [scorer.segment_scores(prepared) for prepared in scorer.prepare(systems)]
+        found.append(SegmentScores(scorer.title, str(scorer.metric.get_signature()), values))
+    return found
+
+
+def largest_differences(scores: SegmentScores, *, count: int) -> tuple[list[int], list[int]]:
+    """The segments in which system 0 gains and loses most against system 1, at most `count` each, largest first.
+
+    Of equal differences the first segment comes first.
+    """
+    gains = [scores.gain(segment, system=0, baseline=1) for segment in range(len(scores.values[0]))]
+    falling = sorted(range(len(gains)), key=lambda segment: -gains[segment])
+    rising = sorted(range(len(gains)), key=lambda segment: gains[segment])
+    best = [segment for segment in falling if gains[segment] > 0]
+    worst = [segment for segment in rising if gains[segment] < 0]
+    return best[:count], worst[:count]
 
 
 def _make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool) -> Scorer:
@@ -155,16 +218,16 @@ def _make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool)
 def _bleu(against: EvaluationSet, *, of_segments: bool) -> BLEU:
     """sacreBLEU's BLEU, as its own command has it: tokens are 13a's but for Chinese, Japanese and Korean.
 
-    UsageError where the tokenizer of the language is not installed.
+    UsageError if the tokenizer of the language is not installed.
     """
     language = against.target_language or ""
     try:
         # force: no warning of tokenised text, which would name a parameter of sacreBLEU; segments.py has ours.
         return BLEU(force=True, effective_order=of_segments, trg_lang=language, references=against.references)
     except RuntimeError:
-        hint = f"pip install 'sacrebleu[{language}]', or leave bleu out of -m"
+        hint = f"pip install 'sacrebleu[{language}]', or leave bleu out of `metrics`"
         message = f"BLEU needs a tokenizer for the language {language!r} that is not installed"
-        raise UsageError(message, where="-m bleu", hint=hint) from None
+        raise UsageError(message, setting="metrics: bleu", hint=hint) from None
 
 
 def _comet_scorer(against: EvaluationSet) -> Scorer:

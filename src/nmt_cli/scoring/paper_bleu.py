@@ -55,7 +55,7 @@ class PaperText:
 
 
 class _PaperSignature(BLEUSignature):
-    """sacreBLEU's fields, and what was done to the text beforehand."""
+    """sacreBLEU's fields, and how the text was changed beforehand."""
 
     def __init__(self, args: dict[str, Any]) -> None:
         super().__init__(args)
@@ -76,7 +76,7 @@ class PaperBleu(BLEU):
 
 
 def comparable(languages: str) -> str:
-    """With which published figures this score of a language pair compares, and with which sacreBLEU's does."""
+    """The published figures with which paper-BLEU compares for a language pair, and those for sacreBLEU's BLEU."""
     figures = {"en-de": "27.3 (base) and 28.4 (big)", "en-fr": "38.1 (base) and 41.8 (big)"}.get(languages.lower())
     papers = f"the paper's {figures} on newstest2014 and " if figures else ""
     return (

@@ -1,7 +1,7 @@
 """The texts to be scored: one segment a line, read without touching a character.
 
-A line ends at a line feed and nowhere else; the last one may lack it. A carriage return stays in its line, where no
-metric sees it: BLEU and TER strip and chrF skips white space.
+A line ends at a line feed and nowhere else; the last one may lack it. A carriage return stays in its line, and
+no metric sees it: BLEU and TER strip and chrF skips white space.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ logger = logging.getLogger(__name__)
 # Blocks of rising height are a legitimate use of U+2581: a bar chart is no leftover.
 _SENTENCEPIECE = re.compile("(?<![\u2580-\u259f])▁(?![\u2580-\u259f])")
 _SUBWORD_NMT = re.compile(r"\S@@(?: |$)")
-# What tokenizer.perl, its -a, subword-nmt and SentencePiece leave behind.
+# The traces of tokenizer.perl, of its -a, of subword-nmt and of SentencePiece.
 _TOKENISED = re.compile(rf"&(?:apos|quot|#91|#93|#124);| @-@ |##AT##|{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}")
 # Raw text from the web has an escape here and there, too.
 _TOKENISED_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
-    """The lines of a text, what it is called in errors, and the SHA-256 of its bytes, uncompressed."""
+class SegmentedText:
+    """The lines of a text, its name in errors, and the SHA-256 of its uncompressed bytes."""
 
     name: str
     lines: list[str]
     sha256: str
 
 
-def read_segments(name: str, *, stdin: BinaryIO) -> Segments:
-    """The segments of a file, of a .gz or .zst file, or of stdin where the name is `-`.
+def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
+    """The segments of a file, which may end in .gz or .zst, or of stdin if the name is `-`.
 
     Raises DataError for a file that is not there, for one without any line, and for text that is not UTF-8.
     """
@@ -60,11 +60,11 @@ def read_segments(name: str, *, stdin: BinaryIO) -> Segments:
         raise DataError(message, where=f"{name}:{line}", hint=hint) from None
     if lines[-1] == "":
         lines.pop()
-    return Segments(name, lines, hashlib.sha256(content).hexdigest())
+    return SegmentedText(name, lines, hashlib.sha256(content).hexdigest())
 
 
-def check_hypothesis(hypothesis: Segments, *, fits: Sequence[Segments]) -> None:
-    """Raise DataError where a hypothesis has not the lines of the others, or is in pieces instead of words.
+def check_hypothesis(hypothesis: SegmentedText, *, fits: Sequence[SegmentedText]) -> None:
+    """Raise DataError if a hypothesis has another number of lines, or consists of pieces instead of words.
 
     One that looks tokenised gets a warning: metrics tokenise by themselves, and its scores compare to none.
     """
@@ -76,13 +76,13 @@ def check_hypothesis(hypothesis: Segments, *, fits: Sequence[Segments]) -> None:
         logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, how)
 
 
-def check_reference(reference: Segments) -> None:
+def check_reference(reference: SegmentedText) -> None:
     """Warn of a reference that looks tokenised: scores against it compare to none."""
     if how := _looks_tokenised(reference):
         logger.warning("%s looks tokenised: %s; score against the untouched reference", reference.name, how)
 
 
-def check_lengths(text: Segments, other: Segments) -> None:
+def check_lengths(text: SegmentedText, other: SegmentedText) -> None:
     """Raise DataError unless both have as many lines."""
     if len(text.lines) != len(other.lines):
         raise DataError(
@@ -92,8 +92,8 @@ def check_lengths(text: Segments, other: Segments) -> None:
         )
 
 
-def _looks_tokenised(text: Segments) -> str:
-    """By what a text looks tokenised; empty where it does not."""
+def _looks_tokenised(text: SegmentedText) -> str:
+    """The sign by which a text looks tokenised; empty if it does not."""
     stops = [line for line in text.lines if line.endswith(".")]
     apart = sum(line.endswith(" .") for line in stops)
     if apart * 2 > len(stops):

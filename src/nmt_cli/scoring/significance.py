@@ -12,8 +12,16 @@ from typing import Literal
 
 from sacrebleu.significance import PairedTest, Result
 
-from nmt_cli.scoring.metric_names import MetricName, digits_of, lower_is_better
-from nmt_cli.scoring.metrics import RESAMPLES, EvaluationSet, Scorer, ScoreReport, make_scorer
+from nmt_cli.scoring.metrics import (
+    RESAMPLES,
+    EvaluationSet,
+    MetricName,
+    Scorer,
+    ScoreReport,
+    digits_of,
+    lower_is_better,
+    make_scorer,
+)
 
 TestName = Literal["bs", "ar"]
 
@@ -23,7 +31,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True)
 class PairedScore:
-    """One system by one metric beside a baseline: `mean` is that of the resamples around which `confidence` lies.
+    """One system beside a baseline, by one metric; `mean` is the mean of the resamples, with `confidence` around it.
 
     `difference` is the system's score less the baseline's, and `p_value` the chance of one at least as large, in either
     direction, between systems that are equally good. Both are None for the baseline itself.
@@ -36,7 +44,7 @@ class PairedScore:
 
     @property
     def is_significant(self) -> bool:
-        """True where chance would make such a difference less than once in twenty."""
+        """True if chance would make such a difference less than once in twenty times."""
         return self.p_value is not None and self.p_value < LEVEL
 
 
@@ -58,7 +66,7 @@ def paired_scores(
     metrics: Sequence[MetricName],
     test: TestName,
 ) -> list[list[list[PairedScore]]]:
-    """By metric and baseline, the baseline's score and then that of each system, tested against that baseline.
+    """For each metric and baseline: the baseline's score, then the score of each system, tested against the baseline.
 
     A difference of exactly zero has a p-value of 1.
     """
@@ -73,7 +81,7 @@ def paired_scores(
 
 
 def spread(runs: Sequence[Sequence[ScoreReport]]) -> list[Spread]:
-    """By metric, the mean and deviation over at least two runs, whose reports are in the same order."""
+    """The mean and deviation of each metric over at least two runs; all runs have their reports in one order."""
     return [
         Spread(
             of_metric[0].metric,
@@ -86,7 +94,7 @@ def spread(runs: Sequence[Sequence[ScoreReport]]) -> list[Spread]:
 
 
 def verdict(scores: Sequence[PairedScore], *, baseline: str, systems: Sequence[str], test: TestName) -> str:
-    """What the test of one metric says of the systems beside the baseline, in a sentence."""
+    """The result of a paired test in a sentence."""
     first = scores[0].report.metric
     if len(systems) == 1:
         return f"{first}: {_sentence(scores[1], system=systems[0], baseline=baseline)} by {TEST_TITLES[test]}"
@@ -99,7 +107,7 @@ def verdict(scores: Sequence[PairedScore], *, baseline: str, systems: Sequence[s
 
 
 def _paired_scores(scorer: Scorer, prepared: Sequence[Sequence[str]], *, test: TestName) -> list[PairedScore]:
-    """The score of each system, whose hypotheses are prepared, tested against the first of them."""
+    """The scores of the systems, from prepared hypotheses, each tested against the first system."""
     named = [(str(number), lines) for number, lines in enumerate(prepared)]
     paired = PairedTest(
         named,
@@ -145,6 +153,6 @@ def _sentence(score: PairedScore, *, system: str, baseline: str) -> str:
 
 
 def _is_better(score: PairedScore) -> bool:
-    """True where the score is better than the baseline's, from which it differs."""
+    """True if the score is better than the baseline's; the two differ."""
     assert score.difference is not None
     return (score.difference < 0) == lower_is_better(score.report.metric)

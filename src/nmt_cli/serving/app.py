@@ -1,4 +1,4 @@
-"""The application: the APIs, operations, the page, and the one place where errors become answers."""
+"""The application: all endpoints, the page, limits on requests, and the answers to errors."""
 
 from __future__ import annotations
 
@@ -7,94 +7,124 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmt_cli import __version__
 from nmt_cli.errors import NmtError
-from nmt_cli.serving import deepl, documentation, libretranslate, metrics, own, words
-from nmt_cli.serving.refusals import Refused, busy
-from nmt_cli.serving.service import Service
-from nmt_cli.serving.translation import ClientGone
+from nmt_cli.serving import metrics
+from nmt_cli.serving.api import deepl, libretranslate, v1
+from nmt_cli.serving.api.endpoints import Api, Call, NoFields, json_response, openapi_document
+from nmt_cli.serving.errors import ClientGone, RequestError, server_busy
+from nmt_cli.serving.routing import Service
+from nmt_cli.templates.render import render
 
 logger = logging.getLogger(__name__)
 
-# nginx's code for a client that has gone; nobody sees it but the log.
-_CLIENT_GONE = 499
-_WATCHING = ("/health", "/ready", "/metrics")
+# nginx's code for a client that has gone; only the log shows it.
+_STATUS_CLIENT_GONE = 499
+_MONITORING_PATHS = ("/health", "/ready", "/metrics")
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
-def build(service: Service, *, origins: Sequence[str]) -> FastAPI:
+OPERATIONS = Api(
+    "operations",
+    prefix="",
+    error=libretranslate.LibreError,
+    error_content=libretranslate.error_content,
+    missing_key_status=400,
+)
+# The most used first, since a path is compared with one after another. The last has every other path.
+APIS = (v1.API, deepl.API, libretranslate.API, OPERATIONS)
+
+
+def create_app(service: Service, *, origins: Sequence[str]) -> Starlette:
     """The application of a service; pages of `origins` may call it from a browser."""
-    app = FastAPI(
-        title="nmt serve",
-        version=__version__,
-        description="Translation with the models of this server.",
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    for dialect in (own, words, libretranslate, deepl):
-        app.include_router(dialect.routes(service))
-    _add_operations(app, service)
-    _add_pages(app)
-    app.add_exception_handler(NmtError, _refuse)
-    app.add_exception_handler(HTTPException, _refuse_path)
-    app.add_exception_handler(ClientGone, _answer_nobody)
-    app.add_exception_handler(Exception, _confess)
-    app.add_middleware(Doorkeeper, service=service)
+    middleware = [Middleware(RequestMiddleware, service=service)]
     if origins:
-        # Around the doorkeeper, whose refusals a page may read too; a browser's question before a call is no request.
-        app.add_middleware(
-            Visitors,
+        # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
+        cors = Middleware(
+            OriginsMiddleware,
             allow_origins=list(origins),
             allow_methods=["*"],
             allow_headers=["*"],
             expose_headers=["Retry-After"],
         )
+        middleware.insert(0, cors)
+    app = Starlette(
+        routes=[*(endpoint.route(service) for api in APIS for endpoint in api.endpoints), *_pages()],
+        middleware=middleware,
+        exception_handlers={
+            NmtError: _answer_known_error,
+            HTTPException: _answer_unknown_path,
+            ClientGone: _answer_client_gone,
+            Exception: _answer_internal_error,
+        },
+    )
+    app.router.redirect_slashes = False
     return app
 
 
-def _add_operations(app: FastAPI, service: Service) -> None:
-    @app.get("/health", tags=["operations"], summary="Whether the server runs")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.get("/ready", tags=["operations"], summary="Whether all models are loaded: 200 or 503")
-    async def ready() -> JSONResponse:
-        is_ready = service.models.are_ready
-        return JSONResponse({"status": "ready" if is_ready else "not ready"}, status_code=200 if is_ready else 503)
-
-    @app.get("/metrics", response_class=PlainTextResponse, tags=["operations"], summary="Counters for Prometheus")
-    async def counters() -> Response:
-        return Response(service.metrics.render(), media_type=metrics.CONTENT_TYPE)
+@OPERATIONS.endpoint(
+    "GET", "/health", "Whether the server runs", takes=NoFields, answer=dict[str, str], needs_key=False
+)
+async def health(call: Call[NoFields]) -> Response:
+    """200 as long as the server answers at all."""
+    return json_response({"status": "ok"})
 
 
-def _add_pages(app: FastAPI) -> None:
-    page = files("nmt_cli.serving").joinpath("page.html").read_text(encoding="utf-8")
+@OPERATIONS.endpoint(
+    "GET",
+    "/ready",
+    "Whether all models are loaded: 200 or 503",
+    takes=NoFields,
+    answer=dict[str, str],
+    needs_key=False,
+)
+async def ready(call: Call[NoFields]) -> Response:
+    """200 if every model has a worker, else 503."""
+    is_ready = call.service.models.are_ready
+    return json_response({"status": "ready" if is_ready else "not ready"}, status=200 if is_ready else 503)
+
+
+@OPERATIONS.endpoint(
+    "GET", "/metrics", "Counters for Prometheus", takes=NoFields, answer=str, media_type="text/plain", needs_key=False
+)
+async def counters(call: Call[NoFields]) -> Response:
+    """The metrics in Prometheus's text format."""
+    return Response(call.service.metrics.render(), media_type=metrics.CONTENT_TYPE)
+
+
+def _pages() -> list[Route]:
+    """The page to translate on, the OpenAPI document, and the page that shows it."""
+    document = openapi_document(APIS)
+    contents = {
+        "/": files("nmt_cli.serving").joinpath("page.html").read_text(encoding="utf-8"),
+        "/docs": render("api.html", document=document),
+    }
     headers = {"Content-Security-Policy": _PAGE_POLICY, "X-Content-Type-Options": "nosniff"}
 
-    @app.get("/", include_in_schema=False)
-    async def translate_page() -> HTMLResponse:
-        return HTMLResponse(page, headers=headers)
+    async def page(request: Request) -> Response:
+        return HTMLResponse(contents[request.scope["path"]], headers=headers)
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(documentation.page(app), headers=headers)
+    async def openapi(request: Request) -> Response:
+        return json_response(document)
+
+    return [*(Route(path, page) for path in contents), Route("/openapi.json", openapi)]
 
 
-class Visitors(CORSMiddleware):
-    """Pages of other sites: those that are named may call; the others are refused in the API's own form."""
+class OriginsMiddleware(CORSMiddleware):
+    """Lets pages of the named sites call the server; an error in the API's own form refuses other pages."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a browser that asks whether a page may call, or let the application answer."""
@@ -105,14 +135,16 @@ class Visitors(CORSMiddleware):
             await super().__call__(scope, receive, send)
             return
         hint = "nmt serve --cors names the sites whose pages may"
-        refused = Refused("a page of that site may not call the server", hint=hint, status=403, code="wrong_origin")
-        await _form(refused, path=scope["path"])(scope, receive, send)
+        refused = RequestError(
+            "a page of that site may not call the server", hint=hint, status=403, code="wrong_origin"
+        )
+        await _error_response(refused, path=scope["path"])(scope, receive, send)
 
 
-class Doorkeeper:
-    """Counts, times and logs requests, and lets in no more than are allowed at once; no text, no query, no address.
+class RequestMiddleware:
+    """Counts, times and logs requests, without text, query or address, and limits the requests in work.
 
-    A request is in from the last byte of its body on: one that is sent slowly takes no place.
+    A request is in work from the last byte of its body on, so a slow sender takes no place.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -126,7 +158,7 @@ class Doorkeeper:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        status = _CLIENT_GONE
+        status = _STATUS_CLIENT_GONE
         is_inside = False
         method = scope["method"]
         if method == "HEAD":
@@ -137,8 +169,8 @@ class Doorkeeper:
             nonlocal is_inside
             is_inside = True
             self._count(1)
-            if self._num_inside > self._service.limits.requests and scope["path"] not in _WATCHING:
-                raise busy("too many requests at once", retry_after_seconds=1)
+            if self._num_inside > self._service.limits.requests and scope["path"] not in _MONITORING_PATHS:
+                raise server_busy("too many requests at once", retry_after_seconds=1)
 
         async def receive_and_enter() -> Message:
             message = await receive()
@@ -156,8 +188,8 @@ class Doorkeeper:
             if not _has_body(scope):
                 enter()
             await self._app(scope, receive_and_enter, send_and_look)
-        except Refused as problem:
-            await _form(problem, path=scope["path"])(scope, receive, send_and_look)
+        except RequestError as problem:
+            await _error_response(problem, path=scope["path"])(scope, receive, send_and_look)
         except Exception:
             status = 500
             raise
@@ -171,11 +203,9 @@ class Doorkeeper:
         self._service.metrics.in_flight.set(self._num_inside)
 
     def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
-        found = self._service.metrics
         # The pattern, not the path: a path may hold anything.
         endpoint = getattr(scope.get("route"), "path", "other")
-        found.requests.labels(endpoint, str(status)).inc()
-        found.request_seconds.labels(endpoint).observe(seconds)
+        self._service.metrics.add_request(endpoint, status, seconds)
         event = {
             "event": "request",
             "time": round(time.time(), 3),
@@ -193,39 +223,33 @@ def _has_body(scope: Scope) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
-async def _refuse(request: Request, problem: Exception) -> Response:
+async def _answer_known_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, NmtError)
-    if not isinstance(problem, Refused):
-        problem = Refused(problem.message, hint=problem.hint, where=problem.where, status=400, code="invalid_request")
-    return _form(problem, path=request.scope["path"])
+    if not isinstance(problem, RequestError):
+        where = problem.where or problem.setting
+        problem = RequestError(problem.message, hint=problem.hint, where=where, status=400, code="invalid_request")
+    return _error_response(problem, path=request.scope["path"])
 
 
-async def _refuse_path(request: Request, problem: Exception) -> Response:
+async def _answer_unknown_path(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
     message = {404: "there is no such path", 405: "this path has no such method"}.get(problem.status_code, "no")
-    refused = Refused(message, hint="see /docs", status=problem.status_code, code="no_such_path")
-    return _form(refused, path=request.scope["path"], headers=problem.headers or {})
+    refused = RequestError(message, hint="see /docs", status=problem.status_code, code="no_such_path")
+    return _error_response(refused, path=request.scope["path"], headers=problem.headers or {})
 
 
-async def _answer_nobody(request: Request, problem: Exception) -> Response:
-    return Response(status_code=_CLIENT_GONE)
+async def _answer_client_gone(request: Request, problem: Exception) -> Response:
+    return Response(status_code=_STATUS_CLIENT_GONE)
 
 
-async def _confess(request: Request, problem: Exception) -> Response:
-    refused = Refused("the server made a mistake", hint="its log has more", status=500, code="internal")
-    return _form(refused, path=request.scope["path"])
+async def _answer_internal_error(request: Request, problem: Exception) -> Response:
+    refused = RequestError("the server made a mistake", hint="its log has more", status=500, code="internal")
+    return _error_response(refused, path=request.scope["path"])
 
 
-def _form(problem: Refused, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
+def _error_response(problem: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
     """The refusal in the form of the API that the path belongs to."""
-    hint = f" ({problem.hint})" if problem.hint else ""
-    content: dict[str, Any]
-    if path.startswith("/v1/"):
-        content = own.error_form(problem)
-    elif path.startswith("/v2/"):
-        content = {"message": problem.message + hint}
-    else:
-        content = {"error": problem.message + hint}
+    content = next(api for api in APIS if path.startswith(f"{api.prefix}/")).error_content(problem)
     more = dict(headers or {})
     if problem.retry_after_seconds is not None:
         more["Retry-After"] = str(problem.retry_after_seconds)

@@ -1,4 +1,4 @@
-"""API keys: who may ask, and how often."""
+"""API keys: their owners, and how often each may ask."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import hashlib
 import hmac
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from nmt_cli.errors import DataError
-from nmt_cli.serving.refusals import Refused, too_large
+from nmt_cli.serving.errors import RequestError, too_large
 
 _FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
 _OPERATOR = "operator"
 _SHORTEST = 8
 
 
-class Client:
+class KeyOwner:
     """The owner of a key: a name for the log, a bucket of requests that refills evenly, and characters translated.
 
     An operator may also have models loaded again.
@@ -37,7 +37,7 @@ class Client:
         self._filled = clock()
 
     def spend(self, requests: int) -> None:
-        """Take so many requests out of the bucket; Refused, 429, where it holds fewer, 413 where it always does."""
+        """Take requests out of the bucket; RequestError 429 if it holds too few now, 413 if it never holds enough."""
         now = self._clock()
         self._tokens = min(self._capacity, self._tokens + (now - self._filled) * self._per_minute / 60)
         self._filled = now
@@ -48,7 +48,7 @@ class Client:
         if requests > self._tokens:
             seconds = math.ceil((requests - self._tokens) * 60 / self._per_minute)
             what = "has used" if requests == 1 else f"has fewer than {requests:,} left of"
-            raise Refused(
+            raise RequestError(
                 f"this key {what} its {self._per_minute:g} requests a minute",
                 hint=f"try again in {seconds} s",
                 status=429,
@@ -58,20 +58,20 @@ class Client:
         self._tokens -= requests
 
 
-class Keys:
-    """All keys; none: everybody may ask."""
+class ApiKeys:
+    """All keys; without any, everybody may ask."""
 
-    def __init__(self, clients: Sequence[Client]) -> None:
+    def __init__(self, clients: Sequence[KeyOwner]) -> None:
         self._clients = clients
-        self.anonymous = Client("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
+        self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
 
     @property
     def are_required(self) -> bool:
         """Whether a request needs a key."""
         return bool(self._clients)
 
-    def find(self, key: str) -> Client | None:
-        """The client with that key; all keys are compared, each in constant time."""
+    def find(self, key: str) -> KeyOwner | None:
+        """The owner of a key; it is compared with all keys, each in constant time."""
         digest = _digest(key)
         found = None
         for client in self._clients:
@@ -79,8 +79,22 @@ class Keys:
                 found = client
         return found
 
+    def authenticate(self, key: str | None, headers: Mapping[str, str], *, missing_status: int) -> KeyOwner:
+        """The owner of a request's key, given or in its headers; RequestError if it is wrong or missing."""
+        key = key or _key_in_headers(headers)
+        if not key:
+            hint = (
+                "send one as Authorization: Bearer KEY, X-API-Key: KEY, Authorization: DeepL-Auth-Key KEY,"
+                " or LibreTranslate's api_key"
+            )
+            raise RequestError("this server needs an API key", hint=hint, status=missing_status, code="missing_key")
+        owner = self.find(key)
+        if owner is None:
+            raise RequestError("Invalid API key", hint="give a key of this server", status=403, code="invalid_key")
+        return owner
 
-def read_keys(path: Path, *, clock: Callable[[], float]) -> Keys:
+
+def read_keys(path: Path, *, clock: Callable[[], float]) -> ApiKeys:
     """The keys of a file, a line each; # begins a comment. DataError names the line that is wrong."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -89,10 +103,10 @@ def read_keys(path: Path, *, clock: Callable[[], float]) -> Keys:
     clients = list(_clients(lines, path=path, clock=clock))
     if not clients:
         raise DataError(f"{path} has no keys", where=str(path), hint=f"write {_FORMAT}, or leave --api-key-file out")
-    return Keys(clients)
+    return ApiKeys(clients)
 
 
-def _clients(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> Iterator[Client]:
+def _clients(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> Iterator[KeyOwner]:
     seen: set[bytes] = set()
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
@@ -111,7 +125,7 @@ def _clients(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) ->
         if _digest(key) in seen:
             raise DataError(f"the key of {name} is there twice", where=f"{path}:{number}", hint="a key has one owner")
         seen.add(_digest(key))
-        yield Client(name, _digest(key), per_minute=rate, clock=clock, is_operator=is_operator)
+        yield KeyOwner(name, _digest(key), per_minute=rate, clock=clock, is_operator=is_operator)
 
 
 def _rate(word: str) -> float | None:
@@ -124,3 +138,10 @@ def _rate(word: str) -> float | None:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _key_in_headers(headers: Mapping[str, str]) -> str | None:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() in ("bearer", "deepl-auth-key"):
+        return key.strip()
+    return headers.get("x-api-key")

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus; no text, no addresses and no keys."""
+"""The metrics for Prometheus, without text, addresses or keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-class Metrics:
+class ServerMetrics:
     """The server's own registry: two servers in a process do not mix."""
 
     def __init__(self) -> None:
@@ -28,6 +28,8 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        # Looked up once: that takes longer than to count.
+        self._request_series: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self.in_flight = Gauge("nmt_requests_in_flight", "Requests that are being served.", registry=registry)
         self.queue_seconds = Histogram(
             "nmt_queue_wait_seconds", "A sentence's wait for its batch.", ["model"], buckets=_SECONDS, registry=registry
@@ -54,6 +56,16 @@ class Metrics:
             "nmt_worker_restarts_total", "Workers that died and were replaced.", ["model"], registry=registry
         )
         self.build = Gauge("nmt_build_info", "Always 1.", ["version", "model"], registry=registry)
+
+    def add_request(self, endpoint: str, status: int, seconds: float) -> None:
+        """Count a request that was answered, or whose client is gone."""
+        series = self._request_series.get((endpoint, status))
+        if series is None:
+            series = self.requests.labels(endpoint, str(status)), self.request_seconds.labels(endpoint)
+            self._request_series[endpoint, status] = series
+        count, duration = series
+        count.inc()
+        duration.observe(seconds)
 
     def name_model(self, name: str) -> None:
         """Have the model's series from the start, at zero."""

@@ -1,4 +1,4 @@
-"""The process: a socket, the models, uvicorn, and signals: SIGTERM and Ctrl-C drain, SIGHUP loads the models again."""
+"""The server process: SIGTERM and Ctrl-C end it after the last answer, SIGHUP loads the models again."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 
 import uvicorn
 
 from nmt_cli.devices import collect_garbage_rarely
 from nmt_cli.errors import NmtError, UsageError
-from nmt_cli.serving.app import build
-from nmt_cli.serving.keys import Keys
-from nmt_cli.serving.limits import Limits
-from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.models import Models, Operation, ServedModel
-from nmt_cli.serving.protocol import MAX_HEADER_BYTES, protocol_for
-from nmt_cli.serving.service import Service
-from nmt_cli.serving.translation import Translation
+from nmt_cli.serving.app import create_app
+from nmt_cli.serving.http_protocol import protocol_for
+from nmt_cli.serving.metrics import ServerMetrics
+from nmt_cli.serving.models import ServedModel
+from nmt_cli.serving.routing import ModelRouter, Service
+from nmt_cli.serving.settings import ServerSettings
+from nmt_cli.serving.texts import TextTranslator
 
 logger = logging.getLogger(__name__)
-# Of its own, so that it may speak where `--quiet` lets the others only warn.
+# A logger of its own, whose lines can appear in spite of `--quiet`.
 _address_logger = logger.getChild("address")
 
 _PATIENCE_SECONDS = 15.0
@@ -39,28 +36,15 @@ _OTHER_FILES = 256
 _KEEP_ALIVE_SECONDS = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What `nmt serve` was told."""
-
-    models: Sequence[Path]
-    host: str
-    port: int
-    operation: Operation
-    limits: Limits
-    keys: Keys
-    origins: Sequence[str]
-
-
 def missing_library() -> str | None:
-    """The name of what the extra brings and is imported late only, where it is not installed."""
+    """A library of the extra that is missing and is imported late; else None."""
     return next((name for name in ("py3langid", "python_multipart") if find_spec(name) is None), None)
 
 
-def run(settings: Settings) -> None:
+def run(settings: ServerSettings) -> None:
     """Serve until SIGTERM or Ctrl-C; every request that was accepted is answered first.
 
-    NmtError where the address cannot be taken or a model cannot be loaded.
+    NmtError if the address cannot be taken or a model cannot be loaded.
     """
     if settings.port == 0:
         _address_logger.setLevel(logging.INFO)  # nobody could know which port it is
@@ -70,16 +54,16 @@ def run(settings: Settings) -> None:
         asyncio.run(_serve(settings, listener))
 
 
-async def _serve(settings: Settings, listener: socket.socket) -> None:
+async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     # By default the signal ends a process, and there is nothing to load again yet.
     loop.add_signal_handler(signal.SIGHUP, logger.info, "the models are being loaded already")
-    metrics = Metrics()
-    models = Models([ServedModel(path, settings.operation, metrics) for path in settings.models])
-    service = Service(models, settings.limits, settings.keys, metrics, Translation(settings.limits))
+    metrics = ServerMetrics()
+    models = ModelRouter([ServedModel(path, settings.model_settings, metrics) for path in settings.models])
+    service = Service(models, settings.limits, settings.keys, metrics, TextTranslator(settings.limits))
     limits = settings.limits
     config = uvicorn.Config(
-        build(service, origins=settings.origins),
+        create_app(service, origins=settings.origins),
         http=protocol_for(
             max_connections=_CONNECTIONS_PER_REQUEST * limits.requests, patience_seconds=_PATIENCE_SECONDS
         ),
@@ -88,9 +72,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        # As long as a request may take to come, and then to be answered.
+        # A request may take this long to arrive, and as long again to be answered.
         timeout_graceful_shutdown=int(2 * limits.timeout_seconds) + 5,
     )
     server = _Server(config)
@@ -100,7 +83,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     try:
         await loading
         collect_garbage_rarely()
-        swaps = _Swaps(models)
+        swaps = _Reloads(models)
         loop.add_signal_handler(signal.SIGHUP, swaps.begin)
         listener.listen(_BACKLOG)
         host, port = listener.getsockname()[:2]
@@ -126,10 +109,10 @@ def _end(server: uvicorn.Server, loading: asyncio.Future[None]) -> None:
     server.should_exit = True
 
 
-class _Swaps:
+class _Reloads:
     """Swaps that a signal began, held until they are done."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: ModelRouter) -> None:
         self._models = models
         self._tasks: set[asyncio.Task[list[NmtError]]] = set()
 
@@ -162,12 +145,12 @@ def _bind(host: str, port: int) -> socket.socket:
             raise _wrong_host(host, port, problem.strerror) from None
         raise UsageError(
             f"cannot listen at {host}:{port}: {problem.strerror}",
-            where="--port",
-            hint="give another --port, or end what listens there; --host 0.0.0.0 is every address of this machine",
+            setting="port",
+            hint="give another `port`, or end what listens there; `host: 0.0.0.0` is every address of this machine",
         ) from None
     return listener
 
 
 def _wrong_host(host: str, port: int, reason: object) -> UsageError:
     hint = "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
-    return UsageError(f"cannot listen at {host}:{port}: {reason}", where="--host", hint=hint)
+    return UsageError(f"cannot listen at {host}:{port}: {reason}", setting="host", hint=hint)

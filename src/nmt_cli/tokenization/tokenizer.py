@@ -13,8 +13,8 @@ from nmt_cli.errors import DataError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
-# SentencePiece writes a space as this character and cannot tell the two apart in its input.
-_SPACE_MARK = "\u2581"
+SPACE_MARK = "\u2581"
+"""SentencePiece writes a space as this character, and cannot tell the two apart in its input."""
 
 
 class Tokenizer:
@@ -26,7 +26,7 @@ class Tokenizer:
     def __init__(self, model: bytes) -> None:
         self._model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._mark_ids = self._byte_ids(_SPACE_MARK)
+        self._mark_ids = self._byte_ids(SPACE_MARK)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -62,7 +62,7 @@ class Tokenizer:
         rows: list[list[int]] = [encode(lines[0])] if alone else encode(list(lines), num_threads=1)
         if self._mark_ids:
             for position, line in enumerate(lines):
-                if _SPACE_MARK in line:
+                if SPACE_MARK in line:
                     rows[position] = self._encode_with_marks(line)
         return rows
 
@@ -86,7 +86,7 @@ class Tokenizer:
         """The ids of a line with U+2581 in it, each of which is spelt in bytes so that it is not taken for a space."""
         private_use = map(chr, range(0x100000, 0x10FFFE))
         stand_in = next(c for c in private_use if c not in line and self._processor.piece_to_id(c) == UNK)
-        ids: list[int] = self._processor.encode(line.replace(_SPACE_MARK, stand_in))
+        ids: list[int] = self._processor.encode(line.replace(SPACE_MARK, stand_in))
         old, position = self._byte_ids(stand_in), 0
         marked = []
         while position < len(ids):

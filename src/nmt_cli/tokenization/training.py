@@ -132,7 +132,7 @@ def _vocabulary_error(problem: str, vocab_size: int, *, num_characters: int) -> 
 
 
 def _smaller_vocabulary(largest: int, *, num_characters: int) -> str:
-    """What to type where a text yields no more than `largest` pieces, with which every word of it would be a piece."""
+    """The fix to type if a text yields no more than `largest` pieces, at which every word would be a piece."""
     if largest < _MIN_PIECES:
         return "give more training text"
     smallest = max(_MIN_PIECES, _FIXED_PIECES + num_characters + 1)

@@ -10,11 +10,10 @@ from itertools import chain, count, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.tokenization.tokenizer import EOS, Tokenizer
+from nmt_cli.tokenization.tokenizer import EOS, SPACE_MARK, Tokenizer
 from nmt_cli.tokenization.training import TokenizerKind
 
 _MAX_WORDS = 150_000
-_SPACE_MARK = "\u2581"
 _LINE_END = b"\n"
 
 
@@ -35,15 +34,15 @@ class EncodedText:
 class TextEncoder:
     """Encodes whole texts exactly as `Tokenizer.encode` does.
 
-    In a byte-pair model none of whose pieces goes on after a space, no merge reaches from one word into the next, so
-    that the ids of a sentence are those of its words. They are remembered, up to a bound. Unigram models choose the
-    best path through the whole sentence, with sums whose rounding depends on what came before: theirs are not.
+    If no piece of a byte-pair model continues after a space, no merge reaches from one word into the next. Then the ids
+    of a sentence are the ids of its words, and the cache remembers them, up to a bound. Unigram models choose the best
+    path through the whole sentence, with sums whose rounding depends on earlier words: they are not cached.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None) -> None:
         self._tokenizer = tokenizer
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-        self._has_independent_words = kind == "bpe" and not any(_SPACE_MARK in piece[1:] for piece in pieces)
+        self._has_independent_words = kind == "bpe" and not any(SPACE_MARK in piece[1:] for piece in pieces)
         self._words = _KnownWords()
 
     def encode(self, text: bytes) -> EncodedText:

@@ -1,25 +1,29 @@
-"""The way of a training to its checkpoints and back: saved as it stands, resumed, and returned after a divergence."""
+"""Saving, resuming and returning: how a training moves to its checkpoints and back."""
 
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
+
+import torch
+from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.bundle.run import Checkpoint, Run
-from nmt_cli.bundle.weights import weights_of
+from nmt_cli.artifacts.run import Checkpoint, Run
+from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
-from nmt_cli.training.background import BackgroundWriter, DirectWriter, TensorsByFile, Writer
-from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState, tensors_of
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.initial import build_model, read_weights
+from nmt_cli.training.checkpoints import CheckpointFolder, TensorsByFile, TrainingState, tensors_of
+from nmt_cli.training.initial_weights import build_model, read_initial_weights
+from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.runs import recipe_fingerprint
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation
@@ -28,12 +32,12 @@ from nmt_cli.training.validation import Validation
 class Checkpointer:
     """Moves weights, optimizer and state between a training and its run's checkpoints.
 
-    The first rank writes, and chooses what all of them read. A checkpoint that was saved where the recipe asks for
-    none, since training was stopped there, is interim: it makes room for the next one, so that in the end a training
-    that was stopped leaves the checkpoints of one that was not, and returns to the same.
+    The first rank writes, and chooses the checkpoint that all ranks read. A checkpoint that was saved only because
+    training was stopped is interim: the next one replaces it. So a training that was stopped ends with the same
+    checkpoints as an uninterrupted one, and returns to the same.
 
-    On a GPU a thread writes while training goes on. It is joined before anything else reads or writes the folder, and
-    when the context of a checkpointer ends.
+    On a GPU a thread writes while training continues. It is joined before anything else reads or writes the folder,
+    and when the context of a checkpointer ends.
     """
 
     def __init__(self, run: Run, data: PreparedData, updater: Updater, *, precision: Precision, ranks: Ranks) -> None:
@@ -54,13 +58,13 @@ class Checkpointer:
         if kind is None:
             self.join()
         elif issubclass(kind, Exception):  # a second Ctrl-C does not wait
-            with suppress(ModelError, OSError, RuntimeError):  # the first error is the one to tell
+            with suppress(ModelError, OSError, RuntimeError):  # the first error is the one to report
                 self.join()
 
     def resume(self) -> TrainingState:
-        """Take up the newest checkpoint or, where there is none, what the run begins with.
+        """Load the newest checkpoint or, if there is none, the weights that the run begins with.
 
-        ModelError where it is of another precision or cannot be read.
+        Raises ModelError if the checkpoint has another precision or cannot be read.
         """
         if self._ranks.is_first:
             self._folder.clear_interrupted()
@@ -76,14 +80,14 @@ class Checkpointer:
                 hint=f"--precision {state.precision}, another folder with -o, or --restart",
             )
         self._interim = None if self._is_due(state.update) else checkpoint.path
-        self._ranks.wait()  # until all have read it: the first may write it anew
+        self._ranks.wait()  # until all have read it: the first may replace it
         return state
 
     def save(self, state: TrainingState, *, validation: Validation | None, told: Callable[[int, Path], None]) -> None:
-        """Write a checkpoint, or begin to, and remove those that it makes room for; on the first rank alone.
+        """Write a checkpoint, or begin to, and remove the checkpoints that it replaces; only on the first rank.
 
-        `validation` is what was measured after the same update. `told` is called with update and path once the
-        checkpoint is complete: now, or by a later call of this object's methods.
+        `validation` was measured after the same update. `told` is called with update and path when the checkpoint is
+        complete: now, or in a later call of a method.
         """
         if not self._ranks.is_first:
             return
@@ -107,11 +111,11 @@ class Checkpointer:
         tell, self._tell = self._tell, None
         self._writer.join()
         if tell is not None:
-            self._ranks.pulse.beat()
+            self._ranks.heartbeat.beat()
             tell()
 
     def return_from(self, failed: TrainingState) -> TrainingState:
-        """Go back to the newest checkpoint before the trouble, or to the beginning, and on with the pairs that come."""
+        """Return to the newest checkpoint before the trouble, or to the beginning, and continue with the next pairs."""
         self.join()
         checkpoint = self._of_first(self._newest_calm() if self._ranks.is_first else None)
         if checkpoint is None:
@@ -119,14 +123,14 @@ class Checkpointer:
         else:
             state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
         state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
-        self._ranks.wait()  # until all have read it: the first is to write it anew
+        self._ranks.wait()  # until all have read it: the first replaces it
         if self._ranks.is_first:
             self._folder.return_to(checkpoint, state)
         self._interim = None
         return state
 
     def rehearse(self, state: TrainingState) -> None:
-        """Write a checkpoint elsewhere, and remove it; ModelError where the disk does not hold it."""
+        """Write a checkpoint in another folder, and remove it; ModelError if the disk is too small."""
         with self._updater.evaluated():
             tensors = self._writer.keep(tensors_of(self._updater.weights, self._updater.optimizer))
             self._writer.begin(partial(self._write_trial, state, tensors))
@@ -135,7 +139,7 @@ class Checkpointer:
     def _write(
         self, state: TrainingState, tensors: TensorsByFile, validation: Validation | None, *, outdated: Path | None
     ) -> None:
-        """Write a checkpoint; only when it is complete, remove those that it makes room for."""
+        """Write a checkpoint; when it is complete, remove the checkpoints that it replaces."""
         self._folder.save(state, tensors, validation=validation)
         if outdated is not None:
             files.remove_directory(outdated)
@@ -153,22 +157,117 @@ class Checkpointer:
         shutil.rmtree(trial)
 
     def _begin(self) -> TrainingState:
-        """Take the weights that the run begins with, random ones or those of a model."""
+        """Load the weights that the run begins with: random weights or a model's."""
         model = build_model(self._run.recipe, self._data)
         initial = self._run.record.init_from
-        self._updater.begin_with(weights_of(model) if initial is None else read_weights(initial, model))
+        self._updater.begin_with(weights_of(model) if initial is None else read_initial_weights(initial, model))
         return TrainingState(self._precision)
 
     def _newest_calm(self) -> Checkpoint | None:
         return self._folder.newest_calm(spike_nats=self._run.recipe.training.spike_nats, leaving_out=self._interim)
 
     def _of_first(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """The first rank's choice, on every rank: on a shared disk, a machine may see late what another has written."""
+        """Return the first rank's choice on every rank: on a shared disk, other machines may see a new file late."""
         update = int(self._ranks.of_first(-1 if checkpoint is None else checkpoint.update))
         return None if update < 0 else self._folder.find(update)
 
     def _is_due(self, update: int) -> bool:
-        """True where a training that is not stopped has a checkpoint of this update."""
+        """True if an uninterrupted training has a checkpoint of this update."""
         training, validation = self._run.recipe.training, self._run.recipe.validation
         is_validated = update % validation.every == 0 and training.keep_best > 0
         return update % training.checkpoint_every == 0 or update == training.updates or is_validated
+
+
+class Writer(Protocol):
+    """Does one piece of work at a time."""
+
+    def keep(self, tensors: TensorsByFile) -> TensorsByFile:
+        """The tensors with their current values, which last until the next work is done."""
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Do or begin the work, which reads the tensors from `keep`; raises the work's error if the work is done."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no work is under way."""
+
+    def join(self) -> None:
+        """Return when the work is done; raises the work's error."""
+
+
+class DirectWriter:
+    """Does the work at once. On a CPU a thread would compete with the training for cores, and copies need memory."""
+
+    is_done = True
+
+    def keep(self, tensors: TensorsByFile) -> TensorsByFile:
+        """The tensors themselves."""
+        return tensors
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Do the work."""
+        work()
+
+    def join(self) -> None:
+        """All work is done."""
+
+
+class BackgroundWriter:
+    """Copies tensors to host memory, and does the work in a thread.
+
+    The copies of a GPU's tensors are pinned: the training stream makes them, and the host does not wait. Later copies
+    of tensors of the same names reuse the memory.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[tuple[str, str], Tensor] = {}
+        self._copied: torch.cuda.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._problem: BaseException | None = None
+
+    def keep(self, tensors: TensorsByFile) -> TensorsByFile:
+        """Copies of the tensors; on a GPU they are complete when the work begins."""
+        assert self.is_done, "a thread is reading the copies"
+        kept = {
+            file: {name: self._copy((file, name), tensor) for name, tensor in named.items()}
+            for file, named in tensors.items()
+        }
+        device = next(
+            (tensor.device for named in tensors.values() for tensor in named.values() if tensor.is_cuda), None
+        )
+        if device is not None:
+            self._copied = torch.cuda.Event(blocking=True)
+            self._copied.record(torch.cuda.current_stream(device))
+        return kept
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Begin the work in a thread. The end of the process does not wait for the thread: `join` does."""
+        self._thread = threading.Thread(target=self._do, args=(work,), name="nmt-checkpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no thread is at work."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for the thread."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+
+    def _copy(self, key: tuple[str, str], tensor: Tensor) -> Tensor:
+        if key not in self._copies:
+            self._copies[key] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        return self._copies[key].copy_(tensor.detach(), non_blocking=True)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            if self._copied is not None:
+                self._copied.synchronize()
+            work()
+        except BaseException as problem:
+            self._problem = problem

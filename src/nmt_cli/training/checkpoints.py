@@ -1,8 +1,8 @@
-"""Checkpoints: written whole, kept by age and by score, found again by the next start.
+"""Checkpoints: written atomically, kept by age and by score, found by the next start.
 
-`checkpoints/update-00008000/` holds model.safetensors (float32; the average where the recipe asks for one),
-optimizer.safetensors (the optimizer's state, and with an average the weights that are trained), state.json (position in
-the data and counters) and manifest.json with sizes and hashes.
+`checkpoints/update-00008000/` holds model.safetensors (float32; the average, if the recipe asks for one),
+optimizer.safetensors (the optimizer's state and, with an average, the trained weights), state.json (position in the
+data and counters) and manifest.json (sizes and hashes).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,33 +18,34 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.bundle.config import WEIGHTS
-from nmt_cli.bundle.manifest import MANIFEST, verify, write_manifest
-from nmt_cli.bundle.run import CHECKPOINTS, Checkpoint, best_first, read_checkpoint
-from nmt_cli.bundle.weights import read_tensors, write_tensors
+from nmt_cli.artifacts.manifest import MANIFEST, WEIGHTS, verify_files, write_manifest
+from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, best_first, read_checkpoint
+from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
-from nmt_cli.training.background import TensorsByFile
-from nmt_cli.training.divergence import Course
+from nmt_cli.training.divergence import LossCourse
 from nmt_cli.training.optimizers import Optimizer
 from nmt_cli.training.validation import Validation
 from nmt_cli.training.weights import MasterWeights
 
+TensorsByFile = Mapping[str, Mapping[str, Tensor]]
+"""Tensors by the name of their file and their own."""
+
 _OPTIMIZER = "optimizer.safetensors"
 _STATE = "state.json"
-# Of what is whole, and not to be removed.
+# The hint for a checkpoint that is complete, and must not be removed.
 _OTHER_VERSION = "continue with the version of nmt that wrote it, or begin in another folder with -o"
-# Before the names of the weights that are trained, where others are validated and saved as the model.
+# Prefix of the trained weights' names, if an average is validated and saved as the model.
 _TRAINED = "trained."
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """All of a training that is neither weights nor moments: counters and the position in the data.
+    """The state of a training besides weights and moments: counters and the position in the data.
 
-    `update` counts updates taken, skipped ones included; `epoch` and `index` are where the next update begins;
-    `best` is the best value so far of `metric`; `validated` is the last update that was measured; `course` is that of
-    the losses, and `returns` counts the times that training went back to an earlier checkpoint.
+    `update` counts updates, including skipped ones. The next update begins at `epoch` and `index`. `best` is the best
+    value so far of `metric`, and `validated` the last update that was validated. `course` is the course of the losses.
+    `returns` counts the returns to an earlier checkpoint.
     """
 
     precision: Precision
@@ -56,11 +58,11 @@ class TrainingState:
     metric: str | None = None
     validations_since_best: int = 0
     validated: int = 0
-    course: Course = field(default_factory=Course)
+    course: LossCourse = field(default_factory=LossCourse)
     returns: int = 0
 
     def after_validation(self, validation: Validation, *, metric: str) -> TrainingState:
-        """The state with the best value so far, and how many validations ago it was."""
+        """The state with the best value so far, and the number of validations since then."""
         measured = replace(self, validated=self.update, metric=metric)
         best = self.best if self.metric == metric else None  # the metric may change between two starts
         if validation.is_better_than(best, metric=metric):
@@ -76,9 +78,9 @@ class CheckpointFolder:
         self._fingerprint = recipe_fingerprint
 
     def save(self, state: TrainingState, tensors: TensorsByFile, *, validation: Validation | None) -> Path:
-        """Write the checkpoint of this state and these tensors, with what was measured at its update.
+        """Write the checkpoint of this state and these tensors, with the validation of its update.
 
-        ModelError on a full disk, with the checkpoint that is left.
+        A full disk is a ModelError, which names the checkpoint that is left.
         """
         measured = None if validation is None else {"loss": validation.loss, "bleu": validation.bleu}
         path = self.path(state.update)
@@ -94,7 +96,7 @@ class CheckpointFolder:
         return path
 
     def newest_calm(self, *, spike_nats: float | None, leaving_out: Path | None) -> Checkpoint | None:
-        """The newest checkpoint, `leaving_out` apart, that was saved before there was a sign of trouble."""
+        """The newest checkpoint, except `leaving_out`, that was saved before any sign of trouble."""
         for checkpoint in reversed([found for found in self._all() if found.path != leaving_out]):
             state = self._state(checkpoint)
             if state.skipped_in_row == 0 and state.course.is_calm(spike_nats):
@@ -102,9 +104,9 @@ class CheckpointFolder:
         return None
 
     def return_to(self, checkpoint: Checkpoint | None, state: TrainingState) -> None:
-        """Remove what is newer than a checkpoint, and let training go on from it with another state; None: remove all.
+        """Remove newer checkpoints, and give this one another state, from which training continues. None: remove all.
 
-        A kill in between leaves checkpoints from which the same updates lead to the same return.
+        After a kill in between, the same updates lead to the same return.
         """
         for newer in reversed(self._all()):
             if checkpoint is None or newer.update > checkpoint.update:
@@ -119,7 +121,7 @@ class CheckpointFolder:
             self._write_state(temporary, state, measured)
 
     def clear_interrupted(self) -> None:
-        """Clear up what a killed save left; for the first rank, before any looks for the newest."""
+        """Remove the rest of a killed save; on the first rank, before any rank looks for the newest checkpoint."""
         files.clear_interrupted(self.directory, name="update-*")
 
     def newest(self) -> Checkpoint | None:
@@ -128,13 +130,13 @@ class CheckpointFolder:
         return found[-1] if found else None
 
     def find(self, update: int) -> Checkpoint:
-        """The checkpoint of an update; ModelError where it is not there, or damaged."""
+        """The checkpoint of an update; ModelError if it is missing or damaged."""
         return read_checkpoint(self.path(update))
 
     def load(self, checkpoint: Checkpoint, weights: MasterWeights, optimizer: Optimizer) -> TrainingState:
-        """Put weights and moments back, after a check of every file's hash, and give the state."""
+        """Check every file's hash, load weights and moments, and return the state."""
         hint = _hint(checkpoint)
-        verify(checkpoint.path, error=ModelError, hint=hint)
+        verify_files(checkpoint.path, error=ModelError, hint=hint)
         if checkpoint.recipe_fingerprint != self._fingerprint:
             raise ModelError("the checkpoint is of another training", where=str(checkpoint.path), hint=_OTHER_VERSION)
         state = self._state(checkpoint)
@@ -150,7 +152,7 @@ class CheckpointFolder:
         return state
 
     def prune(self, *, keep_last: int, keep_best: int, metric: Literal["loss", "bleu"]) -> None:
-        """Remove all but the newest `keep_last` and, besides, the best `keep_best` of those that were validated."""
+        """Remove all checkpoints but the newest `keep_last` and the best `keep_best` of the validated ones."""
         found = self._all()
         kept = {checkpoint.path for checkpoint in found[-keep_last:]}
         kept |= {checkpoint.path for checkpoint in best_first(found, metric=metric)[:keep_best]}
@@ -159,11 +161,11 @@ class CheckpointFolder:
                 files.remove_directory(checkpoint.path)
 
     def path(self, update: int) -> Path:
-        """Where the checkpoint of an update is, or would be."""
+        """The path of an update's checkpoint, which need not exist."""
         return self.directory / f"update-{update:08d}"
 
     def _write_state(self, directory: Path, state: TrainingState, measured: dict[str, float | None] | None) -> None:
-        """What a checkpoint has besides tensors: the state, and the manifest, which is written last."""
+        """Write the state and, last, the manifest."""
         (directory / _STATE).write_text(json.dumps(asdict(state), indent=2) + "\n", encoding="utf-8")
         fields: dict[str, Any] = {
             "kind": "checkpoint",
@@ -176,7 +178,7 @@ class CheckpointFolder:
     def _state(self, checkpoint: Checkpoint) -> TrainingState:
         content = files.read_json(checkpoint.path / _STATE, error=ModelError, hint=_hint(checkpoint))
         try:
-            return TrainingState(**{**content, "course": Course(**content["course"])})
+            return TrainingState(**{**content, "course": LossCourse(**content["course"])})
         except (TypeError, KeyError) as problem:
             where = str(checkpoint.path / _STATE)
             raise ModelError(f"{_STATE} has other fields: {problem}", where=where, hint=_OTHER_VERSION) from None
@@ -187,7 +189,7 @@ class CheckpointFolder:
 
 
 def tensors_of(weights: MasterWeights, optimizer: Optimizer) -> TensorsByFile:
-    """What a checkpoint holds of a training, besides its state: views of the present values."""
+    """The tensors of a checkpoint: views of the current values."""
     return {WEIGHTS: weights.named(weights.values), _OPTIMIZER: optimizer.state | _trained(weights)}
 
 
@@ -196,6 +198,6 @@ def _hint(checkpoint: Checkpoint) -> str:
 
 
 def _trained(weights: MasterWeights) -> dict[str, Tensor]:
-    """The weights that are trained, by name, while an average of them stands in their place."""
+    """The trained weights by name, while their average replaces them."""
     named = {} if weights.set_aside is None else weights.named(weights.set_aside)
     return {f"{_TRAINED}{name}": tensor for name, tensor in named.items()}

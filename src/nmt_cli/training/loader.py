@@ -16,45 +16,45 @@ import torch
 
 from nmt_cli.dataset.batch import Batch, make_batch
 from nmt_cli.dataset.store import TokenPairs
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.order import DataOrder, Update
+from nmt_cli.training.data_order import DataOrder, PlannedUpdate
+from nmt_cli.training.ranks.ranks import Ranks
 
-# On a CPU the thread takes from the cores that compute, and an update lasts long.
+# On a CPU the thread competes with the training for cores, and an update takes long.
 _AHEAD = {"cuda": 3, "cpu": 1}
-# Until Python lets another thread go on. By its own 5 ms, a GPU could be left without work while this thread counts.
+# How long a thread runs before Python switches. With the default of 5 ms, a GPU could wait for this thread.
 _SWITCH_SECONDS = 0.0005
-# What a thread may take to end: where it is in the middle of a long plan, the process does not wait for it.
+# How long a thread may take to end. The process does not wait for one that is building a long plan.
 _SECONDS_TO_END = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedUpdate:
     """An update, and this rank's batches of it on its device, each with its place among all micro-batches."""
 
-    update: Update
+    update: PlannedUpdate
     batches: list[tuple[int, Batch]]
 
 
 class Copies(Protocol):
-    """How batches get to the device beside what it computes."""
+    """How batches are copied to the device while it computes."""
 
     is_pinned: bool
 
     def beside(self) -> AbstractContextManager[None]:
-        """A context for the whole of the thread that copies."""
+        """A context for the whole life of the copying thread."""
 
     def mark(self) -> object:
-        """In the thread: a mark after all copies so far."""
+        """In the thread: mark the end of all copies so far."""
 
     def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
-        """In the main thread: let what is computed from now on come after the mark, and keep the batches till then."""
+        """In the main thread: let all later computation come after the mark, and keep the batches until then."""
 
 
 class Loader:
-    """The updates of a training from where its order stands, in turn; a context that ends its thread.
+    """The updates of a training in turn, from the order's position on; a context that ends its thread.
 
-    The order is the thread's alone from the first `next` on. Where an update was loaded, and no more is taken, nothing
-    is lost: the position that counts is that of the last update taken.
+    From the first `next` on, only the thread uses the order. An update that was loaded but not taken is not lost: the
+    position that counts is that of the last update taken.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Loader:
         device = ranks.device
         self._copies: Copies = SideStream(device) if device.type == "cuda" else NoCopies()
         self._ahead = _AHEAD[device.type]
-        self._ready: deque[tuple[Loaded, object]] = deque()
+        self._ready: deque[tuple[LoadedUpdate, object]] = deque()
         self._wanted, self._is_closed = 0, False
         self._problem: BaseException | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self.waited = 0.0
-        """Seconds that `next` has waited for data, in all."""
+        """Seconds in total that `next` has waited for data."""
         self._switch_seconds = 0.0
 
     def __enter__(self) -> Loader:
@@ -89,8 +89,8 @@ class Loader:
             self._thread.join(_SECONDS_TO_END)
         sys.setswitchinterval(self._switch_seconds)
 
-    def next(self, *, num_left: int) -> Loaded:
-        """The next update; at most `num_left`, this one among them, are loaded. Raises what the thread met with."""
+    def next(self, *, num_left: int) -> LoadedUpdate:
+        """The next update; at most `num_left` are loaded, including this one. Raises the error of the thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="nmt-loader", daemon=True)
             self._thread.start()
@@ -123,17 +123,17 @@ class Loader:
                 self._changed.notify_all()
 
     def _is_wanted(self) -> bool:
-        """Wait until another update is wanted: True, or none ever will be."""
+        """Wait until another update is wanted, and return True; False if none will be."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or len(self._ready) < self._wanted)
             return not self._is_closed
 
-    def _load(self) -> Loaded:
+    def _load(self) -> LoadedUpdate:
         update = self._order.next()
         mine = range(self._ranks.rank, len(update.micro), self._ranks.size)
-        return Loaded(update, [(index, self._batch(update, index)) for index in mine if len(update.micro[index])])
+        return LoadedUpdate(update, [(index, self._batch(update, index)) for index in mine if len(update.micro[index])])
 
-    def _batch(self, update: Update, index: int) -> Batch:
+    def _batch(self, update: PlannedUpdate, index: int) -> Batch:
         return make_batch(
             update.micro[index],
             self._data,
@@ -144,7 +144,7 @@ class Loader:
 
 
 class NoCopies:
-    """Batches are made where they are used."""
+    """Batches are made in the memory where they are used."""
 
     is_pinned = False
 
@@ -161,7 +161,7 @@ class NoCopies:
 
 
 class SideStream:
-    """Batches are copied from pinned memory by a stream of their own."""
+    """A separate stream copies batches from pinned memory."""
 
     is_pinned = True
 
@@ -171,7 +171,7 @@ class SideStream:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """The thread's device, which is not inherited from the main thread, and its stream."""
+        """Set the thread's device, which is not inherited from the main thread, and its stream."""
         with torch.cuda.device(self._stream.device), torch.cuda.stream(self._stream):
             yield
 
@@ -180,9 +180,9 @@ class SideStream:
         return self._stream.record_event()
 
     def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
-        """The present stream waits for the event; the memory of the batches is not given away before it has used them.
+        """Let the current stream wait for the event, and keep the batches' memory until the stream has used it.
 
-        Pinned memory needs no such care: its allocator sees the copies.
+        Pinned memory needs no such care, because its allocator sees the copies.
         """
         assert isinstance(mark, torch.cuda.Event)
         present = torch.cuda.current_stream(self._device)

@@ -46,12 +46,12 @@ def smoothed_cross_entropy(
 ) -> Loss:
     """The loss of hidden [N, D] against gold [N] under the output matrix [P, D], whose first `vocab` rows are pieces.
 
-    `output_bias` [P] is added to the logits, where the model has one. Rows whose gold is PAD are empty slots and count
+    `output_bias` [P] is added to the logits, if the model has one. Rows whose gold is PAD are empty slots and count
     nothing.
 
     As F.cross_entropy(label_smoothing=smoothing, reduction="sum") of the logits: epsilon / V on every piece, the gold
     one included (Szegedy et al. 2016, section 7). The logits exist once, in the precision of `hidden`; statistics are
-    float32. All shapes follow from those of the arguments, and nothing waits for a GPU.
+    float32. All shapes follow from the arguments, and nothing waits for a GPU.
 
     `gradients_of` is another way to turn logits into gradients, made for a certain device.
     """

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nmt_cli.dataset.batch import Batch
+from nmt_cli.devices import is_out_of_memory, missing_for_triton
+from nmt_cli.errors import DeviceError
+from nmt_cli.model.attention import choose_kernel
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import FeedForward, Residual
-from nmt_cli.model.packing import Spans
+from nmt_cli.model.packing import SHORT, Spans
 from nmt_cli.model.transformer import Embedding, Transformer
+from nmt_cli.recipe.schema import Recipe
 from nmt_cli.tokenization.tokenizer import PAD
-from nmt_cli.training.compiling import compiled
 from nmt_cli.training.loss import GradientsOf, Loss, smoothed_cross_entropy
+
+# Weights lie end to end in one vector, and layers that share a graph need theirs at multiples of 16 bytes.
+_WIDTH_MULTIPLE = 8
+_log = logging.getLogger(__name__)
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class Objective(Protocol):
-    """Gives the loss of a batch, summed over its target tokens, with a way back to the model's parameters."""
+    """Computes the loss of a batch, summed over its target tokens, with gradients for the model's parameters."""
 
     def __call__(self, batch: Batch) -> Loss:
         """The loss of a batch."""
 
 
 class PlainObjective:
-    """The loss by the model's own passes."""
+    """The loss through the model's own layers."""
 
     def __init__(self, model: Transformer, *, smoothing: float) -> None:
         self._model, self._smoothing = model, smoothing
@@ -41,15 +53,15 @@ class PlainObjective:
 class CompiledObjective:
     """The same loss through compiled parts, for batches of one shape; the model itself stays as it is.
 
-    Each kind of layer and the placing of embeddings are compiled. The loss has a Triton kernel. They see tensors of
-    fixed shapes and `bound` and nothing else of a batch, so that all layers of a kind share one graph, and no batch
-    needs another. The products with the embedding matrix stay with the libraries.
+    Each kind of layer and the placing of embeddings are compiled. The loss has a Triton kernel. Compiled code sees only
+    tensors of fixed shapes and `bound`, so all layers of a kind share one graph, and no batch needs another graph. The
+    products with the embedding matrix are left to libraries.
     """
 
     def __init__(self, model: Transformer, *, smoothing: float) -> None:
         from nmt_cli.model.kernels.loss import gradients_by_rows
 
-        torch.compiler.reset()  # what was compiled for other models would count towards torch's limit
+        torch.compiler.reset()  # torch limits how often a function is compiled, other models included
         self._model, self._smoothing = model, smoothing
         self._place, self._encode, self._decode = compiled(_place), compiled(_encode), compiled(_decode)
         self._gradients_of = partial(gradients_by_rows, pad=PAD)
@@ -75,8 +87,8 @@ class CompiledObjective:
         return _loss(model, hidden, batch.gold, smoothing=self._smoothing, gradients_of=self._gradients_of)
 
     def _embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What encoder [M, D] and decoder [N, D] begin with; a matrix that they share has its gradient taken once."""
-        # Rows are gathered outside: compiled, the gradients of a row would be added up in an order left to chance.
+        """The inputs of encoder [M, D] and decoder [N, D]; the gradient of a shared matrix is computed once."""
+        # Rows are gathered outside: compiled code would add up the gradients of a row in a random order.
         source, target = self._model.source_embedding, self._model.target_embedding
         if source.weight is target.weight:
             ids = torch.cat([batch.source.ids, batch.target.ids])
@@ -85,6 +97,50 @@ class CompiledObjective:
             source_rows, target_rows = source.rows(batch.source.ids), target.rows(batch.target.ids)
         memory = self._place(source, source_rows, source.encodings(batch.source.positions))
         return memory, self._place(target, target_rows, target.encodings(batch.target.positions))
+
+
+def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """The function, compiled as a whole at its first call, for the shapes and numbers of its arguments."""
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why a model that computes in `dtype` on `device` is not compiled; None if it is."""
+    if device.type == "cpu":
+        return "on a CPU"
+    if not recipe.training.compile:
+        return "training.compile is false"
+    model = recipe.model
+    if model.d_model % _WIDTH_MULTIPLE or model.d_ff % _WIDTH_MULTIPLE:
+        return f"d_model or d_ff is no multiple of {_WIDTH_MULTIPLE}"
+    kernel = choose_kernel(device, dtype, d_k=model.d_k, d_v=model.d_v, window=model.encoder_window, bound=SHORT)
+    if kernel not in ("triton", "varlen"):
+        return f"with {kernel} attention, shapes change from batch to batch"
+    return missing_for_triton()
+
+
+def warn_of_missing_tool(reason: str | None) -> None:
+    """Warn if the reason not to compile is a tool that the user can install."""
+    if reason is not None and reason == missing_for_triton():
+        _log.warning("the model is not compiled, and training is slower: %s", reason)
+
+
+@contextmanager
+def compiling(device: torch.device) -> Iterator[None]:
+    """A context for first calls of compiled functions: DeviceError if they cannot be compiled."""
+    try:
+        yield
+    except RuntimeError as problem:
+        from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+
+        if not isinstance(problem, TorchDynamoException) or is_out_of_memory(problem, is_told=True):
+            raise
+        reason = problem.inner_exception if isinstance(problem, BackendCompilerFailed) else problem
+        raise DeviceError(
+            f"the model cannot be compiled for {device}",
+            where=str(reason).strip().partition("\n")[0],
+            hint="--no-compile trains without; compiling needs the Triton that came with torch, and a C compiler",
+        ) from problem
 
 
 def _loss(
@@ -106,10 +162,12 @@ def _place(embedding: Embedding, rows: Tensor, encodings: Tensor | None) -> Tens
 
 
 def _encode(layer: nn.Module, x: Tensor, source: Spans) -> Tensor:
-    out: Tensor = layer(x, source)
+    out: Tensor = layer(x, own=lambda module, y: module(y, source))
     return out
 
 
 def _decode(layer: nn.Module, x: Tensor, target: Spans, memory: Tensor, source: Spans) -> Tensor:
-    out: Tensor = layer(x, target, memory, source)
+    out: Tensor = layer(
+        x, own=lambda module, y: module(y, target), cross=lambda module, y: module(y, target, memory, source)
+    )
     return out

@@ -16,7 +16,7 @@ OptimizerConfig = AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig
 
 
 class Optimizer(Protocol):
-    """Moves master weights [P] by their gradients; made before the first update, so that its memory is there or missed.
+    """Updates master weights [P] by their gradients. Its memory is allocated at once, so a lack of memory shows early.
 
     `state` has all that it carries from update to update, by name; they are views, not copies.
     """
@@ -26,20 +26,20 @@ class Optimizer(Protocol):
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint needs besides the weights and the number of updates."""
+        """The tensors that a checkpoint needs besides the weights."""
 
     def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
-        """One update with the gradients at hand, but none if `skip`, a float32 scalar on their device, is 1."""
+        """Take one update with the current gradients; none if `skip`, a float32 scalar on their device, is 1."""
 
     def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """Go on with a state, which is that after so many updates. KeyError where a name is missing."""
+        """Continue from the state after `updates` updates. KeyError if a name is missing."""
 
     def evaluation_values(self) -> Tensor | None:
-        """The weights [P] to be validated and saved, where they are others than those that are trained."""
+        """The weights [P] to validate and save, if they are not the trained weights."""
 
 
 def build_optimizer(weights: MasterWeights, recipe: Recipe) -> Optimizer:
-    """The optimizer that a recipe asks for, with a moving average of the weights where it asks for one."""
+    """The optimizer of a recipe, with a moving average of the weights if the recipe asks for one."""
     optimizer = _build(weights, recipe.training.optimizer, model=recipe.model)
     decay = recipe.training.ema
     return optimizer if decay is None else MovingAverage(weights, optimizer, decay=decay)
@@ -86,18 +86,18 @@ class Adam:
         return _named(self._weights, self._moments)
 
     def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
-        """One update with the gradients at hand; a `skip` of 1 leaves values, moments and torch's count of steps."""
+        """Take one update; a `skip` of 1 changes neither values, moments nor torch's count of steps."""
         # Read by torch's fused kernels, for its GradScaler.
         self._torch.found_inf = skip  # type: ignore[attr-defined]  # an attribute that torch looks for
         _step(self._torch, learning_rate)
 
     def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """Go on with a state, which is that after so many updates."""
+        """Continue from the state after `updates` updates."""
         _copy(state, self.state)
         _count(self._torch, updates)
 
     def evaluation_values(self) -> None:
-        """The weights that are trained."""
+        """None: the trained weights are evaluated."""
         return
 
 
@@ -150,18 +150,18 @@ class Muon:
         return momentum | moments
 
     def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
-        """One update with the gradients at hand."""
+        """Take one update with the current gradients."""
         assert skip is None
         _step(self._muon, learning_rate)
         _step(self._adam, learning_rate)
 
     def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """Go on with a state, which is that after so many updates."""
+        """Continue from the state after `updates` updates."""
         _copy(state, self.state)
         _count(self._adam, updates)
 
     def evaluation_values(self) -> None:
-        """The weights that are trained."""
+        """None: the trained weights are evaluated."""
         return
 
 
@@ -189,18 +189,18 @@ class ScheduleFree:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """z and the running mean of squared gradients, by parameter, and the two sums that the mean goes by."""
+        """z and the running mean of squared gradients by parameter, and the two sums that weight the mean."""
         return {**_named(self._weights, self._moments), "sums": self._sums}
 
     def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
-        """One update with the gradients at hand, which are used up."""
+        """Take one update with the current gradients, which are overwritten."""
         assert skip is None
         _step(self._torch, learning_rate)
         group = self._torch.param_groups[0]
         self._sums.copy_(torch.tensor([group["weight_sum"], group["lr_max"]], dtype=torch.float64))
 
     def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """Go on with a state, which is that after so many updates."""
+        """Continue from the state after `updates` updates."""
         _copy(state, self.state)
         weight_sum, lr_max = self._sums.tolist()
         for group in self._torch.param_groups:
@@ -212,7 +212,7 @@ class ScheduleFree:
 
 
 class MovingAverage:
-    """Another optimizer, and an exponential moving average of the weights, which is what is validated and saved.
+    """Another optimizer, and an exponential moving average of the weights, which is validated and saved.
 
     The decay begins low, at 2/11, so that the average is not held back by the first weights.
     """
@@ -229,7 +229,7 @@ class MovingAverage:
         return self._optimizer.state | _named(self._weights, {"average": self._average})
 
     def step(self, *, learning_rate: float, skip: Tensor | None) -> None:
-        """One update with the gradients at hand."""
+        """Take one update with the current gradients."""
         assert skip is None
         self._optimizer.step(learning_rate=learning_rate, skip=None)
         self._updates += 1
@@ -237,7 +237,7 @@ class MovingAverage:
         self._average.lerp_(self._weights.values, 1 - decay)
 
     def load(self, state: Mapping[str, Tensor], *, updates: int) -> None:
-        """Go on with a state, which is that after so many updates."""
+        """Continue from the state after `updates` updates."""
         self._optimizer.load(state, updates=updates)
         _copy(state, _named(self._weights, {"average": self._average}))
         self._updates = updates
@@ -248,7 +248,7 @@ class MovingAverage:
 
 
 def _two_views(weights: MasterWeights) -> list[tuple[slice, nn.Parameter]]:
-    """The matrices and the rest of the master weights, each with its place in the vector and with its gradients."""
+    """The matrices and the rest of the master weights, each with its place in the vector and its gradients."""
     parts = [slice(0, weights.num_in_matrices), slice(weights.num_in_matrices, None)]
     return [(part, _parameter(weights.values[part], weights.gradients[part])) for part in parts]
 
@@ -266,7 +266,7 @@ def _parameter(values: Tensor, gradients: Tensor) -> nn.Parameter:
 
 
 def _rows(name: str, matrix: Tensor, model: ModelConfig) -> list[int]:
-    """How many rows of a tensor belong to each of the matrices that lie in it."""
+    """The rows of each matrix that a tensor holds."""
     keys, values = model.heads * model.d_k, model.heads * model.d_v
     match name.split(".")[-2]:
         case "qkv":

@@ -1,4 +1,4 @@
-"""A run's directory: begun once, continued by the same command, refused where the recipe or the data is another."""
+"""A run's directory: begun once, continued by the same command, refused if the recipe or the data differ."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,17 @@ from typing import Any
 import numpy as np
 
 from nmt_cli import files
-from nmt_cli.bundle.config import load_config
-from nmt_cli.bundle.kinds import RUN_FILE, kind_of
-from nmt_cli.bundle.manifest import MANIFEST
-from nmt_cli.bundle.run import CHECKPOINTS, FoundTokens, InitialModel, Run, RunRecord, open_run
-from nmt_cli.dataset.plan_folder import PLANS
+from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, kind_of
+from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.run import CHECKPOINTS, FoundTokens, InitialModel, Run, RunRecord, open_run
+from nmt_cli.dataset.planning import PLANS
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.recipe.loading import dump_recipe, flatten
 from nmt_cli.recipe.schema import CosineConfig, Recipe, WsdConfig
-from nmt_cli.training.initial import describe_model
+from nmt_cli.training.initial_weights import describe_initial_model
 
-# What may change between the starts of one run, since which updates it takes does not depend on it.
+# Settings that may change between the starts of a run, because its updates do not depend on them.
 _FREE = (
     ("name",),
     ("description",),
@@ -38,7 +38,7 @@ _FREE = (
     ("training", "precision"),  # checked against what the checkpoints were trained in
 )
 
-# Pairs whose lengths are read at once.
+# How many pairs' lengths are read at once.
 _BLOCK_PAIRS = 1 << 20
 
 
@@ -51,10 +51,10 @@ def open_or_begin(
     restart: bool,
     init_from: Path | None,
 ) -> Run:
-    """The run in `directory`, begun where there is none, or none that has saved anything.
+    """The run in `directory`; begun if there is none, or none that has saved anything.
 
-    It begins with the weights of the model directory `init_from`; None: with random ones. Raises RecipeError where the
-    run that stands there was made with other settings, data or initial weights; `restart` removes it first.
+    A new run begins with the weights of the model directory `init_from`, or with random weights for None. Raises
+    RecipeError if the run has other settings, data or initial weights; `restart` removes the run first.
     """
     if restart and kind_of(directory) == "run":
         files.remove_directory(directory)
@@ -71,7 +71,7 @@ def open_or_begin(
         raise ModelError(
             f"{directory} exists and is not a run", where=str(directory), hint="choose another folder with -o"
         )
-    initial = None if init_from is None else describe_model(init_from, recipe, data)
+    initial = None if init_from is None else describe_initial_model(init_from, recipe, data)
     with files.new_directory(directory, error=ModelError) as temporary:
         shutil.copyfile(data.source_tokenizer_file, temporary / "source.spm")
         shutil.copyfile(data.target_tokenizer_file, temporary / "target.spm")
@@ -81,22 +81,37 @@ def open_or_begin(
 
 
 def check_place(directory: Path) -> None:
-    """Raise ModelError where `directory` cannot be that of a run, whatever is in it."""
+    """Raise ModelError if `directory` cannot be a run's, whatever it holds."""
     if directory.name in ("", ".."):
-        raise ModelError(f"{directory} is not a folder of its own", where="-o", hint="for example -o runs/mine")
+        raise ModelError(
+            f"{directory} is not a folder of its own", setting="output", hint="for example `output: runs/mine`"
+        )
     for path in (directory, *directory.parents):
         if path.exists() and not path.is_dir():
             raise ModelError(f"{path} is a file", where=str(directory), hint="choose another folder with -o")
 
 
 def mark_finished(run: Run, *, is_finished: bool) -> Run:
-    """Note in run.json when the training came to its end, or that it goes on after one."""
+    """Note in run.json when the training finished, or that it continues."""
     return _noted(run, finished=_now() if is_finished else None)
 
 
-def note_found(run: Run, found: FoundTokens) -> Run:
-    """Note in run.json how many tokens its devices take at once."""
+def note_found_tokens(run: Run, found: FoundTokens) -> Run:
+    """Note in run.json how many tokens the devices take at once."""
     return _noted(run, max_tokens_per_device=found)
+
+
+def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
+    """A digest of everything the weights depend on: checkpoints of one training share it."""
+    values = {".".join(path): value for path, value in _binding(recipe).items()}
+    beginning = [] if init_from is None else [init_from.weights_sha256]
+    text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def locked_run(directory: Path) -> AbstractContextManager[None]:
+    """Lock the run in `directory`, which need not exist yet; ModelError if another process has locked it."""
+    return files.locked(directory, busy=f"another nmt train is at work in {directory}", error=ModelError)
 
 
 def _noted(run: Run, **values: Any) -> Run:
@@ -105,16 +120,8 @@ def _noted(run: Run, **values: Any) -> Run:
     return open_run(run.directory)
 
 
-def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
-    """A digest of all that the weights follow from: checkpoints with the same one are of one training."""
-    values = {".".join(path): value for path, value in _binding(recipe).items()}
-    beginning = [] if init_from is None else [init_from.weights_sha256]
-    text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _difference(run: Run, recipe: Recipe, data: PreparedData) -> RecipeError | None:
-    """Why the run cannot go on with this recipe and these data; None where it can."""
+    """Why the run cannot continue with this recipe and data; None if it can."""
     old, new = _binding(run.recipe), _binding(recipe)
     changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
     if changed:
@@ -137,20 +144,20 @@ def _difference(run: Run, recipe: Recipe, data: PreparedData) -> RecipeError | N
 
 
 def _other_beginning(run: Run, init_from: Path | None) -> RecipeError | None:
-    """An error where --init-from names another model than the run was begun from; it may be left out later on."""
+    """The error if --init-from names another model than the run began from; later starts may leave it out."""
     begun = run.record.init_from
     if init_from is None or (begun is not None and begun.path == str(init_from.resolve())):
         return None
     return RecipeError(
         f"the run in {run.directory} was begun from {'random weights' if begun is None else begun.path},"
         f" not from {init_from}",
-        where="--init-from",
+        setting="init_from",
         hint="leave out --init-from to continue it, give another folder with -o, or --restart (removes the run)",
     )
 
 
 def _already_further(run: Run, recipe: Recipe) -> RecipeError | None:
-    """An error where the run has taken more updates than the recipe asks for: the end that is asked for is past."""
+    """The error if the run has taken more updates than the recipe asks for."""
     folders = (run.directory / CHECKPOINTS).glob("update-*")
     newest = max((int(path.name.removeprefix("update-")) for path in folders if (path / MANIFEST).is_file()), default=0)
     if newest <= recipe.training.updates:
@@ -164,7 +171,7 @@ def _already_further(run: Run, recipe: Recipe) -> RecipeError | None:
 
 
 def _has_saved_nothing(directory: Path) -> bool:
-    """True where there is only what a start leaves that failed before its first checkpoint."""
+    """True if a start failed before its first checkpoint, and left nothing else."""
     files.clear_interrupted(directory / CHECKPOINTS, name="update-*")
     begun = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
     begun |= {"tensorboard", "profile"}
@@ -176,7 +183,7 @@ def _binding(recipe: Recipe) -> dict[tuple[str, ...], Any]:
     leaves = flatten(recipe.model_dump(mode="json"))
     free = [*_FREE]
     if not isinstance(recipe.training.schedule, CosineConfig | WsdConfig):
-        free.append(("training", "updates"))  # the length shapes the rate of these two only
+        free.append(("training", "updates"))  # only in these two does the rate depend on the length
     return {path: value for path, value in leaves.items() if not any(path[: len(key)] == key for key in free)}
 
 
@@ -205,9 +212,9 @@ def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial:
 
 
 def _longest_source(data: PreparedData, initial: InitialModel | None, *, max_positions: int) -> int | None:
-    """Pieces, EOS not counted, of the longest source sentence in training, of the initial model's training too.
+    """Pieces, without EOS, of the longest source sentence in training, including the initial model's training.
 
-    Pairs that the model cannot take do not count. None where the initial model does not tell.
+    Pairs that the model cannot take do not count. None if the initial model does not record it.
     """
     pairs, longest = data.split("train"), 0
     for start in range(0, len(pairs), _BLOCK_PAIRS):
@@ -217,7 +224,7 @@ def _longest_source(data: PreparedData, initial: InitialModel | None, *, max_pos
         longest = max(longest, int(taken.max(initial=1)) - 1)
     if initial is None:
         return longest or None
-    before = load_config(Path(initial.path)).longest_source
+    before = load_saved_config(Path(initial.path)).longest_source
     return None if before is None else max(before, longest)
 
 

@@ -11,7 +11,7 @@ ScheduleConfig = NoamConfig | CosineConfig | WsdConfig | ConstantConfig
 
 
 def learning_rate(schedule: ScheduleConfig, *, update: int, updates: int, d_model: int) -> float:
-    """The rate of `update`, counted from 1, in a training of `updates` in all."""
+    """The rate of `update`, counted from 1, in a training of `updates` in total."""
     match schedule:
         case NoamConfig():
             return noam(update, factor=schedule.factor, warmup_updates=schedule.warmup_updates, d_model=d_model)

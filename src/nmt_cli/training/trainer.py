@@ -4,75 +4,58 @@ from __future__ import annotations
 
 import logging
 import math
-import signal
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nmt_cli.bundle.run import Run
+from nmt_cli.artifacts.run import Run
 from nmt_cli.dataset.batch import Batch, make_batch
-from nmt_cli.dataset.rows import Rows
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.store import PreparedData, Rows
 from nmt_cli.devices import Precision, keep_freed_memory, multiply_float32_fast
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.checkpoints import TrainingState
-from nmt_cli.training.compiling import warn_of_missing_tool
-from nmt_cli.training.distributed import Ranks, is_under_torchrun
-from nmt_cli.training.divergence import CALMER, RecentUpdates, diverged, divergence, in_words, pairs_of
-from nmt_cli.training.ending import Ending, leave_model
-from nmt_cli.training.estimate import max_tokens_of
-from nmt_cli.training.figures import Meter, Standing, Stopwatch, Sums, memory_gb
-from nmt_cli.training.initial import build_model
-from nmt_cli.training.loader import Loaded, Loader
-from nmt_cli.training.order import DataOrder
-from nmt_cli.training.plan_line import plan_in_words
-from nmt_cli.training.probing import settle_max_tokens
-from nmt_cli.training.profiling import FOLDER as PROFILE_FOLDER
-from nmt_cli.training.profiling import Profiling
-from nmt_cli.training.progress import Reporter
+from nmt_cli.training.data_order import DataOrder
+from nmt_cli.training.divergence import (
+    CALMER_HINT,
+    RecentUpdates,
+    describe_pairs,
+    divergence_error,
+    find_divergence,
+    pairs_of,
+)
+from nmt_cli.training.ending import Ending, StopSignal, ending_by_signal, write_final_model
+from nmt_cli.training.initial_weights import build_model
+from nmt_cli.training.loader import LoadedUpdate, Loader
+from nmt_cli.training.micro_batch_size import max_tokens_of, settle_max_tokens, warm_up_in_memory
+from nmt_cli.training.objective import warn_of_missing_tool
+from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
+from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, measure_speed, memory_gb
+from nmt_cli.training.reporting.profile import FOLDER as PROFILE_FOLDER
+from nmt_cli.training.reporting.profile import Profiler
+from nmt_cli.training.reporting.progress import Reporter, describe_training
+from nmt_cli.training.reporting.tensorboard import FOLDER as BOARD_FOLDER
+from nmt_cli.training.reporting.tensorboard import EventFile
 from nmt_cli.training.runs import mark_finished
-from nmt_cli.training.signals import StopSignal
-from nmt_cli.training.speed import speed_of
-from nmt_cli.training.tensorboard import FOLDER as BOARD_FOLDER
-from nmt_cli.training.tensorboard import EventFile
-from nmt_cli.training.update import Launched, Updater, UpdateResult
+from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
 
 _SANITY_SENTENCES = 2
 _log = logging.getLogger(__name__)
 
 
-class _StopAsked(Exception):
-    """A signal came during a validation."""
-
-
-def _ending_by(number: int | None) -> Ending | None:
-    """The ending that a signal asks for."""
-    return "preempted" if number == signal.SIGTERM else "interrupted" if number == signal.SIGINT else None
-
-
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    """An update that was launched and whose result is not read yet."""
-
-    number: int
-    loaded: Loaded
-    launched: Launched
-
-
 class Trainer:
     """Trains the model of a run on prepared data, from its newest checkpoint or from the start.
 
-    `by_tensorboard` asks for event files beside metrics.jsonl, `profiled_updates` for the profile of so many.
+    `has_tensorboard` asks for event files beside metrics.jsonl, `profiled_updates` for a profile of this many updates.
 
-    On a GPU the result of an update is read after the next one was launched, so at most one update is in flight between
-    two rounds of the loop. The state counts updates whose results were read. An update is read at once if a validation,
-    a checkpoint, a stop or the end follows it, so whatever is measured or saved belongs to the state. If a result leads
-    back to a checkpoint, the update in flight goes with the dropped weights, and its batches are taken again. So a
-    training that reads late takes the same updates from the same batches as one that reads at once. All ranks read the
-    same sums at the same place of the loop, so they decide alike.
+    On a GPU the result of an update is read after the next update was launched. So at most one update is in flight
+    between two rounds of the loop. The state counts updates whose results were read. If a validation, a checkpoint, a
+    stop or the end follows an update, it is read at once, so everything measured or saved belongs to the state. If a
+    result leads back to a checkpoint, the update in flight is dropped with the weights, and its batches are taken
+    again. So a training that reads late takes the same updates from the same batches as one that reads at once. All
+    ranks read the same sums at the same place of the loop, so they decide alike.
     """
 
     def __init__(
@@ -83,12 +66,12 @@ class Trainer:
         ranks: Ranks,
         precision: Precision,
         command: Sequence[str],
-        by_tensorboard: bool,
+        has_tensorboard: bool,
         profiled_updates: int,
     ) -> None:
         self._run, self._recipe = run, run.recipe
         self._ranks, self._precision, self._command = ranks, precision, command
-        self._by_tensorboard, self._profiled_updates = by_tensorboard, profiled_updates
+        self._has_tensorboard, self._profiled_updates = has_tensorboard, profiled_updates
         if ranks.device.type == "cpu":
             keep_freed_memory()
             multiply_float32_fast(ranks.device)
@@ -99,28 +82,25 @@ class Trainer:
         )
         model = build_model(self._recipe, data).to(ranks.device)
         self._updater = Updater(self._recipe, model, precision=precision, ranks=ranks)
-        self._run = run = settle_max_tokens(
-            run, self._order, self._pairs, self._updater, precision=precision, ranks=ranks
-        )
-        self._max_tokens = self._order.max_tokens
-        self._validator = Validator(self._recipe, data, self._updater, device=ranks.device, max_tokens=self._max_tokens)
+        self._run = run = settle_max_tokens(run, self._order, model, precision=precision, ranks=ranks)
+        self._validator = Validator(self._recipe, data, self._updater, self._order, device=ranks.device)
         self._checkpointer = Checkpointer(run, data, self._updater, precision=precision, ranks=ranks)
         self._state = TrainingState(precision)
         self._validation: Validation | None = None
         self._recent = RecentUpdates()
         self._in_flight: deque[_InFlight] = deque()
-        self._taken_back: deque[Loaded] = deque()
+        self._taken_back: deque[LoadedUpdate] = deque()
         self._signal: int | None = None
         self._is_out_of_patience = False
         self._loader = Loader(self._order, self._pairs, ranks)
         self._meter: Meter
-        self._profiling: Profiling
+        self._profiling: Profiler
         self._stopwatch, self._stop = Stopwatch(), StopSignal(comes_twice=is_under_torchrun())
 
     def train(self) -> Ending:
-        """Train to the end of the recipe, or until patience or a signal ends it; saved either way."""
+        """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
         file = self._run.directory / "metrics.jsonl" if self._ranks.is_first else None
-        board = EventFile(self._run.directory / BOARD_FOLDER) if file and self._by_tensorboard else None
+        board = EventFile(self._run.directory / BOARD_FOLDER) if file and self._has_tensorboard else None
         with (
             Reporter(file, updates=self._recipe.training.updates, board=board) as reporter,
             self._stop.listening(),
@@ -137,7 +117,7 @@ class Trainer:
                 reporter.event("end", reason=ending, update=self._state.update)
                 reporter.say(f"stopped after update {self._state.update:,}, saved: the same command continues")
             elif self._ranks.is_first:
-                leave_model(self._run, self._state, ending, reporter, command=self._command)
+                write_final_model(self._run, self._state, ending, reporter, command=self._command)
         self._ranks.wait()
         return ending
 
@@ -145,22 +125,27 @@ class Trainer:
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
         self._order.open()
-        plan = plan_in_words(
-            self._recipe, self._updater, self._ranks, precision=self._precision, max_tokens=self._max_tokens
+        plan = describe_training(
+            self._recipe, self._updater, self._ranks, precision=self._precision, max_tokens=self._order.max_tokens
         )
         reporter.say(plan)
         if self._ranks.is_first:
             warn_of_missing_tool(self._updater.reason_not_to_compile)
-        self._meter = Meter(speed_of(self._updater.model, self._ranks))
+        self._meter = Meter(measure_speed(self._updater.model, self._ranks))
         if self._state.update == 0 or self._updater.reason_not_to_compile is None:
-            self._updater.warm_up([self._batch(rows) for rows in (self._order.longest, self._order.full)])
+            self._run = warm_up_in_memory(
+                self._run, self._order, self._warm_up, release=self._updater.release, ranks=self._ranks
+            )
         if self._state.update == 0:
             self._sanity_pass(reporter)
         with reporter.counting_from(self._state.update), self._profiled(reporter) as self._profiling, self._loader:
             return self._loop(reporter)
 
-    def _profiled(self, reporter: Reporter) -> Profiling:
-        return Profiling(
+    def _warm_up(self) -> None:
+        self._updater.warm_up([self._batch(rows) for rows in (self._order.longest, self._order.full)])
+
+    def _profiled(self, reporter: Reporter) -> Profiler:
+        return Profiler(
             self._run.directory / PROFILE_FOLDER,
             num_updates=self._profiled_updates if self._ranks.is_first else 0,
             device=self._ranks.device,
@@ -180,11 +165,11 @@ class Trainer:
                 continue
             if self._in_flight:
                 continue
-            stop = _ending_by(self._received())
+            stop = ending_by_signal(self._received())
             is_measured = stop is None and self._is_validation_due(self._state.update)
             if is_measured:
                 if self._is_checkpoint_due(self._state.update):
-                    self._save(reporter)  # a validation may outlast the time that a preempted machine has
+                    self._save(reporter)  # a validation may take longer than a preempted machine has left
                 self._validate(reporter)
                 stop = self._asked_to_stop()
             is_kept = is_measured and self._recipe.training.keep_best > 0
@@ -195,15 +180,15 @@ class Trainer:
         return ending
 
     def _asked_to_stop(self) -> Ending | None:
-        """The ending that a signal to any of the ranks asks for: the same on all; SIGTERM counts before Ctrl-C."""
-        return _ending_by(self._ranks.largest(self._stop.received or 0))
+        """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""
+        return ending_by_signal(self._ranks.largest(self._stop.received or 0))
 
     def _received(self) -> int | None:
-        """The signal that all ranks know of: with the sums of an update they learn of each other's."""
+        """The signal that all ranks know of: the sums of an update tell each rank of the others' signals."""
         return self._stop.received if self._ranks.size == 1 else self._signal
 
     def _end(self) -> Ending | None:
-        """How the training has ended by its recipe; None where it goes on."""
+        """The ending by the recipe; None if the training continues."""
         if self._state.update >= self._recipe.training.updates:
             return "finished"
         return "patience" if self._is_out_of_patience else None
@@ -232,7 +217,7 @@ class Trainer:
         self._in_flight.append(_InFlight(number, loaded, launched))
 
     def _read(self, reporter: Reporter) -> str | None:
-        """Read the results of the updates in flight, but for the last if that can wait; a problem stops it."""
+        """Read the results of the updates in flight, except the last if it can wait; return at the first problem."""
         while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
             self._take(self._in_flight.popleft(), reporter)
             if (problem := self._divergence()) is not None:
@@ -251,7 +236,7 @@ class Trainer:
         )
 
     def _take(self, taken: _InFlight, reporter: Reporter) -> None:
-        """Take the result of an update into the state, and tell of it."""
+        """Take the result of an update into the state, and report it."""
         result, update = taken.launched.result(), taken.loaded.update
         micro, tokens = update.micro, update.target_tokens
         course, loss = self._state.course, result.smoothed / tokens if result.is_applied else math.inf
@@ -266,9 +251,9 @@ class Trainer:
             course=course.after(loss) if result.is_applied else course,
         )
         self._validation, self._signal = None, result.signal
-        sums = Sums()
+        sums = UpdateSums()
         if result.is_applied:
-            sums = Sums(result.smoothed, result.nll, update.source_tokens, tokens, update.slots)
+            sums = UpdateSums(result.smoothed, result.nll, update.source_tokens, tokens, update.slots)
         else:
             self._note_skip(pairs_of(micro, result.suspects), reporter)
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited)
@@ -281,7 +266,7 @@ class Trainer:
         is_line = self._state.update % self._recipe.training.log_every == 0
         if not (is_line or reporter.is_live):
             return
-        standing = Standing(
+        standing = TrainingStatus(
             self._state.update,
             self._state.epoch,
             learning_rate=result.learning_rate,
@@ -297,11 +282,11 @@ class Trainer:
         update, in_row = self._state.update, self._state.skipped_in_row
         reporter.event("skipped", update=update, reason="gradients are not finite", in_row=in_row, pairs=pairs)
         if self._ranks.is_first:
-            _log.warning("update %d is skipped: its gradients are not finite (%s)", update, in_words(pairs))
+            _log.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
 
     def _divergence(self) -> str | None:
         training, state = self._recipe.training, self._state
-        return divergence(
+        return find_divergence(
             state.course,
             skipped_in_row=state.skipped_in_row,
             update=state.update,
@@ -310,13 +295,13 @@ class Trainer:
         )
 
     def _return(self, problem: str, reporter: Reporter) -> None:
-        """Go back to the newest checkpoint before the trouble, and on from there with the pairs that come next."""
+        """Return to the newest checkpoint before the trouble, and continue from there with the next pairs."""
         training, failed = self._recipe.training, self._state
         self._taken_back.extend(taken.loaded for taken in self._in_flight)
         self._in_flight.clear()
         metrics = self._run.directory / "metrics.jsonl"
         if failed.returns >= training.max_returns:
-            raise diverged(problem, returns=failed.returns, metrics=metrics)
+            raise divergence_error(problem, returns=failed.returns, metrics=metrics)
         self._stopwatch.stop()
         self._state = state = self._checkpointer.return_from(failed)
         self._agree_on_patience()
@@ -336,9 +321,9 @@ class Trainer:
         return update % self._recipe.training.checkpoint_every == 0
 
     def _validate(self, reporter: Reporter) -> None:
-        """Measure on the first rank; its record of the best decides, and the others hear of it through patience.
+        """Validate on the first rank, and let all ranks agree on patience.
 
-        A signal ends it before its time: the next start begins with it.
+        A signal stops the validation: the next start repeats it.
         """
         self._stopwatch.stop()
         if self._ranks.is_first:
@@ -355,14 +340,14 @@ class Trainer:
             raise TrainingError(
                 f"the validation loss after update {self._state.update:,} is not finite",
                 where=str(self._run.directory / "metrics.jsonl"),
-                hint=CALMER,
+                hint=CALMER_HINT,
             )
         self._validation = measured
         self._state = self._state.after_validation(measured, metric=self._recipe.validation.metric)
         reporter.validation(self._state.update, measured, is_best=self._state.validations_since_best == 0)
 
     def _go_on_unless_stopped(self) -> None:
-        self._ranks.pulse.beat()
+        self._ranks.heartbeat.beat()
         if self._stop.received is not None:
             raise _StopAsked
 
@@ -383,13 +368,26 @@ class Trainer:
         if self._end() is None:
             reporter.event("resume", update=state.update)
             reporter.say(f"resuming {self._run.directory} after update {state.update:,}")
-        if self._is_validation_due(state.update):  # the stop came between the update and its validation
+        if self._is_validation_due(state.update):  # the stop came between an update and its validation
             self._validate(reporter)
             self._save(reporter)
 
     def _sanity_pass(self, reporter: Reporter) -> None:
-        """A validation with search and score, and a save, after the warm-up and before hours are spent on them."""
+        """Provoke late failures early: validate a few sentences with search and score, and save."""
         if self._ranks.is_first:
-            self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.pulse.beat)
+            self._validator.measure(max_sentences=_SANITY_SENTENCES, beat=self._ranks.heartbeat.beat)
             self._checkpointer.rehearse(self._state)
         reporter.say("sanity pass done: train, validate, decode, score, save")
+
+
+class _StopAsked(Exception):
+    """A signal came during a validation."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """An update that was launched, and whose result was not read yet."""
+
+    number: int
+    loaded: LoadedUpdate
+    launched: LaunchedUpdate

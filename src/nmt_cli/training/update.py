@@ -13,29 +13,28 @@ from torch import Tensor
 
 from nmt_cli.dataset.batch import Batch
 from nmt_cli.devices import Precision, is_out_of_memory
-from nmt_cli.errors import DeviceError
-from nmt_cli.model.recording import CudaGraphs
+from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.compiling import compiling, reason_not_to_compile
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.graphs import RecordedSteps
+from nmt_cli.training.cuda_graphs import RecordedSteps
 from nmt_cli.training.loss import Loss
-from nmt_cli.training.objective import CompiledObjective, Objective, PlainObjective
+from nmt_cli.training.micro_batch_size import OutOfMemory
+from nmt_cli.training.objective import CompiledObjective, Objective, PlainObjective, compiling, reason_not_to_compile
 from nmt_cli.training.optimizers import build_optimizer
+from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.schedules import learning_rate
 from nmt_cli.training.weights import MasterWeights
 
 _NUM_FIRST = 3
-"""Figures of an update before its losses [2, micro-batches]: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
+"""Values of an update before its losses [2, micro-batches]: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
     """Losses summed over the update's target tokens on all ranks, in nats; not applied if gradients are not finite.
 
-    `suspects` then are the micro-batches whose losses were not finite, or all, where none was. `signal` is one that a
-    rank had received when the update was summed: SIGTERM if there was one, else SIGINT.
+    `suspects` are then the micro-batches with losses that are not finite, or all micro-batches if all losses are
+    finite. `signal` is a signal that a rank had received when the update was summed: SIGTERM, else SIGINT.
     """
 
     smoothed: float
@@ -47,11 +46,11 @@ class UpdateResult:
     signal: int | None
 
 
-class Launched:
-    """An update given to the device. `result` waits until its figures have arrived."""
+class LaunchedUpdate:
+    """An update given to the device. `result` waits for its values."""
 
     def __init__(self, figures: Tensor, *, learning_rate: float, ranks: Ranks) -> None:
-        """`figures` [3 + 2 micro-batches], on the device, are those that `launch` sums."""
+        """`figures` [3 + 2 micro-batches] are the sums of `launch`, on the device."""
         self._learning_rate, self._ranks = learning_rate, ranks
         self._event: torch.cuda.Event | None = None
         if figures.device.type == "cpu":
@@ -82,14 +81,14 @@ class Launched:
 
 
 class Updater:
-    """The model, its master weights and its optimizer, moved on by one update at a time.
+    """The model, its master weights and its optimizer, which take one update at a time.
 
     On a GPU, if all batches have one shape, micro-batches are recorded and replayed. The gradients of several ranks are
-    then summed after the last replay; if nothing is recorded, they are summed during the last backward pass.
+    then summed after the last replay. If nothing is recorded, they are summed during the last backward pass.
 
     If `reads_late`, the host does not wait for an update: the device clips, and skips the step if the norm is not
-    finite. The figures of an update can then be read after the next one was launched. All ranks take the norm from the
-    first, so the devices decide alike; a host that reads late finds the same norm, and the same decision.
+    finite. The result of an update can then be read after the next update was launched. All ranks use the norm of the
+    first rank, so the devices decide alike; a host that reads late finds the same norm and the same decision.
     """
 
     def __init__(self, recipe: Recipe, model: Transformer, *, precision: Precision, ranks: Ranks) -> None:
@@ -107,19 +106,18 @@ class Updater:
 
     @property
     def reads_late(self) -> bool:
-        """Whether the result of an update is best read after the next one was launched."""
+        """Whether to read the result of an update after the next update was launched."""
         return self._ranks.device.type == "cuda" and self.optimizer.can_skip
 
     def evaluated(self) -> AbstractContextManager[None]:
-        """A context in which the weights are those that are validated, saved and averaged."""
+        """A context in which the model has the weights that are validated, saved and averaged."""
         return self.weights.replaced_by(self.optimizer.evaluation_values())
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Take batches, and drop their gradients, so that what would fail fails now, and what comes is quick.
+        """Take batches, and drop their gradients, so that failures come early, and later batches are fast.
 
-        Compiles and records, where that is done, for all batches of their shape and `bound`. Recording comes last,
-        because a recorded graph keeps its memory. Raises DeviceError where the memory does not suffice, or compiling
-        fails.
+        Compiles and records, if the model is compiled, for all batches of their shape and `bound`. Recording comes
+        last, because a recorded graph keeps its memory. Raises OutOfMemory, or DeviceError if compiling fails.
         """
         self.model.train()
         for batch in batches:
@@ -131,10 +129,19 @@ class Updater:
                     self._recorded.record(batch)
                 self._try(batch)
 
+    def release(self) -> None:
+        """Give back the memory of a warm-up that did not fit, and forget what was compiled and recorded for it."""
+        self.weights.drop_gradients()
+        if self._recorded is not None:
+            self._recorded = RecordedSteps(self._step, CudaGraphs(self._ranks.device))
+            torch.compiler.reset()
+        if self._ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def update(
         self, batches: Sequence[tuple[int, Batch]], *, number: int, num_micro: int, target_tokens: int
     ) -> UpdateResult:
-        """Take an update, as `launch` says, and wait for its result."""
+        """Take an update like `launch`, and wait for its result."""
         return self.launch(
             batches, number=number, num_micro=num_micro, target_tokens=target_tokens, received=lambda: None
         ).result()
@@ -147,13 +154,13 @@ class Updater:
         num_micro: int,
         target_tokens: int,
         received: Callable[[], int | None],
-    ) -> Launched:
-        """Take update `number`, from 1, given this rank's batches, each with its place among the `num_micro` of all.
+    ) -> LaunchedUpdate:
+        """Take update `number`, from 1, with this rank's batches and their places among all `num_micro`.
 
-        The targets hold `target_tokens` on all ranks together. `received` tells the signal that this rank has received;
-        all ranks learn of it in the one round trip of an update.
+        The targets have `target_tokens` on all ranks together. `received` returns the signal that this rank has
+        received; the sums of the update tell all ranks of it.
 
-        The update is skipped, with the gradients dropped, if one of them is not finite; every rank decides alike.
+        If a gradient is not finite, every rank skips the update and drops the gradients.
         """
         if not self.model.training:
             self.model.train()
@@ -183,14 +190,14 @@ class Updater:
             d_model=self._recipe.model.d_model,
         )
         self._apply(figures[0], learning_rate=rate)
-        return Launched(figures, learning_rate=rate, ranks=self._ranks)
+        return LaunchedUpdate(figures, learning_rate=rate, ranks=self._ranks)
 
     def accumulate(
         self, batch: Batch, *, key: tuple[int, int], target_tokens: int, is_first: bool, is_last: bool
     ) -> Loss:
-        """Add the gradients of one micro-batch; `key`, its update and its index in it, sets the dropout masks.
+        """Add the gradients of one micro-batch; `key`, its update and its index in the update, sets the dropout masks.
 
-        The first of this rank begins the sum anew. With the last one come the gradients of the other ranks.
+        The first micro-batch of this rank begins a new sum. The last one adds the gradients of the other ranks.
         """
         seed_dropout(self._recipe.training.seed, *key)
         with self._told_of_memory(batch):
@@ -201,11 +208,11 @@ class Updater:
             else:
                 divisor = torch.full((), target_tokens, dtype=torch.float32, device=self._ranks.device)
                 losses = self._step(batch, divisor, is_first=is_first, is_last=is_last)
-        self._ranks.pulse.beat()
+        self._ranks.heartbeat.beat()
         return Loss(losses[0], losses[1])
 
     def begin_with(self, values: dict[str, Tensor]) -> None:
-        """Start anew from weights by parameter name, with an optimizer that knows of no update."""
+        """Start again from weights by parameter name, with a new optimizer."""
         self.weights.load(self.weights.values, values)
         self.weights.publish()
         self.optimizer = build_optimizer(self.weights, self._recipe)
@@ -216,7 +223,7 @@ class Updater:
         self.weights.drop_gradients()
 
     def _step(self, batch: Batch, divisor: Tensor, *, is_first: bool, is_last: bool = False) -> Tensor:
-        """Add the gradients of a batch's loss, divided by a scalar; its smoothed loss and its NLL, [2]."""
+        """Add the gradients of a batch's loss, divided by a scalar; return its smoothed loss and its NLL, [2]."""
         loss = self._objective(batch)
         if is_last and self._ranks.size > 1:
             if is_first:
@@ -229,7 +236,7 @@ class Updater:
         return torch.stack([loss.smoothed.detach(), loss.nll])
 
     def _sum_collected(self) -> None:
-        """Sum the gradients over the ranks, with no backward pass under way."""
+        """Sum the gradients over the ranks, without a backward pass."""
         if self._ranks.size > 1:
             with self._summing():
                 pass
@@ -238,7 +245,7 @@ class Updater:
         return self.weights.summing(self._ranks, precision=self._recipe.training.sum_gradients_in)
 
     def _apply(self, norm: Tensor, *, learning_rate: float) -> None:
-        """Clip the gradients, whose norm is a float32 scalar, and take the optimizer's step, if the norm is finite."""
+        """If the norm, a float32 scalar, is finite, clip the gradients and take the optimizer's step."""
         limit, gradients = self._recipe.training.clip_norm, self.weights.gradients
         if self.reads_late:
             if limit is not None:
@@ -254,23 +261,18 @@ class Updater:
 
     @contextmanager
     def _told_of_memory(self, batch: Batch) -> Iterator[None]:
-        """DeviceError where the device's memory does not hold what a batch needs."""
+        """Raise OutOfMemory if the device's memory does not hold what a batch needs."""
         try:
             yield
         except RuntimeError as problem:
             if not is_out_of_memory(problem, is_told=True):
                 raise
             limit = max(batch.source.ids.numel(), batch.target.ids.numel())
-            raise DeviceError(
+            raise OutOfMemory(
                 f"the memory of {self._ranks.device} does not hold a micro-batch of {limit:,} tokens",
                 where="training.max_tokens_per_device",
                 hint=f"--set training.max_tokens_per_device={limit // 2}: the updates stay the same",
             ) from None
-
-
-def _not_finite(losses: list[float]) -> list[int]:
-    """The places of the losses that are not finite."""
-    return [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
 
 
 def seed_dropout(seed: int, update: int, index: int) -> None:
@@ -281,3 +283,8 @@ def seed_dropout(seed: int, update: int, index: int) -> None:
     key = ((seed * 1_000_003 + update) * 65_537 + index) % 2**63
     for generator in (torch.default_generator, *torch.cuda.default_generators):  # none of CUDA before its first use
         generator.manual_seed(key)
+
+
+def _not_finite(losses: list[float]) -> list[int]:
+    """The places of the losses that are not finite."""
+    return [index for index, loss in enumerate(losses) if not math.isfinite(loss)]

@@ -12,29 +12,27 @@ import torch
 from numpy.typing import NDArray
 
 from nmt_cli.dataset.batch import make_batch
-from nmt_cli.dataset.rows import Array
-from nmt_cli.dataset.store import PreparedData
-from nmt_cli.decoding.batches import plan_batches, search_batches
-from nmt_cli.decoding.fixed_beam import FixedBeam
+from nmt_cli.dataset.store import Array, PreparedData
+from nmt_cli.decoding.batching import plan_batches, search_batches
+from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.errors import DataError
-from nmt_cli.model.recording import CudaGraphs
+from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.scoring.metrics import bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from nmt_cli.training.initial import build_model
+from nmt_cli.training.data_order import DataOrder
+from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loss import smoothed_cross_entropy
 from nmt_cli.training.update import Updater
 
-# With so much of a GPU's memory free, larger batches: a step there takes as long as launching its kernels.
-_FREE_FOR_MORE, _TIMES_MORE = 1 / 4, 4
-# With so much still free after a validation, the search's memory and recordings are kept for the next.
-_FREE_TO_KEEP = 1 / 8
+_TIMES_AS_MANY = 4  # tokens in a batch on a GPU, where the time of a step hardly depends on its rows
+_FREE_TO_KEEP = 1 / 8  # of a GPU's memory: if less is free, a validation gives back the memory of its search
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Nats per target token, EOS included; `bleu` None where the recipe does not ask for it."""
+    """Nats per target token, EOS included; `bleu` is None if the recipe does not ask for it."""
 
     loss: float
     nll: float
@@ -44,30 +42,30 @@ class Validation:
     seconds: float
 
     def is_better_than(self, other: float | None, *, metric: str) -> bool:
-        """True where this measures better by `metric`, or where there is nothing to compare with."""
+        """True if this is better by `metric`, or if there is nothing to compare with."""
         value = self.value(metric)
         return other is None or (value > other if metric == "bleu" else value < other)
 
     def value(self, metric: str) -> float:
-        """The figure that `validation.metric` names."""
+        """The value that `validation.metric` names."""
         value = self.bleu if metric == "bleu" else self.loss
         assert value is not None, "the recipe's schema sees to it that its metric is measured"
         return value
 
 
 class Validator:
-    """The validation set, measured with a model in training and translated with it or its float32 twin.
+    """The validation set, measured with a model in training and translated with it or its float32 copy.
 
-    On a GPU the steps of the search are recorded. Recordings outlast a validation, because weights change in place.
+    On a GPU the steps of the search are recorded. Later validations replay them, because weights change in place.
     """
 
     def __init__(
-        self, recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device, max_tokens: int
+        self, recipe: Recipe, data: PreparedData, updater: Updater, order: DataOrder, *, device: torch.device
     ) -> None:
-        self._recipe, self._updater, self._device, self._max_tokens = recipe, updater, device, max_tokens
+        self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
         self._searcher = _searcher(recipe, data, updater, device=device)
         self._is_recorded = device.type == "cuda"
-        self._fixed: FixedBeam | None = None
+        self._fixed: CudaSearch | None = None
         self._pairs = data.split("valid")
         self._usable = np.flatnonzero(
             np.maximum(self._pairs.src.lengths, self._pairs.tgt.lengths) <= recipe.model.max_positions
@@ -84,9 +82,9 @@ class Validator:
         self._references = data.texts("valid")[1]
 
     def measure(self, *, max_sentences: int | None, beat: Callable[[], None]) -> Validation:
-        """The figures of the present weights, or their average, over the first `max_sentences`, or all.
+        """Validate the current weights, or their average, on the first `max_sentences`, or all.
 
-        `beat` is called after each batch; what it raises ends the measurement.
+        `beat` is called after each batch; if it raises an error, the validation ends.
         """
         start = time.perf_counter()
         limit = max_sentences or self._recipe.validation.max_sentences
@@ -100,7 +98,7 @@ class Validator:
     @torch.no_grad()
     def _losses(self, pairs: Array, beat: Callable[[], None]) -> tuple[float, float, int]:
         model, totals, tokens = self._updater.model.eval(), torch.zeros(2, device=self._device), 0
-        for part in _parts(pairs, self._pairs.tgt.lengths, max_tokens=self._max_tokens):
+        for part in _parts(pairs, self._pairs.tgt.lengths, max_tokens=self._order.max_tokens):
             batch = make_batch(self._pairs.rows(part), self._pairs, device=self._device, shape=None, pinned=False)
             hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
             loss = smoothed_cross_entropy(
@@ -120,9 +118,8 @@ class Validator:
     def _bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[float, str]:
         config, longest = self._recipe.decoding, self._recipe.model.max_positions - 1
         if self._is_recorded:
-            if self._has_free(_FREE_FOR_MORE):
-                config = config.model_copy(update={"batch_tokens": _TIMES_MORE * config.batch_tokens})
-            self._fixed = self._fixed or FixedBeam(
+            config = config.model_copy(update={"batch_tokens": _TIMES_AS_MANY * config.batch_tokens})
+            self._fixed = self._fixed or CudaSearch(
                 [self._searcher], device=self._device, recorder=CudaGraphs(self._device)
             )
         rows = [row[:longest] for row in self._sources[:limit]]
@@ -140,20 +137,17 @@ class Validator:
             for index, hypotheses in zip(batch, best, strict=True):
                 found[index] = hypotheses[0].ids
             beat()
-        if self._is_recorded and not self._has_free(_FREE_TO_KEEP):
-            self._fixed = None
-            torch.cuda.empty_cache()
+        if self._is_recorded:
+            free, total = torch.cuda.mem_get_info(self._device)
+            if free < _FREE_TO_KEEP * total:
+                self._fixed = None
+                torch.cuda.empty_cache()
         report = bleu(self._tokenizer.decode(found), self._references[:limit])
         return report.value, report.signature
 
-    def _has_free(self, share: float) -> bool:
-        """Whether so much of the GPU's memory is free."""
-        free, total = torch.cuda.mem_get_info(self._device)
-        return free >= share * total
-
 
 def _searcher(recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> Transformer:
-    """The model to translate with: on a CPU in float32, as `nmt decode` has it, with the master weights themselves."""
+    """The model to translate with: on a CPU in float32, like `nmt decode`, with the master weights themselves."""
     if updater.model.output_weight.dtype == torch.float32 or device.type == "cuda":
         return updater.model
     twin = build_model(recipe, data)
@@ -164,7 +158,7 @@ def _searcher(recipe: Recipe, data: PreparedData, updater: Updater, *, device: t
 
 
 def _parts(pairs: Array, lengths: NDArray[np.int32], *, max_tokens: int) -> list[Array]:
-    """The pairs by length, in runs of at most so many tokens."""
+    """The pairs by length, in parts of at most `max_tokens` tokens."""
     ordered = pairs[np.argsort(lengths[pairs], kind="stable")]
     run = np.cumsum(lengths[ordered], dtype=np.int64) // max_tokens
     return [ordered[run == number] for number in np.unique(run)]

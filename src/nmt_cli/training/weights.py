@@ -1,4 +1,4 @@
-"""Float32 master weights and gradients in flat buffers, beside the model that computes with them.
+"""Float32 master weights and gradients in flat buffers, and the model that computes with them.
 
 P is the number of parameters, shared ones counted once.
 """
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.devices import Precision
-from nmt_cli.training.distributed import Ranks
-from nmt_cli.training.reduction import BUCKET_ELEMENTS, GradientSum, in_forward_order, make_buckets
+from nmt_cli.training.ranks.gradients import BUCKET_ELEMENTS, GradientSum, in_forward_order, make_buckets
+from nmt_cli.training.ranks.ranks import Ranks
 
 
 class MasterWeights:
     """The parameters of a model as one float32 vector [P], matrices first, and their gradients as another.
 
-    In fp32 the model's parameters are views of that vector. In bf16 the model computes with a bf16 copy: `collect` adds
-    its gradients to the float32 ones after each backward pass, `publish` renews the copy after an update. `set_aside`
-    is the vector that is trained, while another stands in its place. `summing` is for the backward pass that ends an
-    update: it collects, and sums over the ranks. The first backward pass of an update begins the sum of gradients anew.
+    In fp32 the model's parameters are views of the first vector. In bf16 the model computes with a bf16 copy: `collect`
+    adds its gradients to the float32 gradients after each backward pass, and `publish` updates the copy after an
+    update. `set_aside` holds the trained vector while another replaces it. `summing` is for the last backward pass of
+    an update: it collects, and sums over the ranks. The first backward pass of an update begins a new sum.
     """
 
     def __init__(self, model: nn.Module, *, precision: Precision) -> None:
@@ -77,7 +77,7 @@ class MasterWeights:
 
     @contextmanager
     def collecting(self, *, is_first: bool) -> Iterator[None]:
-        """Collect the gradients of the backward pass in the block; those of an update's first replace the sum."""
+        """Collect the gradients of the backward pass in the block; the first of an update begins a new sum."""
         if is_first and self._copy is None:
             self.gradients.zero_()
         yield
@@ -92,10 +92,10 @@ class MasterWeights:
 
     @contextmanager
     def summing(self, ranks: Ranks, *, precision: Precision) -> Iterator[None]:
-        """Collect the gradients of the backward pass in the block, and leave with the sum over several ranks.
+        """Collect the gradients of the backward pass in the block, and sum them over several ranks.
 
-        Sums travel in `precision`, and begin while the block is still at work. The block is empty if the gradients of
-        this rank are already collected. Raises ConnectionLost.
+        Sums are sent in `precision`, and begin while the block still runs. The block is empty if the gradients of this
+        rank are already collected. Raises ConnectionLost.
         """
         if not self._has_hooks:
             self._register_hooks()
@@ -108,13 +108,13 @@ class MasterWeights:
             self._sum = None
 
     def publish(self) -> None:
-        """Let the model see the present values."""
+        """Let the model see the current values."""
         if self._copy is not None:
             self._copy.copy_(self.values)
 
     @contextmanager
     def replaced_by(self, values: Tensor | None) -> Iterator[None]:
-        """Let other values [P] stand in the place of those that are trained, for as long as the context lasts."""
+        """Replace the trained values by other values [P] while the context lasts."""
         if values is None:
             yield
             return
@@ -129,14 +129,14 @@ class MasterWeights:
             self.publish()
 
     def drop_gradients(self) -> None:
-        """Leave no gradient, also where a backward pass has ended in the middle."""
+        """Drop all gradients, also what an interrupted backward pass has left."""
         self.gradients.zero_()
         if self._copy is not None:
             for parameter in self._parameters:
                 parameter.grad = None
 
     def _take_gradients(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Take the bf16 gradients away from their parameters: their places in the sum, and the gradients."""
+        """Move the bf16 gradients out of their parameters: return their places in the sum, and the gradients."""
         if self._copy is None:
             return [], []
         found = [
@@ -149,7 +149,7 @@ class MasterWeights:
         return [total for total, _ in found], [gradient for _, gradient in found]
 
     def _register_hooks(self) -> None:
-        """Have torch tell when the gradient of a parameter is complete: of a shared one, when all its parts are in."""
+        """Let torch report when the gradient of a parameter is complete, for a shared one with all its parts."""
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(partial(self._complete, index))
         self._has_hooks = True

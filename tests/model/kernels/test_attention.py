@@ -17,7 +17,7 @@ from nmt_cli.model.packing import Spans
 from nmt_cli.recipe.schema import ModelConfig
 from tests.interpreted import DEVICE, IS_INTERPRETED, MARKS  # isort: split
 
-from nmt_cli.model import triton_attention
+from nmt_cli.model import cuda_attention
 from nmt_cli.model.kernels import attention as kernels
 from tests.model.cases import gradients, joined
 from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
@@ -157,7 +157,7 @@ def test_the_operator_keeps_what_torch_asks_of_operators(is_self: bool) -> None:
     given = joined(*(x.to(DEVICE) for x in inputs), matrices=1 if is_self else 2)
     matrices = [x.detach().requires_grad_() for x in given.matrices]
     ends = spans([3, 2]).cu_seqlens
-    torch.library.opcheck(triton_attention._attention, (matrices, ends, ends, HEADS, 16, 16, is_self, -1))
+    torch.library.opcheck(cuda_attention._attention, (matrices, ends, ends, HEADS, 16, 16, is_self, -1))
 
 
 def test_layers_with_our_kernels_are_compiled_whole() -> None:

@@ -1,4 +1,4 @@
-"""Kernels in Triton for one decoder step of a search; `fixed_step.py` launches them, each beside the same in PyTorch.
+"""Kernels in Triton for one decoder step of a search; `static_cache.py` launches them, each beside the same in PyTorch.
 
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, S source tokens, L positions, D d_model, H heads,
 K = d_k, V = d_v. Sums and statistics are float32. Widths may be any; `COLUMNS`, `KEYS` and `VALUES` are the next powers
@@ -17,9 +17,9 @@ from triton.errors import TritonError
 
 def check(device: torch.device) -> None:
     """Compile and launch the smallest kernel; RuntimeError if Triton cannot, for example without a C compiler."""
-    x = torch.zeros(1, 16, device=device)
+    x, numbers = torch.zeros(1, 16, device=device), torch.zeros(1, dtype=torch.long, device=device)
     try:
-        add_norm[(1,)](x, x, None, x, None, x, 1.0, WIDTH=16, COLUMNS=16, IS_RMS=True, KEEPS_SUM=False)
+        embed[(1,)](numbers, x, None, numbers, x, 1.0, WIDTH=16, COLUMNS=16)
     except (TritonError, OSError, SubprocessError) as problem:
         raise RuntimeError(f"{type(problem).__name__}: {problem}") from problem
 
@@ -34,39 +34,6 @@ def embed(ids, weight, table, counters, out, scale, WIDTH: tl.constexpr, COLUMNS
     if table is not None:
         x += tl.load(table + tl.load(counters) * WIDTH + columns, mask=is_real).to(tl.float32)
     tl.store(out + row * WIDTH + columns, x, mask=is_real)
-
-
-@triton.jit
-def add_norm(
-    x,
-    added,
-    bias,
-    weight,
-    norm_bias,
-    out,
-    epsilon,
-    WIDTH: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    IS_RMS: tl.constexpr,
-    KEEPS_SUM: tl.constexpr,
-):
-    """norm(x + added + bias) into out, all [R, D]; with KEEPS_SUM, x becomes the sum."""
-    columns = tl.arange(0, COLUMNS)
-    is_real = columns < WIDTH
-    places = tl.program_id(0) * WIDTH + columns
-    total = tl.load(x + places, mask=is_real, other=0.0).to(tl.float32)
-    total += tl.load(added + places, mask=is_real, other=0.0).to(tl.float32)
-    if bias is not None:
-        total += tl.load(bias + columns, mask=is_real, other=0.0).to(tl.float32)
-    if KEEPS_SUM:
-        tl.store(x + places, total, mask=is_real)
-    if not IS_RMS:
-        total = tl.where(is_real, total - tl.sum(total) / WIDTH, 0.0)
-    normed = total * tl.rsqrt(tl.sum(total * total) / WIDTH + epsilon)
-    normed *= tl.load(weight + columns, mask=is_real).to(tl.float32)
-    if norm_bias is not None:
-        normed += tl.load(norm_bias + columns, mask=is_real).to(tl.float32)
-    tl.store(out + places, normed, mask=is_real)
 
 
 @triton.jit

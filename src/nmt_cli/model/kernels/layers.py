@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt_cli.devices import launching_on
 from nmt_cli.model.dropout import HASH_FACTORS, keep_limit
@@ -38,18 +38,8 @@ def residual_norm(
     x and out [N, D], contiguous; bias, weight and shift [D]; statistics [2, N] float32. The dropout mask follows from
     `seed` [2] as in `Dropout`; None drops nothing.
     """
-    num_rows, width = x.shape
-    y, statistics = torch.empty_like(x), x.new_empty(2, num_rows, dtype=torch.float32)
-    rows, columns = _tile(width)
-    with launching_on(x.device):
-        _residual_norm[(triton.cdiv(num_rows, rows),)](
-            *(x, out, bias, weight, shift, seed, y, statistics, num_rows, width),
-            **_constants(bias, seed, dropout),
-            EPSILON=epsilon,
-            ROWS=rows,
-            COLUMNS=columns,
-            num_warps=_num_warps(rows * columns),
-        )
+    y, statistics = torch.empty_like(x), x.new_empty(2, len(x), dtype=torch.float32)
+    _launch_norm(x, out, bias, weight, shift, seed, dropout, epsilon, y, statistics, is_rms=False, keeps_sum=False)
     return y, statistics
 
 
@@ -78,7 +68,7 @@ def residual_norm_backward(
     with launching_on(x.device):
         _residual_norm_backward[(num_programs,)](
             *(gradient, x, out, bias, weight, statistics, seed, x_gradient, out_gradient, sums, num_rows, width),
-            **_constants(bias, seed, dropout),
+            **_mask_of(dropout),
             ROWS=rows,
             COLUMNS=columns,
             num_warps=_num_warps(rows * columns),
@@ -106,6 +96,48 @@ def _backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
 
 
 residual_norm.register_autograd(_backward, setup_context=_keep_for_backward)
+
+
+def add_norm(
+    x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, *, keeps_sum: bool
+) -> Tensor:
+    """norm(x + out + bias) [R, D], for a search; with `keeps_sum`, x becomes the sum."""
+    y, is_rms = torch.empty_like(x), isinstance(norm, nn.RMSNorm)
+    shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    assert norm.eps is not None, "the recipe has one"
+    _launch_norm(x, out, bias, norm.weight, shift, None, 0.0, norm.eps, y, None, is_rms=is_rms, keeps_sum=keeps_sum)
+    return y
+
+
+def _launch_norm(
+    x: Tensor,
+    out: Tensor,
+    bias: Tensor | None,
+    weight: Tensor,
+    shift: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
+    epsilon: float,
+    y: Tensor,
+    statistics: Tensor | None,
+    *,
+    is_rms: bool,
+    keeps_sum: bool,
+) -> None:
+    """Write norm(x + Dropout(out + bias)) into y, and the statistics of the rows if they are asked for."""
+    num_rows, width = x.shape
+    rows, columns = _tile(width)
+    with launching_on(x.device):
+        _residual_norm[(triton.cdiv(num_rows, rows),)](
+            *(x, out, bias, weight, shift, seed, y, statistics, num_rows, width),
+            **_mask_of(dropout),
+            EPSILON=epsilon,
+            IS_RMS=is_rms,
+            KEEPS_SUM=keeps_sum,
+            ROWS=rows,
+            COLUMNS=columns,
+            num_warps=_num_warps(rows * columns),
+        )
 
 
 @torch.library.custom_op("nmt::relu_backward", mutates_args=())
@@ -148,14 +180,9 @@ def _num_warps(elements: int) -> int:
     return min(16, max(4, elements // 512))
 
 
-def _constants(bias: Tensor | None, seed: Tensor | None, dropout: float) -> dict[str, object]:
-    kept = 1 - dropout
-    return {
-        "LIMIT": keep_limit(kept),
-        "SCALE": 1 / kept,
-        "HAS_BIAS": bias is not None,
-        "DROPS": seed is not None,
-    }
+def _mask_of(dropout: float) -> dict[str, float]:
+    """The mask of the elements that dropout keeps, and their scale."""
+    return {"LIMIT": keep_limit(1 - dropout), "SCALE": 1 / (1 - dropout)}
 
 
 @triton.jit
@@ -169,39 +196,50 @@ def _keeps(index, seed, LIMIT: tl.constexpr):
 
 
 @triton.jit
+def _dropped(out_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT: tl.constexpr, SCALE: tl.constexpr):
+    """Dropout(out + bias) of a tile."""
+    out = tl.load(out_ptr + index, mask, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        out += tl.load(bias_ptr + column, column < width, other=0.0).to(tl.float32)
+    if seed_ptr is not None:
+        out = tl.where(_keeps(index, seed_ptr, LIMIT), out * SCALE, 0.0)
+    return out
+
+
+@triton.jit
 def _residual_norm(
     x_ptr, out_ptr, bias_ptr, weight_ptr, shift_ptr, seed_ptr, y_ptr, statistics_ptr, num_rows, width,
-    EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, DROPS: tl.constexpr,
+    EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, IS_RMS: tl.constexpr, KEEPS_SUM: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
     mask = (row < num_rows) & (column < width)
     index = row * width + column
-    out = tl.load(out_ptr + index, mask, other=0.0).to(tl.float32)
-    if HAS_BIAS:
-        out += tl.load(bias_ptr + column, column < width, other=0.0).to(tl.float32)
-    if DROPS:
-        out = tl.where(_keeps(index, seed_ptr, LIMIT), out * SCALE, 0.0)
+    out = _dropped(out_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
     total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + out
+    if KEEPS_SUM:
+        tl.store(x_ptr + index, total.to(x_ptr.dtype.element_ty), mask)
     total = tl.where(mask, total, 0.0)
-    mean = tl.sum(total, 1, keep_dims=True) / width
+    mean = tl.zeros([ROWS, 1], tl.float32)
+    if not IS_RMS:
+        mean = tl.sum(total, 1, keep_dims=True) / width
     centred = tl.where(mask, total - mean, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 1, keep_dims=True) / width + EPSILON)
-    weight = tl.load(weight_ptr + column, column < width, other=0.0).to(tl.float32)
-    shift = tl.load(shift_ptr + column, column < width, other=0.0).to(tl.float32)
-    y = centred * scale * weight + shift
+    y = centred * scale * tl.load(weight_ptr + column, column < width, other=0.0).to(tl.float32)
+    if shift_ptr is not None:
+        y += tl.load(shift_ptr + column, column < width, other=0.0).to(tl.float32)
     tl.store(y_ptr + index, y.to(y_ptr.dtype.element_ty), mask)
-    tl.store(statistics_ptr + row, mean, row < num_rows)
-    tl.store(statistics_ptr + num_rows + row, scale, row < num_rows)
+    if statistics_ptr is not None:
+        tl.store(statistics_ptr + row, mean, row < num_rows)
+        tl.store(statistics_ptr + num_rows + row, scale, row < num_rows)
 
 
 @triton.jit
 def _residual_norm_backward(
     gradient_ptr, x_ptr, out_ptr, bias_ptr, weight_ptr, statistics_ptr, seed_ptr, x_gradient_ptr, out_gradient_ptr,
     sums_ptr, num_rows, width,
-    LIMIT: tl.constexpr, SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, DROPS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    LIMIT: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, COLUMNS)[None, :]
     weight = tl.load(weight_ptr + column, column < width, other=0.0).to(tl.float32)
@@ -212,12 +250,7 @@ def _residual_norm_backward(
         row = start + tl.arange(0, ROWS)[:, None]
         mask = (row < num_rows) & (column < width)
         index = row * width + column
-        out = tl.load(out_ptr + index, mask, other=0.0).to(tl.float32)
-        if HAS_BIAS:
-            out += tl.load(bias_ptr + column, column < width, other=0.0).to(tl.float32)
-        if DROPS:
-            keeps = _keeps(index, seed_ptr, LIMIT)
-            out = tl.where(keeps, out * SCALE, 0.0)
+        out = _dropped(out_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT, SCALE)
         total = tl.load(x_ptr + index, mask, other=0.0).to(tl.float32) + out
         mean = tl.load(statistics_ptr + row, row < num_rows, other=0.0)
         scale = tl.load(statistics_ptr + num_rows + row, row < num_rows, other=0.0)
@@ -230,10 +263,10 @@ def _residual_norm_backward(
         along_normed = tl.sum(gradient * normed, 1, keep_dims=True) / width
         gradient = (gradient - along_one - normed * along_normed) * scale
         tl.store(x_gradient_ptr + index, gradient.to(x_gradient_ptr.dtype.element_ty), mask)
-        if DROPS:
-            gradient = tl.where(keeps, gradient * SCALE, 0.0)
+        if seed_ptr is not None:
+            gradient = tl.where(_keeps(index, seed_ptr, LIMIT), gradient * SCALE, 0.0)
         tl.store(out_gradient_ptr + index, gradient.to(out_gradient_ptr.dtype.element_ty), mask)
-        if HAS_BIAS:
+        if bias_ptr is not None:
             bias_sums += tl.where(mask, gradient, 0.0)
     place = sums_ptr + tl.program_id(0) * 3 * width + column
     tl.store(place, tl.sum(weight_sums, 0, keep_dims=True), column < width)

@@ -1,8 +1,8 @@
-"""Kernels in Triton that choose the next pieces of a beam search; `decoding/fixed_choice.py` launches them.
+"""Kernels in Triton that choose the next pieces of a beam search; `decoding/search/cuda.py` launches them.
 
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, C candidates per sentence, F kept endings per sentence,
 V vocabulary, N blocks of columns, L positions, T steps in the tree. `BEAM`, `BLOCKS`, `CANDIDATES` and `ENDINGS` are
-the next powers of two of W, N, C and F. `rules` [positions, SPECIAL + 1] are those of `fixed_memory.State`; EOS is the
+the next powers of two of W, N, C and F. `rules` [positions, SPECIAL + 1] belong to `StaticState`; EOS is the
 last of the special pieces.
 """
 
@@ -132,7 +132,7 @@ def settle(
     ENDINGS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Candidates of a sentence end or stay open, as `fixed_choice.settle` has it: writes `ids` to `is_done`."""
+    """Candidates of a sentence end or stay open, as `sort_candidates` does: writes `ids` to `is_done`."""
     sentence = tl.program_id(0)
     place = tl.load(counters).to(tl.int32)
     candidate = tl.arange(0, CANDIDATES)
@@ -191,7 +191,7 @@ def _inherit(ancestors, numbers, rank, is_kept, place, length, TILE: tl.constexp
 def _merge(kept, candidates, num_endings, ENDINGS: tl.constexpr):
     """Keep the best F of F kept endings and the candidates, best first; returns the worst score.
 
-    Kept are pointers to scores, ln P and nodes; candidates are keys, ln P and nodes.
+    Kept are pointers to scores, log-probabilities and nodes; candidates are keys, log-probabilities and nodes.
     """
     scores, log_probs, nodes = kept
     ended, ended_log_probs, ended_nodes = candidates
@@ -227,7 +227,7 @@ def _log_sum(places, mask):
 
 @triton.jit
 def _rule(rules, counters, columns, SPECIAL: tl.constexpr):
-    """What is added to the logits of the first columns at this place."""
+    """The values added to the logits of the first columns at this place."""
     return tl.load(
         rules + tl.load(counters) * (SPECIAL + 1) + columns, mask=(columns >= 0) & (columns < SPECIAL), other=0.0
     )

@@ -1,6 +1,6 @@
-"""Cleaning of training pairs: which are dropped, by rules that see one pair at a time, counted with the first examples.
+"""Rules that drop training pairs. Each rule sees one pair at a time; drops are counted, with the first examples.
 
-The rules hold no state: a pair is judged alike wherever it stands, so that text can be cleaned in any number of pieces.
+The rules hold no state: the verdict on a pair does not depend on its place, so text can be cleaned in any pieces.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from functools import partial
 from math import inf
 from typing import Any, TypeAlias, TypeVar
 
-from nmt_cli.preparing.cleaning.characters import only_addresses, with_long_runs, without_letters_or_digits
-from nmt_cli.preparing.cleaning.languages import LanguageRule, ScriptRule
-from nmt_cli.preparing.corpora import CleaningConfig
-from nmt_cli.preparing.reading.chunks import Chunk
-from nmt_cli.preparing.sources.kinds import LanguagePair
+from nmt_cli.preparing.chunks import ParsedChunk
+from nmt_cli.preparing.cleaning.scripts import (
+    LanguageRule,
+    ScriptRule,
+    only_addresses,
+    with_long_runs,
+    without_letters_or_digits,
+)
+from nmt_cli.preparing.corpus import CleaningConfig
+from nmt_cli.preparing.sources.base import CorpusLanguages
 
 EXAMPLES_PER_REASON = 3
 MALFORMED = "malformed record"
@@ -52,7 +57,7 @@ SideRule: TypeAlias = Callable[[Sequence[str]], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class DroppedExample:
     """A dropped pair: file and line, and the beginnings of its sides."""
 
     where: str
@@ -61,40 +66,40 @@ class Example:
 
 
 @dataclass(slots=True)
-class Dropped:
+class DroppedPairs:
     """The pairs dropped for one reason."""
 
     count: int = 0
-    examples: list[Example] = field(default_factory=list)
+    examples: list[DroppedExample] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Tally:
-    """How many pairs were read, how many of the kept ones lost spaces, and what was dropped for which reason."""
+class CleaningCounts:
+    """The number of pairs read, of kept pairs that lost spaces, and of pairs dropped for each reason."""
 
     read: int = 0
     tidied: int = 0
-    dropped: dict[str, Dropped] = field(default_factory=lambda: {reason: Dropped() for reason in REASONS})
+    dropped: dict[str, DroppedPairs] = field(default_factory=lambda: {reason: DroppedPairs() for reason in REASONS})
 
     @property
     def kept(self) -> int:
-        """The pairs that were read and not dropped."""
+        """The number of pairs that were read and not dropped."""
         return self.read - sum(dropped.count for dropped in self.dropped.values())
 
-    def drop(self, reason: str, chunk: Chunk, index: int) -> None:
+    def drop(self, reason: str, chunk: ParsedChunk, index: int) -> None:
         """Count the pair at an index of a chunk as dropped."""
         src = chunk.malformed.get(index, chunk.src[index])
         self.drop_text(reason, chunk.where(index), src, chunk.tgt[index])
 
     def drop_text(self, reason: str, where: str, src: str, tgt: str) -> None:
-        """Count a pair as dropped; the first few of a reason are kept as its examples."""
+        """Count a pair as dropped; the first pairs of a reason are kept as examples."""
         dropped = self.dropped[reason]
         dropped.count += 1
         if len(dropped.examples) < EXAMPLES_PER_REASON:
-            dropped.examples.append(Example(where, printable(src), printable(tgt)))
+            dropped.examples.append(DroppedExample(where, printable(src), printable(tgt)))
 
-    def add(self, other: Tally) -> None:
-        """Add the counts of the text that comes next, whose examples come after one's own."""
+    def add(self, other: CleaningCounts) -> None:
+        """Add the counts of the text that follows; its examples come last."""
         self.read += other.read
         self.tidied += other.tidied
         for reason, dropped in other.dropped.items():
@@ -103,23 +108,23 @@ class Tally:
             own.examples = [*own.examples, *dropped.examples][:EXAMPLES_PER_REASON]
 
     def to_json(self) -> dict[str, Any]:
-        """The tally as JSON has it, for files and for the report."""
+        """The counts as JSON, for files and for the report."""
         dropped = {reason: asdict(dropped) for reason, dropped in self.dropped.items()}
         return {"read": self.read, "kept": self.kept, "tidied": self.tidied, "dropped": dropped}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Tally:
-        """The tally that `to_json` gave."""
+    def from_json(cls, values: dict[str, Any]) -> CleaningCounts:
+        """The counts that `to_json` gave."""
         tally = cls(read=values["read"], tidied=values["tidied"])
         for reason, dropped in values["dropped"].items():
-            examples = [Example(**example) for example in dropped["examples"]]
-            tally.dropped[reason] = Dropped(dropped["count"], examples)
+            examples = [DroppedExample(**example) for example in dropped["examples"]]
+            tally.dropped[reason] = DroppedPairs(dropped["count"], examples)
         return tally
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
-    """What the rules leave of a chunk, in its order: the sides without outer and repeated spaces, and the counts.
+class CleanedChunk:
+    """The pairs of a chunk that the rules keep, in order and without outer and repeated spaces, and the counts.
 
     `indices` are the places of the pairs in the chunk.
     """
@@ -127,27 +132,29 @@ class Cleaned:
     src: list[str]
     tgt: list[str]
     indices: list[int]
-    tally: Tally
+    tally: CleaningCounts
 
 
-class Rules:
-    """The rules of a corpus for single pairs; duplicates and overlap, which take all of the text, are found elsewhere.
+class CleaningRules:
+    """The rules of a corpus for single pairs. Duplicates and overlap, which need all of the text, are found elsewhere.
 
-    Raises DataError where languages are to be identified and that is not possible: see `LanguageRule`.
+    Raises DataError if languages are to be identified and that is not possible: see `LanguageRule`.
     """
 
-    def __init__(self, config: CleaningConfig, languages: LanguagePair) -> None:
+    def __init__(self, config: CleaningConfig, languages: CorpusLanguages) -> None:
         self._config = config
         self._is_plain = _plainness(config)
         self._side_rules = list(_side_rules(config, languages))
 
-    def apply(self, chunk: Chunk) -> Cleaned:
-        """What the rules leave of a chunk."""
-        tally = Tally(read=len(chunk.src))
+    def apply(self, chunk: ParsedChunk) -> CleanedChunk:
+        """The pairs of a chunk that the rules keep."""
+        tally = CleaningCounts(read=len(chunk.src))
         src: list[str] = []
         tgt: list[str] = []
         indices: list[int] = []
-        for index, (source, target) in enumerate(zip(map(tidy, chunk.src), map(tidy, chunk.tgt), strict=True)):
+        for index, (source, target) in enumerate(
+            zip(map(normalize_spaces, chunk.src), map(normalize_spaces, chunk.tgt), strict=True)
+        ):
             if index in chunk.malformed:
                 tally.drop(MALFORMED, chunk, index)
             elif self._is_plain(source, target) or (reason := self._reason(source, target)) is None:
@@ -166,10 +173,10 @@ class Rules:
             source != chunk.src[index] or target != chunk.tgt[index]
             for index, source, target in zip(indices, src, tgt, strict=True)
         )
-        return Cleaned(src, tgt, indices, tally)
+        return CleanedChunk(src, tgt, indices, tally)
 
     def _reason(self, src: str, tgt: str) -> str | None:
-        """Why a tidy pair is dropped, by the rules that compare or measure its sides."""
+        """The reason to drop a tidy pair, by the rules that compare or measure its sides."""
         config = self._config
         if not (is_unicode(src) and is_unicode(tgt)):
             return "invalid UTF-8"
@@ -192,11 +199,34 @@ class Rules:
         return None
 
 
-def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
-    """A quick test of tidy pairs: where it is True, `Rules._reason` finds nothing; most pairs pass it.
+def normalize_spaces(text: str) -> str:
+    """The text without white space at its ends and with single spaces."""
+    text = text.strip()
+    return _SPACES.sub(" ", text) if "  " in text else text
 
-    In printable text the space is the only white space, so that words are counted by their spaces, and there are no
-    more words than half the characters.
+
+def is_unicode(text: str) -> bool:
+    """False if a text holds surrogates: bytes that were not UTF-8, or half a character from JSON."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(text: str) -> str:
+    """The beginning of a text for a report, with escapes for characters that cannot be shown."""
+    short = text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + " …"
+    return _UNPRINTABLE.sub(_escape, short)
+
+
+def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
+    """A quick test of tidy pairs: if it is True, `CleaningRules._reason` finds nothing. Most pairs pass it.
+
+    In printable text the space is the only white space. So words are counted by their spaces, and there are no more
+    words than half the characters.
     """
     least = config.min_characters or 1
     most = min(config.max_characters or inf, 2 * (config.max_words or inf))
@@ -220,8 +250,8 @@ def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
     return is_plain
 
 
-def _side_rules(config: CleaningConfig, languages: LanguagePair) -> Iterator[tuple[str, SideRule, SideRule]]:
-    """The rules that look at one side at a time, and cost more, in the order of REASONS: for the source, the target."""
+def _side_rules(config: CleaningConfig, languages: CorpusLanguages) -> Iterator[tuple[str, SideRule, SideRule]]:
+    """The rules that look at one side at a time, in the order of REASONS, for source and target. They cost more."""
     if config.punctuation_only:
         yield "punctuation only", without_letters_or_digits, without_letters_or_digits
     if config.url_only:
@@ -237,29 +267,6 @@ def _side_rules(config: CleaningConfig, languages: LanguagePair) -> Iterator[tup
 
 def _without(values: list[T], places: set[int]) -> list[T]:
     return [value for place, value in enumerate(values) if place not in places]
-
-
-def tidy(text: str) -> str:
-    """The text without white space at its ends and with single spaces."""
-    text = text.strip()
-    return _SPACES.sub(" ", text) if "  " in text else text
-
-
-def is_unicode(text: str) -> bool:
-    """False where a text holds surrogates: bytes that were not UTF-8, or half a character from JSON."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def printable(text: str) -> str:
-    """The beginning of a text for a report, with escapes for what cannot be shown."""
-    short = text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + " …"
-    return _UNPRINTABLE.sub(_escape, short)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -1,1 +1,1 @@
-"""Where a corpus comes from: kinds of sources, and what makes local files of them."""
+"""The sources of a corpus: a class for each kind."""

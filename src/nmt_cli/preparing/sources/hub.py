@@ -1,31 +1,112 @@
-"""Data sets of the Hugging Face hub: which files a split has, and the files themselves in the hub's own cache."""
+"""Data sets of the Hugging Face hub: the files of a split, downloaded into the hub's own cache."""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import inspect
 import io
 import json
 import logging
+import os
 import re
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from nmt_cli.errors import DataError
-from nmt_cli.preparing.progress import Progress
-from nmt_cli.preparing.sources.cache import cache_folder, writing_errors
-from nmt_cli.preparing.sources.downloads import Unreachable
-from nmt_cli.preparing.sources.hub_errors import hub_errors
-from nmt_cli.preparing.sources.kinds import HubSource
-from nmt_cli.preparing.sources.records import file_hash
+from pydantic import Field
+
+from nmt_cli.console import Progress
+from nmt_cli.errors import DataError, NmtError
+from nmt_cli.preparing.download import Unreachable, cache_folder, file_hash, writing_errors
+from nmt_cli.preparing.sources.base import WEIGHT, Location, Source, Weight
+from nmt_cli.preparing.sources.tables import TableFile, translation_columns
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 20.0
 _UNCHANGED = ("name", "version", "data_dir", "data_files", "description", "features")
+_NETWORK_HINT = (
+    "check the network; behind a proxy, export HTTPS_PROXY=http://HOST:PORT and HTTP_PROXY; HF_ENDPOINT=https://HOST "
+    "names a mirror of the hub; HF_HUB_OFFLINE=1 uses what is in its cache, a folder (HF_HOME) that can be copied"
+)
+
+
+class HubSource(Source):
+    """A data set of the Hugging Face hub, or a directory laid out like one (starts with ./, ../ or /)."""
+
+    kind: Literal["hub"] = Field(description="two columns of a data set")
+    repository: str = Field(description="OWNER/NAME on the hub, or a directory")
+    subset: str | None = Field(None, description="configuration of the data set")
+    split: str = Field(description="split of the data set, such as train or validation")
+    revision: str | None = Field(None, description="commit, tag or branch; null: the newest")
+    source: str | None = Field(None, description="column of the source, dotted where nested; null: translation.CODE")
+    target: str | None = Field(None, description="column of the target; null: translation.CODE")
+    weight: Weight = Field(1.0, description=WEIGHT)
+
+    @property
+    def is_local(self) -> bool:
+        """True if `repository` is a directory."""
+        return self.repository.startswith(("./", "../", "/"))
+
+    def describe(self) -> list[str]:
+        """Data set, subset, split and revision."""
+        revision = f" at {self.revision}" if self.revision else ""
+        on_hub = f"{self.repository} on the hub, {self.subset or 'default'}, {self.split}{revision}"
+        return [] if self.is_local else [on_hub]
+
+    def files(self, at: Location) -> list[Path]:
+        """All files of the directory. DataError if it does not exist."""
+        if not self.is_local:
+            return []
+        return sorted(path for path in self._directory(at).rglob("*") if path.is_file())
+
+    def key(self) -> dict[str, Any]:
+        """All keys, and the former key `otherwise`, so that prepared data keeps its fingerprint."""
+        return {**self.key_without(), "otherwise": []}
+
+    def fetch(self, at: Location, *, progress: Progress) -> Iterator[TableFile]:
+        """The files of the split, in its order; each is downloaded when it is asked for."""
+        split, columns = self.find_split(at), translation_columns(self.source, self.target, at)
+        for file in split.files:
+            path, name = fetch_file(split, file, progress=progress), file_name(split, file)
+            origin = f"{self.repository}/{name.rsplit('/', 1)[-1]}"
+            yield TableFile(((name, path),), origin, self.weight, path, *columns, split.builder, split.options)
+
+    def find_split(self, at: Location) -> HubSplit:
+        """The files of the split. If the hub cannot be reached, they are the files found before that are still cached.
+
+        The hub is asked once for each repository. Raises Unreachable if it cannot be reached and nothing is cached,
+        DataError if there is no such repository, subset or split.
+        """
+        if self.is_local:
+            return _split_of(self, str(self._directory(at).resolve()), commit=None, facts={})
+        question = ("hub", self.repository, self.revision)
+        answer = at.once(question, lambda: _ask(self))
+        if isinstance(answer, Unreachable):
+            remembered = _remembered(self)
+            if remembered is None:
+                raise answer
+            warning = f"{answer.message}; using its files of commit {remembered.commit}, cached before"
+            at.once(("warned", *question), lambda: logger.warning("%s", warning))
+            return remembered
+        commit, facts = answer
+        split = _split_of(self, self.repository, commit=commit, facts=facts)
+        with suppress(OSError):  # it only helps if the hub cannot be reached another time
+            _memory(self).parent.mkdir(parents=True, exist_ok=True)
+            _memory(self).write_text(json.dumps(dataclasses.asdict(split), indent=1), encoding="utf-8")
+        return split
+
+    def _directory(self, at: Location) -> Path:
+        directory = at.folder / self.repository
+        if not directory.is_dir():
+            raise DataError(
+                f"no such directory: {directory}", where=str(directory), hint="check the path of the repository"
+            )
+        return directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +120,9 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class HubSplit:
-    """The files of a split in their order, at one commit, and what reads them: a module of `datasets` with options.
+    """The files of a split in order, at one commit, and the module of `datasets` that reads them, with its options.
 
-    `commit` is None where the repository is a directory; the files' paths are then where they lie.
+    `commit` is None if the repository is a directory; then the paths are local.
     """
 
     repository: str
@@ -51,49 +132,11 @@ class HubSplit:
     options: tuple[tuple[str, Any], ...]
 
 
-class Hub:
-    """The hub, asked once for each repository: where it cannot be reached, that is not tried again."""
-
-    def __init__(self) -> None:
-        self._answers: dict[tuple[str, str | None], tuple[str, dict[str, HubFile]] | Unreachable] = {}
-
-    def find_split(self, source: HubSource, *, folder: Path) -> HubSplit:
-        """The files of a source's split; where the hub cannot be reached, those found before, if they are still cached.
-
-        Raises Unreachable where neither is to be had, DataError where there is no such repository, subset or split.
-        """
-        if source.is_local:
-            directory = (folder / source.repository).resolve()
-            if not directory.is_dir():
-                raise DataError(
-                    f"no such directory: {directory}", where=str(directory), hint="check the path of the repository"
-                )
-            return _split_of(source, str(directory), commit=None, facts={})
-        key = (source.repository, source.revision)
-        is_first = key not in self._answers
-        if is_first:
-            self._answers[key] = _ask(source)
-        answer = self._answers[key]
-        if isinstance(answer, Unreachable):
-            remembered = _remembered(source)
-            if remembered is None:
-                raise answer
-            if is_first:
-                logger.warning("%s; using its files of commit %s, cached before", answer.message, remembered.commit)
-            return remembered
-        commit, facts = answer
-        split = _split_of(source, source.repository, commit=commit, facts=facts)
-        with suppress(OSError):  # it only helps where the hub cannot be reached another time
-            _memory(source).parent.mkdir(parents=True, exist_ok=True)
-            _memory(source).write_text(json.dumps(dataclasses.asdict(split), indent=1), encoding="utf-8")
-        return split
-
-
 def fetch_file(split: HubSplit, file: HubFile, *, progress: Progress) -> Path:
-    """A file of a split, from the hub's cache or downloaded into it; checked against the hub's SHA-256.
+    """A file of a split, from the hub's cache or downloaded into it, checked against the hub's SHA-256.
 
-    Raises Unreachable where it cannot be downloaded; DataError where it is not what the hub says that it is: it is
-    then kept under another name, and not used.
+    Raises Unreachable if it cannot be downloaded. Raises DataError if its checksum is wrong: the file is then kept
+    under another name, and not used.
     """
     if split.commit is None:
         return Path(file.path)
@@ -114,12 +157,62 @@ def fetch_file(split: HubSplit, file: HubFile, *, progress: Progress) -> Path:
 
 
 def file_name(split: HubSplit, file: HubFile) -> str:
-    """How a file is named in records."""
+    """The name of a file in records."""
     return file.path if split.commit is None else f"hf://datasets/{split.repository}@{split.commit}/{file.path}"
 
 
+@contextmanager
+def hub_errors(name: str) -> Iterator[None]:
+    """Raise Unreachable if the hub does not answer, DataError if it refuses or the disk is full."""
+    import datasets.exceptions
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except NmtError:
+        raise
+    except Exception as problem:  # the libraries below raise errors of a dozen unrelated classes
+        reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+        causes = list(_causes(problem))
+        if any(getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
+            hint = "free some space, or move the hub's cache: export HF_HOME=FOLDER; the same command continues"
+            raise DataError(f"cannot download {name}: the disk is full", where=name, hint=hint) from problem
+        if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes):
+            reason = "HF_HUB_OFFLINE is set"
+        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+        if any(isinstance(cause, errors.GatedRepoError) for cause in causes) or "gated" in reason.lower():
+            message = f"{name} is gated: the hub wants to know who takes it"
+            hint = f"accept its terms at {endpoint}/datasets/{name.split(' ')[0]}, then export HF_TOKEN=hf_..."
+        elif any(isinstance(cause, errors.RevisionNotFoundError) for cause in causes):
+            message, hint = (
+                f"{name} has no such revision on the hub",
+                "correct revision, or leave it out for the newest",
+            )
+        elif any(
+            isinstance(cause, errors.RepositoryNotFoundError | datasets.exceptions.DatasetNotFoundError)
+            for cause in causes
+        ):
+            message = f"there is no data set {name} on the hub, or it is private"
+            hint = (
+                "check repository: it is OWNER/NAME on the hub, or ./FOLDER; for a private one export HF_TOKEN=hf_..."
+            )
+        elif any(isinstance(cause, datasets.exceptions.DataFilesNotFoundError) for cause in causes):
+            message = f"{name.split(' ')[0]} has no data files such as train.parquet, train.jsonl or train.csv"
+            hint = (
+                "kind: hub reads what is laid out like a data set of the hub; a single file is read by a source of "
+                "kind text, tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}"
+            )
+        elif isinstance(problem, OSError) or any(_is_of_the_network(cause) for cause in causes):
+            raise Unreachable(
+                f"cannot reach {name} on the hub: {reason}", where=endpoint, hint=_NETWORK_HINT
+            ) from problem
+        else:
+            message, hint = f"cannot read the data set {name}: {reason}", "check repository, subset, split and revision"
+        raise DataError(message, where=name, hint=hint) from problem
+
+
 def _ask(source: HubSource) -> tuple[str, dict[str, HubFile]] | Unreachable:
-    """The commit that the revision stands for now, and what the hub says of each file."""
+    """The commit that the revision stands for now, and size and checksum of each file."""
     import huggingface_hub
 
     try:
@@ -161,7 +254,7 @@ def _split_of(source: HubSource, path: str, *, commit: str | None, facts: dict[s
 
 
 def _remembered(source: HubSource) -> HubSplit | None:
-    """The split as it was found before, where all of its files that were fetched are still in the hub's cache."""
+    """The split as it was found before, if its first file is still in the hub's cache."""
     import huggingface_hub
 
     try:
@@ -178,7 +271,7 @@ def _remembered(source: HubSource) -> HubSplit | None:
 
 
 def _copied(source: HubSource) -> HubSplit | None:
-    """The split as it lies in a cache of the hub that was filled by other means, such as `hf download`."""
+    """The split in a cache of the hub that was filled by other means, such as `hf download`."""
     import huggingface_hub
 
     try:
@@ -198,7 +291,7 @@ def _copied(source: HubSource) -> HubSplit | None:
 
 
 def _memory(source: HubSource) -> Path:
-    """Where the files of a split are remembered."""
+    """The file that remembers a split."""
     parts = (
         source.repository.replace("/", "--"),
         source.subset or "default",
@@ -209,7 +302,7 @@ def _memory(source: HubSource) -> Path:
 
 
 def _mismatch(local: Path, digest: str, file: HubFile, split: HubSplit) -> DataError:
-    """Move a wrong file out of the hub's cache, so that it is downloaded again, and say so."""
+    """Move a wrong file out of the hub's cache, so that the next call downloads it again. The error says so."""
     content = local.resolve()
     aside = cache_folder() / "downloads" / "mismatch" / f"{Path(file.path).name}.{digest[:12]}"
     with writing_errors(aside):
@@ -225,7 +318,7 @@ def _mismatch(local: Path, digest: str, file: HubFile, split: HubSplit) -> DataE
 
 
 def _reporting_bar(name: str, progress: Progress) -> type[Any]:
-    """A bar for the library of the hub that shows nothing itself and reports bytes to a progress."""
+    """A silent bar for the hub's library that reports bytes to a progress."""
     from tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]  # tqdm carries no types
@@ -242,3 +335,15 @@ def _reporting_bar(name: str, progress: Progress) -> type[Any]:
 
 def _name(source: HubSource) -> str:
     return " ".join(part for part in (source.repository, source.subset, source.split) if part)
+
+
+def _causes(problem: BaseException | None) -> Iterator[BaseException]:
+    """An error and the errors that caused it."""
+    while problem is not None:
+        yield problem
+        problem = problem.__cause__ or problem.__context__
+
+
+def _is_of_the_network(problem: BaseException) -> bool:
+    """True for httpx's connection errors, which the hub's library passes on; they are no OSError."""
+    return any(kind.__name__ == "TransportError" for kind in type(problem).__mro__)

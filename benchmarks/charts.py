@@ -1,0 +1,149 @@
+"""Draws the measurements in benchmarks/results/*.json as SVG files in docs/images, readable on white and on black.
+
+python benchmarks/charts.py                                                    # draws all charts again
+python benchmarks/train_speed.py ... | python benchmarks/charts.py --add training    # keeps a result, then draws
+
+A file of results is a list of what a benchmark has printed, the oldest first: of train_speed.py in training.json, of
+decode.py --json - in decoding.json, of serve_load.py in serving.json. A chart shows the newest result of each system.
+A result that is marked as transcribed was taken from a page, because its JSON was not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_ROOT = Path(__file__).resolve().parents[1]
+_RESULTS, _IMAGES = _ROOT / "benchmarks" / "results", _ROOT / "docs" / "images"
+# Half-way between black and white, so that they can be read on both.
+_TEXT, _GRID, _COLOURS = "#768089", "#76808955", ("#2f81d7", "#a0783c", "#8a6fc4")
+
+Result = Mapping[str, Any]
+
+
+def main() -> None:
+    """Keep the result on stdin if there is one to keep, and draw all charts."""
+    arguments = _arguments()
+    if arguments.add:
+        file = _RESULTS / f"{arguments.add}.json"
+        results = [*(_results(arguments.add) if file.exists() else []), json.load(sys.stdin)]
+        file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    for name, draw in (("speed", _speed), ("decoding", _decoding), ("serving", _serving)):
+        _write(name, draw)
+
+
+def training(results: Sequence[Result]) -> dict[str, list[float]]:
+    """Target tokens per second by side, small before base."""
+    newest = {result["size"]: result for result in results}
+    sides = {"nmt": "nmt", "Hugging Face": "baseline"}
+    return {name: [newest[size][side]["median"] for size in ("small", "base")] for name, side in sides.items()}
+
+
+def decoding(results: Sequence[Result], model: str, systems: Mapping[str, str]) -> dict[str, list[float]]:
+    """Sentences per second with beam 4 and greedy by system: the newest result of the model that has all of them."""
+    keys = {name: [f"{system} beam {beam}" for beam in (4, 1)] for name, system in systems.items()}
+    of_model = (
+        {name.partition(" batch")[0]: figures["sentences_per_second"] for name, figures in result["systems"].items()}
+        for result in results
+        if result["model"] == model and result["input"] == "test_2016_flickr"
+    )
+    (*_, newest) = (rates for rates in of_model if rates.keys() >= {key for both in keys.values() for key in both})
+    return {name: [newest[key] for key in both] for name, both in keys.items()}
+
+
+def serving(results: Sequence[Result], engine: str) -> dict[str, dict[int, float]]:
+    """Answers per second by number of clients, in batches and with each sentence alone: the newest with both."""
+    newest = [result["engines"][engine] for result in results if "off" in result["engines"].get(engine, {})][-1]
+    ways = {"in batches": "on", "each sentence alone": "off"}
+    return {
+        name: {
+            int(clients.removesuffix(" clients")): figures["answers a second"]["median"]
+            for clients, figures in newest[way].items()
+            if clients.endswith(" clients")
+        }
+        for name, way in ways.items()
+    }
+
+
+def _speed(axes: Sequence[Axes]) -> None:
+    _bars(axes[0], ("small", "base"), training(_results("training")), label="target tokens per second")
+    axes[0].set_title("training, bf16")
+    systems = {"nmt": "nmt torch:fp32", "Hugging Face": "hf float32 1 x 2"}
+    _bars(axes[1], ("beam 4", "greedy"), decoding(_results("decoding"), "base", systems), label="sentences per second")
+    axes[1].set_title("translating, base, float32")
+
+
+def _decoding(axes: Sequence[Axes]) -> None:
+    systems = {"nmt": "nmt torch:int8", "CTranslate2, called directly": "ctranslate2 int8 2 x 1"}
+    for axis, model in zip(axes, ("small", "base"), strict=True):
+        rates = decoding(_results("decoding"), model, systems)
+        _bars(axis, ("beam 4", "greedy"), rates, label="sentences per second")
+        axis.set_title(f"{model}, int8")
+
+
+def _serving(axes: Sequence[Axes]) -> None:
+    engines = {"torch": "PyTorch, float32", "ctranslate2": "CTranslate2, int8"}
+    for axis, (engine, title) in zip(axes, engines.items(), strict=True):
+        for colour, (name, rates) in zip(_COLOURS, serving(_results("serving"), engine).items(), strict=False):
+            axis.plot(range(len(rates)), list(rates.values()), color=colour, marker="o", label=name)
+            axis.set_xticks(range(len(rates)), [str(clients) for clients in rates])
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("clients")
+        axis.set_ylabel("answers per second")
+        axis.set_title(title)
+
+
+def _bars(axis: Axes, groups: Sequence[str], sides: Mapping[str, Sequence[float]], *, label: str) -> None:
+    """A group of bars for each name in `groups`, a bar for each side, with its number above."""
+    width = 0.8 / len(sides)
+    for number, (colour, (name, rates)) in enumerate(zip(_COLOURS, sides.items(), strict=False)):
+        places = [group + (number - (len(sides) - 1) / 2) * width for group in range(len(groups))]
+        bars = axis.bar(places, list(rates), width=0.92 * width, color=colour, label=name)
+        axis.bar_label(bars, labels=[f"{rate:,.0f}" for rate in rates], color=_TEXT, padding=2, fontsize=9)
+    axis.set_xticks(range(len(groups)), groups)
+    axis.set_ylabel(label)
+    axis.yaxis.set_major_formatter("{x:,.0f}")
+    axis.margins(y=0.12)
+
+
+def _write(name: str, draw: Any) -> None:
+    """Draw one chart of up to two panels into docs/images; the same results give the same bytes."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    coloured = ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color", "axes.edgecolor")
+    plt.rcParams |= {"svg.hashsalt": name, "font.size": 10, "axes.titlesize": 10} | dict.fromkeys(coloured, _TEXT)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    draw(axes)
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", color=_GRID, linewidth=0.6)
+        axis.set_axisbelow(True)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, labelcolor=_TEXT)
+    figure.savefig(_IMAGES / f"{name}.svg", transparent=True, metadata={"Date": None})
+    plt.close(figure)
+
+
+def _results(name: str) -> list[Result]:
+    results: list[Result] = json.loads((_RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return results
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--add", metavar="SUBJECT", help="append the JSON object on stdin to results/SUBJECT.json")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Speed of this checkout over that of another one, alternating in one run; prints one JSON object.
+
+git worktree add ../before 0b1fedd
+python benchmarks/two_checkouts.py --other ../before --data data/multi30k-en-de --text multi30k/test_2016_flickr.en \
+    --models small=runs/multi30k/averaged base=runs/base/averaged --prepare mix-en-fr/train --languages en-fr --rounds 5
+
+Each round measures every job in both checkouts, in turns: the first round begins with this one, the second with the
+other. A job is a command of `nmt` in processes of its own. Training reads metrics.jsonl, translating reads `--stats`;
+neither counts the time to load. `--jobs` picks some jobs by the beginning of their names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from measuring import Figures, circumstances, lines_of, summed_up
+from serve_load import answers_per_second, server
+
+Job = Callable[[Path, Path], float]  # (checkout, empty folder) -> units per second
+_HERE = Path(__file__).resolve().parents[1]
+_SMALL = ["model.encoder_layers=3", "model.decoder_layers=3", "model.d_model=256", "model.d_ff=1024", "model.heads=4"]
+_TRAINED = {"small": (_SMALL, 40), "base": ([], 8)}  # settings, updates
+_DECODED = {
+    "beam 4": ["--beam", "4"],
+    "greedy": ["--beam", "1"],
+    "beam 4 int8": ["--beam", "4", "--engine", "torch", "--precision", "int8"],
+    "greedy int8": ["--beam", "1", "--engine", "torch", "--precision", "int8"],
+    "beam 4 ctranslate2": ["--beam", "4", "--engine", "ctranslate2", "--precision", "int8"],
+    "single sentences": ["--beam", "4", "--batch-tokens", "1"],
+}
+
+
+def main() -> None:
+    """Measure all jobs and print the ratios."""
+    arguments = _arguments()
+    checkouts = {"this": _HERE, "other": arguments.other.resolve()}
+    figures: Figures = circumstances("cpu", commit=None)
+    figures["other"] = _commit(checkouts["other"])
+    figures["jobs"] = {}
+    for name, job in _jobs(arguments).items():
+        if not name.startswith(tuple(arguments.jobs)):
+            continue
+        rates: dict[str, list[float]] = {"this": [], "other": []}
+        for number in range(arguments.rounds):
+            for side in ("this", "other") if number % 2 == 0 else ("other", "this"):
+                with tempfile.TemporaryDirectory() as folder:
+                    rates[side].append(job(checkouts[side], Path(folder)))
+        ratio = statistics.median(a / b for a, b in zip(rates["this"], rates["other"], strict=True))
+        figures["jobs"][name] = {"ratio": round(ratio, 3)} | {
+            side: summed_up(windows, digits=2) for side, windows in rates.items()
+        }
+        print(f"{name}: {ratio:.3f}", file=sys.stderr, flush=True)
+    print(json.dumps(figures, indent=2))
+
+
+def _jobs(arguments: argparse.Namespace) -> dict[str, Job]:
+    """All jobs by name, each a function of a checkout and an empty folder."""
+    jobs: dict[str, Job] = {}
+    if arguments.data:
+        for size in _TRAINED:
+            jobs[f"train {size}"] = lambda checkout, folder, size=size: _train(checkout, folder, size, arguments.data)
+    for model in arguments.models:
+        name, _, path = model.partition("=")
+        for what, options in _DECODED.items():
+            lines = lines_of(arguments.text)[: 60 if what.startswith("single") else arguments.lines]
+            jobs[f"decode {name} {what}"] = lambda checkout, folder, path=path, options=options, lines=lines: _decode(
+                checkout, folder, ["-m", path, "--threads", str(arguments.threads), *options], lines
+            )
+        jobs[f"serve {name}"] = lambda checkout, folder, path=path: _serve(checkout, path, arguments)
+    if arguments.prepare:
+        jobs["prepare"] = lambda checkout, folder: _prepare(checkout, folder, arguments)
+    return jobs
+
+
+def _train(checkout: Path, folder: Path, size: str, data: str) -> float:
+    """Target tokens per second, the median over the second half of the updates' log lines."""
+    settings, updates = _TRAINED[size]
+    values = [*settings, f"training.updates={updates}", "training.log_every=2", "training.batch_tokens=4000"]
+    values += ["training.max_tokens_per_device=4096", "training.checkpoint_every=1000", "validation.every=1000"]
+    options = [option for value in values for option in ("--set", value)]
+    _nmt(checkout, "train", "base", "--data", data, "-o", str(folder / "run"), *options)
+    entries = [json.loads(line) for line in lines_of(folder / "run" / "metrics.jsonl")]
+    rates = [entry["target_tokens_per_second"] for entry in entries if "target_tokens_per_second" in entry]
+    return statistics.median(rates[len(rates) // 2 :])
+
+
+def _decode(checkout: Path, folder: Path, options: list[str], lines: list[str]) -> float:
+    """Sentences per second, as `nmt decode --stats` says."""
+    (folder / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    said = _nmt(checkout, "decode", *options, "--stats", "-i", str(folder / "text"), "-o", str(folder / "out"))
+    found = re.search(r"([\d,.]+) sentences/s", said)
+    assert found is not None, said
+    return float(found[1].replace(",", ""))
+
+
+def _prepare(checkout: Path, folder: Path, arguments: argparse.Namespace) -> float:
+    """Preparations per second."""
+    options = ["--train", arguments.prepare, "--languages", arguments.languages, "-o", str(folder / "data")]
+    options += ["--valid", arguments.valid] if arguments.valid else []
+    started = time.perf_counter()
+    _nmt(checkout, "prepare", *options)
+    return 1 / (time.perf_counter() - started)
+
+
+def _serve(checkout: Path, model: str, arguments: argparse.Namespace) -> float:
+    """Answers per second to 64 clients."""
+    lines = lines_of(arguments.text)
+    with server(["-m", model], environment=_environment(checkout)) as (_, port):
+        asyncio.run(answers_per_second(port, lines, clients=64, seconds=2.0))
+        return asyncio.run(answers_per_second(port, lines, clients=64, seconds=arguments.seconds))
+
+
+def _nmt(checkout: Path, *arguments: str) -> str:
+    """What a command of `nmt` of this checkout writes on stderr; the program ends if the command fails."""
+    command = [sys.executable, "-P", "-m", "nmt_cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | _environment(checkout))
+    if done.returncode:
+        sys.exit(f"{checkout}: nmt {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return done.stderr
+
+
+def _environment(checkout: Path) -> Mapping[str, str]:
+    return {"PYTHONPATH": str(checkout / "src")}
+
+
+def _commit(checkout: Path) -> str:
+    asked = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="the other checkout")
+    parser.add_argument("--data", metavar="DIR", help="prepared data, to train on")
+    parser.add_argument("--models", nargs="*", default=[], metavar="NAME=DIR", help="model directories, to decode with")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="lines to translate")
+    parser.add_argument("--lines", type=int, default=400, help="how many of them")
+    parser.add_argument("--prepare", metavar="PREFIX", help="two aligned files of training text, to prepare")
+    parser.add_argument("--valid", metavar="PREFIX", help="two aligned files of validation text")
+    parser.add_argument("--languages", metavar="SRC-TGT", help="their languages")
+    parser.add_argument("--threads", type=int, default=2, help="for translating")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of a server's window")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", nargs="*", default=[""], metavar="NAME", help="beginnings of the names of jobs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Model directories and runs on disk."""

@@ -1,0 +1,182 @@
+"""The average of checkpoints (section 6.1): the choice of checkpoints, and their mean in float64."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt_cli.artifacts.card import render_card
+from nmt_cli.artifacts.manifest import WEIGHTS, verify_files
+from nmt_cli.artifacts.model_directory import check_replaceable, save_model
+from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, read_checkpoint
+from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in
+from nmt_cli.errors import ModelError
+
+logger = logging.getLogger(__name__)
+
+_LEAVE_OUT = "leave it out: nmt average CHECKPOINT CHECKPOINT ... with the others"
+
+
+def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[Checkpoint]:
+    """The newest `last` checkpoints of a run, or the `best` by the recipe's validation.metric, oldest first.
+
+    Exactly one of the two is a number. If two checkpoints are equally good, the newer one is better. Raises
+    ModelError if the run has too few.
+    """
+    if (last is None) == (best is None):
+        raise ValueError("give exactly one of last and best")
+    found = run.checkpoints()
+    where = str(run.directory / CHECKPOINTS)
+    if not found:
+        raise ModelError("the run has no checkpoint yet", where=where, hint=f"train it: {_train_command(run)}")
+    if last is not None:
+        if len(found) < last:
+            raise _too_few(run, len(found), last, option="--last", kind="checkpoint")
+        return found[-last:]
+    assert best is not None
+    ranked = best_first(found, metric=run.recipe.validation.metric)
+    if len(ranked) < best:
+        kind = f"checkpoint with a validation {run.recipe.validation.metric}"
+        raise _too_few(run, len(ranked), best, option="--best", kind=kind)
+    return sorted(ranked[:best], key=lambda checkpoint: checkpoint.update)
+
+
+def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of each tensor over the checkpoint directories `paths`, computed in float64 and returned in float32.
+
+    The order of `paths` changes no bit. Memory holds one model in float32 and one tensor in float64, because
+    tensors are read one at a time. Raises ModelError if a checkpoint is given twice, is damaged, has another recipe
+    or shape, or holds values that are not finite.
+    """
+    if not paths:
+        raise ValueError("nothing to average")
+    checkpoints = [read_checkpoint(path) for path in paths]
+    checkpoints.sort(key=lambda found: (found.update, found.weights_sha256))
+    _refuse_duplicates(checkpoints)
+    _refuse_other_recipes(checkpoints)
+    for checkpoint in checkpoints:
+        verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, hashed=(WEIGHTS,))
+        logger.info("%s", _described(checkpoint))
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open_tensors(found.path / WEIGHTS, hint=_LEAVE_OUT)) for found in checkpoints]
+        shapes = [shapes_in(tensors) for tensors in opened]
+        for checkpoint, found in zip(checkpoints[1:], shapes[1:], strict=True):
+            _same_shapes(checkpoint, found, first=checkpoints[0], expected=shapes[0])
+        return {name: _mean(name, checkpoints, opened) for name in shapes[0]}
+
+
+def write_averaged_model(
+    run: Run, checkpoints: Sequence[Checkpoint], *, output: Path, overwrite: bool, command: Sequence[str]
+) -> None:
+    """Write the average of these checkpoints of `run` as the model directory `output`; its card shows `command`.
+
+    The run's own averaged/ is replaced without `overwrite`, because averaging again after more training is normal.
+    """
+    is_own = output.resolve() == (run.directory / "averaged").resolve()
+    check_replaceable(output, overwrite=overwrite or is_own)
+    run.check_tokenizers()
+    weights = average_checkpoints([checkpoint.path for checkpoint in checkpoints])
+    config = run.config([checkpoint.update for checkpoint in checkpoints])
+    num_parameters = sum(tensor.numel() for tensor in weights.values())
+    commands = [run.record.command, *([command] if list(command) != run.record.command else [])]
+    card = render_card(run, config=config, num_parameters=num_parameters, commands=commands)
+    save_model(
+        output,
+        config=config,
+        weights=weights,
+        source_spm=run.source_spm,
+        target_spm=run.target_spm,
+        card=card,
+        overwrite=overwrite or is_own,
+    )
+
+
+def _mean(name: str, checkpoints: Sequence[Checkpoint], opened: Sequence[Any]) -> Tensor:
+    total: Tensor | None = None
+    for checkpoint, tensors in zip(checkpoints, opened, strict=True):
+        tensor: Tensor = tensors.get_tensor(name)
+        if tensor.dtype != torch.float32:
+            raise ModelError(
+                f"the tensor {name} is {tensor.dtype}, and not float32 as nmt writes it".replace("torch.", ""),
+                where=str(checkpoint.path / WEIGHTS),
+                hint=_LEAVE_OUT,
+            )
+        if not torch.isfinite(tensor).all():
+            raise ModelError(
+                f"{checkpoint.path.name} holds values that are not finite, in the tensor {name}",
+                where=str(checkpoint.path / WEIGHTS),
+                hint=_LEAVE_OUT,
+            )
+        total = tensor.double() if total is None else total.add_(tensor)
+    assert total is not None
+    return total.div_(len(checkpoints)).float()
+
+
+def _refuse_duplicates(checkpoints: Sequence[Checkpoint]) -> None:
+    seen: dict[str, Checkpoint] = {}
+    for checkpoint in checkpoints:
+        if earlier := seen.get(checkpoint.weights_sha256):
+            is_same = earlier.path.resolve() == checkpoint.path.resolve()
+            what = f"{checkpoint.path} is given twice" if is_same else f"{checkpoint.path} is a copy of {earlier.path}"
+            raise ModelError(what, where=str(checkpoint.path), hint="name each checkpoint once")
+        seen[checkpoint.weights_sha256] = checkpoint
+
+
+def _refuse_other_recipes(checkpoints: Sequence[Checkpoint]) -> None:
+    first = checkpoints[0]
+    for checkpoint in checkpoints[1:]:
+        if checkpoint.recipe_fingerprint != first.recipe_fingerprint:
+            raise ModelError(
+                f"{checkpoint.path} was trained with another recipe than {first.path}",
+                where=str(checkpoint.path),
+                hint="average checkpoints of one run: nmt average runs/NAME",
+            )
+
+
+def _same_shapes(
+    checkpoint: Checkpoint,
+    found: dict[str, tuple[int, ...]],
+    *,
+    first: Checkpoint,
+    expected: dict[str, tuple[int, ...]],
+) -> None:
+    try:
+        check_names_and_shapes(found, expected=expected, where=str(checkpoint.path / WEIGHTS), hint=_LEAVE_OUT)
+    except ModelError as problem:
+        raise ModelError(
+            f"{checkpoint.path.name} does not fit {first.path.name}: {problem.message}",
+            where=problem.where,
+            hint=problem.hint,
+        ) from None
+
+
+def _too_few(run: Run, num_found: int, num_asked: int, *, option: str, kind: str) -> ModelError:
+    fewer = f"{option} {num_found}" if num_found else "--last N"
+    longer = "raise training.updates and train on" if run.record.finished else f"train on: {_train_command(run)}"
+    plural = kind.replace("checkpoint", "checkpoints", 1) if num_found != 1 else kind
+    return ModelError(
+        f"{num_asked} were asked for, but the run has {num_found} {plural}",
+        where=str(run.directory / CHECKPOINTS),
+        hint=f"nmt average {run.directory} {fewer}, or {longer}",
+    )
+
+
+def _train_command(run: Run) -> str:
+    return shlex.join(run.record.command)
+
+
+def _described(checkpoint: Checkpoint) -> str:
+    """One line: the update and its validation results."""
+    measured = [f"{name} {value:.{places}f}" for name, value, places in _measures(checkpoint) if value is not None]
+    return f"update {checkpoint.update:>9,}  {'  '.join(measured) or 'not validated'}"
+
+
+def _measures(checkpoint: Checkpoint) -> list[tuple[str, float | None, int]]:
+    return [("validation loss", checkpoint.loss, 4), ("BLEU", checkpoint.bleu, 2)]

@@ -1,0 +1,228 @@
+"""The kind of a directory, and the manifest that lists its files with sizes and SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from nmt_cli import files
+from nmt_cli.errors import ModelError, NmtError
+
+MANIFEST = "manifest.json"
+_FORMAT = 1
+# Files that people write or change by hand, on a model hub for example: neither listed nor foreign.
+_FREE = frozenset({"README.md", "LICENSE", "NOTICE"})
+CONFIG = "config.yaml"
+WEIGHTS = "model.safetensors"
+DAMAGED = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
+Kind = Literal["model", "run", "checkpoint", "data"]
+RUN_FILE = "run.json"
+_CTRANSLATE2 = "a CTranslate2 model"
+# Each toolkit by files that only it leaves; the first row that fits counts.
+_OTHERS: Sequence[tuple[str, Sequence[str]]] = (
+    (_CTRANSLATE2, ("model.bin", "config.json")),
+    (_CTRANSLATE2, ("model.bin", "shared_vocabulary.*")),
+    ("a Hugging Face model", ("config.json",)),
+    ("a Hugging Face model", ("tokenizer_config.json",)),
+    ("a fairseq model or data directory", ("dict.*.txt",)),
+    ("a fairseq checkpoint directory", ("checkpoint_best.pt",)),
+    ("a fairseq checkpoint directory", ("checkpoint_last.pt",)),
+    ("a Marian model", ("*.npz",)),
+    ("a Sockeye model", ("params.*", "version")),
+    ("a JoeyNMT model", ("*.ckpt",)),
+    ("a tensor2tensor model", ("model.ckpt-*.index",)),
+    ("an OpenNMT-py or other PyTorch model", ("*.pt",)),
+)
+
+
+def write_manifest(directory: Path, fields: Mapping[str, Any]) -> None:
+    """Write manifest.json: the format, `fields`, and size and SHA-256 of every file in `directory`.
+
+    The card and the licence are not listed, because people edit them.
+    """
+    if clash := {"format", "files"} & fields.keys():
+        raise ValueError(f"reserved in a manifest: {', '.join(sorted(clash))}")
+    listed = {
+        path.name: {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
+        for path in sorted(directory.iterdir())
+        if path.is_file() and path.name not in _FREE | {MANIFEST}
+    }
+    content = {"format": _FORMAT, **fields, "files": listed}
+    (directory / MANIFEST).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_manifest(directory: Path, *, error: type[NmtError], hint: str) -> dict[str, Any]:
+    """The whole content of manifest.json, `files` included; no other file is read.
+
+    Raises `error` if it is missing or damaged.
+    """
+    where = str(directory / MANIFEST)
+    content = files.read_json(directory / MANIFEST, error=error, hint=hint)
+    if not isinstance(content, dict) or not _lists_files(content.get("files")):
+        raise error(f"{MANIFEST} is damaged: it lists no files", where=where, hint=hint)
+    if content.get("format") != _FORMAT:
+        raise error(
+            f"{MANIFEST} has format {content.get('format')!r}, but this nmt reads format {_FORMAT}",
+            where=where,
+            hint="install the version of nmt that wrote it, or a newer one: pip install -U nmt-cli",
+        )
+    return content
+
+
+def verify_files(
+    directory: Path, *, error: type[NmtError], hint: str, hashed: Collection[str] | None = None
+) -> dict[str, Any]:
+    """The manifest's fields, after a check that exactly the listed files are there, unchanged.
+
+    `hashed` restricts the slow check of SHA-256 to these files; None checks all. Raises `error` with `hint` for the
+    first file that is missing, truncated, changed or foreign. Hidden files, folders and the card may come and go.
+    """
+    manifest = read_manifest(directory, error=error, hint=hint)
+    listed = manifest["files"]
+    for name, entry in listed.items():
+        _check_size(directory / name, entry["bytes"], error=error, hint=hint)
+    for path in sorted(directory.iterdir()):
+        known = path.name in listed or path.name in _FREE | {MANIFEST}
+        if not known and path.is_file() and not path.name.startswith("."):
+            raise error(
+                f"{path.name} does not belong in this directory: its {MANIFEST} does not list it",
+                where=str(path),
+                hint=f"move it elsewhere: mv {path} {directory.parent}",
+            )
+    for name in listed if hashed is None else sorted(hashed):
+        if name not in listed:
+            raise error(f"{name} is not listed in {MANIFEST}", where=str(directory / MANIFEST), hint=hint)
+        if _sha256(directory / name, error=error) != listed[name]["sha256"]:
+            raise error(
+                f"{name} was changed after it was written, or comes from another directory: its SHA-256 is not"
+                f" the one in {MANIFEST}",
+                where=str(directory / name),
+                hint=hint,
+            )
+    return {key: value for key, value in manifest.items() if key not in ("format", "files")}
+
+
+def _sha256(path: Path, *, error: type[NmtError]) -> str:
+    try:
+        return files.sha256(path)
+    except PermissionError:
+        raise files.unreadable(path, name=path.name, error=error) from None
+
+
+def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) -> None:
+    if not path.is_file():
+        raise error(f"{path.name} is missing", where=str(path), hint=hint)
+    size = path.stat().st_size
+    if size < expected:
+        raise error(f"{path.name} is cut short: {size:,} of {expected:,} bytes", where=str(path), hint=hint)
+    if size > expected:
+        raise error(f"{path.name} was changed: {size:,} bytes instead of {expected:,}", where=str(path), hint=hint)
+
+
+def _lists_files(listed: Any) -> bool:
+    """True for a mapping of plain file names to sizes and hashes; no name leads out of the directory."""
+    return isinstance(listed, dict) and all(
+        Path(name).name == name
+        and isinstance(entry, dict)
+        and isinstance(entry.get("bytes"), int)
+        and isinstance(entry.get("sha256"), str)
+        for name, entry in listed.items()
+    )
+
+
+def kind_of(path: Path) -> Kind | None:
+    """The kind of a directory of ours, by its manifest, or by its files if the manifest is lost; otherwise None."""
+    if (path / RUN_FILE).is_file():
+        return "run"
+    match _kind_in_manifest(path):
+        case "model" | "checkpoint" as kind:
+            return kind
+        case "prepared data":
+            return "data"
+        case _:
+            pass
+    if (path / CONFIG).is_file() and (path / "source.spm").is_file():
+        return "model"
+    if (path / "optimizer.safetensors").is_file():
+        return "checkpoint"
+    return "data" if (path / "train.source.ids").is_file() else None
+
+
+def foreign_kind(path: Path) -> str | None:
+    """The kind of another toolkit's directory, in words."""
+    for name, patterns in _OTHERS:
+        if all(any(path.glob(pattern)) for pattern in patterns):
+            return name
+    return None
+
+
+def require_model(path: Path) -> None:
+    """Raise ModelError unless `path` is a model directory of ours.
+
+    The error says what the path is, and what to type.
+    """
+    if not path.exists():
+        raise ModelError(
+            f"there is no model directory {path}", where=str(path), hint="check the path; nmt average RUN makes one"
+        )
+    if not path.is_dir():
+        hint = _hint(path.parent, foreign_kind(path.parent)) if kind_of(path.parent) is None else f"try {path.parent}"
+        raise ModelError(f"{path} is a file, not a model directory", where=str(path), hint=hint)
+    match kind_of(path):
+        case "model":
+            return
+        case "run":
+            made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
+            hint = f"take its model, {made[0]}" if made else f"make a model of it first: nmt average {path}"
+            raise ModelError(f"{path} is a run, not a model directory", where=str(path), hint=hint)
+        case "checkpoint":
+            hint = f"make a model of it: nmt average {path} -o MODEL"
+            raise ModelError(f"{path} is a checkpoint, not a model directory", where=str(path), hint=hint)
+        case "data":
+            hint = "give a model directory, such as runs/NAME/averaged"
+            raise ModelError(f"{path} is prepared data, not a model directory", where=str(path), hint=hint)
+        case None:
+            other = foreign_kind(path)
+            message = f"{path} is not a model directory: it has no {CONFIG}"
+            if other is not None:
+                message = f"{path} looks like {other}, for other programs; nmt reads its own model directories"
+            raise ModelError(message, where=str(path), hint=_hint(path, other))
+
+
+def model_digest(directory: Path) -> str:
+    """Twelve characters that identify the model of a directory, made of the hashes in its manifest.
+
+    ModelError if the manifest cannot be read.
+    """
+    listed = read_manifest(directory, error=ModelError, hint=DAMAGED)["files"]
+    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def is_model_there(directory: Path, digest: str) -> bool:
+    """Whether the directory holds the model of that digest, and its manifest can be read."""
+    try:
+        return model_digest(directory) == digest
+    except ModelError:
+        return False
+
+
+def _hint(path: Path, other: str | None) -> str:
+    """The command to type if `path` is no model directory of ours."""
+    if (path / "source.spm").is_file() and (path / "vocab.json").is_file():
+        return f"nmt import {path} -o MODEL makes a model directory of it"
+    if other == _CTRANSLATE2:
+        return "name the model directory that it was exported from: nmt decode -m MODEL --engine ctranslate2"
+    if other is not None:
+        return "nmt import makes model directories of Marian models in Hugging Face's form, such as OPUS-MT's"
+    return "nmt average runs/NAME makes a model directory of a run"
+
+
+def _kind_in_manifest(path: Path) -> str | None:
+    try:
+        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content.get("kind") if isinstance(content, dict) else None

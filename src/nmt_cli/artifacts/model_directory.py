@@ -1,0 +1,273 @@
+"""The model directory: everything that decode, serve and export need, written whole and read strictly.
+
+It holds config.yaml, model.safetensors (float32), source.spm, target.spm, README.md (the model card) and manifest.json.
+torch is imported only to load or save a model, so that finding and describing one is quick.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from nmt_cli import __version__, files
+from nmt_cli.artifacts.manifest import (
+    CONFIG,
+    DAMAGED,
+    MANIFEST,
+    WEIGHTS,
+    kind_of,
+    read_manifest,
+    require_model,
+    verify_files,
+    write_manifest,
+)
+from nmt_cli.errors import ModelError, RecipeError
+from nmt_cli.recipe.documents import parse_document, validate
+from nmt_cli.recipe.schema import LanguagePair, PositiveInt, Recipe, Section
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from nmt_cli.model.transformer import Transformer
+    from nmt_cli.tokenization.tokenizer import Tokenizer
+
+
+__all__ = ["LoadedModel", "SavedModelConfig", "load_model", "load_saved_config", "newest_model", "save_model"]
+_NEEDED = (CONFIG, WEIGHTS, "source.spm", "target.spm")
+
+
+class Vocabulary(Section):
+    """The number of pieces of each side, and the ids of the special pieces; other ids are SentencePiece's."""
+
+    source: PositiveInt
+    target: PositiveInt
+    shared: bool = Field(description="source.spm and target.spm are one file")
+    pad: Literal[0] = 0
+    unk: Literal[1] = 1
+    bos: Literal[2] = Field(2, description="what the decoder starts with; the source has none")
+    eos: Literal[3] = Field(3, description="what ends the source and the target")
+
+
+class Measurement(Section):
+    """The results of one validation in training."""
+
+    update: PositiveInt
+    loss: float = Field(description="smoothed, nats per target token")
+    perplexity: float | None = None
+    bleu: float | None = None
+    signature: str | None = Field(None, description="sacreBLEU's")
+
+
+class SavedModelConfig(Section):
+    """config.yaml: all that decoding, serving and exporting need besides weights and tokenizers."""
+
+    format: Literal[1] = 1
+    nmt_version: str
+    languages: LanguagePair
+    vocabulary: Vocabulary
+    updates: list[PositiveInt] = Field(
+        description="updates of the checkpoints that were averaged, or of the single one, ascending; none: imported"
+    )
+    validation: list[Measurement] = Field([], description="what training measured at those updates")
+    longest_source: PositiveInt | None = Field(
+        None,
+        description="pieces, EOS not counted, of the longest source sentence of its training data; none: not known",
+    )
+    recipe: Recipe
+
+    @model_validator(mode="after")
+    def _vocabulary_fits_tying(self) -> SavedModelConfig:
+        source, target = self.vocabulary.source, self.vocabulary.target
+        if self.recipe.model.tying == "all" and source != target:
+            raise ValueError(f"tying: all needs one vocabulary, not {source} and {target} pieces")
+        return self
+
+
+def dump_saved_config(config: SavedModelConfig) -> str:
+    """The text of config.yaml, with every value written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+
+
+def load_saved_config(path: Path) -> SavedModelConfig:
+    """The configuration of the model directory `path`.
+
+    Raises ModelError with file and line if it cannot be read.
+    """
+    file = path / CONFIG
+    values: dict[str, Any] = {}
+    try:
+        document = parse_document(file.read_text(encoding="utf-8"), source=str(file))
+        values = document.values
+        return validate(document, SavedModelConfig, source=str(file), fix=DAMAGED)
+    except FileNotFoundError:
+        raise ModelError(f"{CONFIG} is missing", where=str(file), hint=DAMAGED) from None
+    except UnicodeDecodeError as problem:
+        raise ModelError(f"{CONFIG} is damaged: {problem}", where=str(file), hint=DAMAGED) from None
+    except RecipeError as problem:
+        if _is_newer(values):
+            writer = f"{CONFIG} was written by nmt {values.get('nmt_version')}, and this is {__version__}"
+            hint = "pip install -U nmt-cli"
+            raise ModelError(f"{writer}: {problem.message}", where=problem.where, hint=hint) from None
+        raise ModelError(problem.message, where=problem.where, hint=problem.hint) from None
+
+
+def _is_newer(values: Mapping[str, Any]) -> bool:
+    """Whether config.yaml has a later format, or comes from a later version, than this nmt."""
+    later_format = isinstance(values.get("format"), int) and values["format"] > 1
+    numbers = [re.findall(r"\d+", str(version)) for version in (values.get("nmt_version", ""), __version__)]
+    theirs, ours = (tuple(map(int, parts)) for parts in numbers)
+    return later_format or theirs > ours
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to translate: the Transformer in eval mode, its tokenizers, and its config.yaml."""
+
+    model: Transformer
+    source: Tokenizer
+    target: Tokenizer
+    config: SavedModelConfig
+
+
+def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> LoadedModel:
+    """The model in the directory `path`, in `dtype` on `device`.
+
+    Sizes and hashes of all files that are read are checked first. Raises ModelError if the directory is no model,
+    if a file is missing, damaged or foreign, and if weights or tokenizers do not fit config.yaml.
+    """
+    require_model(path)
+    verify_files(path, error=ModelError, hint=DAMAGED, hashed=_NEEDED)
+    config = load_saved_config(path)
+    vocabulary = config.vocabulary
+    source = _tokenizer(path / "source.spm", num_pieces=vocabulary.source)
+    target = _tokenizer(path / "target.spm", num_pieces=vocabulary.target)
+
+    from nmt_cli.artifacts import weights
+
+    model = _uninitialized(config).to(device=device, dtype=dtype)
+    tensors = weights.read_tensors(path / WEIGHTS, hint=DAMAGED)
+    weights.load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED)
+    return LoadedModel(model.eval(), source, target, config)
+
+
+def save_model(
+    path: Path,
+    *,
+    config: SavedModelConfig,
+    weights: Mapping[str, Tensor],
+    source_spm: Path,
+    target_spm: Path,
+    card: str,
+    overwrite: bool,
+) -> None:
+    """Write a model directory, whole or not at all, with weights in float32.
+
+    Raises ModelError if the weights do not fit the recipe, if the disk is full, or if `path` exists. `overwrite`
+    lets it replace an old model directory, and nothing else.
+    """
+    from nmt_cli.artifacts.weights import (
+        check_names_and_shapes,
+        shapes_of,
+        weights_of,
+        write_tensors,
+    )
+
+    check_replaceable(path, overwrite=overwrite)
+    check_names_and_shapes(
+        shapes_of(weights),
+        expected=shapes_of(weights_of(_uninitialized(config))),
+        where=str(path),
+        hint="save the weights of the model that this recipe and these vocabularies make",
+    )
+    with files.new_directory(path, error=ModelError) as temporary:
+        (temporary / CONFIG).write_text(dump_saved_config(config), encoding="utf-8")
+        write_tensors(temporary / WEIGHTS, {name: tensor.float() for name, tensor in weights.items()})
+        shutil.copyfile(source_spm, temporary / "source.spm")
+        shutil.copyfile(target_spm, temporary / "target.spm")
+        (temporary / "README.md").write_text(card, encoding="utf-8")
+        write_manifest(temporary, {"kind": "model", "updates": config.updates})
+
+
+def check_replaceable(path: Path, *, overwrite: bool) -> None:
+    """Raise ModelError unless `path` is a new or an empty folder or, with `overwrite`, an old model directory."""
+    files.check_replaceable(
+        path,
+        what="a model directory",
+        is_one=lambda found: kind_of(found) == "model",
+        overwrite=overwrite,
+        error=ModelError,
+    )
+
+
+def newest_model(runs: Path) -> Path:
+    """The model of the run in the folder `runs` that finished last.
+
+    Raises ModelError, which says what to type, if there is no model.
+    """
+    folders = [path for path in sorted(runs.glob("*")) if kind_of(path) == "run" and not path.name.startswith(".")]
+    finished = [(_finished_at(run), run) for run in folders if _finished_at(run)]
+    if finished:
+        return model_of_run(max(finished)[1])
+    if folders:
+        hint = f"let it finish: nmt train ..., or make a model of what there is: nmt average {folders[-1]}"
+        raise ModelError(f"no run in {runs} has a finished model", where=str(runs), hint=hint)
+    raise ModelError(
+        f"there is no model: {runs} holds no runs",
+        where=str(runs),
+        hint="name a model with -m MODEL, or train one: nmt train RECIPE",
+    )
+
+
+def model_of_run(run: Path) -> Path:
+    """The averaged/ model of a run, or model/ if there is no average or the run was trained further since.
+
+    Raises ModelError if the run has neither.
+    """
+    averaged, final = run / "averaged", run / "model"
+    if not any((model / MANIFEST).is_file() for model in (averaged, final)):
+        hint = f"let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
+        raise ModelError(f"the run {run} has no finished model", where=str(run), hint=hint)
+    if not (averaged / MANIFEST).is_file():
+        return final
+    if (final / MANIFEST).is_file() and _last_update(final) > _last_update(averaged):
+        return final
+    return averaged
+
+
+def _uninitialized(config: SavedModelConfig) -> Transformer:
+    from nmt_cli.artifacts.weights import uninitialized_model
+
+    vocabulary = config.vocabulary
+    return uninitialized_model(config.recipe.model, source_vocab=vocabulary.source, target_vocab=vocabulary.target)
+
+
+def _finished_at(run: Path) -> int:
+    """The time when the last model of a run was written, in nanoseconds; 0 if it has none."""
+    manifests = [run / name / MANIFEST for name in ("averaged", "model")]
+    return max((file.stat().st_mtime_ns for file in manifests if file.is_file()), default=0)
+
+
+def _last_update(model: Path) -> int:
+    updates: list[int] = read_manifest(model, error=ModelError, hint=DAMAGED).get("updates", [])
+    return max(updates, default=0)
+
+
+def _tokenizer(file: Path, *, num_pieces: int) -> Tokenizer:
+    from nmt_cli.tokenization.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(file)
+    if tokenizer.vocab_size != num_pieces:
+        raise ModelError(
+            f"{file.name} has {tokenizer.vocab_size:,} pieces, but {CONFIG} says {num_pieces:,}",
+            where=str(file),
+            hint=DAMAGED,
+        )
+    return tokenizer

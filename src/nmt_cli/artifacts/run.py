@@ -1,0 +1,227 @@
+"""A run directory on disk: its recipe, record, checkpoints and measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from nmt_cli import __version__, files
+from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS, read_manifest
+from nmt_cli.artifacts.model_directory import Measurement, SavedModelConfig, Vocabulary
+from nmt_cli.errors import ModelError, NmtError
+from nmt_cli.recipe.loading import parse_recipe
+from nmt_cli.recipe.schema import LanguagePair, Recipe
+
+CHECKPOINTS = "checkpoints"
+_DAMAGED = "restore the file, or start the run anew in another folder"
+
+
+class InitialModel(BaseModel):
+    """The model directory whose weights a run began with.
+
+    It is not read again once the run has a checkpoint.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    path: str
+    weights_sha256: str
+    updates: list[int]
+
+
+class FoundTokens(BaseModel):
+    """The tokens per device that were measured because the recipe says auto, and for which hardware they hold."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    tokens: PositiveInt
+    devices: PositiveInt
+    device: str
+    precision: str
+
+
+class RunRecord(BaseModel):
+    """run.json: the origin of the run's data, its start, and its command."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    languages: LanguagePair
+    data: str
+    corpus: str
+    source_vocab: int
+    target_vocab: int
+    tokenizers: dict[str, str]
+    command: list[str]
+    started: str
+    finished: str | None = None
+    init_from: InitialModel | None = None
+    max_tokens_per_device: FoundTokens | None = None
+    longest_source: PositiveInt | None = None
+    data_summary: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run: its folder, the recipe with every value, and run.json."""
+
+    directory: Path
+    recipe: Recipe
+    record: RunRecord
+
+    @property
+    def source_spm(self) -> Path:
+        """The tokenizer of the source."""
+        return self.directory / "source.spm"
+
+    @property
+    def target_spm(self) -> Path:
+        """The tokenizer of the target."""
+        return self.directory / "target.spm"
+
+    def check_tokenizers(self) -> None:
+        """Raise ModelError unless source.spm and target.spm are the files that the run started with."""
+        for side, file in (("source", self.source_spm), ("target", self.target_spm)):
+            if not file.is_file():
+                raise ModelError(f"{file.name} is missing", where=str(file), hint=f"copy it from {self.record.data}")
+            if files.sha256(file) != self.record.tokenizers[side]:
+                raise ModelError(
+                    f"{file.name} is not the tokenizer that this run was trained with",
+                    where=str(file),
+                    hint=f"copy the right one from {self.record.data}",
+                )
+
+    def config(self, updates: list[int]) -> SavedModelConfig:
+        """The config.yaml of a model made of the checkpoints at `updates`, with their validation results."""
+        record = self.record
+        return SavedModelConfig(
+            nmt_version=__version__,
+            languages=record.languages,
+            vocabulary=Vocabulary(
+                source=record.source_vocab,
+                target=record.target_vocab,
+                shared=record.tokenizers["source"] == record.tokenizers["target"],
+            ),
+            updates=sorted(updates),
+            validation=[measured for measured in self.validations() if measured.update in updates],
+            longest_source=record.longest_source,
+            recipe=self.recipe,
+        )
+
+    def validations(self) -> list[Measurement]:
+        """The validation results, by update.
+
+        If a resumed run validated an update again, the later result counts. Results after an update to which
+        training returned are left out, because their weights were dropped.
+        """
+        measured: dict[int, Measurement] = {}
+        for event in self.events():
+            if event.get("event") == "returned":
+                measured = {update: found for update, found in measured.items() if update <= event["to"]}
+            elif event.get("event") == "validation" and event.get("update"):
+                measured[event["update"]] = Measurement(
+                    update=event["update"],
+                    loss=event["loss"],
+                    perplexity=event.get("perplexity"),
+                    bleu=event.get("bleu"),
+                    signature=event.get("signature"),
+                )
+        return [measured[update] for update in sorted(measured)]
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The events in metrics.jsonl, without a last line that a crash cut short."""
+        file = self.directory / "metrics.jsonl"
+        if not file.is_file():
+            return
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                try:
+                    event = json.loads(line)
+                except json.JSONDecodeError:
+                    continue
+                if isinstance(event, dict):
+                    yield event
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The complete checkpoints, oldest first."""
+        folders = sorted((self.directory / CHECKPOINTS).glob("update-*"))
+        return sorted(
+            (read_checkpoint(path) for path in folders if (path / MANIFEST).is_file()), key=lambda found: found.update
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint as its manifest describes it.
+
+    `loss` and `bleu` are None if the checkpoint was not validated.
+    """
+
+    path: Path
+    update: int
+    recipe_fingerprint: str
+    loss: float | None
+    bleu: float | None
+    weights_sha256: str
+
+
+def best_first(checkpoints: Sequence[Checkpoint], *, metric: Literal["loss", "bleu"]) -> list[Checkpoint]:
+    """The checkpoints that have the metric, the best first; of equally good ones, the newer first."""
+    quality = {
+        checkpoint.update: (-measured if metric == "loss" else measured, checkpoint.update)
+        for checkpoint in checkpoints
+        if (measured := checkpoint.loss if metric == "loss" else checkpoint.bleu) is not None
+    }
+    measured_ones = [checkpoint for checkpoint in checkpoints if checkpoint.update in quality]
+    return sorted(measured_ones, key=lambda checkpoint: quality[checkpoint.update], reverse=True)
+
+
+def open_run(directory: Path) -> Run:
+    """The run in `directory`.
+
+    Raises ModelError if it is no run, or if its recipe.yaml or run.json cannot be read.
+    """
+    if not (directory / RUN_FILE).is_file():
+        raise ModelError(
+            f"{directory} is not a run: it has no {RUN_FILE}", where=str(directory), hint="nmt train RECIPE makes a run"
+        )
+    content = files.read_json(directory / RUN_FILE, error=ModelError, hint=_DAMAGED)
+    try:
+        record = RunRecord.model_validate(content)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise ModelError(
+            f"{RUN_FILE} is damaged: {name}: {first['msg']}", where=str(directory / RUN_FILE), hint=_DAMAGED
+        ) from None
+    recipe_file = directory / "recipe.yaml"
+    try:
+        recipe = parse_recipe(recipe_file.read_text(encoding="utf-8"), source=str(recipe_file))
+    except (FileNotFoundError, UnicodeDecodeError) as problem:
+        what = "missing" if isinstance(problem, FileNotFoundError) else "not UTF-8"
+        raise ModelError(f"recipe.yaml is {what}", where=str(recipe_file), hint=_DAMAGED) from None
+    except NmtError as problem:
+        raise ModelError(f"recipe.yaml: {problem.message}", where=problem.where, hint=_DAMAGED) from None
+    return Run(directory, recipe, record)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint that the manifest in `path` describes; no other file is read."""
+    hint = f"take another one, and remove it if it is damaged: rm -r {path}"
+    manifest = read_manifest(path, error=ModelError, hint=hint)
+    weights = manifest["files"].get(WEIGHTS)
+    if manifest.get("kind") != "checkpoint" or weights is None:
+        raise ModelError(f"{path} is not a checkpoint of a run", where=str(path), hint=hint)
+    measured = manifest.get("validation") or {}
+    return Checkpoint(
+        path=path,
+        update=manifest["update"],
+        recipe_fingerprint=manifest["recipe_fingerprint"],
+        loss=measured.get("loss"),
+        bleu=measured.get("bleu"),
+        weights_sha256=weights["sha256"],
+    )

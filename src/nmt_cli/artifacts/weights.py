@@ -1,0 +1,160 @@
+"""A model's weights as named tensors: each shared tensor once, in safetensors files, loaded strictly.
+
+The names come from `Transformer.named_parameters()`. A tensor that several modules share has its first name only. With
+`tying: all`, the one matrix is `output_weight`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from nmt_cli import files
+from nmt_cli.errors import ModelError
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import ModelConfig
+
+_DTYPE_NAMES = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+# torch.nn.init tells a mode of its functions, or only of the tensor's method that they call, by version and function.
+_RANDOM_FUNCTIONS = frozenset({
+    nn.init.normal_,
+    nn.init.uniform_,
+    nn.init.kaiming_uniform_,
+    nn.init.xavier_uniform_,
+    Tensor.normal_,
+    Tensor.uniform_,
+})  # fmt: skip
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The model's parameters by their first names, each once; they share memory with the model."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: str, hint: str) -> None:
+    """Copy exactly these weights into the model's tensors, to their device and dtype.
+
+    Raises ModelError for the first tensor that is missing, unexpected or of another shape. `where` is the file of
+    the weights.
+    """
+    parameters = dict(model.named_parameters())
+    check_names_and_shapes(
+        shapes_of(weights),
+        expected=shapes_of(parameters),
+        where=where,
+        hint=hint,
+    )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def check_names_and_shapes(
+    found: Mapping[str, tuple[int, ...]], *, expected: Mapping[str, tuple[int, ...]], where: str, hint: str
+) -> None:
+    """Raise ModelError for the first tensor that is missing, unexpected or of another shape."""
+    for name, shape in expected.items():
+        if name not in found:
+            raise ModelError(f"the tensor {name} is missing", where=where, hint=hint)
+        if found[name] != shape:
+            raise ModelError(
+                f"the tensor {name} has shape {list(found[name])}, but the recipe makes it {list(shape)}",
+                where=where,
+                hint=hint,
+            )
+    if unexpected := [name for name in found if name not in expected]:
+        raise ModelError(f"the tensor {unexpected[0]} has no place in this model", where=where, hint=hint)
+
+
+def uninitialized_model(config: ModelConfig, *, source_vocab: int, target_vocab: int) -> Transformer:
+    """A Transformer whose weights mean nothing: others are copied into them.
+
+    Random weights would take longer than reading a model. Torch's generator stays as it is.
+    """
+    with _WithoutRandomNumbers():
+        return Transformer(config, source_vocab=source_vocab, target_vocab=target_vocab)
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file tensor by tensor, so that memory never holds a second copy of all tensors.
+
+    `safetensors.save_file` makes files that only their owner may read, and hides a full disk in an error of its
+    own. Here OSError passes through, and `files.new_directory` explains it.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the data begin at a multiple of eight bytes
+    with file.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            stream.write(flat.view(torch.uint8).numpy().data)
+
+
+def read_tensors(file: Path, *, hint: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; each stays in the file until it is used.
+
+    Raises ModelError if the file is damaged.
+    """
+    with open_tensors(file, hint=hint) as tensors:
+        return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  # no mapping
+
+
+def open_tensors(file: Path, *, hint: str) -> Any:
+    """A handle on a safetensors file, with `keys()`, `get_slice(name)` and `get_tensor(name)`.
+
+    Raises ModelError if the file is damaged.
+    """
+    try:
+        return safe_open(file, framework="pt")
+    except FileNotFoundError:
+        raise ModelError(f"{file.name} is missing", where=str(file), hint=hint) from None
+    except PermissionError:
+        raise files.unreadable(file, name=file.name, error=ModelError) from None
+    except SafetensorError as problem:
+        raise ModelError(f"{file.name} is damaged: {problem}", where=str(file), hint=hint) from None
+
+
+def shapes_in(tensors: Any) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor of an open file, from its header."""
+    names: list[str] = tensors.keys()
+    return {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
+
+
+class _WithoutRandomNumbers(TorchFunctionMode):
+    """A mode in which functions of random numbers leave their tensor as it was allocated."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _RANDOM_FUNCTIONS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)

@@ -1,1 +1,0 @@
-"""The model directory on disk."""

@@ -1,0 +1,1 @@
+"""`nmt decode`: the command, its options, its files, and its output formats."""

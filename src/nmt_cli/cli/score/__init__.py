@@ -1,0 +1,1 @@
+"""`nmt score`: the command, its options, and how scores are shown."""

@@ -1,0 +1,259 @@
+"""`nmt score`: how good a translation is, whether one is better than another, and how probable a model finds one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nmt_cli.cli.decoding_options import takes_decoding_options
+from nmt_cli.cli.score.options import (
+    TextNames,
+    Texts,
+    check_bounds,
+    check_needs,
+    check_test_set_or_reference,
+    parse_bounds,
+    parse_metrics,
+    read_texts,
+    refuse_beside,
+    refuse_without,
+)
+from nmt_cli.cli.score.sentences import ForcedOptions, check_segment_options, print_forced_scores, print_segment_scores
+from nmt_cli.cli.score.show import Comparison, Scores, as_json, print_scores
+from nmt_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.scoring.metrics import EvaluationSet, MetricName
+    from nmt_cli.scoring.significance import TestName
+
+_DEFAULT_METRICS = "bleu,chrf,ter"
+_COMET_MODEL = "Unbabel/wmt22-comet-da"
+# The bootstrap of sacreBLEU holds 1,000 resamples of all lines at once: 4 GB at this many.
+_MAX_RESAMPLED_LINES = 50_000
+
+ReferenceArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="REF", help="A reference, or several; - is stdin.")
+]
+HypothesisOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", "-i", metavar="FILE", help="Translation to score; repeated: runs of one system; else stdin."
+    ),
+]
+SourceOption = Annotated[
+    str | None, typer.Option("--source", "-s", metavar="FILE", help="Source text, for comet, --differences, --model.")
+]
+TestSetOption = Annotated[
+    str | None, typer.Option("--test-set", "-t", metavar="NAME", help="sacreBLEU's test set, such as wmt14/full.")
+]
+LanguagesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--languages", "-l", metavar="en-de", help="Of the test set or the texts: for the tokens of bleu, paper-bleu."
+    ),
+]
+MetricsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metrics", "-m", metavar="NAMES", help="Of bleu, paper-bleu, chrf, chrf++, ter, comet; else bleu,chrf,ter."
+    ),
+]
+CometModelOption = Annotated[
+    str | None, typer.Option(metavar="NAME|FILE", help=f"COMET's model or its checkpoint; else {_COMET_MODEL}.")
+]
+ConfidenceOption = Annotated[
+    bool, typer.Option("--confidence", help="Half the width of the 95% interval too (bootstrap of 1,000).")
+]
+BaselineOption = Annotated[
+    list[str] | None,
+    typer.Option("--baseline", metavar="FILE", help="Another system's translation, to be tested against; repeatable."),
+]
+PairedOption = Annotated[
+    str | None,
+    typer.Option(metavar="bs|ar", help="The test: bootstrap, or approximate randomisation; else bs."),
+]
+SentenceOption = Annotated[bool, typer.Option("--sentence", help="The scores of each sentence, as TSV.")]
+DifferencesOption = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="The N largest gains and losses against the baseline, by the first of -m."),
+]
+ModelOption = Annotated[
+    Path | None, typer.Option("--model", metavar="DIR", help="Give the log-probability of REF under this model.")
+]
+TokensOption = Annotated[bool, typer.Option("--tokens", help="With --model: of each piece.")]
+PrecisionOption = Annotated[
+    str | None, typer.Option(metavar="auto|bf16|fp32", help="With --model; auto: fp32 on a CPU, bf16 on a GPU.")
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(metavar="auto|cpu|cuda|cuda:N", help="For --model and comet; auto: a GPU if there is one."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")]
+FailUnderOption = Annotated[
+    list[str] | None,
+    typer.Option("--fail-under", metavar="BLEU=25", help="Exit with 8 below this score; repeatable."),
+]
+
+
+@takes_decoding_options(batch_tokens="--batch-tokens")
+def score(
+    references: ReferenceArgument = None,
+    hypotheses: HypothesisOption = None,
+    source: SourceOption = None,
+    test_set: TestSetOption = None,
+    languages: LanguagesOption = None,
+    metrics: MetricsOption = None,
+    comet_model: CometModelOption = None,
+    confidence: ConfidenceOption = False,
+    baselines: BaselineOption = None,
+    paired: PairedOption = None,
+    by_sentence: SentenceOption = False,
+    differences: DifferencesOption = None,
+    model: ModelOption = None,
+    tokens: TokensOption = False,
+    precision: PrecisionOption = None,
+    device: DeviceOption = None,
+    as_object: JsonOption = False,
+    fail_under: FailUnderOption = None,
+    *,
+    overrides: Mapping[str, Any],
+) -> None:
+    """Score a translation: BLEU, chrF, TER, paper-BLEU, COMET; compare systems.
+
+    Example: nmt score test.de -i test.hyp --confidence
+    """
+    batch_tokens = overrides.get("batch_tokens")
+    files = TextNames(references or [], hypotheses or [], baselines or [], source, test_set, languages)
+    check_test_set_or_reference(files)
+    if model is not None:
+        others: dict[str, object] = {
+            "-i": hypotheses,
+            "-m": metrics,
+            "--comet-model": comet_model,
+            "--confidence": confidence,
+            "--baseline": baselines,
+            "--paired": paired,
+            "--sentence": by_sentence,
+            "--differences": differences,
+            "--fail-under": fail_under,
+        }
+        how = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
+        _score_by_model(files, how, others, with_tokens=tokens, as_object=as_object)
+        return
+    refuse_without("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
+    files = replace(files, hypotheses=hypotheses or ["-"])
+    wanted = parse_metrics(metrics or [_DEFAULT_METRICS])
+    bounds = parse_bounds(fail_under or [], wanted)
+    _check_options(files, wanted, comet_model=comet_model, device=device, paired=paired)
+    of_segments = by_sentence or differences is not None
+    if of_segments:
+        beside = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
+        check_segment_options(files, wanted, beside, by_sentence=by_sentence, differences=differences)
+    texts = read_texts(files)
+    against = _evaluation_set(texts, wanted, comet_model=comet_model, device=device)
+    if of_segments:
+        print_segment_scores(texts, against, wanted, differences=differences, as_object=as_object)
+        return
+    scores = _measure(texts, against, wanted, confidence=confidence, test="ar" if paired == "ar" else "bs")
+    _print_and_check(scores, bounds, as_object=as_object)
+
+
+def _print_and_check(scores: Scores, bounds: Mapping[str, float], *, as_object: bool) -> None:
+    if as_object:
+        typer.echo(as_json(scores))
+    else:
+        print_scores(scores)
+    check_bounds(scores.values(), bounds)
+
+
+def _score_by_model(
+    files: TextNames, how: ForcedOptions, others: Mapping[str, object], *, with_tokens: bool, as_object: bool
+) -> None:
+    """Print the log-probabilities of the reference; UsageError if one of the `others` is given."""
+    refuse_beside("--model", others, why="it gives the probability of REF, which is no score of a translation")
+    if files.test_set is None:
+        refuse_without("-t", {"-l": files.languages})
+    print_forced_scores(read_texts(files), how, with_tokens=with_tokens, as_object=as_object)
+
+
+def _check_options(
+    files: TextNames, metrics: Sequence[MetricName], *, comet_model: str | None, device: str | None, paired: str | None
+) -> None:
+    """Raise UsageError for options that mean nothing together, before anything is read."""
+    if paired not in (None, "bs", "ar"):
+        raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
+    if not files.baselines:
+        refuse_without("--baseline", {"--paired": paired})
+    if "comet" not in metrics:
+        refuse_without("-m comet", {"--comet-model": comet_model})
+        refuse_without("-m comet or --model", {"--device": device})
+    if files.test_set is None and not {"bleu", "paper-bleu"} & set(metrics):
+        refuse_without("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
+    has_source = files.source is not None or files.test_set is not None
+    check_needs(metrics, languages=files.languages, has_source=has_source)
+
+
+def _check_resampled(texts: Texts, *, confidence: bool) -> None:
+    option = "--baseline" if texts.baselines else "--confidence" if confidence else None
+    if option is not None and texts.num_lines > _MAX_RESAMPLED_LINES:
+        message = f"{option} takes at most {_MAX_RESAMPLED_LINES:,} lines, not {texts.num_lines:,}"
+        hint = "leave it out: over so many lines the interval is narrow"
+        raise UsageError(message, where=option, hint=hint)
+
+
+def _evaluation_set(
+    texts: Texts, metrics: Sequence[MetricName], *, comet_model: str | None, device: str | None
+) -> EvaluationSet:
+    from nmt_cli.scoring.metrics import EvaluationSet
+
+    comet = None
+    if "comet" in metrics:
+        if len(texts.references) > 1:
+            message = f"comet takes one reference, not {len(texts.references)}"
+            raise UsageError(message, where="-m comet", hint="give one of them, or leave comet out of -m")
+        from nmt_cli.devices import choose_device
+        from nmt_cli.scoring.comet import Comet
+
+        chosen = choose_device(device or "auto")
+        comet = Comet.find(comet_model or _COMET_MODEL, gpu=(chosen.index or 0) if chosen.type == "cuda" else None)
+    return EvaluationSet(
+        references=[text.lines for text in texts.references],
+        sources=None if texts.source is None else texts.source.lines,
+        target_language=texts.target_language,
+        test_set=None if texts.test_set is None or texts.languages is None else (texts.test_set, texts.languages),
+        comet=comet,
+    )
+
+
+def _measure(
+    texts: Texts, against: EvaluationSet, metrics: Sequence[MetricName], *, confidence: bool, test: TestName
+) -> Scores:
+    """The scores of the hypotheses and, if there are baselines, the tests against each baseline."""
+    from nmt_cli.scoring.metrics import score_systems
+    from nmt_cli.scoring.significance import paired_scores, spread, verdict
+
+    _check_resampled(texts, confidence=confidence)
+    systems = [text.lines for text in texts.hypotheses]
+    names = [text.name for text in texts.hypotheses]
+    comparisons = []
+    if texts.baselines:
+        baselines = [text.lines for text in texts.baselines]
+        by_metric = paired_scores(baselines, systems, against, metrics=metrics, test=test)
+        comparisons = [
+            Comparison(baseline.name, scores, verdict(scores, baseline=baseline.name, systems=names, test=test))
+            for of_metric in by_metric
+            for baseline, scores in zip(texts.baselines, of_metric, strict=True)
+        ]
+        reports = [[of_metric[0][place].report for of_metric in by_metric] for place in range(1, len(systems) + 1)]
+    else:
+        reports = score_systems(systems, against, metrics=metrics, confidence=confidence)
+    notes = []
+    if "paper-bleu" in metrics and texts.languages is not None:
+        from nmt_cli.scoring.paper_bleu import comparable
+
+        notes.append(comparable(texts.languages))
+    return Scores(texts, reports, spread(reports) if len(systems) > 1 else [], comparisons, notes)

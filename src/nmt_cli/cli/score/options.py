@@ -1,0 +1,248 @@
+"""The options of `nmt score`: metrics, bounds and texts, and which options go together."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nmt_cli.errors import ScoreError, UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.scoring.metrics import MetricName
+    from nmt_cli.scoring.segments import SegmentedText
+
+
+_STDIN = "-"
+
+
+def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
+    """The metrics of all `-m`, each once; paper-bleu adds sacreBLEU's BLEU for comparison."""
+    names = [_metric(name, where="-m") for text in texts for name in text.split(",")]
+    if "paper-bleu" in names and "bleu" not in names:
+        names.insert(names.index("paper-bleu") + 1, "bleu")
+    return list(dict.fromkeys(names))
+
+
+def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[str, float]:
+    """The lowest scores allowed, by title. TER takes no bound, because a lower TER is better."""
+    from nmt_cli.scoring.metrics import TITLES
+
+    bounds: dict[str, float] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        where = f"--fail-under {text}"
+        if not equals:
+            hint = "for example --fail-under BLEU=25"
+            raise UsageError(f"--fail-under takes METRIC=BOUND, not {text!r}", where=where, hint=hint)
+        metric = _metric(name, where=where)
+        if metric == "ter":
+            hint = "bound BLEU or chrF2 instead, for example --fail-under BLEU=25"
+            raise UsageError("a lower TER is a better one, so --fail-under cannot bound it", where=where, hint=hint)
+        if metric not in metrics:
+            message = f"--fail-under bounds {TITLES[metric]}, but -m does not ask for it"
+            raise UsageError(message, where=where, hint=f"write -m {','.join([*metrics, metric])}")
+        bound = _bound(value, metric, where=where)
+        bounds[TITLES[metric]] = max(bound, bounds.get(TITLES[metric], bound))
+    return bounds
+
+
+def check_bounds(values: Mapping[str, float], bounds: Mapping[str, float]) -> None:
+    """Raise ScoreError if a value does not reach its bound; the message has enough digits to show the difference."""
+    for title, bound in bounds.items():
+        if not values[title] >= bound:  # no number, as COMET may give, reaches none
+            digits = 2
+            while digits < 17 and float(f"{values[title]:.{digits}f}") >= bound:
+                digits += 1
+            message = f"{title} is {values[title]:.{digits}f}, below the bound of {bound!r}".removesuffix(".0")
+            hint = "find out what made the translation worse, or lower the bound"
+            raise ScoreError(message, where=f"--fail-under {title}={bound!r}".removesuffix(".0"), hint=hint)
+
+
+def refuse_beside(option: str, others: Mapping[str, object], *, why: str) -> None:
+    """Raise UsageError if one of the other options is given as well."""
+    for other, value in others.items():
+        if _is_given(value):
+            raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
+
+
+def refuse_without(needed: str, others: Mapping[str, object]) -> None:
+    """Raise UsageError if one of the other options is given, which mean nothing without `needed`."""
+    for other, value in others.items():
+        if _is_given(value):
+            message = f"{other} means nothing without {needed}"
+            raise UsageError(message, where=other, hint=f"add {needed}, or leave {other} out")
+
+
+def check_needs(metrics: Sequence[MetricName], *, languages: str | None, has_source: bool) -> None:
+    """Raise UsageError if a metric needs languages or a source that is not given."""
+    if "paper-bleu" in metrics and languages is None:
+        hint = "add the languages, source first: -l en-de"
+        raise UsageError("paper-bleu needs to know the target language", where="-m paper-bleu", hint=hint)
+    if "comet" in metrics and not has_source:
+        hint = "add the source with -s SRC, or name a test set with -t"
+        raise UsageError("comet needs the source text", where="-m comet", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class TextNames:
+    """The files as they were given, or a test set of sacreBLEU's; `-` is stdin. `hypotheses` may be empty."""
+
+    references: Sequence[str]
+    hypotheses: Sequence[str]
+    baselines: Sequence[str]
+    source: str | None
+    test_set: str | None
+    languages: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts, all of as many lines; `test_set` is a name of sacreBLEU's, `languages` a pair such as en-de."""
+
+    references: list[SegmentedText]
+    hypotheses: list[SegmentedText]
+    baselines: list[SegmentedText]
+    source: SegmentedText | None
+    test_set: str | None
+    languages: str | None
+
+    @property
+    def target_language(self) -> str | None:
+        """The code of the language translated into, without a country: pt for en-PT_br."""
+        return None if self.languages is None else self.languages.lower().partition("-")[2].partition("_")[0]
+
+    @property
+    def num_lines(self) -> int:
+        """Lines of each."""
+        return len(self.references[0].lines)
+
+    @property
+    def systems(self) -> list[SegmentedText]:
+        """The texts to score: hypotheses, then baselines."""
+        return [*self.hypotheses, *self.baselines]
+
+    def as_json(self) -> dict[str, object]:
+        """The files of the texts, with their SHA-256."""
+        described: dict[str, object] = {"lines": self.num_lines}
+        if len(self.hypotheses) == 1:
+            described["hypothesis"] = identity(self.hypotheses[0])
+        described["references"] = [identity(text) for text in self.references]
+        if self.source is not None:
+            described["source"] = identity(self.source)
+        if self.test_set is not None:
+            described["test_set"] = {"name": self.test_set, "languages": self.languages}
+        return described
+
+
+def identity(text: SegmentedText) -> dict[str, str]:
+    """A text's file and the SHA-256 of its bytes."""
+    return {"file": text.name, "sha256": text.sha256}
+
+
+def read_texts(names: TextNames) -> Texts:
+    """The texts; UsageError if the arguments do not go together, DataError if the texts do not."""
+    from nmt_cli.scoring.segments import check_hypothesis, check_lengths, check_reference, read_segments
+
+    _check_stdin(names)
+    _check_systems(names)
+    source, references, languages = names.source, list(names.references), _checked_languages(names.languages)
+    if names.test_set is not None:
+        from nmt_cli.testsets import find_test_set
+
+        found = find_test_set(names.test_set, languages, error=UsageError, where=("-t", "-l"))
+        source, references = source or str(found.source), [str(file) for file in found.references]
+
+    def read(name: str) -> SegmentedText:
+        return read_segments(name, stdin=sys.stdin.buffer)
+
+    texts = Texts(
+        references=[],
+        hypotheses=[read(name) for name in names.hypotheses],
+        baselines=[read(name) for name in names.baselines],
+        source=None if source is None else read(source),
+        test_set=names.test_set,
+        languages=languages,
+    )
+    texts.references.extend(map(read, references))
+    for text in texts.systems:
+        check_hypothesis(text, fits=texts.references)
+    for other in texts.references[1:] if texts.source is None else [*texts.references[1:], texts.source]:
+        check_lengths(other, texts.references[0])
+    for reference in texts.references:
+        check_reference(reference)
+    return texts
+
+
+def check_test_set_or_reference(names: TextNames) -> None:
+    """Raise UsageError unless there is either a test set or a reference."""
+    if names.test_set is not None and names.references:
+        message = f"-t {names.test_set} brings its own references, but {names.references[0]} is given as well"
+        raise UsageError(message, where="-t", hint="leave out one of them; the translation is -i HYP")
+    if names.test_set is None and not names.references:
+        hint = "nmt score REF -i HYP, or nmt score -t wmt14/full -l en-de -i HYP; see nmt score --help"
+        raise UsageError("REF is missing", where="nmt score", hint=hint)
+
+
+def _metric(name: str, *, where: str) -> MetricName:
+    from nmt_cli.scoring.metrics import TITLES
+
+    known = {title.lower(): name for name, title in TITLES.items()} | {str(name): name for name in TITLES}
+    key = name.strip().lower()
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"take one or more of {','.join(TITLES)}"
+        raise UsageError(f"there is no metric {name.strip()!r}", where=where, hint=hint)
+    return known[key]
+
+
+def _bound(value: str, metric: MetricName, *, where: str) -> float:
+    from nmt_cli.scoring.metrics import TITLES
+
+    try:
+        bound = float(value)
+    except ValueError:
+        bound = math.nan
+    if not math.isfinite(bound):
+        hint = f"for example --fail-under {TITLES[metric]}={'0.8' if metric == 'comet' else '25'}"
+        raise UsageError(f"the bound {value!r} is not a number", where=where, hint=hint)
+    return bound
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False and value != []
+
+
+def _checked_languages(languages: str | None) -> str | None:
+    if languages is None or re.fullmatch(r"[A-Za-z_]+-[A-Za-z_]+", languages):
+        return languages
+    raise UsageError(f"-l takes two languages, not {languages!r}", where="-l", hint="for example -l en-de")
+
+
+def _check_stdin(names: TextNames) -> None:
+    """Raise UsageError if several texts are to come from stdin, or one from a terminal."""
+    roles = {"hypothesis": names.hypotheses, "baseline": names.baselines, "reference": names.references}
+    roles["source"] = [] if names.source is None else [names.source]
+    waiting = [role for role, files in roles.items() for file in files if file == _STDIN]
+    if len(waiting) > 1:
+        hint = "give the hypothesis with -i HYP" if "hypothesis" in waiting else "give the others as files"
+        message = f"stdin can hold one text, but {' and '.join(waiting)} are to come from it"
+        raise UsageError(message, where=_STDIN, hint=hint)
+    if waiting and (sys.stdin is None or sys.stdin.isatty()):
+        message = f"the {waiting[0]} is to come from stdin, but stdin is a terminal"
+        hint = "give a file with -i HYP, or pipe: nmt decode < input.txt | nmt score REF"
+        raise UsageError(message, where="stdin", hint=hint)
+
+
+def _check_systems(names: TextNames) -> None:
+    """Raise UsageError if one file is given as two systems."""
+    systems = [*names.hypotheses, *names.baselines]
+    for name in systems:
+        if systems.count(name) > 1:
+            where = "--baseline" if name in names.baselines else "-i"
+            what = "the hypothesis and a baseline" if name in names.hypotheses and where != "-i" else "given twice"
+            raise UsageError(f"{name} is {what}", where=where, hint="give the output of two different systems or runs")

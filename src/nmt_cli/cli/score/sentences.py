@@ -1,0 +1,280 @@
+"""`nmt score --sentence`, `--differences` and `--model`: scores of single sentences, by metrics and by a model."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from nmt_cli.cli.arguments import is_terminal, models_of
+from nmt_cli.cli.score.options import TextNames, Texts, identity, refuse_beside
+from nmt_cli.cli.score.show import number
+from nmt_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.scoring.forced import ForcedScore, Perplexity
+    from nmt_cli.scoring.metrics import EvaluationSet, MetricName, SegmentScores
+
+
+logger = logging.getLogger(__name__)
+
+_SYSTEM, _BASELINE = 0, 1
+
+
+def check_segment_options(
+    files: TextNames,
+    metrics: Sequence[MetricName],
+    beside: Mapping[str, object],
+    *,
+    by_sentence: bool,
+    differences: int | None,
+) -> None:
+    """Raise UsageError for options and texts that do not go with scores of sentences."""
+    option = "--sentence" if by_sentence else "--differences"
+    others = {**beside, **({"--differences": differences} if by_sentence else {})}
+    refuse_beside(option, others, why="it shows sentences, and no score of the whole")
+    if "paper-bleu" in metrics:
+        hint = "leave paper-bleu out of -m; bleu, chrf, ter and comet have scores of sentences"
+        raise UsageError(f"paper-bleu is a score of a whole test set, not for {option}", where="-m", hint=hint)
+    if len(files.hypotheses) > 1:
+        message = f"{option} takes one translation, not {len(files.hypotheses)}"
+        raise UsageError(
+            message, where="-i", hint=f"give -i once; the other system is --baseline {files.hypotheses[1]}"
+        )
+    if not by_sentence and not files.baselines:
+        raise UsageError("--differences needs another system", where="--differences", hint="add --baseline HYP")
+    if len(files.baselines) > 1:
+        message = f"{option} takes one baseline, not {len(files.baselines)}"
+        raise UsageError(message, where="--baseline", hint="give --baseline once")
+
+
+def print_segment_scores(
+    texts: Texts,
+    against: EvaluationSet,
+    metrics: Sequence[MetricName],
+    *,
+    differences: int | None,
+    as_object: bool,
+) -> None:
+    """Print the scores of all sentences as TSV, or the largest differences, or either as one JSON object."""
+    from nmt_cli.scoring.metrics import segment_scores
+
+    if differences is not None:
+        metrics = metrics[:1]
+    scores = segment_scores([text.lines for text in texts.systems], against, metrics=metrics)
+    if as_object:
+        typer.echo(json.dumps(_segments_json(texts, scores, differences=differences), indent=2, ensure_ascii=False))
+        return
+    for of_metric in scores:
+        logger.info("%s  %s", of_metric.metric, of_metric.signature)
+    if differences is None:
+        for row in _rows(texts, scores):
+            typer.echo("\t".join(row))
+    else:
+        _print_differences(texts, scores[0], count=differences)
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedOptions:
+    """The model directory, and how to compute; a `batch_tokens` of None takes the model's own."""
+
+    model: Path
+    device: str
+    precision: str
+    batch_tokens: int | None
+
+
+def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bool, as_object: bool) -> None:
+    """Print a row per line or per token, and log the perplexities; or print all of it as one JSON object."""
+    if texts.source is None:
+        hint = "add the source with -s SRC, or name a test set with -t"
+        raise UsageError("--model needs the source text", where="--model", hint=hint)
+    if len(texts.references) > 1:
+        message = f"--model takes one REF, not {len(texts.references)}"
+        raise UsageError(message, where="REF", hint="run it once for each of them")
+    from nmt_cli.scoring.forced import ForcedDecoder, Perplexity
+
+    options = replace(options, model=models_of([options.model])[0])
+    decoder = ForcedDecoder.from_pretrained(
+        options.model, device=options.device, precision=options.precision, batch_tokens=options.batch_tokens
+    )
+    perplexity = Perplexity()
+    scores = _counted(decoder.scores(texts.source.lines, texts.references[0].lines), perplexity)
+    if as_object:
+        sentences = [_sentence_json(score, with_tokens=with_tokens) for score in scores]
+        typer.echo(json.dumps(_forced_json(texts, options, perplexity, sentences), indent=2, ensure_ascii=False))
+        return
+    typer.echo("line\ttoken\tlog_prob" if with_tokens else "line\tlog_prob\ttokens")
+    for line, score in enumerate(scores, 1):
+        for row in _token_rows(score) if with_tokens else [f"{_shown_log_prob(score.log_prob)}\t{len(score.pieces)}"]:
+            typer.echo(f"{line}\t{row}")
+    sys.stdout.flush()
+    logger.info("%s", _summary(perplexity))
+
+
+def _rows(texts: Texts, scores: Sequence[SegmentScores]) -> Iterator[list[str]]:
+    """A header, then one row per sentence."""
+    yield ["line", *_columns(texts, scores)]
+    for segment in range(texts.num_lines):
+        figures = _figures(texts, scores, segment)
+        yield [str(segment + 1), *(number(title.partition(" ")[0], value) for title, value in figures.items())]
+
+
+def _columns(texts: Texts, scores: Sequence[SegmentScores]) -> list[str]:
+    return list(_figures(texts, scores, 0))
+
+
+def _figures(texts: Texts, scores: Sequence[SegmentScores], segment: int) -> dict[str, float]:
+    """The scores of one sentence by column: the system's and, if there is a baseline, its score and the difference."""
+    figures = {}
+    for of_metric in scores:
+        value = of_metric.values[_SYSTEM][segment]
+        figures[of_metric.metric] = value
+        if texts.baselines:
+            baseline = of_metric.values[_BASELINE][segment]
+            figures[f"{of_metric.metric} baseline"] = baseline
+            figures[f"{of_metric.metric} difference"] = value - baseline
+    return figures
+
+
+def _print_differences(texts: Texts, scores: SegmentScores, *, count: int) -> None:
+    from nmt_cli.scoring.metrics import digits_of, largest_differences
+
+    gains, losses = largest_differences(scores, count=count)
+    digits = digits_of(scores.metric)
+    for kind, segments in (("gain", gains), ("loss", losses)):
+        for rank, segment in enumerate(segments, 1):
+            before, after = scores.values[_BASELINE][segment], scores.values[_SYSTEM][segment]
+            change = f"{scores.metric} {before:.{digits}f} to {after:.{digits}f} ({after - before:+.{digits}f})"
+            _print_entry(f"{kind} {rank}, line {segment + 1:,}: {change}", _texts_of(texts, segment))
+    if not gains and not losses:
+        typer.echo(f"no sentence has another {scores.metric} than in {texts.baselines[0].name}")
+
+
+def _texts_of(texts: Texts, segment: int) -> list[tuple[str, str]]:
+    """The texts of one sentence, each with its role."""
+    rows = [] if texts.source is None else [("source", texts.source)]
+    rows += [("reference", reference) for reference in texts.references]
+    rows += [("baseline", texts.baselines[0]), ("system", texts.hypotheses[0])]
+    return [(role, text.lines[segment].strip()) for role, text in rows]
+
+
+def _texts_json(texts: Texts, segment: int) -> dict[str, Any]:
+    result: dict[str, Any] = {} if texts.source is None else {"source": texts.source.lines[segment]}
+    result["references"] = [reference.lines[segment] for reference in texts.references]
+    return result | {"baseline": texts.baselines[0].lines[segment], "system": texts.hypotheses[0].lines[segment]}
+
+
+def _print_entry(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print a title and the texts below each other; on a terminal, words that the reference lacks are red."""
+    if not is_terminal():
+        typer.echo("\n".join([title, *(f"{role:<10}{text}" for role, text in rows), ""]))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    references = [text for role, text in rows if role == "reference"]
+    for role, text in rows:
+        is_translation = role in ("baseline", "system")
+        table.add_row(role, _marked(text, references) if is_translation else Text(text))
+    console = Console(highlight=False)
+    console.print(Text(title, style="bold"))
+    console.print(table)
+    console.print()
+
+
+def _marked(text: str, references: Sequence[str]) -> Any:
+    """The words of a translation; a word is red if it has no match in the nearest reference."""
+    from rich.text import Text
+
+    words = text.split()
+    matchers = [difflib.SequenceMatcher(None, reference.split(), words, autojunk=False) for reference in references]
+    nearest = max(matchers, key=lambda matcher: matcher.ratio())
+    matched = {place for block in nearest.get_matching_blocks() for place in range(block.b, block.b + block.size)}
+    marked = Text()
+    for place, word in enumerate(words):
+        marked.append(" " if place else "")
+        marked.append(word, style=None if place in matched else "red")
+    return marked
+
+
+def _segments_json(texts: Texts, scores: Sequence[SegmentScores], *, differences: int | None) -> dict[str, Any]:
+    result: dict[str, Any] = {"signatures": {of_metric.metric: of_metric.signature for of_metric in scores}}
+    result |= texts.as_json()
+    if texts.baselines:
+        result["baseline"] = identity(texts.baselines[0])
+
+    def described(segment: int) -> dict[str, Any]:
+        return {"line": segment + 1, **_figures(texts, scores, segment)}
+
+    if differences is None:
+        return result | {"sentences": [described(segment) for segment in range(texts.num_lines)]}
+    from nmt_cli.scoring.metrics import largest_differences
+
+    for kind, segments in zip(("gains", "losses"), largest_differences(scores[0], count=differences), strict=True):
+        result[kind] = [described(segment) | _texts_json(texts, segment) for segment in segments]
+    return result
+
+
+def _counted(scores: Iterable[ForcedScore], perplexity: Perplexity) -> Iterator[ForcedScore]:
+    for score in scores:
+        perplexity.add(score)
+        yield score
+
+
+def _token_rows(score: ForcedScore) -> Iterator[str]:
+    log_probs = score.piece_log_probs
+    for place, piece in enumerate(score.pieces):
+        yield f"{piece}\t{_shown_log_prob(None if log_probs is None else log_probs[place])}"
+
+
+def _shown_log_prob(log_prob: float | None) -> str:
+    """Six decimals, as in `nmt decode --format tsv`; nan for a pair that is too long for the model."""
+    return "nan" if log_prob is None else f"{log_prob:.6f}"
+
+
+def _summary(perplexity: Perplexity) -> str:
+    per_piece, per_word = perplexity.per_piece, perplexity.per_word
+    if per_piece is None or per_word is None:
+        return "perplexity: no line has a probability"
+    return (
+        f"perplexity: {per_piece:,.3f} per subword ({perplexity.pieces:,}), {per_word:,.3f} per word "
+        f"({perplexity.words:,}), the end of each line counted as one of both"
+    )
+
+
+def _sentence_json(score: ForcedScore, *, with_tokens: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {"log_prob": score.log_prob, "tokens": len(score.pieces)}
+    if with_tokens:
+        log_probs: Sequence[float | None] = score.piece_log_probs or [None] * len(score.pieces)
+        result["token_log_probs"] = [list(pair) for pair in zip(score.pieces, log_probs, strict=True)]
+    return result
+
+
+def _forced_json(
+    texts: Texts, options: ForcedOptions, perplexity: Perplexity, sentences: list[dict[str, Any]]
+) -> dict[str, Any]:
+    from nmt_cli.artifacts.manifest import WEIGHTS
+    from nmt_cli.files import sha256
+
+    return {
+        "perplexity": {"per_subword": perplexity.per_piece, "per_word": perplexity.per_word},
+        "log_prob": perplexity.log_prob,
+        "subwords": perplexity.pieces,
+        "words": perplexity.words,
+        "left_out": perplexity.left_out,
+        "model": {"directory": str(options.model), "sha256": sha256(options.model / WEIGHTS)},
+        **texts.as_json(),
+        "sentences": sentences,
+    }

@@ -1,0 +1,209 @@
+"""How scores are shown: a table on a terminal, lines with tabs in a pipe, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from nmt_cli.cli.arguments import is_terminal
+from nmt_cli.cli.score.options import Texts, identity
+
+if TYPE_CHECKING:
+    from nmt_cli.scoring.metrics import ScoreReport
+    from nmt_cli.scoring.significance import PairedScore, Spread
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A paired test of one metric: the scores of a baseline and then of the systems, and the verdict in a sentence."""
+
+    baseline: str
+    scores: list[PairedScore]
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """All scores to show: the reports of each hypothesis by metric, their spread, and the paired tests."""
+
+    texts: Texts
+    reports: list[list[ScoreReport]]
+    spreads: list[Spread]
+    comparisons: list[Comparison] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def values(self) -> dict[str, float]:
+        """The score by metric; the mean of several runs."""
+        if self.spreads:
+            return {spread.metric: spread.mean for spread in self.spreads}
+        return {report.metric: report.value for report in self.reports[0]}
+
+
+def print_scores(scores: Scores) -> None:
+    """Print scores on stdout; verdicts and notes follow on a terminal, and go to the log otherwise."""
+    if scores.comparisons:
+        header, rows = _compared(scores)
+    elif len(scores.reports) > 1:
+        header, rows = _of_runs(scores)
+    else:
+        header, rows = _of_one(scores.reports[0])
+    notes = [*(comparison.verdict for comparison in scores.comparisons), *scores.notes]
+    if is_terminal():
+        _print_table(header, rows, notes=notes)
+        return
+    if len(scores.texts.systems) > 1:
+        typer.echo("\t".join(header))
+    for row in rows:
+        # Of one system the score, the signature, and then the interval if there is one.
+        typer.echo("\t".join(row if len(scores.texts.systems) > 1 else [*row[:2], row[-1], *row[2:-1]]))
+    sys.stdout.flush()
+    for note in notes:
+        logger.info("%s", note)
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, notes: Sequence[str]) -> None:
+    """A table on a terminal, and below it the signatures, each on a line that can be copied whole."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for title in header[:-1]:
+        is_text = title in ("metric", "system", "baseline")
+        style = "bold" if title == "score" else None
+        table.add_column(title, justify="left" if is_text else "right", style=style, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row[:-1]))
+    console.print(table)
+    for signature in dict.fromkeys(f"{row[0]}  {row[-1]}" for row in rows if row[-1]):
+        console.print(Text(signature, style="dim"), soft_wrap=True)
+    for note in notes:
+        console.print(Text(note))
+
+
+def as_json(scores: Scores) -> str:
+    """Scores by metric, the texts with their SHA-256, and the comparisons."""
+    result: dict[str, Any] = {"scores": _scores_json(scores), **scores.texts.as_json()}
+    if len(scores.reports) > 1:
+        result["runs"] = [
+            identity(text) | {"scores": _reports_json(reports)}
+            for text, reports in zip(scores.texts.hypotheses, scores.reports, strict=True)
+        ]
+    if scores.comparisons:
+        result["baselines"] = [identity(text) for text in scores.texts.baselines]
+        result["comparisons"] = [_comparison_json(comparison, scores.texts) for comparison in scores.comparisons]
+    if scores.notes:
+        result["notes"] = scores.notes
+    return json.dumps(result, indent=2, ensure_ascii=False)
+
+
+def number(metric: str, value: float | None) -> str:
+    """A score with the usual digits of its metric; empty if there is no score."""
+    if value is None:
+        return ""
+    from nmt_cli.scoring.metrics import digits_of
+
+    return f"{value:.{digits_of(metric)}f}"
+
+
+def _of_one(reports: Sequence[ScoreReport]) -> tuple[list[str], list[list[str]]]:
+    """Metric, score, interval if there is one, and signature."""
+    has_interval = any(report.confidence is not None for report in reports)
+    return ["metric", "score", *(["95 %"] if has_interval else []), "signature"], [_row(report) for report in reports]
+
+
+def _row(report: ScoreReport) -> list[str]:
+    row = [report.metric, number(report.metric, report.value)]
+    row += [] if report.confidence is None else [f"±{number(report.metric, report.confidence)}"]
+    return [*row, report.signature]
+
+
+def _of_runs(scores: Scores) -> tuple[list[str], list[list[str]]]:
+    """The rows of each run, then their mean and deviation."""
+    header, _ = _of_one(scores.reports[0])
+    rows = []
+    for place, spread in enumerate(scores.spreads):
+        for text, reports in zip(scores.texts.hypotheses, scores.reports, strict=True):
+            metric, *others = _row(reports[place])
+            rows.append([metric, text.name, *others])
+        rows += [[*row, *[""] * (len(header) - 2)] for row in _spread_rows(spread)]
+    return ["metric", "system", *header[1:]], rows
+
+
+def _spread_rows(spread: Spread) -> list[list[str]]:
+    """Two rows, for the mean and the deviation: metric, name, and value."""
+    figures = {"mean": spread.mean, "deviation": spread.deviation}
+    return [[spread.metric, name, number(spread.metric, value)] for name, value in figures.items()]
+
+
+def _compared(scores: Scores) -> tuple[list[str], list[list[str]]]:
+    """For each metric and baseline the baseline, then each system with its difference from it."""
+    header = ["metric", "system", "baseline", "score", "mean", "95 %", "difference", "p", "signature"]
+    rows: list[list[str]] = []
+    for place, comparison in enumerate(scores.comparisons):
+        names = [comparison.baseline, *(text.name for text in scores.texts.hypotheses)]
+        for name, score in zip(names, comparison.scores, strict=True):
+            rows.append(_paired_row(name, score, baseline=comparison.baseline))
+        metric = comparison.scores[0].report.metric
+        following = scores.comparisons[place + 1 : place + 2]
+        if not any(other.scores[0].report.metric == metric for other in following):
+            for spread in scores.spreads:
+                if spread.metric == metric:
+                    rows += [[row[0], row[1], "", row[2], *[""] * 5] for row in _spread_rows(spread)]
+    return header, rows
+
+
+def _paired_row(name: str, score: PairedScore, *, baseline: str) -> list[str]:
+    from nmt_cli.scoring.metrics import digits_of
+
+    report, is_baseline = score.report, score.p_value is None
+    figures = [number(report.metric, report.value), number(report.metric, score.mean)]
+    figures.append(f"±{number(report.metric, report.confidence)}")
+    difference = "" if score.difference is None else f"{score.difference:+.{digits_of(report.metric)}f}"
+    p_value = "" if score.p_value is None else f"{score.p_value:.4f}"
+    return [report.metric, name, "" if is_baseline else baseline, *figures, difference, p_value, report.signature]
+
+
+def _scores_json(scores: Scores) -> Mapping[str, Any]:
+    """By metric: score, signature and confidence; of several runs the mean, and their deviation."""
+    if not scores.spreads:
+        return _reports_json(scores.reports[0])
+    return {
+        spread.metric: {"score": spread.mean, "signature": spread.signature, "deviation": spread.deviation}
+        for spread in scores.spreads
+    }
+
+
+def _reports_json(reports: Sequence[ScoreReport]) -> dict[str, Any]:
+    return {
+        report.metric: {"score": report.value, "signature": report.signature, "confidence": report.confidence}
+        | ({"details": report.details} if report.details else {})
+        for report in reports
+    }
+
+
+def _comparison_json(comparison: Comparison, texts: Texts) -> dict[str, Any]:
+    first, *others = comparison.scores
+    return {
+        "metric": first.report.metric,
+        "signature": first.report.signature,
+        "baseline": {"file": comparison.baseline, **_paired_json(first)},
+        "systems": [
+            {"file": text.name, **_paired_json(score), "difference": score.difference, "p_value": score.p_value}
+            for text, score in zip(texts.hypotheses, others, strict=True)
+        ],
+        "verdict": comparison.verdict,
+    }
+
+
+def _paired_json(score: PairedScore) -> dict[str, Any]:
+    return {"score": score.report.value, "mean": score.mean, "confidence": score.report.confidence}

@@ -1,0 +1,390 @@
+"""Sentences of any number and length, searched in batches of similar length."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from heapq import heapreplace
+from typing import TypeVar
+
+import torch
+
+from nmt_cli.decoding.search.beam import BeamSearch
+from nmt_cli.decoding.search.cuda import CudaSearch
+from nmt_cli.decoding.search.ensemble import Ensemble
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, sentence_limit
+from nmt_cli.decoding.search.sampling import GreedyChoice, IndependentSearch, SampledChoice
+from nmt_cli.decoding.search.search import ActiveSearch, check_search
+from nmt_cli.devices import is_out_of_memory
+from nmt_cli.errors import DeviceError
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import DecodingConfig
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+# The search for a batch size that suits all threads ends at this precision, as a share of the largest size.
+_SHARES = 64
+# The cost of a step beside its sentences, in sentences: 19 with a beam of 4, 35 in greedy search
+# (docs/design/cpu-search.md#batches).
+_STEP_COST = 24
+# Smaller batches must end so much earlier than the largest ones, by this estimate.
+_GAIN = 0.95
+_NOTHING = Hypothesis([], 0.0, 0.0)
+# A search is set aside when at most this share of its sentences is open.
+_SHARE = 1 / 4
+
+
+def search_batches(
+    model: Transformer,
+    rows: Sequence[Sequence[int]],
+    *,
+    config: DecodingConfig,
+    nbest: int,
+    device: torch.device,
+    fixed: CudaSearch | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each source, in input order; rows are pieces without EOS.
+
+    `fixed`, of the same model, searches the batches that it supports. A row without pieces only has the empty
+    hypothesis. DeviceError if memory does not even suffice for a single sentence.
+    """
+    sources = [SourceSentence(row, key=str(number)) for number, row in enumerate(rows)]
+    return BatchedSearch([model], device=device, fixed=fixed).search(sources, config=config, nbest=nbest)
+
+
+class BatchedSearch:
+    """Searches on one device in batches, which become smaller if memory runs out.
+
+    `fixed`, of the same models on the same device, searches the batches that it supports.
+    """
+
+    def __init__(self, models: Sequence[Transformer], *, device: torch.device, fixed: CudaSearch | None) -> None:
+        self._models = models
+        self._device = device
+        self._fixed = fixed
+        self._most_tokens: int | None = None
+
+    def search(
+        self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
+    ) -> list[list[Hypothesis]]:
+        """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
+        lengths = [len(source.row) + len(source.prefix) if source.row else 0 for source in sources]
+        most_tokens = config.batch_tokens // config.num_candidates
+
+        def search_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
+            tails = Stragglers(lengths, max_tokens=most_tokens)
+
+            def search_batch(batch: list[int]) -> dict[int, list[Hypothesis]]:
+                chosen = {number: sources[number] for number in batch}
+                if self._fixed is not None and self._fixed.takes(list(chosen.values()), config=config):
+                    found = self._fixed.search(list(chosen.values()), config=config, nbest=nbest)
+                    return dict(zip(batch, found, strict=True))
+                return tails.run(begin_search(self._models, chosen, config=config, nbest=nbest, device=self._device))
+
+            with torch.inference_mode():
+                for batch in planned:
+                    yield from self._results(search_batch, batch, lengths, config=config, aside=tails)
+                while tails.numbers:
+                    found = _unless_full(tails.finish, is_one=len(tails.numbers) == 1)
+                    if found is not None:
+                        yield from found.items()
+                        continue
+                    again = tails.drop()
+                    self._shrink(again, lengths, config=config)
+                    yield from self._results(search_batch, again, lengths, config=config, aside=tails)
+
+        found = self._share(search_some, lengths, config=config, otherwise=[_NOTHING])
+        return [ranked[:nbest] for ranked in found]
+
+    def map(
+        self, work: Callable[[list[int]], list[T]], lengths: Sequence[int], *, config: DecodingConfig, otherwise: T
+    ) -> list[T]:
+        """The results of `work` for each index, in batches of similar length; `otherwise` if the length is 0."""
+
+        def work_on(batch: list[int]) -> dict[int, T]:
+            return dict(zip(batch, work(batch), strict=True))
+
+        def work_on_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, T]]:
+            for batch in planned:
+                yield from self._results(work_on, batch, lengths, config=config)
+
+        return self._share(work_on_some, lengths, config=config, otherwise=otherwise)
+
+    def _share(
+        self,
+        work: Callable[[Iterator[list[int]]], Iterator[tuple[int, T]]],
+        lengths: Sequence[int],
+        *,
+        config: DecodingConfig,
+        otherwise: T,
+    ) -> list[T]:
+        """The results of `work` for each index; each thread takes one batch after another."""
+        found = [otherwise for _ in lengths]
+        threads = torch.get_num_threads() if self._device.type == "cpu" else 1
+        planned = plan_for_threads(lengths, max_tokens=config.batch_tokens // config.num_candidates, threads=threads)
+        waiting = deque(planned)
+
+        def work_on(_: int) -> None:
+            try:
+                for index, result in work(_until_empty(waiting)):
+                    found[index] = result
+            finally:
+                waiting.clear()  # after an error no thread begins another batch
+
+        with _threads(min(threads, len(planned))) as in_threads:
+            try:
+                in_threads(work_on)
+            finally:
+                waiting.clear()
+        return found
+
+    def _results(
+        self,
+        work: Callable[[list[int]], Mapping[int, T]],
+        planned: list[int],
+        lengths: Sequence[int],
+        *,
+        config: DecodingConfig,
+        aside: Stragglers | None = None,
+    ) -> Iterator[tuple[int, T]]:
+        """The results of a batch, in halves if memory does not hold the whole.
+
+        The sentences of `aside` are then searched again, too.
+        """
+        waiting = [planned]
+        while waiting:
+            batch = waiting.pop()
+            results = None
+            if self._fits(batch, lengths):
+                results = _unless_full(partial(work, batch), is_one=len(batch) == 1 and not (aside and aside.numbers))
+                if results is None:
+                    batch = [*batch, *(aside.drop() if aside else [])]
+                    self._shrink(batch, lengths, config=config)
+            if results is None:
+                middle = (len(batch) + 1) // 2
+                waiting += [batch[middle:], batch[:middle]]
+                continue
+            yield from results.items()
+
+    def _fits(self, batch: list[int], lengths: Sequence[int]) -> bool:
+        return len(batch) == 1 or self._most_tokens is None or _tokens(batch, lengths) <= self._most_tokens
+
+    def _shrink(self, batch: list[int], lengths: Sequence[int], *, config: DecodingConfig) -> None:
+        """Take smaller batches from now on; DeviceError if this batch cannot be smaller."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        if len(batch) == 1:
+            raise DeviceError(
+                f"the memory of {self._device} does not hold a sentence of {lengths[batch[0]]} pieces with"
+                f" {config.num_candidates} hypotheses",
+                setting="beam" if config.samples == 0 else "samples",
+                hint="take fewer hypotheses, `device: cpu`, or a machine with more memory",
+            )
+        half = _tokens(batch, lengths) // 2
+        # Another thread may have found less room meanwhile.
+        self._most_tokens = half if self._most_tokens is None else min(half, self._most_tokens)
+        logger.warning(
+            "out of memory with %d sentences at once: batches are half as large from here on; nothing is lost",
+            len(batch),
+        )
+
+
+class Stragglers:
+    """Searches set aside by one thread, each with few open sentences, which are continued together.
+
+    A step for few sentences costs more per sentence than a step for many. The searches have at most `max_tokens` padded
+    source tokens in total, or there is a single one. `lengths` are the lengths of all sentences, by number. Which
+    sentences share a batch does not change their translations.
+    """
+
+    def __init__(self, lengths: Sequence[int], *, max_tokens: int) -> None:
+        self._lengths = lengths
+        self._max_tokens = max_tokens
+        self._aside: list[ActiveSearch] = []
+        # The sentences of these searches, which are lost if memory runs out in the middle of a search.
+        self.numbers: list[int] = []
+
+    def run(self, one: ActiveSearch) -> dict[int, list[Hypothesis]]:
+        """Search until few sentences are open, and set the search aside.
+
+        Returns the results of all sentences that are not aside, and of some earlier ones, by number.
+        """
+        one.run(down_to=int(one.num_open * _SHARE))
+        if not one.is_joinable:
+            one.run(down_to=0)
+        found = one.read()
+        before = self.numbers
+        try:
+            for share in (_SHARE, 0.0):
+                if self._is_too_much([*self.numbers, *one.open_sentences]):
+                    found |= self._run_together(share=share)
+        except BaseException:
+            # The results of earlier sentences are lost with `found`.
+            self.numbers = before
+            raise
+        if one.num_open:
+            self._aside.append(one)
+            self.numbers += one.open_sentences
+        return found
+
+    def finish(self) -> dict[int, list[Hypothesis]]:
+        """Continue the searches to their end."""
+        return self._run_together(share=0.0)
+
+    def drop(self) -> list[int]:
+        """Give up the searches; returns the numbers of their sentences."""
+        numbers, self._aside, self.numbers = self.numbers, [], []
+        return numbers
+
+    def _is_too_much(self, numbers: Sequence[int]) -> bool:
+        return (max((self._lengths[number] for number in numbers), default=0) + 1) * len(numbers) > self._max_tokens
+
+    def _run_together(self, *, share: float) -> dict[int, list[Hypothesis]]:
+        """Continue all searches together until at most this share of the sentences is open; returns the results."""
+        if not self._aside:
+            return {}
+        first = self._aside[0]
+        if len(self._aside) > 1:
+            first.join(self._aside[1:])
+            del self._aside[1:]
+        first.run(down_to=int(first.num_open * share))
+        found = first.read()
+        self.numbers = first.open_sentences
+        self._aside = [first] if self.numbers else []
+        return found
+
+
+def begin_search(
+    models: Sequence[Transformer],
+    sources: Mapping[int, SourceSentence],
+    *,
+    config: DecodingConfig,
+    nbest: int,
+    device: torch.device,
+) -> ActiveSearch:
+    """A search before its first step, of numbered sources that are searched at once; beam 1 is greedy search.
+
+    The models are in evaluation mode, on `device`, and have one vocabulary. A hypothesis that reaches its sentence's
+    limit is cut there and competes without EOS. Among equal scores the hypothesis that was found first is better, then
+    the one with the smaller piece id.
+    """
+    chosen = list(sources.values())
+    check_search(models, chosen, config=config, nbest=nbest)
+    ensemble = Ensemble(
+        models,
+        [source.row for source in chosen],
+        prefixes=[source.prefix for source in chosen],
+        min_tokens=config.min_tokens,
+        device=device,
+    )
+    longest = min(model.config.max_positions for model in models)
+    limits = {
+        number: sentence_limit(source, config=config, max_positions=longest) for number, source in sources.items()
+    }
+    if config.samples == 0 and config.beam > 1:
+        return BeamSearch(ensemble, limits=limits, config=config, nbest=nbest, device=device)
+    keys = {number: source.key for number, source in sources.items()}
+    choose = SampledChoice(keys, config=config) if config.samples else GreedyChoice()
+    return IndependentSearch(ensemble, choose=choose, limits=limits, config=config, device=device)
+
+
+def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    """Indices of the sources in batches of similar length, longest first, without sources of length 0.
+
+    The number of sentences of a batch times its greatest length, with EOS, is at most `max_tokens`. A longer sentence
+    has a batch of its own.
+    """
+    order = sorted((index for index, length in enumerate(lengths) if length > 0), key=lambda index: -lengths[index])
+    batches: list[list[int]] = []
+    for index in order:
+        # The first of a batch is its longest.
+        if batches and (len(batches[-1]) + 1) * (lengths[batches[-1][0]] + 1) <= max_tokens:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -> list[list[int]]:
+    """Batches as in `plan_batches`, or smaller ones, the same number for each of `threads`, if that is faster.
+
+    Equal numbers avoid that one thread has another batch to search while the others wait. But more batches need more
+    steps in total.
+    """
+    planned = plan_batches(lengths, max_tokens=max_tokens)
+    if len(planned) < 2 or threads == 1:
+        return planned
+    alike = planned
+    number = -(-len(planned) // threads) * threads
+    low, high = 0, max_tokens
+    while high - low > max(1, high // _SHARES):
+        middle = (low + high) // 2
+        smaller = plan_batches(lengths, max_tokens=middle)
+        if len(smaller) <= number:
+            alike, high = smaller, middle
+        else:
+            low = middle
+    before, after = (
+        makespan(((lengths[batch[0]] + 1) * (_STEP_COST + len(batch)) for batch in batches), workers=threads)
+        for batches in (planned, alike)
+    )
+    return alike if after < _GAIN * before else planned
+
+
+def makespan(costs: Iterable[int], *, workers: int) -> int:
+    """The time at which the last worker ends, if each free worker takes the next batch."""
+    ends = [0] * workers
+    for cost in costs:
+        heapreplace(ends, ends[0] + cost)
+    return max(ends)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[Callable[[Callable[[int], None]], None]]:
+    """A function that runs work in `number` threads, which share the CPUs.
+
+    Whole batches in parallel keep CPUs busier than parallel operations, whose threads wait for each other.
+    """
+    if number <= 1:
+        yield lambda work: work(0)
+        return
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(number, initializer=torch.set_num_threads, initargs=(before // number,))
+    try:
+        yield lambda work: _exhaust(pool.map(work, range(number)))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def _tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
+    return len(batch) * (max(lengths[index] for index in batch) + 1)
+
+
+def _unless_full(work: Callable[[], T], *, is_one: bool) -> T | None:
+    """The result of `work`; None if memory runs out. `is_one`: there is no smaller work."""
+    try:
+        return work()
+    except (RuntimeError, MemoryError) as problem:
+        if not is_out_of_memory(problem, is_told=is_one):
+            raise
+    # Outside of the handler: inside it the exception holds the tensors of the search.
+    return None
+
+
+def _until_empty(waiting: deque[list[int]]) -> Iterator[list[int]]:
+    """The waiting batches, until there are none; several threads may take from them."""
+    with suppress(IndexError):
+        while True:
+            yield waiting.popleft()
+
+
+def _exhaust(results: Iterator[None]) -> None:
+    for _ in results:
+        pass

@@ -1,0 +1,348 @@
+"""CTranslate2 as an engine: its search on a CPU, with our limits, our penalty and our batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, require_model, verify_files
+from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.decoding.batching import makespan, plan_batches
+from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2
+from nmt_cli.decoding.engine import Details, EngineName
+from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, length_penalty, sentence_limit
+from nmt_cli.devices import num_cpus
+from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import Tokenizer
+
+# CTranslate2 ends a search after so many times the beam of finished hypotheses, even if a better one is still open:
+# with 1 that happened in 17 of 500 sentences, with 2 in none.
+PATIENCE = 2
+# With fewer extra tokens limits cut so many hypotheses that sentences are batched by their limits from the start.
+_TIGHT = 5
+_NEVER = frozenset(NEVER_GENERATED)
+_TAKE_TORCH = "leave it out, or take `engine: torch`"
+CTranslate2Precision = Literal["fp32", "int8"]
+# Source tokens times beam beyond which CTranslate2 gets slower on a CPU (docs/design/cpu-search.md#batches).
+_MOST_TOKENS = 4096
+# Sentences per batch; larger batches are not faster.
+_MOST_SENTENCES = 64
+# Sentences per batch; smaller batches are not cut further for idle workers.
+_FEWEST_SENTENCES = 16
+# Attention to fewer columns, with EOS and padding, is rounded differently, which may change a translation in int8.
+# So shorter sentences are not searched together with longer ones.
+WIDE = 16
+# The cost of a step beside its sentences, in sentences: 10 to 16 (docs/design/cpu-search.md#batches).
+_STEP_COST = 16
+# Smaller batches must end so much earlier, by this estimate.
+_GAIN = 0.97
+# Each plan that is tried has batches smaller by this factor than the plan before.
+_SMALLER = 0.93
+
+
+class CTranslate2Engine:
+    """One model on the CPU, in float32 or int8, with a worker of one thread per CPU.
+
+    Its n-best lists are ranked again with our penalty. Its search does not always finish the same hypotheses as ours,
+    so a few translations differ; log-probabilities of the same translation agree.
+    """
+
+    name: EngineName = "ctranslate2"
+    device = "cpu"
+
+    def __init__(self, path: Path, *, precision: CTranslate2Precision) -> None:
+        """Open a model directory, which is converted at first use into a hidden folder beside it, or a temporary one.
+
+        UsageError if CTranslate2 is not installed; ModelError if it does not support the model.
+        """
+        self.precision: str = precision
+        self.narrow = WIDE if precision == "int8" else 0
+        ctranslate2 = import_ctranslate2()
+        require_model(path)
+        verify_files(path, error=ModelError, hint=DAMAGED, hashed=(CONFIG, "source.spm", "target.spm"))
+        config = load_saved_config(path)
+        self.decoding = config.recipe.decoding
+        self.source, self.target = Tokenizer.load(path / "source.spm"), Tokenizer.load(path / "target.spm")
+        self.max_positions = config.recipe.model.max_positions
+        self.longest_source = config.longest_source
+        self._ids = {piece: number for number, piece in enumerate(self.target.pieces(range(self.target.vocab_size)))}
+        folder, self._temporary = converted_model(path, version=ctranslate2.__version__)
+        compute_type = {"fp32": "float32", "int8": "int8"}[precision]
+        threads = min(num_cpus(), torch.get_num_threads())
+        self._translator = ctranslate2.Translator(
+            str(folder), device="cpu", compute_type=compute_type, inter_threads=threads, intra_threads=1
+        )
+
+    def check(self, config: DecodingConfig) -> None:
+        """Raise UsageError for sampling, and for a minimum length in beam search.
+
+        Its random numbers depend on the batch. In beam search it distributes the probability of a forbidden end among
+        the other pieces, which favours hypotheses that are likely to end.
+        """
+        if config.samples:
+            raise UsageError(
+                "the engine ctranslate2 does not sample: its random numbers would depend on the batch",
+                setting="samples",
+                hint=_TAKE_TORCH,
+            )
+        if config.min_tokens and config.beam > 1:
+            raise UsageError(
+                "the engine ctranslate2 has no minimum length in a beam search: what is likely to end would win in it",
+                setting="min_tokens",
+                hint="add `beam: 1` or `min_tokens: 0`, or take `engine: torch`",
+            )
+
+    def search(
+        self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
+    ) -> list[list[Hypothesis]]:
+        """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
+        asked = [
+            _Asked(
+                self.source.pieces(source.row),
+                self.target.pieces(source.prefix),
+                sentence_limit(source, config=config, max_positions=self.max_positions),
+            )
+            for source in sources
+        ]
+        found: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
+        searched = [index for index, one in enumerate(asked) if one.pieces]
+
+        def alone(indices: list[int]) -> list[list[int]]:
+            """Batches of sentences with one limit each."""
+            limits = sorted({asked[index].limit for index in indices})
+            same = [[index for index in indices if asked[index].limit == limit] for limit in limits]
+            return [batch for chosen in same for batch in self._planned(chosen, asked, config=config)]
+
+        is_tight = config.max_extra_tokens < _TIGHT
+        planned = alone(searched) if is_tight else self._planned(searched, asked, config=config)
+        cut, special = self._find(asked, planned, found, config=config)
+        _, more = self._find(asked, alone(cut), found, config=config)
+        strictly = sorted(special + more)
+        self._find(asked, alone(strictly), found, config=config, is_strict=True)
+        if not (config.min_tokens or details.piece_log_probs or any(one.prefix for one in asked)):
+            # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.
+            inexact = strictly
+        else:
+            inexact = searched
+        self._score(inexact, asked, found, config=config)
+        found = [ranked[:nbest] for ranked in found]
+        if details.alignment:
+            self._align(searched, asked, found, config=config)
+        return found
+
+    def _planned(self, indices: Sequence[int], asked: Sequence[_Asked], *, config: DecodingConfig) -> list[list[int]]:
+        """Batches of sentences of similar length."""
+        sequences = [[asked[index].pieces] for index in indices]
+        batches = self._plan([asked[index].length for index in indices], sequences, config=config)
+        return [[indices[place] for place in batch] for batch in batches]
+
+    def _plan(
+        self, lengths: Sequence[int], sequences: Sequence[Sequence[list[str]]], *, config: DecodingConfig
+    ) -> list[list[int]]:
+        """Places in batches; in int8 all `sequences` of a batch have the same widths."""
+        is_int8 = self.precision == "int8"
+        widths = [tuple(is_wide(len(pieces)) for pieces in some if is_int8) for some in sequences]
+        return plan_ctranslate2_batches(lengths, widths=widths, config=config, workers=self._translator.num_translators)
+
+    def _on_pairs(
+        self, pairs: Sequence[tuple[_Asked, Hypothesis]], work: Callable[..., list[Any]], *, config: DecodingConfig
+    ) -> list[Any]:
+        """The results of `work`, a method of CTranslate2, for each pair, in batches of similar length."""
+        texts = [[one.pieces, self.target.pieces(hypothesis.ids)] for one, hypothesis in pairs]
+        lengths = [max(len(source), len(target)) for source, target in texts]
+        running: dict[int, Any] = {}
+        for batch in self._plan(lengths, texts, config=config):
+            sources, targets = zip(*(texts[place] for place in batch), strict=True)
+            waiting = work(
+                list(sources), list(targets), max_input_length=0, max_batch_size=len(batch), asynchronous=True
+            )
+            running |= zip(batch, waiting, strict=True)
+        return [running[place].result() for place in range(len(pairs))]
+
+    def _find(
+        self,
+        asked: Sequence[_Asked],
+        batches: Sequence[list[int]],
+        found: list[list[Hypothesis]],
+        *,
+        config: DecodingConfig,
+        is_strict: bool = False,
+    ) -> tuple[list[int], list[int]]:
+        """Put the hypotheses of each sentence into `found`; returns the sentences to search again.
+
+        They are the sentences that their own limit would have cut, and the sentences with pieces that are never
+        generated.
+        """
+        cut, special = [], []
+        for batch, results in self._translate(asked, batches, config=config, is_strict=is_strict):
+            longest = max(asked[index].limit for index in batch)
+            for index, result in zip(batch, results, strict=True):
+                limit = asked[index].limit
+                rows = [list(map(self._ids.__getitem__, pieces)) for pieces in result.hypotheses]
+                if longest > limit and any(len(ids) >= limit for ids in rows):
+                    cut.append(index)
+                elif not is_strict and not all(map(_NEVER.isdisjoint, rows)):
+                    special.append(index)
+                else:
+                    found[index] = _ranked(rows, result.scores, limit=limit, config=config)
+        return cut, special
+
+    def _translate(
+        self, asked: Sequence[_Asked], batches: Sequence[list[int]], *, config: DecodingConfig, is_strict: bool = False
+    ) -> Iterator[tuple[list[int], list[Any]]]:
+        """The results of each batch, searched up to the longest limit in it; `is_strict` suppresses special pieces.
+
+        All batches are in CTranslate2's queue at once, so that no worker waits for another.
+        """
+        running = []
+        for batch in batches:
+            prefixes = [asked[index].prefix for index in batch]
+            longest = max(asked[index].limit for index in batch)
+            options: dict[str, Any] = {
+                "beam_size": config.beam,
+                # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
+                "num_hypotheses": PATIENCE * config.beam if config.beam > 1 else 1,
+                "patience": PATIENCE if config.beam > 1 else 1,
+                "length_penalty": length_exponent(config),
+                "return_scores": True,
+                "min_decoding_length": min(config.min_tokens, longest),
+                "max_decoding_length": longest,
+                "max_input_length": 0,
+                "max_batch_size": len(batch),
+                "asynchronous": True,
+            }
+            if any(prefixes):
+                options["target_prefix"] = prefixes
+            if is_strict:
+                options["suppress_sequences"] = [[piece] for piece in self.target.pieces(NEVER_GENERATED)]
+            running.append(self._translator.translate_batch([asked[index].pieces for index in batch], **options))
+        for batch, results in zip(batches, running, strict=True):
+            yield batch, [waiting.result() for waiting in results]
+
+    def _score(
+        self, indices: Sequence[int], asked: Sequence[_Asked], found: list[list[Hypothesis]], *, config: DecodingConfig
+    ) -> None:
+        """Replace log-probabilities by the results of forced scoring, piece by piece, and rank the hypotheses again."""
+        pairs = [(asked[index], hypothesis) for index in indices for hypothesis in found[index]]
+        scored = iter(self._on_pairs(pairs, self._translator.score_batch, config=config))
+        for index in indices:
+            ranked = []
+            for hypothesis in found[index]:
+                length = min(len(hypothesis.ids) + 1, asked[index].limit)
+                terms = list(map(float, next(scored).log_probs))[:length]
+                score = sum(terms) / length_penalty(length, config=config)
+                ranked.append(Hypothesis(hypothesis.ids, sum(terms), score, terms))
+            found[index] = sorted(ranked, key=lambda one: -one.score)
+
+    def _align(
+        self, indices: Sequence[int], asked: Sequence[_Asked], found: list[list[Hypothesis]], *, config: DecodingConfig
+    ) -> None:
+        """Add the position of the source piece with the most attention, for each piece of each hypothesis.
+
+        This takes a forced greedy pass, because CTranslate2's beam search returns the attention of another sentence of
+        the batch for the first piece.
+        """
+        pairs = [(asked[index], hypothesis) for index in indices for hypothesis in found[index] if hypothesis.ids]
+        longest = max((len(hypothesis.ids) for _, hypothesis in pairs), default=0)
+        options = {"beam_size": 1, "return_attention": True, "max_decoding_length": 1 + longest}
+        placed = iter(self._on_pairs(pairs, partial(self._translator.translate_batch, **options), config=config))
+        aligned: dict[int, list[Hypothesis]] = {index: [] for index in indices}
+        for index in indices:
+            for hypothesis in found[index]:
+                weights = next(placed).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []
+                places = [max(range(len(row)), key=row.__getitem__) for row in weights]
+                aligned[index].append(replace(hypothesis, alignment=places))
+        for index in indices:
+            found[index] = aligned[index]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A source and its prefix in pieces, and the maximum number of tokens of its translation."""
+
+    pieces: list[str]
+    prefix: list[str]
+    limit: int
+
+    @property
+    def length(self) -> int:
+        """The number of all given pieces."""
+        return len(self.pieces) + len(self.prefix)
+
+
+def _ranked(
+    rows: Sequence[list[int]], scores: Sequence[float], *, limit: int, config: DecodingConfig
+) -> list[Hypothesis]:
+    """CTranslate2's hypotheses with scores by our penalty, best first."""
+    ranked = []
+    for ids, normalised in zip(rows, scores, strict=True):
+        length = max(1, min(len(ids) + 1, limit))
+        log_prob = float(normalised) * length ** length_exponent(config)
+        ranked.append(Hypothesis(ids, log_prob, log_prob / length_penalty(length, config=config)))
+    return sorted(ranked, key=lambda one: -one.score)
+
+
+def length_exponent(config: DecodingConfig) -> float:
+    """The power of the length by which CTranslate2 ranks the hypotheses that it has finished.
+
+    Our penalty, ((5 + length) / 6) to the same power, is similar. A tiny power is no penalty; 0 would end searches by
+    another rule.
+    """
+    return max(config.length_penalty if config.length_penalty_form != "none" else 0.0, 1e-3)
+
+
+def is_wide(length: int) -> bool:
+    """Whether a sequence of so many pieces, without EOS, has at least `WIDE` tokens."""
+    return length + 1 >= WIDE
+
+
+def plan_ctranslate2_batches(
+    lengths: Sequence[int], *, widths: Sequence[tuple[bool, ...]], config: DecodingConfig, workers: int
+) -> list[list[int]]:
+    """Indices in batches of the same widths and of similar length, so that the last worker ends early.
+
+    More batches leave workers idle for less time, but have more steps in total.
+    """
+    most = min(config.batch_tokens, _MOST_TOKENS) // config.beam
+    # Short sentences count as longer, so that no batch has too many.
+    counted = [max(length, most // _MOST_SENTENCES - 1) for length in lengths]
+    groups = [
+        sorted((index for index, other in enumerate(widths) if other == width), key=lambda index: -lengths[index])
+        for width in sorted(set(widths), reverse=True)
+    ]
+    best = _cut(groups, counted, max_tokens=most)
+    is_full = len(best) > len(groups)
+    allowed = max(len(lengths) // _FEWEST_SENTENCES, -(-len(best) // workers) * workers if is_full else len(best))
+    earliest = makespan(_costs(best, lengths), workers=workers)
+    least = sum(_costs(best, lengths)) / min(workers, max(1, allowed))  # if all ended at once
+    max_tokens = float(most)
+    while _GAIN * earliest > least and max_tokens > 1:
+        max_tokens *= _SMALLER
+        planned = _cut(groups, counted, max_tokens=int(max_tokens))
+        if len(planned) > allowed:
+            break
+        end = makespan(_costs(planned, lengths), workers=workers)
+        if end < _GAIN * earliest:
+            best, earliest = planned, end
+    return best
+
+
+def _cut(groups: Sequence[Sequence[int]], counted: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    return [
+        [group[place] for place in batch]
+        for group in groups
+        for batch in plan_batches([counted[index] for index in group], max_tokens=max_tokens)
+    ]
+
+
+def _costs(batches: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[int]:
+    """The cost of each batch, in pieces of one sentence; finished sentences leave the batch."""
+    steps = [[lengths[index] + 1 for index in batch] for batch in batches]
+    return [_STEP_COST * max(batch) + sum(batch) for batch in steps]

@@ -1,0 +1,247 @@
+"""A model in CTranslate2's format: model.bin, vocabularies, config.json, and a copy kept beside the model."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, assert_never
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt_cli import files
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.manifest import MANIFEST, verify_files, write_manifest
+from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.decoding.alignment import alignment_layer
+from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.model.weight_layout import Affine, affine_of, attention_weights, positions_table, split_in_half, stack
+from nmt_cli.recipe.schema import ModelConfig
+from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+Quantization = Literal[
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
+# CTranslate2 refuses what is longer than the table of positions: a table twice as long as a usual model's is small.
+_POSITIONS = 2048
+logger = logging.getLogger(__name__)
+# The version of the output of `write_ctranslate2`; raise it when the output changes.
+_CONVERSION = 1
+
+
+def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Quantization) -> None:
+    """Write `model.bin`, `config.json` and the vocabularies into an existing, empty directory.
+
+    UsageError if CTranslate2 is not installed, ModelError if it does not support the model.
+    """
+    specs = import_ctranslate2().specs
+    model, config = loaded.model, loaded.model.config
+    if (problem := unsupported_error(config)) is not None:
+        raise problem
+    spec = _empty_spec(specs, model)
+    _fill(spec, model)
+    source, target = (
+        tokenizer.pieces(range(vocab))
+        for tokenizer, vocab in (
+            (loaded.source, loaded.config.vocabulary.source),
+            (loaded.target, loaded.config.vocabulary.target),
+        )
+    )
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.bos_token = spec.config.decoder_start_token = target[BOS]
+    spec.config.eos_token, spec.config.unk_token = target[EOS], target[UNK]
+    spec.config.add_source_bos, spec.config.add_source_eos = False, True
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+    spec.validate()
+    spec.optimize(quantization=None if quantization == "float32" else quantization)
+    spec.save(str(directory))
+
+
+def unsupported_error(config: ModelConfig) -> ModelError | None:
+    """The reason why CTranslate2 does not support a model; None if it does."""
+    if config.encoder_window is not None:
+        return ModelError(
+            "CTranslate2 has no restricted self-attention in the encoder, and this model has"
+            f" encoder_window: {config.encoder_window}",
+            where="model.encoder_window",
+            hint="nmt decode with `engine: torch` has it",
+        )
+    if config.positions == "rotary" and config.d_k < config.d_v:
+        return ModelError(
+            f"CTranslate2 has one width for all of a head, and rotary queries and keys of {config.d_k} cannot be padded"
+            f" to the values' {config.d_v}",
+            where="model.d_k",
+            hint="nmt decode with `engine: torch` takes both",
+        )
+    return None
+
+
+def import_ctranslate2() -> Any:
+    """The module ctranslate2; UsageError if it is not installed."""
+    try:
+        import ctranslate2
+    except ImportError:
+        raise UsageError(
+            "the package ctranslate2 is not installed",
+            where="ctranslate2",
+            hint='pip install "nmt-cli[export]", or pip install ctranslate2',
+        ) from None
+    return ctranslate2
+
+
+def _empty_spec(specs: Any, model: Transformer) -> Any:
+    config = model.config
+    width = max(config.d_k, config.d_v)
+    options: dict[str, Any] = {
+        "num_heads": config.heads,
+        "pre_norm": config.norm == "pre",
+        "activation": _activation(specs, model),
+        "head_dim": None if config.heads * width == config.d_model else width,
+        "rms_norm": config.norm_type == "rms",
+        "ffn_glu": config.activation == "swiglu",
+        "rotary_dim": 0 if config.positions == "rotary" else None,
+        "rotary_interleave": False,
+    }
+    encoder = specs.transformer_spec.TransformerEncoderSpec(num_layers=config.encoder_layers, **options)
+    decoder = specs.transformer_spec.TransformerDecoderSpec(
+        num_layers=config.decoder_layers,
+        alignment_layer=alignment_layer(model),
+        alignment_heads=config.heads,
+        **options,
+    )
+    return specs.TransformerSpec(encoder, decoder)
+
+
+def _activation(specs: Any, model: Transformer) -> Any:
+    known = specs.common_spec.Activation
+    match model.config.activation:
+        case "relu":
+            return known.RELU
+        case "gelu":
+            return known.GELU
+        case "silu" | "swiglu":
+            return known.SWISH
+        case other:
+            assert_never(other)
+
+
+def _fill(spec: Any, model: Transformer) -> None:
+    encoder, decoder = spec.encoder, spec.decoder
+    source_vocab = model.source_vocab
+    encoder.embeddings[0].weight = _array(model.source_embedding.weight[:source_vocab])
+    decoder.embeddings.weight = _array(model.target_embedding.weight[: model.target_vocab])
+    decoder.projection.weight = _array(model.output_weight[: model.target_vocab])
+    if model.output_bias is not None:
+        decoder.projection.bias = _array(model.output_bias[: model.target_vocab])
+    for side, name in ((encoder, "source"), (decoder, "target")):
+        side.scale_embeddings = True
+        if hasattr(side, "position_encodings"):  # a rotary decoder has none, a rotary encoder takes zeros
+            # One more than the model has: forced scoring adds EOS to a translation that was cut at the last position.
+            longest = max(_POSITIONS, model.config.max_positions + 1)
+            table = positions_table(model, side=name, at_least=longest)
+            missing = max(0, model.config.max_positions + 1 - len(table))
+            side.position_encodings.encodings = _array(F.pad(table, (0, 0, 0, missing)))
+    if model.config.norm == "pre":
+        _fill_norm(encoder.layer_norm, model.encoder_norm)
+        _fill_norm(decoder.layer_norm, model.decoder_norm)
+    for layer_spec, layer in zip(encoder.layer, model.encoder, strict=True):
+        assert isinstance(layer, EncoderLayer)
+        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual)
+    for layer_spec, layer in zip(decoder.layer, model.decoder, strict=True):
+        assert isinstance(layer, DecoderLayer)
+        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual)
+        _fill_cross_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual)
+
+
+def _fill_self_attention(spec: Any, module: SelfAttention, residual: Residual) -> None:
+    parts = attention_weights(module, width=max(module.d_k, module.d_v))
+    _fill_linear(spec.linear[0], stack(parts.q, parts.k, parts.v))
+    _fill_linear(spec.linear[1], parts.output)
+    _fill_norm(spec.layer_norm, residual.norm)
+
+
+def _fill_cross_attention(spec: Any, module: CrossAttention, residual: Residual) -> None:
+    parts = attention_weights(module, width=max(module.d_k, module.d_v))
+    _fill_linear(spec.linear[0], parts.q)
+    _fill_linear(spec.linear[1], stack(parts.k, parts.v))
+    _fill_linear(spec.linear[2], parts.output)
+    _fill_norm(spec.layer_norm, residual.norm)
+
+
+def _fill_feed_forward(spec: Any, module: FeedForward, residual: Residual) -> None:
+    inner = affine_of(module.inner)
+    if module.activation == "swiglu":
+        gate, values = split_in_half(inner)
+        _fill_linear(spec.linear_0, gate)
+        _fill_linear(spec.linear_0_noact, values)
+    else:
+        _fill_linear(spec.linear_0, inner)
+    _fill_linear(spec.linear_1, affine_of(module.outer))
+    _fill_norm(spec.layer_norm, residual.norm)
+
+
+def _fill_linear(spec: Any, projection: Affine) -> None:
+    spec.weight = _array(projection.weight)
+    if projection.bias is not None:
+        spec.bias = _array(projection.bias)
+
+
+def _fill_norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    spec.gamma = _array(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    """A copy of a tensor: CTranslate2 quantises in place, which would change our model."""
+    array: NDArray[np.float32] = tensor.detach().float().cpu().contiguous().numpy().copy()
+    return array
+
+
+class _NotThere(NmtError):
+    """The folder beside the model cannot be written, or another process is writing it."""
+
+
+def converted_model(model: Path, *, version: str) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
+    """The folder with a model in CTranslate2's format, and its handle if it is a temporary one."""
+    folder = model.resolve().with_name(f".{model.resolve().name}.ctranslate2")
+    key = {"conversion": _CONVERSION, "ctranslate2": version, "model": files.sha256(model / MANIFEST)}
+    if _is_of(folder, key):
+        return folder, None
+    loaded = model_directory.load_model(model, device=torch.device("cpu"), dtype=torch.float32)
+    try:
+        with files.locked(folder, busy="it is being written", error=_NotThere):
+            if _is_of(folder, key):  # another process has just written it, and may be reading it
+                return folder, None
+            with files.new_directory(folder, error=_NotThere) as temporary:
+                write_ctranslate2(loaded, temporary, quantization="float32")
+                write_manifest(temporary, key)
+    except _NotThere:
+        kept = tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-")
+        write_ctranslate2(loaded, Path(kept.name), quantization="float32")
+        logger.info("converted for CTranslate2, for this once: %s cannot be written", folder.parent)
+        return Path(kept.name), kept
+    logger.info("converted for CTranslate2: %s, which later runs take", folder)
+    return folder, None
+
+
+def _is_of(folder: Path, key: Mapping[str, object]) -> bool:
+    """Whether the folder exists, was written with this key, and has files of the right sizes."""
+    try:
+        return verify_files(folder, error=_NotThere, hint="", hashed=()) == key
+    except (_NotThere, OSError):  # OSError: another user's folder, which we may not read
+        return False

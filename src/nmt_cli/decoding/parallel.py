@@ -1,0 +1,222 @@
+"""Blocks of lines translated in order, by this process or by several worker processes with a model each."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt_cli import console
+from nmt_cli.decoding.engines import open_engine
+from nmt_cli.decoding.translation import Translation
+from nmt_cli.decoding.translator import Translator
+from nmt_cli.devices import choose_device, collect_garbage_rarely, num_cpus
+from nmt_cli.errors import DataError
+from nmt_cli.processes import worker_pool
+
+
+@dataclass(frozen=True, slots=True)
+class LineBlock:
+    """Consecutive lines, the number of the first, and optional prefixes of their translations."""
+
+    first_line: int
+    lines: Sequence[str]
+    prefixes: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedBlock:
+    """The translations of a block, with the times, the engine and the settings that made them.
+
+    `started` and `ended` are seconds of the machine's monotonic clock, which is the same for all processes.
+    """
+
+    translations: list[Translation]
+    started: float
+    ended: float
+    engine: str
+    precision: str
+    device: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TranslationJob:
+    """The models that a worker opens, the device, and how it translates.
+
+    `overrides` and `asked` are options of `Translator.translate`: keys of the decoding section, and the others.
+    `threads` are the CPUs to use; None means all CPUs of the process.
+    """
+
+    models: Sequence[Path]
+    engine: str
+    precision: str
+    device: str
+    threads: int | None
+    overrides: Mapping[str, Any]
+    asked: Mapping[str, Any]
+
+    def open(self) -> Callable[[LineBlock], TranslatedBlock]:
+        """Open the models in this process; returns the function that translates blocks."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        engine = open_engine(
+            self.models, engine=self.engine, device=self.device, precision=self.precision, overrides=self.overrides
+        )
+        collect_garbage_rarely()
+        return partial(self._translate, Translator(engine))
+
+    def _translate(self, translator: Translator, block: LineBlock) -> TranslatedBlock:
+        started = time.monotonic()
+        translations = translator.translate(
+            block.lines, prefixes=block.prefixes, first_line=block.first_line, **self.asked, **self.overrides
+        )
+        return TranslatedBlock(
+            translations,
+            started,
+            time.monotonic(),
+            engine=translator.engine,
+            precision=translator.precision,
+            device=translator.device,
+            settings=translator.settings(**self.overrides).model_dump(),
+        )
+
+
+@contextmanager
+def parallel_translator(
+    jobs: Sequence[TranslationJob],
+) -> Iterator[Callable[[Iterable[LineBlock]], Iterator[TranslatedBlock]]]:
+    """A function that maps blocks to their translations, in order, with one process per job.
+
+    A single job runs in this process. Processes start when there are blocks for them. They end with the `with` block,
+    and when this process ends. Their log messages appear here, in the order of the blocks. Their errors are raised
+    here; DataError if one is killed.
+    """
+    if len(jobs) == 1:
+        translate = cache(jobs[0].open)
+        yield lambda blocks: map(translate(), blocks)
+        return
+    level = logging.getLogger("nmt_cli").getEffectiveLevel()
+    with worker_pool([_Apart(job, log_level=level) for job in jobs]) as run:
+        told: set[str] = set()
+
+        def run_apart(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:
+            problems: list[DataError] = []
+            for translated, messages in run(_until_problem(blocks, problems)):
+                _tell(messages, told)
+                yield translated
+            if problems:
+                raise problems[0]
+
+        yield run_apart
+
+
+def jobs_for_devices(job: TranslationJob, devices: Sequence[str]) -> list[TranslationJob]:
+    """The job once per device; several jobs share the CPUs."""
+    if len(devices) == 1:
+        return [replace(job, device=devices[0])]
+    threads = max(1, (job.threads or num_cpus()) // len(devices))
+    return [replace(job, device=device, threads=threads) for device in devices]
+
+
+def choose_devices(device: str, *, workers: int | None, engine: str, precision: str, is_bulk: bool) -> list[str]:
+    """The device of each worker: all GPUs in turn if `device` does not name one.
+
+    If `workers` is None there is one worker per such GPU for a long text (`is_bulk`), otherwise a single worker.
+    """
+    number_of_gpus = 0
+    if device in ("auto", "cuda") and engine != "ctranslate2" and precision != "int8" and workers != 1:
+        number_of_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    number = workers or (max(1, number_of_gpus) if is_bulk else 1)
+    if number == 1 or number_of_gpus < 2:
+        return [device] * number
+    return [f"cuda:{place % number_of_gpus}" for place in range(number)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message that a worker logged."""
+
+    logger: str
+    level: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """The job in a worker process: each block comes back with the messages that it caused."""
+
+    job: TranslationJob
+    log_level: int
+
+    def start(self) -> Callable[[LineBlock], tuple[TranslatedBlock, list[_Message]]]:
+        """The function for the blocks."""
+        console.configure_logging(quiet=False)
+        logging.getLogger("nmt_cli").setLevel(self.log_level)
+        device = choose_device(self.job.device)
+        if device.index is not None:
+            torch.cuda.set_device(device)  # otherwise tensors without a device would take memory of the first GPU
+        with _Kept() as before:
+            translate = self.job.open()
+        waiting = before.messages
+
+        def work(block: LineBlock) -> tuple[TranslatedBlock, list[_Message]]:
+            with _Kept() as kept:
+                translated = translate(block)
+            messages = [*waiting, *kept.messages]
+            waiting.clear()
+            return translated, messages
+
+        return work
+
+
+class _Kept(logging.Handler):
+    """Keeps the messages that `nmt_cli` logs in a `with` block; if an error ends the block they are logged as usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[_Message] = []
+        self._records: list[logging.LogRecord] = []
+        self._before: list[logging.Handler] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self._records.append(record)
+        self.messages.append(_Message(record.name, record.levelno, str(record.msg), record.getMessage()))
+
+    def __enter__(self) -> _Kept:
+        logger = logging.getLogger("nmt_cli")
+        self._before, logger.handlers[:] = logger.handlers[:], [self]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *others: object) -> None:
+        logger = logging.getLogger("nmt_cli")
+        logger.handlers[:] = self._before
+        if kind is not None:
+            for record in self._records:
+                logger.handle(record)
+
+
+def _tell(messages: Sequence[_Message], told: set[str]) -> None:
+    """Log the messages of a worker; INFO messages that each worker logs once are logged once in all."""
+    for message in messages:
+        if message.level == logging.INFO and message.kind in told:
+            continue
+        told.add(message.kind)
+        logging.getLogger(message.logger).log(message.level, "%s", message.text)
+
+
+def _until_problem(blocks: Iterable[LineBlock], problems: list[DataError]) -> Iterator[LineBlock]:
+    """The blocks that can be read; an error of the next one waits in `problems` until they are translated."""
+    try:
+        yield from blocks
+    except DataError as problem:
+        problems.append(problem)

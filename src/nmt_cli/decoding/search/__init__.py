@@ -1,0 +1,1 @@
+"""The search: beam, greedy, or sampling, by one model or several."""

@@ -1,0 +1,143 @@
+"""Beam search (section 6.1 of the paper), and its step as functions on tensors.
+
+Shapes: B sentences still searched, W open hypotheses per sentence, R = B * W rows, C candidates per sentence,
+F finished hypotheses that are kept per sentence, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from nmt_cli.decoding.search.ensemble import NEVER_GENERATED, Ensemble
+from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
+from nmt_cli.decoding.search.search import ActiveSearch, plan_compaction
+from nmt_cli.decoding.search.topk import topk_continuations
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import EOS
+
+# Steps between checks for finished sentences: a check waits for a GPU, and costs nothing on a CPU.
+_STEPS_BETWEEN_CHECKS = {"cuda": 4}
+
+
+class Candidates(NamedTuple):
+    """Continuations of the open hypotheses of each sentence, best first; all [B, C]."""
+
+    log_probs: Tensor
+    pieces: Tensor
+    hypotheses: Tensor
+
+
+def candidates(log_probs: Tensor, before: Tensor, *, count: int) -> Candidates:
+    """The `count` best continuations of each sentence, by log_probs [R, V] of the next piece and `before` [B, W]."""
+    totals, places = topk_continuations(log_probs, before, count=count)
+    vocabulary = log_probs.size(1)
+    return Candidates(totals, places % vocabulary, places // vocabulary)
+
+
+def keep_open(log_probs: Tensor, is_end: Tensor, *, width: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and places, [B, width], of the best candidates [B, C] that do not end; -inf beyond the last."""
+    open_first, order = log_probs.masked_fill(is_end, -torch.inf).sort(dim=1, descending=True, stable=True)
+    return open_first[:, :width], order[:, :width]
+
+
+def finish(
+    finished: FinishedHypotheses, log_probs: Tensor, nodes: Tensor, *, penalties: Tensor, where: Tensor
+) -> FinishedHypotheses:
+    """The F best endings: the finished hypotheses, and candidates of log_probs [B, C] that `where` [B, C] marks."""
+    scores = (log_probs / penalties).where(where, -torch.inf)
+    return finished.best_with(FinishedHypotheses(log_probs, scores, nodes), count=finished.scores.size(1))
+
+
+def cannot_improve(finished: FinishedHypotheses, open_log_probs: Tensor, last_penalties: Tensor) -> Tensor:
+    """Whether no open hypothesis [B, W] can beat the worst finished one, [B].
+
+    The score of an open hypothesis is at most its log-probability over the penalty at the limit, `last_penalties` [B].
+    """
+    return finished.scores[:, -1] >= open_log_probs[:, 0] / last_penalties
+
+
+class BeamSearch(ActiveSearch):
+    """Beam search: of 2 W candidates per step, those with EOS are finished, and the W best others stay open.
+
+    So W hypotheses stay open whatever ends. A sentence is done when it reaches its limit, or when no open hypothesis
+    can beat the worst finished one that is kept.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        *,
+        limits: Mapping[int, int],
+        config: DecodingConfig,
+        nbest: int,
+        device: torch.device,
+    ) -> None:
+        """`limits` are the maximum numbers of pieces, by sentence; `nbest` hypotheses of each sentence are kept."""
+        super().__init__(ensemble, limits=limits, width=1, num_finished=nbest, config=config, device=device)
+        # Steps until the first sentence reaches its limit, and until the last one does.
+        self._to_nearest, self._to_last = min(limits.values()), max(limits.values())
+        self._last_penalties = self._penalties.at(self._limits)[:, 0]
+        self._check_interval = _STEPS_BETWEEN_CHECKS.get(device.type, 1)
+        self._num_steps = 0
+        self._is_done = torch.zeros(len(limits), dtype=torch.bool, device=device)
+
+    @property
+    def is_joinable(self) -> bool:
+        """Whether each sentence has W open hypotheses: after one step, unless the vocabulary is tiny."""
+        return self._ids.size(1) == self._config.beam
+
+    def join(self, others: Sequence[Self]) -> None:
+        """Take in the sentences of other searches."""
+        super().join(others)
+        searches = [self, *others]
+        self._last_penalties = torch.cat([one._last_penalties for one in searches])
+        self._is_done = torch.cat([one._is_done for one in searches])
+        self._to_nearest = int((self._limits - self._ensemble.places).min())
+        self._to_last = max(one._to_last for one in searches)
+
+    def _advance(self) -> None:
+        rows = self._step()
+        kept = self._drop_done()
+        if self.num_open:
+            self._ensemble.select(rows=(rows if kept is None else rows[kept]).flatten(), sentences=kept)
+
+    def _step(self) -> Tensor:
+        """Add a piece to each open hypothesis; returns the rows [B, W] that the new hypotheses continue."""
+        width = self._ids.size(1)
+        log_probs = self._ensemble.log_probs(self._ids.flatten())
+        count = 2 * self._config.beam
+        count = min(count, width * min(count, log_probs.size(1) - len(NEVER_GENERATED)))
+        found = candidates(log_probs, self._log_probs, count=count)
+        nodes = self._tree.grow(found.pieces, self._nodes.gather(1, found.hypotheses), found.log_probs)
+        is_end, was_open = found.pieces == EOS, ~self._is_done[:, None]
+        penalties = self._penalties.at(self._ensemble.places)
+        self._finished = finish(self._finished, found.log_probs, nodes, penalties=penalties, where=is_end & was_open)
+        # Each open hypothesis has at most one candidate that ends, so at least this many candidates stay open.
+        self._log_probs, order = keep_open(found.log_probs, is_end, width=min(self._config.beam, count - width))
+        self._ids, self._nodes = found.pieces.gather(1, order), nodes.gather(1, order)
+        self._num_steps, self._to_nearest, self._to_last = self._num_steps + 1, self._to_nearest - 1, self._to_last - 1
+        is_over = cannot_improve(self._finished, self._log_probs, self._last_penalties)
+        if self._to_nearest <= 0:
+            is_last = self._limits <= self._ensemble.places
+            where = is_last[:, None] & was_open
+            self._finished = finish(self._finished, self._log_probs, self._nodes, penalties=penalties, where=where)
+            is_over = is_over | is_last
+        self._is_done = self._is_done | is_over
+        starts = torch.arange(len(order), device=order.device)[:, None] * width
+        return starts + found.hypotheses.gather(1, order)
+
+    def _drop_done(self) -> Tensor | None:
+        """Drop finished sentences if there are enough of them; the others [B'], or None if nothing changes."""
+        if self._num_steps % self._check_interval and self._to_last > 0:
+            return None
+        compaction = plan_compaction(self._is_done)
+        if compaction is None:
+            return None
+        done, kept = compaction
+        self._end(done, self._finished.select(done), kept=kept)
+        self._last_penalties, self._is_done = self._last_penalties[kept], self._is_done[kept]
+        return kept

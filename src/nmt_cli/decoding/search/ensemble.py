@@ -1,0 +1,129 @@
+"""Log-probabilities of the next piece of each open hypothesis, by one model or by several together.
+
+Shapes: B sentences, W hypotheses per sentence, R = B * W rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmt_cli.model.packing import pack
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
+
+# UNK is no word: with byte pieces nothing needs it, and without them it is meaningless. The other probabilities are not
+# renormalised, so that they agree with forced scoring.
+NEVER_GENERATED = (PAD, UNK, BOS)
+assert (*NEVER_GENERATED, EOS) == tuple(range(EOS + 1)), "they are the first columns"
+# A CPU computes the logits of so many rows at a time, which saves memory.
+_ROWS = 256
+# A CPU encodes so many source tokens at a time, whose activations fit into its caches.
+_TOKENS = 2048
+
+
+class Ensemble:
+    """One or more models that decode a batch of sources step by step.
+
+    The probability of a piece is the mean over the models. Translations begin with their `prefixes`, however unlikely,
+    and do not end before `min_tokens` pieces. Log-probabilities are float32 in any precision.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Transformer],
+        rows: Sequence[Sequence[int]],
+        *,
+        prefixes: Sequence[Sequence[int]],
+        min_tokens: int,
+        device: torch.device,
+    ) -> None:
+        sentences = [[*row, EOS] for row in rows]
+        source = pack(sentences, device=device)
+        parts = _in_parts(sentences) if device.type == "cpu" else [sentences]
+        packed = [source] if len(parts) == 1 else [pack(part, device=device) for part in parts]
+        self._models = models
+        self._caches = [model.start(torch.cat([model.encode(part) for part in packed]), source) for model in models]
+        self._min_tokens = min_tokens
+        self._fewest = 0  # a lower bound of `places`
+        # -1 if any piece may follow, as everywhere in the last column.
+        width = 1 + max(map(len, prefixes), default=0)
+        self._forced = torch.tensor(
+            [[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes], dtype=torch.long, device=device
+        )
+
+    @property
+    def places(self) -> Tensor:
+        """The lengths [B] of each sentence's hypotheses after the next piece."""
+        return self._caches[0].places
+
+    def log_probs(self, ids: Tensor) -> Tensor:
+        """Natural log-probabilities [R, V] of the next piece after ids [R]; -inf for pieces that may not follow."""
+        each = [
+            _log_probs(model, model.step(ids, cache)) for model, cache in zip(self._models, self._caches, strict=True)
+        ]
+        together = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
+        self._fewest += 1
+        if self._fewest < self._forced.size(1):
+            return self._restricted(together)
+        return self._allowed(together)
+
+    def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
+        """Continue with `rows` [R'] of the current rows, and with `sentences` [B'] if some have left."""
+        for cache in self._caches:
+            cache.select(rows=rows, sentences=sentences)
+        if sentences is not None:
+            self._forced = self._forced[sentences]
+
+    def join(self, others: Sequence[Ensemble]) -> None:
+        """Append the sentences of others, with the same models, `min_tokens` and hypotheses per sentence."""
+        for cache, *more in zip(self._caches, *(other._caches for other in others), strict=True):
+            cache.join(more)
+        forced = [one._forced for one in (self, *others)]
+        width = max(each.size(1) for each in forced)
+        filled = [F.pad(each, [0, width - each.size(1)], value=-1) for each in forced]
+        self._forced = torch.cat(filled)
+        self._fewest = int(self.places.min())
+
+    def _allowed(self, log_probs: Tensor) -> Tensor:
+        log_probs[:, :EOS] = -torch.inf
+        if self._fewest <= self._min_tokens:
+            is_too_short = (self.places <= self._min_tokens).repeat_interleave(len(log_probs) // len(self.places))
+            log_probs[:, EOS].masked_fill_(is_too_short, -torch.inf)
+        return log_probs
+
+    def _restricted(self, log_probs: Tensor) -> Tensor:
+        """Only the forced piece of a sentence may follow, if it has one."""
+        column = (self.places - 1).clamp(max=self._forced.size(1) - 1)
+        forced = self._forced.gather(1, column[:, None]).repeat_interleave(len(log_probs) // len(self._forced), dim=0)
+        kept = log_probs.gather(1, forced.clamp(min=0))
+        is_forced = forced >= 0
+        log_probs = self._allowed(log_probs).masked_fill_(is_forced, -torch.inf)
+        return log_probs.scatter_(1, forced.clamp(min=0), kept.where(is_forced, log_probs[:, :1]))
+
+
+def _in_parts(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
+    """The sentences in order, in parts of at most `_TOKENS` tokens or of one sentence."""
+    parts: list[list[Sequence[int]]] = []
+    room = 0
+    for sentence in sentences:
+        if len(sentence) > room:
+            parts.append([])
+            room = _TOKENS
+        parts[-1].append(sentence)
+        room -= len(sentence)
+    return parts
+
+
+def _log_probs(model: Transformer, hidden: Tensor) -> Tensor:
+    """Natural log-probabilities [R, V] in float32 after hidden [R, D]."""
+    if hidden.device.type != "cpu" or len(hidden) <= _ROWS:
+        return model.logits(hidden).log_softmax(dim=-1, dtype=torch.float32)
+    log_probs = torch.empty(len(hidden), model.target_vocab)
+    for rows, out in zip(hidden.split(_ROWS), log_probs.split(_ROWS), strict=True):
+        torch.log_softmax(model.logits(rows), dim=-1, dtype=torch.float32, out=out)
+    return log_probs

@@ -1,0 +1,222 @@
+"""Input and output of a search: source sentences, hypotheses, the tree of their prefixes, length penalties."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import EOS
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSentence:
+    """A sentence to translate: its pieces without EOS, the first pieces of its translation, and a key for sampling."""
+
+    row: Sequence[int]
+    prefix: Sequence[int] = field(default=())
+    key: str = ""
+
+
+def sentence_limit(source: SourceSentence, *, config: DecodingConfig, max_positions: int) -> int:
+    """The maximum number of tokens of the source's translation, at least one more than its prefix has."""
+    limit = output_limit(len(source.row), config=config, max_positions=max_positions)
+    return min(max(limit, len(source.prefix) + 1), max_positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A translation in pieces: ids without EOS, its log-probability, and its score, divided by the length penalty.
+
+    The log-probability includes EOS unless the hypothesis was cut. `piece_log_probs` are its terms, one per id and one
+    for EOS; `alignment` holds for each id a position among the source's pieces. Both are empty if not asked for.
+    """
+
+    ids: list[int]
+    log_prob: float
+    score: float
+    piece_log_probs: list[float] = field(default_factory=list)
+    alignment: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FinishedHypotheses:
+    """Log-probabilities, scores and last nodes of finished hypotheses, each [B, F]; a score of -inf marks a gap."""
+
+    log_probs: Tensor
+    scores: Tensor
+    nodes: Tensor
+
+    @classmethod
+    def none(cls, num_sentences: int, count: int, *, device: torch.device) -> FinishedHypotheses:
+        """Room for `count` hypotheses per sentence."""
+        nothing = torch.full((num_sentences, count), -torch.inf, device=device)
+        return cls(nothing, nothing, torch.full_like(nothing, -1, dtype=torch.long))
+
+    def best_with(self, others: FinishedHypotheses, *, count: int) -> FinishedHypotheses:
+        """The `count` best of both by score, best first; in a tie own ones come first, then the others in order."""
+        scores, order = torch.cat([self.scores, others.scores], dim=1).sort(dim=1, descending=True, stable=True)
+        order = order[:, :count]
+        return FinishedHypotheses(
+            torch.cat([self.log_probs, others.log_probs], dim=1).gather(1, order),
+            scores[:, :count],
+            torch.cat([self.nodes, others.nodes], dim=1).gather(1, order),
+        )
+
+    def copy_(self, others: FinishedHypotheses) -> None:
+        """Copy the others, of the same shape, into the own memory."""
+        self.log_probs.copy_(others.log_probs)
+        self.scores.copy_(others.scores)
+        self.nodes.copy_(others.nodes)
+
+    def select(self, sentences: Tensor) -> FinishedHypotheses:
+        """The hypotheses of some sentences [B']."""
+        return FinishedHypotheses(self.log_probs[sentences], self.scores[sentences], self.nodes[sentences])
+
+    @staticmethod
+    def joined(parts: Sequence[FinishedHypotheses]) -> FinishedHypotheses:
+        """The hypotheses of all sentences, one part after the other."""
+        return FinishedHypotheses(
+            *map(torch.cat, zip(*((one.log_probs, one.scores, one.nodes) for one in parts), strict=True))
+        )
+
+
+class HypothesisTree:
+    """The prefixes of a search: a node is a piece, the prefix's log-probability, and the parent node or -1.
+
+    The tree stays on the device until the end, so that a search never waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._ended: list[tuple[Tensor, FinishedHypotheses]] = []
+
+    @property
+    def size(self) -> int:
+        """The number of nodes, which is the number of the next one."""
+        return self._size
+
+    def grow(self, pieces: Tensor, parents: Tensor, log_probs: Tensor) -> Tensor:
+        """Add nodes; returns their numbers, in the shape of the arguments."""
+        start, self._size = self._size, self._size + pieces.numel()
+        self._steps.append((pieces.flatten(), parents.flatten(), log_probs.flatten()))
+        return torch.arange(start, self._size, device=pieces.device).view_as(pieces)
+
+    def end(self, sentences: Tensor, endings: FinishedHypotheses) -> None:
+        """Note the finished hypotheses [B', F] of the sentences [B']."""
+        self._ended.append((sentences, endings))
+
+    def join(self, other: HypothesisTree, *nodes: Tensor) -> list[Tensor]:
+        """Take in all nodes of another tree; returns the new numbers of some of them."""
+        offset, self._size = self._size, self._size + other._size
+        self._steps += [(pieces, _moved(parents, offset), totals) for pieces, parents, totals in other._steps]
+        return [_moved(each, offset) for each in nodes]
+
+    def prune(self, *nodes: Tensor) -> list[Tensor]:
+        """Keep only these nodes and their ancestors; returns their new numbers.
+
+        All noted sentences have been read. The host waits for the device.
+        """
+        if self._ended:
+            raise ValueError("read the noted sentences first")
+        pieces, parents, totals = (torch.cat(column) for column in zip(*self._steps, strict=True))
+        is_kept = torch.zeros_like(parents, dtype=torch.bool)
+        reached = torch.cat([each.flatten() for each in nodes])
+        while len(reached := reached[reached >= 0].unique()):
+            is_kept[reached] = True
+            reached = parents[reached]
+        numbers = is_kept.cumsum(0) - 1
+        kept = (pieces[is_kept], _renumbered(parents[is_kept], numbers), totals[is_kept])
+        self._size, self._steps = len(kept[0]), [kept]
+        return [_renumbered(each, numbers) for each in nodes]
+
+    def read(self) -> dict[int, list[Hypothesis]]:
+        """The hypotheses of each sentence noted since the last call, in their order."""
+        found: dict[int, list[Hypothesis]] = {}
+        if not self._ended:
+            return found
+        ended, self._ended = self._ended, []
+        sentences, nodes, log_probs, scores = (
+            torch.cat(column).cpu()
+            for column in zip(*((at, one.nodes, one.log_probs, one.scores) for at, one in ended), strict=True)
+        )
+        hypotheses = self._hypotheses(nodes.flatten().numpy(), log_probs.flatten().tolist(), scores.flatten().tolist())
+        for sentence in sentences.tolist():
+            ranked = [next(hypotheses) for _ in range(nodes.size(1))]
+            found[sentence] = [one for one in ranked if one.score != -math.inf]
+        return found
+
+    def _hypotheses(self, nodes: Numbers, log_probs: list[float], scores: list[float]) -> Iterator[Hypothesis]:
+        """The hypotheses that end at the nodes [M]; all are followed back at once."""
+        pieces, parents, totals = (torch.cat(column).cpu().numpy() for column in zip(*self._steps, strict=True))
+        path: list[Numbers] = []
+        while (nodes >= 0).any():
+            path.append(nodes)
+            nodes = np.where(nodes >= 0, parents[nodes], -1)
+        # From the first piece to the last, after empty places if others are longer: [length, M].
+        path_LM = np.stack([nodes, *reversed(path)])
+        reached_LM = np.where(path_LM >= 0, totals[path_LM].astype(np.float64), 0.0)
+        columns = (pieces[path_LM[1:]].T.tolist(), np.diff(reached_LM, axis=0).T.tolist(), log_probs, scores)
+        for length, row, terms, log_prob, score in zip((path_LM >= 0).sum(axis=0).tolist(), *columns, strict=True):
+            first = len(row) - length
+            # The last piece is EOS unless the hypothesis was cut there.
+            ids = row[first:-1] if row[-1:] == [EOS] else row[first:]
+            yield Hypothesis(ids, log_prob, score, terms[first:])
+
+
+def _moved(nodes: Tensor, offset: int) -> Tensor:
+    """The numbers of the nodes plus `offset`; -1 stays -1."""
+    return nodes + offset * (nodes >= 0)
+
+
+def _renumbered(nodes: Tensor, numbers: Tensor) -> Tensor:
+    return numbers[nodes.clamp(min=0)].where(nodes >= 0, -1)
+
+
+def length_penalty(length: int, *, config: DecodingConfig) -> float:
+    """The divisor of a log-probability: ((5 + length) / 6) ** alpha in the `gnmt` form, length ** alpha, or 1.
+
+    Wu et al. 2016, arXiv:1609.08144, section 7, without the coverage term. `length` is at least 1 and
+    counts EOS, but not BOS.
+    """
+    match config.length_penalty_form:
+        case "gnmt":
+            return float(((5 + length) / 6) ** config.length_penalty)
+        case "length":
+            return float(length**config.length_penalty)
+        case "none":
+            return 1.0
+        case other:
+            assert_never(other)
+
+
+class LengthPenalties:
+    """A table of `length_penalty` on a device; lengths beyond `longest` have the penalty of `longest`."""
+
+    def __init__(self, longest: int, *, config: DecodingConfig, device: torch.device) -> None:
+        self.longest = longest
+        each = [length_penalty(length, config=config) for length in range(1, longest + 1)]
+        self._table = torch.tensor([[1.0], *([one] for one in each)], device=device)
+
+    def at(self, lengths: Tensor) -> Tensor:
+        """The penalties [B, 1] of the lengths [B]."""
+        return self._table.index_select(0, lengths.clamp(max=self.longest))
+
+
+def output_limit(source_pieces: int, *, config: DecodingConfig, max_positions: int) -> int:
+    """The maximum number of output tokens: `source_pieces`, without EOS, plus `max_extra_tokens`.
+
+    A hypothesis with fewer pieces ended in EOS, which counts as a token. A hypothesis with exactly so many pieces was
+    cut and has no EOS. The limit is at least 1, and at most the positions of the model.
+    """
+    return max(1, min(source_pieces + config.max_extra_tokens, max_positions))

@@ -1,0 +1,144 @@
+"""A search under way: sentences with their hypotheses, and which finished sentences leave the batch.
+
+Shapes: B sentences still searched, W open hypotheses per sentence, F finished ones that are kept.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from nmt_cli.decoding.search.ensemble import Ensemble
+from nmt_cli.decoding.search.hypotheses import (
+    FinishedHypotheses,
+    Hypothesis,
+    HypothesisTree,
+    LengthPenalties,
+    SourceSentence,
+)
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import BOS, EOS
+
+# The batch stays a multiple of this part of the next power of two: a CPU prepares matrix products anew for each new
+# number of rows, and each compaction costs as much as some rows.
+_GRAINS = 16
+
+
+class ActiveSearch(ABC):
+    """Numbered sentences with the open and the finished hypotheses of each; it runs in inference mode."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        *,
+        limits: Mapping[int, int],
+        width: int,
+        num_finished: int,
+        config: DecodingConfig,
+        device: torch.device,
+    ) -> None:
+        """`limits` are the maximum numbers of pieces, by sentence; each begins with `width` hypotheses of BOS."""
+        self._ensemble = ensemble
+        self._config = config
+        self._tree = HypothesisTree()
+        self._sentences = torch.tensor(list(limits), device=device)
+        self._limits = torch.tensor(list(limits.values()), device=device)
+        self._penalties = LengthPenalties(max(limits.values()), config=config, device=device)
+        self._ids = torch.full((len(limits), width), BOS, device=device)
+        self._log_probs = torch.zeros(len(limits), width, device=device)
+        self._nodes = torch.full_like(self._ids, -1)
+        self._finished = FinishedHypotheses.none(len(limits), num_finished, device=device)
+
+    @property
+    def num_open(self) -> int:
+        """Number of sentences in the batch: open ones, and done ones that have not left yet."""
+        return len(self._sentences)
+
+    @property
+    def open_sentences(self) -> list[int]:
+        """The numbers of the sentences in the batch."""
+        numbers: list[int] = self._sentences.tolist()
+        return numbers
+
+    @property
+    @abstractmethod
+    def is_joinable(self) -> bool:
+        """Whether each sentence has all its hypotheses."""
+
+    def run(self, *, down_to: int) -> None:
+        """Search until at most `down_to` sentences are open."""
+        while self.num_open > down_to:
+            self._advance()
+
+    def read(self) -> dict[int, list[Hypothesis]]:
+        """The hypotheses, best first, of each sentence that finished since the last call."""
+        return self._tree.read()
+
+    def join(self, others: Sequence[Self]) -> None:
+        """Take in the sentences of other searches of the same kind and settings, which are used up.
+
+        All searches are joinable, and their results have been read. The host waits for the device.
+        """
+        searches = [self, *others]
+        for one in searches:
+            one._nodes, one._finished.nodes = one._tree.prune(one._nodes, one._finished.nodes)
+        for other in others:
+            other._nodes, other._finished.nodes = self._tree.join(other._tree, other._nodes, other._finished.nodes)
+        self._ensemble.join([other._ensemble for other in others])
+        self._sentences = torch.cat([one._sentences for one in searches])
+        self._limits = torch.cat([one._limits for one in searches])
+        self._ids = torch.cat([one._ids for one in searches])
+        self._log_probs = torch.cat([one._log_probs for one in searches])
+        self._nodes = torch.cat([one._nodes for one in searches])
+        self._finished = FinishedHypotheses.joined([one._finished for one in searches])
+        self._penalties = max((one._penalties for one in searches), key=lambda one: one.longest)
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Add a piece to each open hypothesis; done sentences leave the batch if there are enough of them."""
+
+    def _end(self, done: Tensor, finished: FinishedHypotheses, *, kept: Tensor) -> None:
+        """Note the `finished` hypotheses of the `done` sentences, best first, and go on with the `kept` ones."""
+        self._tree.end(self._sentences[done], finished)
+        self._sentences, self._limits = self._sentences[kept], self._limits[kept]
+        self._ids, self._log_probs, self._nodes = self._ids[kept], self._log_probs[kept], self._nodes[kept]
+        self._finished = self._finished.select(kept)
+
+
+def check_search(
+    models: Sequence[Transformer], sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
+) -> None:
+    """Raise ValueError if a caller asks for a search that is impossible."""
+    if any(model.training for model in models):
+        raise ValueError("search needs model.eval(): dropout would change the translations")
+    if not 1 <= nbest <= config.num_candidates:
+        raise ValueError(f"nbest must be from 1 to the beam of {config.num_candidates}, not {nbest}")
+    if any(source.row and source.row[-1] == EOS for source in sources):
+        raise ValueError("search adds EOS itself: give the rows without it")
+
+
+def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The sentences that leave the batch and those that stay, by is_done [B] bool; None if all stay.
+
+    Some done sentences may stay. Only sentences at the end of the batch move, into the free places, so that little is
+    copied. The host waits for the device.
+    """
+    done = is_done.tolist()
+    num_open = done.count(False)
+    grain = max(1, (1 << max(0, num_open - 1).bit_length()) // _GRAINS)
+    num_staying = -(-num_open // grain) * grain
+    num_leaving = len(done) - num_staying
+    if num_leaving <= 0:
+        return None
+    # Leaving from the end frees no places.
+    leaving = [place for place, is_over in enumerate(done) if is_over][-num_leaving:]
+    movers = set(range(num_staying, len(done))).difference(leaving)
+    kept = list(range(num_staying))
+    for place, mover in zip(leaving, sorted(movers), strict=False):
+        kept[place] = mover
+    return torch.tensor(leaving, device=is_done.device), torch.tensor(kept, dtype=torch.long, device=is_done.device)

@@ -1,0 +1,157 @@
+"""CTranslate2's and transformers' copies of a model, as the verification uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt_cli.decoding.ctranslate2.engine import PATIENCE
+from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
+from nmt_cli.errors import UsageError
+from nmt_cli.interchange.sentencepiece_model import our_piece, row_name, their_piece
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import BOS, PAD, UNK, Tokenizer
+
+_BATCH = 25
+
+
+class CTranslate2Program:
+    """A CTranslate2 directory on the CPU."""
+
+    def __init__(self, directory: Path, *, source: Tokenizer, target: Tokenizer) -> None:
+        self._source = source
+        self._translator = import_ctranslate2().Translator(
+            str(directory), device="cpu", inter_threads=1, intra_threads=torch.get_num_threads()
+        )
+        self._never = [[piece] for piece in target.pieces([PAD, UNK, BOS])]
+
+    @property
+    def name(self) -> str:
+        """The program and its type of numbers, which depends on the CPU as well as on the directory."""
+        return f"CTranslate2 ({self._translator.compute_type})"
+
+    def encode(self, lines: Sequence[str]) -> list[list[str]]:
+        """The source pieces of each line: the tokenizer is the model's own."""
+        return [self._source.pieces(row) for row in self._source.encode(lines)]
+
+    def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
+        """The log-probability of each target piece and of the end after them."""
+        results = self._translator.score_batch(list(sources), list(targets), max_batch_size=32)
+        return [list(map(float, result.log_probs)) for result in results]
+
+    def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> list[list[str]]:
+        """The best hypothesis of each source, of at most `longest` pieces, by the length^alpha form of the penalty."""
+        results = self._translator.translate_batch(
+            list(sources),
+            beam_size=config.beam,
+            patience=PATIENCE,
+            length_penalty=config.length_penalty,
+            min_decoding_length=0,  # by default a translation is never empty
+            max_decoding_length=longest,
+            max_input_length=0,
+            max_batch_size=32,
+            suppress_sequences=self._never,
+        )
+        return [list(result.hypotheses[0]) for result in results]
+
+
+class TransformersProgram:
+    """A Hugging Face directory in transformers, on the CPU in float32."""
+
+    name = "transformers"
+
+    def __init__(self, directory: Path) -> None:
+        """Load the directory; UsageError if transformers is not installed."""
+        transformers = transformers_library()
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        self._tokenizer: Any = transformers.MarianTokenizer.from_pretrained(directory)
+        model = transformers.MarianMTModel.from_pretrained(directory, dtype=torch.float32)
+        self._model: Any = model.eval()
+        is_separate = self._tokenizer.separate_vocabs
+        rows = self._model.config.decoder_vocab_size
+        self._source_ids: dict[str, int] = self._tokenizer.encoder
+        self._target_ids = _all_rows(self._tokenizer.target_encoder if is_separate else self._source_ids, rows)
+
+    @property
+    def unknown(self) -> str:
+        """The piece for text that the vocabulary lacks."""
+        return str(self._tokenizer.unk_token)
+
+    def encode(self, lines: Sequence[str]) -> list[list[str]]:
+        """The pieces that MarianTokenizer makes of each line."""
+        pieces = {number: piece for piece, number in self._source_ids.items()}
+        return [[our_piece(pieces[number]) for number in self._tokenizer(line)["input_ids"][:-1]] for line in lines]
+
+    @torch.inference_mode()
+    def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
+        """The log-probability of each target piece and of EOS after them."""
+        config = self._model.config
+        scored: list[list[float]] = []
+        for start in range(0, len(sources), _BATCH):
+            rows = [self._ids(pieces, self._target_ids) for pieces in targets[start : start + _BATCH]]
+            gold = self._padded(rows)
+            inputs = torch.cat([torch.full_like(gold[:, :1], config.decoder_start_token_id), gold[:, :-1]], dim=1)
+            logits = self._model(**self._inputs(sources[start : start + _BATCH]), decoder_input_ids=inputs).logits
+            log_probs = logits.log_softmax(-1).gather(2, gold[:, :, None])[:, :, 0].tolist()
+            scored += [values[: len(row)] for values, row in zip(log_probs, rows, strict=True)]
+        return scored
+
+    @torch.inference_mode()
+    def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> list[list[str]]:
+        """The best hypothesis of each source, of at most `longest` pieces, by the length^alpha form of the penalty."""
+        ids = self._model.config
+        never = {ids.pad_token_id, ids.decoder_start_token_id, self._target_ids[str(self._tokenizer.unk_token)]}
+        beam = {"length_penalty": config.length_penalty, "early_stopping": False} if config.beam > 1 else {}
+        pieces = {number: piece for piece, number in self._target_ids.items()}
+        found = []
+        for start in range(0, len(sources), _BATCH):
+            output = self._model.generate(
+                **self._inputs(sources[start : start + _BATCH]),
+                num_beams=config.beam,
+                do_sample=False,
+                max_new_tokens=min(longest, ids.max_position_embeddings - 1),
+                forced_eos_token_id=None,
+                bad_words_ids=[[number] for number in sorted(never)],
+                **beam,
+            )
+            for row in output[:, 1:].tolist():
+                ended = [number for number in row if number != ids.pad_token_id]
+                ended = ended[: ended.index(ids.eos_token_id)] if ids.eos_token_id in ended else ended
+                found.append([our_piece(pieces[number]) for number in ended])
+        return found
+
+    def _ids(self, pieces: Sequence[str], ids: Mapping[str, int]) -> list[int]:
+        return [*(ids[their_piece(piece)] for piece in pieces), self._model.config.eos_token_id]
+
+    def _inputs(self, sources: Sequence[Sequence[str]]) -> dict[str, Tensor]:
+        rows = [self._ids(pieces, self._source_ids) for pieces in sources]
+        mask = torch.tensor([[place < len(row) for place in range(max(map(len, rows)))] for row in rows])
+        return {"input_ids": self._padded(rows), "attention_mask": mask.long()}
+
+    def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        width = max(map(len, rows))
+        return torch.tensor([[*row, *[self._model.config.pad_token_id] * (width - len(row))] for row in rows])
+
+
+def transformers_library() -> Any:
+    """The module transformers; UsageError if it is not installed."""
+    try:
+        import transformers
+    except ImportError:
+        raise UsageError(
+            "the package transformers, with which the export is verified, is not installed",
+            setting="to: huggingface",
+            hint='pip install "nmt-cli[huggingface]", or pip install transformers',
+        ) from None
+    return transformers
+
+
+def _all_rows(vocabulary: Mapping[str, int], num_rows: int) -> dict[str, int]:
+    """The vocabulary, with names for the rows of the matrices that have no piece."""
+    named = set(vocabulary.values())
+    return dict(vocabulary) | {row_name(number): number for number in range(num_rows) if number not in named}

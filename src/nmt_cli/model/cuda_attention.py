@@ -1,0 +1,185 @@
+"""Attention on a GPU over packed sentences: torch's variable-length kernel, and our own for short sentences.
+
+Torch's kernel has tiles of 128 queries and keys, which sentences of 25 tokens leave empty. Our kernels are an operator
+that torch.compile takes as it is. Import this module where it is needed: it brings in torch's compiler.
+
+Shapes: N, M slots of queries and keys, H heads, K = d_k, V = d_v.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
+
+from nmt_cli.devices import launching_on
+from nmt_cli.model.packing import Projections, Spans
+
+_WIDE = 64  # heads beyond have tiles of half as many rows, so that registers suffice
+_MOST_REGISTERS = 255  # of a thread
+_LARGEST_HEAD = 256
+_HEAD_MULTIPLE = 8
+# A window says causal too; torch 2.10 knows no windows and takes `is_causal` instead.
+_TAKES_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
+
+
+def attend_varlen(
+    projections: Projections, *, queries: Spans, keys: Spans, is_causal: bool, window: int | None
+) -> Tensor:
+    """Attention within each sentence, [N, H * V]; torch.compile can trace it.
+
+    Slots outside of all sentences, and their gradients, hold anything afterwards, perhaps NaN.
+    """
+    options: dict[str, Any] = {}
+    if _TAKES_WINDOW:
+        reach = -1 if window is None else window // 2
+        options["window_size"] = (-1, 0) if is_causal else (reach, reach)
+    else:
+        options["is_causal"] = is_causal
+    q, k, v = projections.by_head()
+    out = varlen_attn(q, k, v, queries.cu_seqlens, keys.cu_seqlens, queries.bound, keys.bound, **options)
+    assert isinstance(out, Tensor)
+    return out.flatten(1)
+
+
+def varlen_serves(dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None) -> bool:
+    """Whether torch's kernel takes such queries and keys."""
+    has_its_widths = d_k == d_v <= _LARGEST_HEAD and d_k % _HEAD_MULTIPLE == 0
+    return dtype == torch.bfloat16 and has_its_widths and (window is None or _TAKES_WINDOW)
+
+
+def attend_triton(
+    projections: Projections, *, queries: Spans, keys: Spans, is_causal: bool, window: int | None
+) -> Tensor:
+    """Attention within each sentence, [N, H * V].
+
+    A query without keys gets zeros. What slots outside of all sentences hold afterwards, and in the gradients, is left
+    to chance: NaN, perhaps.
+    """
+    matrices, heads, d_k, d_v = projections
+    reach = -1 if window is None else window // 2
+    out: Tensor = _attention(list(matrices), queries.cu_seqlens, keys.cu_seqlens, heads, d_k, d_v, is_causal, reach)[0]
+    return out
+
+
+@torch.library.custom_op("nmt::attention", mutates_args=())
+def _attention(
+    matrices: list[Tensor],
+    cu_queries: Tensor,
+    cu_keys: Tensor,
+    heads: int,
+    d_k: int,
+    d_v: int,
+    is_causal: bool,
+    reach: int,
+) -> tuple[Tensor, Tensor]:
+    """The attention output of each query [N, H * V], and the base-2 logarithm of its sum of 2^score [H, N]."""
+    from nmt_cli.model.kernels import attention  # brings in Triton
+
+    q, k, v = Projections(matrices, heads, d_k, d_v).split()
+    out, logsumexp = _results(matrices, heads, d_v)
+    with launching_on(q.device):
+        attention.forward_kernel[_grid(cu_queries, heads)](
+            *(q, k, v, out, logsumexp, cu_queries, cu_keys, len(q)),
+            STRIDES=tuple(x.stride(0) for x in (q, k, v)),
+            **_options(heads, d_k, d_v, is_causal=is_causal, reach=reach),
+            maxnreg=_forward_registers(d_k, d_v, is_causal=is_causal),
+        )
+    return out, logsumexp
+
+
+@torch.library.custom_op("nmt::attention_backward", mutates_args=())
+def _attention_backward(
+    gradient: Tensor,
+    matrices: list[Tensor],
+    out: Tensor,
+    logsumexp: Tensor,
+    cu_queries: Tensor,
+    cu_keys: Tensor,
+    heads: int,
+    d_k: int,
+    d_v: int,
+    is_causal: bool,
+    reach: int,
+) -> list[Tensor]:
+    """The gradient of each matrix, for the gradient [N, H * V] of what each query got."""
+    from nmt_cli.model.kernels import attention
+
+    q, k, v = Projections(matrices, heads, d_k, d_v).split()
+    gradients = _gradients(matrices)
+    dq, dk, dv = Projections(gradients, heads, d_k, d_v).split()
+    with launching_on(q.device):
+        attention.backward_kernel[_grid(cu_queries, heads)](
+            *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, len(q)),
+            STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),
+            **_options(heads, d_k, d_v, is_causal=is_causal, reach=reach),
+            maxnreg=_MOST_REGISTERS,
+        )
+    return gradients
+
+
+@_attention.register_fake
+def _(matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, heads: int, d_k: int, d_v: int, *_: Any) -> Any:
+    return _results(matrices, heads, d_v)
+
+
+@_attention_backward.register_fake
+def _(gradient: Tensor, matrices: list[Tensor], *_: Any) -> list[Tensor]:
+    return _gradients(matrices)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    matrices, cu_queries, cu_keys, *ctx.options = inputs
+    ctx.set_materialize_grads(False)  # no zeros are made for the logarithms, which nothing uses
+    ctx.save_for_backward(*matrices, *output, cu_queries, cu_keys)
+
+
+def _back(ctx: Any, gradient: Tensor, _: None) -> tuple[list[Tensor] | None, ...]:
+    *matrices, out, logsumexp, cu_queries, cu_keys = ctx.saved_tensors
+    gradients = _attention_backward(gradient, matrices, out, logsumexp, cu_queries, cu_keys, *ctx.options)
+    return gradients, None, None, *(None for _ in ctx.options)
+
+
+_attention.register_autograd(_back, setup_context=_save)
+
+
+def _results(matrices: Sequence[Tensor], heads: int, d_v: int) -> tuple[Tensor, Tensor]:
+    rows = matrices[0].size(0)
+    return matrices[0].new_empty(rows, heads * d_v), matrices[0].new_empty(heads, rows, dtype=torch.float32)
+
+
+def _gradients(matrices: Sequence[Tensor]) -> list[Tensor]:
+    return [x.new_empty(x.shape) for x in matrices]
+
+
+def _grid(cu_queries: Tensor, heads: int) -> tuple[int]:
+    return ((len(cu_queries) - 1) * heads,)
+
+
+def _options(heads: int, d_k: int, d_v: int, *, is_causal: bool, reach: int) -> dict[str, Any]:
+    """A kernel's compiled constants. Three of four sentences fit a tile of 32 rows, and need no loads ahead."""
+    return {
+        "HEADS": heads,
+        "D_K": d_k,
+        "D_V": d_v,
+        "IS_CAUSAL": is_causal,
+        "REACH": reach,
+        "ROWS": 32 if max(d_k, d_v) <= _WIDE else 16,
+        "num_warps": 2,
+        "num_stages": 1,
+    }
+
+
+def _forward_registers(d_k: int, d_v: int, *, is_causal: bool) -> int | None:
+    """The most registers of a thread of the forward kernel; None leaves the number to the compiler.
+
+    The compiler may spill registers so that one more block fits a multiprocessor. These limits avoid that
+    (benchmarks/gpu/kernels.py). With 144 registers, seven blocks fit.
+    """
+    if min(d_k, d_v) < _WIDE:
+        return _MOST_REGISTERS
+    return None if is_causal else 144

@@ -1,0 +1,144 @@
+"""A model that is given its target (teacher forcing): log-probabilities, and what each token attends to.
+
+Shapes: N packed target tokens, D d_model, H heads, V vocabulary, T queries and S keys of a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nmt_cli.model.layers import CrossAttention, SelfAttention
+from nmt_cli.model.packing import Packed, pack
+from nmt_cli.model.transformer import Transformer
+
+AttentionPart = Literal["cross", "encoder", "decoder"]
+
+_CPU_ELEMENTS = 1 << 22
+_CUDA_ELEMENTS = 1 << 28
+
+
+def forced_log_probs(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    bos: int,
+    device: torch.device,
+) -> list[list[float]]:
+    """The natural log-probability of each id of each target, in float32 whatever the model's precision.
+
+    Sources end in EOS. A target ends in EOS if its end is scored too; the translation of a search that reached its
+    limit has no EOS. No row is empty. The model is in evaluation mode, on `device`.
+    """
+    if model.training:
+        raise ValueError("forced decoding needs model.eval(): dropout would change the probabilities")
+    with torch.inference_mode():
+        source, gold = pack(sources, device=device), pack(targets, device=device)
+        inputs = gold.ids.roll(1)
+        inputs[gold.cu_seqlens[:-1].long()] = bos
+        hidden_ND = model.decode(replace(gold, ids=inputs), model.encode(source), source)
+        values = _gold_log_probs(model, hidden_ND, gold.ids).tolist()
+    return [values[start:end] for start, end in pairwise(gold.cu_seqlens.tolist())]
+
+
+@torch.inference_mode()
+def next_log_probs(model: Transformer, source: Sequence[int], prefix: Sequence[int], *, device: torch.device) -> Tensor:
+    """The natural log-probabilities [V] of the piece after a prefix; it begins with BOS, and the source ends in EOS."""
+    packed = pack([source], device=device)
+    hidden_ND = model.decode(pack([prefix], device=device), model.encode(packed), packed)
+    return model.logits(hidden_ND[-1:])[0].log_softmax(dim=-1, dtype=torch.float32)
+
+
+@torch.inference_mode()
+def attention_weights(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    part: AttentionPart,
+    layers: Sequence[int],
+    device: torch.device,
+) -> list[list[Tensor]]:
+    """softmax(Q K^T / sqrt(d_k)) (equation 1) [H, T, S] in float32, for each of `layers`, which ascend, and sentence.
+
+    `part` is the decoder's attention to the source, or the self-attention of encoder or decoder. Sources end in EOS,
+    and targets begin with BOS.
+    """
+    source, target = pack(sources, device=device), pack(targets, device=device)
+    found: list[list[Tensor]] = []
+
+    # Hooks would see the batches of other threads as well.
+    def keep_own(module: SelfAttention, x: Tensor) -> Tensor:
+        found.append(_own_weights(module, x, source if part == "encoder" else target))
+        return plain_own(module, x)
+
+    def keep_cross(module: CrossAttention, x: Tensor) -> Tensor:
+        found.append(_cross_weights(module, x, target, memory, source))
+        return plain_cross(module, x)
+
+    def plain_own(module: SelfAttention, x: Tensor) -> Tensor:
+        return module(x, source if part == "encoder" else target)  # type: ignore[no-any-return]  # modules return Any
+
+    def plain_cross(module: CrossAttention, x: Tensor) -> Tensor:
+        return module(x, target, memory, source)  # type: ignore[no-any-return]  # modules return Any
+
+    if part == "encoder":
+        x: Tensor = model.source_embedding(source.ids, source.positions)
+        for number, layer in enumerate(model.encoder[: max(layers) + 1]):
+            x = layer(x, own=keep_own if number in layers else plain_own)
+        return found
+    memory = model.encode(source)
+    x = model.target_embedding(target.ids, target.positions)
+    for number, layer in enumerate(model.decoder[: max(layers) + 1]):
+        is_own, is_cross = (number in layers and part == one for one in ("decoder", "cross"))
+        x = layer(x, own=keep_own if is_own else plain_own, cross=keep_cross if is_cross else plain_cross)
+    return found
+
+
+def _gold_log_probs(model: Transformer, hidden_ND: Tensor, gold_N: Tensor) -> Tensor:
+    """The log-probabilities [N] of the gold ids; logits exist for a block of rows at a time."""
+    rows = max(1, (_CUDA_ELEMENTS if hidden_ND.is_cuda else _CPU_ELEMENTS) // model.target_vocab)
+    blocks = []
+    for hidden, gold in zip(hidden_ND.split(rows), gold_N.split(rows), strict=True):
+        log_probs = model.logits(hidden).log_softmax(dim=-1, dtype=torch.float32)
+        blocks.append(log_probs.gather(1, gold[:, None])[:, 0])
+    return torch.cat(blocks)
+
+
+def _own_weights(module: SelfAttention, x: Tensor, layout: Packed) -> list[Tensor]:
+    q_NHK, k_NHK, _ = module.project(x, layout.positions)
+    found = []
+    for q, k in zip(_by_sentence(q_NHK, layout), _by_sentence(k_NHK, layout), strict=True):
+        places = torch.arange(len(q), device=q.device)
+        distance = places[:, None] - places
+        mask_TS = distance >= 0 if module.is_causal else torch.ones_like(distance, dtype=torch.bool)
+        if module.window is not None:
+            mask_TS &= distance.abs() <= module.window // 2
+        found.append(_weights(q, k, mask_TS))
+    return found
+
+
+def _cross_weights(module: CrossAttention, x: Tensor, target: Packed, memory: Tensor, source: Packed) -> list[Tensor]:
+    q_NHK = module.q(x).unflatten(-1, (module.heads, module.d_k))
+    k_MHK, _ = module.keys_values(memory)
+    pairs = zip(_by_sentence(q_NHK, target), _by_sentence(k_MHK, source), strict=True)
+    return [_weights(q, k, None) for q, k in pairs]
+
+
+def _by_sentence(x: Tensor, layout: Packed) -> Sequence[Tensor]:
+    parts: Sequence[Tensor] = x[: layout.num_tokens].float().split(layout.lengths.tolist())
+    return parts
+
+
+def _weights(q_THK: Tensor, k_SHK: Tensor, mask_TS: Tensor | None) -> Tensor:
+    scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) * q_THK.size(-1) ** -0.5
+    if mask_TS is not None:
+        scores_HTS = scores_HTS.masked_fill(~mask_TS, -torch.inf)
+    weights_HTS: Tensor = scores_HTS.softmax(-1)
+    return weights_HTS

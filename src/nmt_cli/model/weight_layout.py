@@ -1,0 +1,102 @@
+"""The weights of a layer as other programs lay them out: four projections an attention, heads of one width.
+
+Shapes: D d_model, H heads, K = d_k, V = d_v, W the width that all heads are padded to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nmt_cli.model.layers import CrossAttention, SelfAttention
+from nmt_cli.model.positions import sinusoids
+from nmt_cli.model.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """A matrix [out, in] and, if the layer has one, a bias [out]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    """Queries, keys and values [H * W, D], and the output [D, H * W]."""
+
+    q: Affine
+    k: Affine
+    v: Affine
+    output: Affine
+
+
+def affine_of(linear: nn.Linear) -> Affine:
+    """The weights of a linear layer."""
+    return Affine(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+
+
+def attention_weights(module: SelfAttention | CrossAttention, *, width: int) -> AttentionWeights:
+    """The projections of an attention with its heads padded by zeros to `width`, which changes nothing.
+
+    Padded queries and keys have the same product; the queries make good for a program that divides it by the root of
+    the width and not of d_k.
+    """
+    heads, d_k, d_v = module.heads, module.d_k, module.d_v
+    if isinstance(module, SelfAttention):
+        q, k, v = _split(affine_of(module.qkv), [heads * d_k, heads * d_k, heads * d_v])
+    else:
+        q = affine_of(module.q)
+        k, v = _split(affine_of(module.kv), [heads * d_k, heads * d_v])
+    output = affine_of(module.output)
+    columns = _padded(Affine(output.weight.mT, None), heads, width).weight.mT
+    return AttentionWeights(
+        _padded(q, heads, width, scale=(width / d_k) ** 0.5),
+        _padded(k, heads, width),
+        _padded(v, heads, width),
+        Affine(columns, output.bias),
+    )
+
+
+def positions_table(model: Transformer, *, side: str, at_least: int) -> Tensor:
+    """The position encodings [positions, D] of the `source` or the `target` side; zeros where attention has its own.
+
+    The paper's sinusoids go on for ever: of them there are `at_least` so many rows. Other tables are as they are.
+    """
+    config = model.config
+    if config.positions == "sinusoidal" and config.max_positions < at_least:
+        return sinusoids(at_least, config.d_model)
+    embedding = model.source_embedding if side == "source" else model.target_embedding
+    table = embedding.positions.table.detach()
+    return table if config.positions != "rotary" else table.new_zeros(at_least, config.d_model)
+
+
+def split_in_half(projection: Affine) -> tuple[Affine, Affine]:
+    """The upper and the lower half of a projection's rows."""
+    upper, lower = _split(projection, [len(projection.weight) // 2] * 2)
+    return upper, lower
+
+
+def stack(*parts: Affine) -> Affine:
+    """Projections of the same input as one."""
+    biases = [part.bias for part in parts if part.bias is not None]
+    return Affine(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
+
+
+def _split(fused: Affine, sizes: list[int]) -> list[Affine]:
+    biases = [None] * len(sizes) if fused.bias is None else list(fused.bias.split(sizes))
+    return [Affine(weight, bias) for weight, bias in zip(fused.weight.split(sizes), biases, strict=True)]
+
+
+def _padded(projection: Affine, heads: int, width: int, *, scale: float = 1.0) -> Affine:
+    """The projection [H * K, .] with zeros to [H * W, .] after each head's rows, times `scale`."""
+
+    def pad(rows: Tensor) -> Tensor:
+        by_head = rows.unflatten(0, (heads, -1))
+        padded = rows.new_zeros(heads, width, *rows.shape[1:])
+        padded[:, : by_head.size(1)] = by_head * scale
+        return padded.flatten(0, 1)
+
+    return Affine(pad(projection.weight), None if projection.bias is None else pad(projection.bias))

@@ -1,0 +1,224 @@
+"""The first stage of a preparation: clean training text, held-out text, and the counts of it all."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt_cli.console import Progress
+from nmt_cli.errors import DataError
+from nmt_cli.files import write_file
+from nmt_cli.preparing.cleaning.counts import count_by_source, nothing_left_error, warn_of_lost_sources
+from nmt_cli.preparing.cleaning.held_out import HeldOut, Pairs, overlap, write_heldout
+from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
+from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests
+from nmt_cli.preparing.cleaning.swapped_sides import warn_if_swapped
+from nmt_cli.preparing.corpus import CleaningConfig, Corpus
+from nmt_cli.preparing.shards import (
+    CleanShard,
+    RawShard,
+    finished_shards,
+    open_shards,
+    read_shards,
+    write_arrays,
+    write_shard,
+)
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split, first_pairs
+from nmt_cli.processes import worker_pool
+
+logger = logging.getLogger(__name__)
+
+_COUNTS = "counts.json"
+_COPIES = "copies.npz"
+_PAIRS_TO_COMPARE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class CleanText:
+    """The text that `write_clean_text` left in a directory."""
+
+    directory: Path
+
+    def counts(self) -> dict[str, Any]:
+        """The counts of pairs read, kept, tidied and dropped; overlap and warnings; the pairs of each split."""
+        counts: dict[str, Any] = json.loads((self.directory / _COUNTS).read_text(encoding="utf-8"))
+        return counts
+
+    def num_pairs(self) -> dict[str, int]:
+        """The number of pairs of each split; copies count."""
+        pairs: dict[str, int] = self.counts()["pairs"]
+        return pairs
+
+    def shards(self) -> list[CleanShard]:
+        """The training text before duplicates were dropped."""
+        return open_shards(self.directory)
+
+    def copies(self, number: int) -> NDArray[np.uint16]:
+        """How often each pair of a shard is taken, [n]; 0 for a dropped pair."""
+        with np.load(self.directory / _COPIES) as members:
+            copies: NDArray[np.uint16] = members[str(number)]
+        return copies
+
+    def heldout(self, split: str, *, language: str) -> list[str]:
+        """The lines of one side of a held-out split, without line ends."""
+        text = (self.directory / f"{split}.{language}").read_bytes().decode().removeprefix("\ufeff")
+        return [line.removesuffix("\r") for line in text.split("\n")[:-1]]
+
+
+def write_clean_text(
+    corpus: Corpus,
+    sources: Mapping[Split, Sequence[LocalPairs]],
+    directory: Path,
+    *,
+    num_workers: int,
+    progress: Progress,
+) -> None:
+    """Write the cleaned training text, the held-out text unchanged, and the counts; finished shards stay.
+
+    The held-out splits are read first: they are small, so their mistakes show at once.
+    """
+    heldout: dict[str, Pairs] = {
+        split: write_heldout(sources[split], directory, split=split, languages=corpus.languages)
+        for split in corpus.splits
+        if split != "train"
+    }
+    shards_read = read_shards(sources["train"], limit=corpus.limit)
+    first = next(shards_read)
+    warning = _warning(first, corpus, heldout["valid"])
+    job = CleaningJob(corpus.cleaning, corpus.languages, heldout, directory)
+    _clean(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
+    shards = open_shards(directory)
+    by_source = count_by_source(shards, sources["train"])
+    copies = choose_copies(shards, corpus.cleaning, [one.tally for one in by_source])
+    num_pairs = sum(int(each.sum()) for each in copies)
+    if num_pairs == 0:
+        for shard in shards:
+            shard.remove()
+        raise nothing_left_error(by_source)
+    tally = CleaningCounts()
+    for one in by_source:
+        tally.add(one.tally)
+    write_arrays(directory / _COPIES, {str(number): each for number, each in enumerate(copies)})
+    logger.info("cleaned: %s of %s training pairs kept", f"{tally.kept:,}", f"{tally.read:,}")
+    lost = warn_of_lost_sources(by_source)
+    counts = {
+        **tally.to_json(),
+        "overlap": overlap(heldout, (shard.facts["found"] for shard in shards)),
+        "warnings": [*([warning] if warning else []), *lost],
+        "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in heldout.items()}},
+    }
+    write_file(directory / _COUNTS, json.dumps(counts, ensure_ascii=False), error=DataError)
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningJob:
+    """Cleans a shard and writes its file; the result is the number of pairs that were read."""
+
+    config: CleaningConfig
+    languages: CorpusLanguages
+    heldout: Mapping[str, Pairs]
+    directory: Path
+
+    def start(self) -> Callable[[RawShard], int]:
+        """The function for one shard."""
+        rules, heldout = CleaningRules(self.config, self.languages), HeldOut(self.heldout)
+        return lambda shard: self._clean(shard, rules, heldout)
+
+    def _clean(self, shard: RawShard, rules: CleaningRules, heldout: HeldOut) -> int:
+        src: list[str] = []
+        tgt: list[str] = []
+        places: list[int] = []
+        tally, problem = CleaningCounts(), None
+        for raw in shard.chunks:
+            chunk = raw.parse()
+            problem = problem or chunk.problem
+            cleaned = rules.apply(chunk)
+            places += [tally.read + index for index in cleaned.indices]
+            tally.add(cleaned.tally)
+            src += cleaned.src
+            tgt += cleaned.tgt
+        matches, found = heldout.find(src, tgt)
+        write_shard(
+            self.directory,
+            shard.number,
+            src=src,
+            tgt=tgt,
+            arrays={
+                "digests": pair_digests(src, tgt),
+                "places": _narrow(places),
+                "found": matches,
+                "source_words": _narrow(_count_words(src)),
+                "target_words": _narrow(_count_words(tgt)),
+            },
+            facts={
+                "tally": tally.to_json(),
+                "problem": problem,
+                "source": shard.source,
+                "weight": shard.weight,
+                "chunks": [(raw.origin, raw.first_line, raw.num_pairs) for raw in shard.chunks],
+                "found": found,
+            },
+        )
+        return tally.read
+
+
+def _clean(
+    job: CleaningJob, shards: Iterable[RawShard], *, total: int | None, num_workers: int, progress: Progress
+) -> None:
+    """Clean the shards whose files are not there yet."""
+    finished = set(finished_shards(job.directory))
+    if finished:
+        logger.info("cleaned: %s pieces finished before, kept", f"{len(finished):,}")
+    skipped = 0
+
+    def unfinished() -> Iterator[RawShard]:
+        nonlocal skipped
+        for shard in shards:
+            if shard.number in finished:
+                skipped += sum(chunk.num_pairs for chunk in shard.chunks)
+                progress("cleaning", skipped, total)
+            else:
+                yield shard
+
+    cleaned = 0
+    progress("cleaning", 0, total)
+    with worker_pool([job] * num_workers) as run:
+        for read in run(unfinished()):
+            cleaned += read
+            progress("cleaning", skipped + cleaned, total)
+
+
+def _expected(corpus: Corpus) -> int | None:
+    """The number of training pairs to be read, if it is known."""
+    expected = corpus.pairs.train if corpus.pairs is not None else None
+    return min((number for number in (corpus.limit, expected) if number is not None), default=None)
+
+
+def _warning(shard: RawShard, corpus: Corpus, valid: Pairs) -> str | None:
+    """The warning if the sides of the training or the validation text seem swapped; it is logged too."""
+    # These two rules drop swapped pairs, so with them no pair would be left to look at.
+    config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
+    cleaned = CleaningRules(config, corpus.languages).apply(first_pairs(shard.chunks[0], _PAIRS_TO_COMPARE).parse())
+    warning = warn_if_swapped(list(zip(cleaned.src, cleaned.tgt, strict=True)), valid, corpus.languages)
+    if warning is not None:
+        logger.warning("%s", warning)
+    return warning
+
+
+def _count_words(lines: Sequence[str]) -> list[int]:
+    """The number of words of each tidy line; in printable text, the space is the only white space."""
+    return [line.count(" ") + 1 if line.isprintable() else len(line.split()) for line in lines]
+
+
+def _narrow(numbers: Sequence[int]) -> NDArray[np.integer]:
+    """The numbers, none of them negative, in the narrowest type that holds them."""
+    array = np.array(numbers, dtype=np.int64)
+    return array.astype(np.min_scalar_type(array.max(initial=0)))

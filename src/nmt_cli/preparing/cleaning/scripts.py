@@ -1,0 +1,146 @@
+"""Cleaning rules that look at the characters of one side: its letters, scripts, web addresses and language."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt_cli.errors import DataError
+from nmt_cli.languages import LETTER_NAMES, language_identifier, script_of, short_code
+
+if TYPE_CHECKING:
+    pass
+
+
+_KNOWN_NAMES = frozenset(name for names in LETTER_NAMES.values() for name in names)
+_NUM_CODES = 0x40000  # no letter lies beyond the third plane
+_OWN_SCRIPT, _OTHER_SCRIPT = 1, 2
+
+_MIN_CHARACTERS = 30  # a shorter text is too often taken for another language
+_MIN_OTHER = 0.5
+_MAX_OWN = 0.05
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+_BEGINS_WITH_ADDRESS = re.compile(r"[\W_]*(?:(?:https?|ftp)://|www\.)\w", re.IGNORECASE)
+
+
+class ScriptRule:
+    """Finds texts in which more than half of the letters belong to another script than the language's.
+
+    Characters that no script of the table owns (digits, signs, mathematical letters) do not count. A text without
+    letters passes.
+    """
+
+    def __init__(self, code: str) -> None:
+        self._script = script_of(code)
+
+    def __call__(self, texts: Sequence[str]) -> list[int]:
+        """The places of these texts, which hold no surrogates."""
+        places = [place for place, text in enumerate(texts) if self._script != "Latn" or not text.isascii()]
+        if not places:
+            return []
+        chosen = [texts[place] for place in places]
+        codes = code_points(chosen)
+        owners = _owners(self._script)[np.minimum(codes, _NUM_CODES - 1)]
+        own, other = (
+            np.add.reduceat(owners == owner, starts(chosen), dtype=np.int64) for owner in (_OWN_SCRIPT, _OTHER_SCRIPT)
+        )
+        return [places[index] for index in np.flatnonzero(other > own).tolist()]
+
+
+class LanguageRule:
+    """Finds texts that are identified as another language, and are hardly in their own.
+
+    Short texts pass. Raises DataError if py3langid is missing or does not know the language.
+    """
+
+    def __init__(self, code: str) -> None:
+        self._identifier = language_identifier()
+        self._language = short_code(code)
+        if self._language not in self._identifier.labels:
+            raise DataError(
+                f"py3langid cannot identify {code!r}",
+                where="cleaning.other_language",
+                hint="switch the rule off: --set cleaning.other_language=false",
+            )
+
+    def __call__(self, texts: Sequence[str]) -> list[int]:
+        """The places of these texts."""
+        return [place for place, text in enumerate(texts) if len(text) >= _MIN_CHARACTERS and self._is_other(text)]
+
+    def _is_other(self, text: str) -> bool:
+        best, probability = self._identifier.classify(text)
+        if best == self._language or probability < _MIN_OTHER:
+            return False
+        return bool(dict(self._identifier.rank(text))[self._language] < _MAX_OWN)
+
+
+def without_letters_or_digits(texts: Sequence[str]) -> list[int]:
+    """The places of the texts without a letter or a digit of any script."""
+    return [
+        place
+        for place, text in enumerate(texts)
+        # Nearly all texts begin with a letter, which costs less to ask than a search.
+        if not text[:1].isalnum() and _LETTER_OR_DIGIT.search(text) is None
+    ]
+
+
+def only_addresses(texts: Sequence[str]) -> list[int]:
+    """The places of the texts that are nothing but web addresses and punctuation."""
+    begins_with_address = _BEGINS_WITH_ADDRESS.match
+    return [
+        place for place, text in enumerate(texts) if begins_with_address(text) and all(map(_says_nothing, text.split()))
+    ]
+
+
+def with_long_runs(texts: Sequence[str], *, longest: int) -> list[int]:
+    """The places of the texts that repeat one character more than `longest` times in a row."""
+    if not texts:
+        return []
+    codes = code_points(texts)
+    is_repeated = codes[1:] == codes[:-1]
+    width = 1  # of the run of True that each entry of is_repeated stands for
+    while width < longest:
+        shift = min(width, longest - width)
+        is_repeated = is_repeated[:-shift] & is_repeated[shift:]
+        width += shift
+    found = np.flatnonzero(is_repeated)
+    if len(found) == 0:
+        return []
+    # No run reaches from one text into the next: a line end lies between them.
+    places: list[int] = np.unique(np.searchsorted(starts(texts), found, side="right") - 1).tolist()
+    return places
+
+
+def code_points(texts: Sequence[str]) -> NDArray[np.uint32]:
+    """The characters of texts, flat, with a line end between two texts; the texts hold no surrogates."""
+    return np.frombuffer("\n".join(texts).encode("utf-32-le"), dtype="<u4")
+
+
+def starts(texts: Sequence[str]) -> NDArray[np.int64]:
+    """The place in `code_points` where each text begins, [n]."""
+    lengths = np.fromiter((len(text) + 1 for text in texts), dtype=np.int64, count=len(texts))
+    return np.cumsum(lengths) - lengths
+
+
+@lru_cache(maxsize=2)
+def _owners(script: str) -> NDArray[np.uint8]:
+    """For every character: 1 for a letter of the script, 2 for a letter of another script in the table, else 0."""
+    names = LETTER_NAMES[script]
+    owners = np.zeros(_NUM_CODES, dtype=np.uint8)
+    for code in range(_NUM_CODES):
+        character = chr(code)
+        if character.isalpha():
+            name = unicodedata.name(character, "").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
+            first = name.split(" ", 1)[0]
+            owners[code] = _OWN_SCRIPT if first in names else _OTHER_SCRIPT if first in _KNOWN_NAMES else 0
+    return owners
+
+
+def _says_nothing(word: str) -> bool:
+    return _BEGINS_WITH_ADDRESS.match(word) is not None or _LETTER_OR_DIGIT.search(word) is None

@@ -1,0 +1,111 @@
+"""Columns that are swapped, the source in the target language: found on a sample, and told as a warning."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import TypeAlias
+
+from nmt_cli.languages import language_identifier, short_code
+from nmt_cli.preparing.sources.base import CorpusLanguages
+
+Pairs: TypeAlias = Sequence[tuple[str, str]]
+
+_MIN_PAIRS = 50  # of fewer nothing is said
+_MAX_PAIRS = 1_000
+_MAX_CHARACTERS = 200
+_ORDER = 3
+_MIN_SWAPPED = 0.75
+_MIN_TOLD_APART = 0.9
+_PAIRS_IDENTIFIED = 250
+_PAIRS_AT_ONCE = 5  # short sentences are identified together
+
+
+def warn_if_swapped(train: Pairs, valid: Pairs, languages: CorpusLanguages) -> str | None:
+    """The warning if the sides of the training or of the validation text seem swapped, or None.
+
+    The two texts are compared by the character trigrams of their sides. If py3langid is installed, each text is also
+    compared with its languages. Texts whose sides are hard to tell apart pass, and small samples pass as well.
+    """
+    if min(len(train), len(valid)) < _MIN_PAIRS:
+        return None
+    disagreement = _share_swapped_in_training(train[:_MAX_PAIRS], valid[:_MAX_PAIRS])
+    is_wrong = {
+        name: _is_identified_as_swapped(pairs, languages)
+        for name, pairs in (("training", train), ("validation", valid))
+    }
+    pair = f"{languages.source}-{languages.target}"
+    order = "give its two files, columns or keys in the other order"
+    if all(is_wrong.values()):
+        return (
+            f"the languages seem to be given in the wrong order: they are {pair}, and the source side of the training "
+            f"and validation text is identified as {languages.target}, the target side as {languages.source}"
+        )
+    for name, other in (("training", "validation"), ("validation", "training")):
+        if is_wrong[name]:
+            return (
+                f"the two sides of the {name} text seem to be swapped: its source side is identified as "
+                f"{languages.target} and its target side as {languages.source}, unlike the {other} text; {order}"
+            )
+    if disagreement is not None and disagreement >= _MIN_SWAPPED:
+        return (
+            f"the two sides of the training text seem to be swapped, or those of the validation text: in "
+            f"{disagreement:.0%} of {min(len(train), _MAX_PAIRS):,} training pairs the source is more like the "
+            f"validation text's target, and the target like its source; if it is the training text, {order}"
+        )
+    return None
+
+
+def _share_swapped_in_training(train: Pairs, valid: Pairs) -> float | None:
+    """The share of training pairs that look more like swapped validation pairs, or None if that cannot be told.
+
+    It cannot be told if a model of one half of the validation pairs does not recognise swapped pairs of the other half.
+    """
+    halves = [valid[0::2], valid[1::2]]
+    told = [_share_swapped(halves[own], lean=_lean(halves[1 - own])) for own in (0, 1)]
+    if max(told) > 1 - _MIN_TOLD_APART:
+        return None
+    return _share_swapped(train, lean=_lean(valid))
+
+
+def _share_swapped(pairs: Pairs, *, lean: Callable[[str], float]) -> float:
+    return sum(lean(src) < lean(tgt) for src, tgt in pairs) / len(pairs)
+
+
+def _lean(model: Pairs) -> Callable[[str], float]:
+    """The likeness of a text to the source side of pairs rather than the target side: mean log-odds of its trigrams."""
+    src, tgt = (Counter(gram for pair in model for gram in _trigrams(pair[side])) for side in (0, 1))
+    kinds = len(src.keys() | tgt.keys()) + 1
+    sums = [counts.total() + kinds for counts in (src, tgt)]
+    unseen = math.log(sums[1] / sums[0])
+    odds = {gram: math.log((src[gram] + 1) / (tgt[gram] + 1)) + unseen for gram in src.keys() | tgt.keys()}
+
+    def lean(text: str) -> float:
+        grams = _trigrams(text)
+        return sum(odds.get(gram, unseen) for gram in grams) / len(grams)
+
+    return lean
+
+
+def _trigrams(text: str) -> list[str]:
+    padded = f" {text[:_MAX_CHARACTERS].lower()}  "
+    return [padded[start : start + _ORDER] for start in range(len(padded) - _ORDER + 1)]
+
+
+def _is_identified_as_swapped(pairs: Pairs, languages: CorpusLanguages) -> bool:
+    """True if most of the text is identified as the other side's language; False if nothing identifies it."""
+    if find_spec("py3langid") is None:
+        return False
+    identifier = language_identifier()
+    codes = tuple(short_code(code) for code in (languages.source, languages.target))
+    if codes[0] == codes[1] or not {*codes} <= {*identifier.labels}:
+        return False
+    pairs = pairs[:_PAIRS_IDENTIFIED]
+    groups = [pairs[start : start + _PAIRS_AT_ONCE] for start in range(0, len(pairs), _PAIRS_AT_ONCE)]
+    turned = [
+        tuple(identifier.classify(" ".join(pair[side] for pair in group))[0] for side in (1, 0)) == codes
+        for group in groups
+    ]
+    return sum(turned) > len(groups) / 2

@@ -1,0 +1,270 @@
+"""Corpora: the typed schema of a corpus file, and its loading by name, by file, or from three prefixes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter, model_validator
+from pydantic_core import PydanticSerializationError
+
+from nmt_cli.errors import RecipeError, UsageError
+from nmt_cli.preparing.sources.archive import ArchiveSource
+from nmt_cli.preparing.sources.base import LANGUAGE_CODE, CorpusLanguages, Location, Source, Split
+from nmt_cli.preparing.sources.hub import HubSource
+from nmt_cli.preparing.sources.tables import JsonlSource, ParquetSource, TsvSource
+from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_file, not_a_prefix_hint
+from nmt_cli.recipe.documents import Document, merge, read_document, validate
+from nmt_cli.recipe.loading import find_packaged, parse_override
+from nmt_cli.recipe.mistakes import KeyPath
+from nmt_cli.recipe.schema import NonNegativeInt, PositiveInt, Section
+from nmt_cli.tokenization.training import TokenizerKind
+
+AnySource: TypeAlias = Annotated[
+    TextSource | TsvSource | JsonlSource | ParquetSource | ArchiveSource | TestsetSource | HubSource,
+    Field(discriminator="kind"),
+]
+Sources: TypeAlias = Annotated[list[AnySource], Field(min_length=1)]
+
+_FORMER_KEYS = {
+    "generator": "nmt prepare demo reads its sentences from files; --set limit=N takes the first N training pairs",
+    "mirror": "in a copy of the corpus file, write file: PATH in place of url: for each archive; PATH may also be the "
+    "folder that it was unpacked into",
+    "otherwise": "remove it; without the hub, set HF_HUB_OFFLINE=1, or write repository: ./FOLDER, or write the "
+    "sources below otherwise in place of the source that has it",
+}
+
+
+class CleaningConfig(Section):
+    """Which training pairs are dropped; null or false: the rule is off.
+
+    Pairs with an empty side, invalid UTF-8 or a line break inside a side always are.
+    """
+
+    min_words: PositiveInt | None = Field(None, description="shortest side in words")
+    max_words: PositiveInt | None = Field(250, description="longest side in words")
+    min_characters: PositiveInt | None = Field(None, description="shortest side in characters")
+    max_characters: PositiveInt | None = Field(2000, description="longest side in characters")
+    max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
+        3.0, description="longer side over shorter side, in characters; between alphabet and Han characters allow 9"
+    )
+    max_word_ratio: Annotated[float, Field(ge=1)] | None = Field(
+        None, description="the same in words, for two languages that are written with spaces"
+    )
+    identical_sides: bool = Field(True, description="drop pairs whose sides are the same text")
+    control_characters: bool = Field(True, description="drop pairs with control characters (Unicode Cc)")
+    punctuation_only: bool = Field(False, description="drop pairs with a side without letters and digits")
+    url_only: bool = Field(False, description="drop pairs with a side that is nothing but web addresses")
+    max_repeated_characters: PositiveInt | None = Field(
+        None, description="longest run of one character, as in ..... or aaaaa"
+    )
+    other_script: bool = Field(
+        False, description="drop pairs with a side whose letters are mostly in another script than its language's"
+    )
+    other_language: bool = Field(
+        False, description="drop pairs with a longer side that is identified as another language; needs nmt-cli[langid]"
+    )
+    duplicates: bool = Field(True, description="drop all but the first of equal pairs")
+    overlap: Literal["report", "pairs", "sides"] = Field(
+        "report",
+        description="training pairs that validation or test text has too: report counts them, pairs drops them if the "
+        "whole pair is there, sides drops them if one side is there",
+    )
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> CleaningConfig:
+        for unit in ("words", "characters"):
+            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
+            if least is not None and most is not None and least > most:
+                raise ValueError(
+                    f"min_{unit} is {least}, above max_{unit}, which is {most}", f"lower min_{unit} or raise max_{unit}"
+                )
+        return self
+
+
+class TokenizerConfig(Section):
+    """The SentencePiece vocabulary, trained on the cleaned training text or taken from a model."""
+
+    kind: TokenizerKind = Field("bpe", description="byte-pair encoding, as in the paper (5.1), or a unigram model")
+    vocab_size: Annotated[int, Field(ge=300)] = Field(
+        8000, description="pieces in all: 8,000 suit tens of thousands of pairs, the paper's 37,000 millions (5.1)"
+    )
+    shared: bool = Field(True, description="one vocabulary for both languages; false: one of vocab_size for each")
+    character_coverage: Annotated[float, Field(gt=0.9, le=1)] = Field(
+        0.9999, description="share of the text's characters that get pieces; the others are spelt in bytes"
+    )
+    sample_lines: PositiveInt = Field(5_000_000, description="train on at most so many lines, sampled by seed")
+    seed: NonNegativeInt = Field(1, description="seed of the sample, if there are more than sample_lines")
+    taken_from: str | None = Field(
+        None,
+        description="model, run or prepared data whose vocabulary is used unchanged; null: train a vocabulary",
+    )
+
+    @property
+    def kind_in_use(self) -> TokenizerKind | None:
+        """The kind of the vocabulary, or None if it is taken from elsewhere and its kind is not known."""
+        return self.kind if self.taken_from is None else None
+
+
+class ExpectedPairs(Section):
+    """Pairs by split, as published."""
+
+    train: PositiveInt | None = Field(None, description="pairs of training text")
+    valid: PositiveInt | None = Field(None, description="pairs of validation text")
+    test: PositiveInt | None = Field(None, description="pairs of test text")
+
+
+class Corpus(Section):
+    """A corpus file: parallel text, and how training data is made of it."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
+        description="prepared data is data/NAME"
+    )
+    description: str = Field("", description="what the text is, for the report and the model card")
+    licence: str | None = Field(None, description="terms of the text, for the report and the model card")
+    citation: str | None = Field(None, description="the paper to cite, as BibTeX or in words")
+    languages: CorpusLanguages
+    pairs: ExpectedPairs | None = Field(None, description="how many pairs the sources have, for nmt corpora")
+    bytes: PositiveInt | None = Field(None, description="how much is downloaded in all, for nmt corpora")
+    train: Sources | None = Field(None, description="sources of the training text, read in order and cleaned")
+    valid: Sources | None = Field(None, description="sources of the validation text, of which every line is kept")
+    test: Sources | None = Field(None, description="sources of the test text, of which every line is kept")
+    limit: PositiveInt | None = Field(None, description="read only the first so many training pairs; null: all")
+    cleaning: CleaningConfig = CleaningConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+
+    @model_validator(mode="after")
+    def _sources_are_complete(self) -> Corpus:
+        if self.train is None or self.valid is None:
+            raise ValueError("a corpus needs train and valid", "write a list of sources for each of them")
+        if any(source.weight != 1 for source in [*(self.valid or []), *(self.test or [])]):
+            raise ValueError(
+                "only sources of training text have a weight: every line of validation and test text is taken once",
+                "remove weight there",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _is_unicode(self) -> Corpus:
+        try:
+            self.model_dump_json()
+        except PydanticSerializationError:
+            raise ValueError(
+                "a text or the name of a file in it is not valid Unicode", "give files names in UTF-8"
+            ) from None
+        return self
+
+    def sources(self, split: Split) -> Sequence[Source]:
+        """The sources of a split, in reading order; empty for a test that the corpus does not have."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}[split] or []
+
+    @property
+    def splits(self) -> list[Split]:
+        """The splits that the corpus has."""
+        return ["train", "valid", *(["test"] if self.test else [])]  # type: ignore[list-item]  # literals, to mypy str
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedCorpus:
+    """A corpus and the folder that its relative paths start from."""
+
+    corpus: Corpus
+    folder: Path
+
+    def location(self) -> Location:
+        """The folder and the languages, for the sources."""
+        return Location(self.folder, self.corpus.languages)
+
+
+def parse_source(values: Mapping[str, Any]) -> Source:
+    """The source that a manifest describes."""
+    source: Source = TypeAdapter(AnySource).validate_python(dict(values))
+    return source
+
+
+def without_former_keys(values: Any) -> Any:
+    """The values of a corpus file or of a manifest without the keys that corpus files had before."""
+    if isinstance(values, Mapping):
+        return {key: without_former_keys(value) for key, value in values.items() if key not in _FORMER_KEYS}
+    return [without_former_keys(value) for value in values] if isinstance(values, list) else values
+
+
+def load_corpus(reference: str, *, overrides: Sequence[str]) -> LocatedCorpus:
+    """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`."""
+    file = find_packaged(reference, kind="corpus")
+    document = _corpus_document(file)
+    document.values.setdefault("name", file.stem)
+    return LocatedCorpus(_with_overrides(document, overrides, source=str(file)), file.parent)
+
+
+def corpus_from_prefixes(
+    prefixes: dict[Split, str], *, languages: str, name: str, overrides: Sequence[str]
+) -> LocatedCorpus:
+    """The corpus of text files PREFIX.LANGUAGE, with one prefix per split; `languages` is SOURCE-TARGET.
+
+    Raises UsageError if that is not two different codes.
+    """
+    source, target = _two_codes(languages)
+    values: dict[str, Any] = {
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
+        "languages": {"source": source, "target": target},
+        **{split: [{"kind": "text", "prefix": prefix}] for split, prefix in prefixes.items()},
+    }
+    document = Document(values, {("languages",): "--languages"})
+    return LocatedCorpus(_with_overrides(document, overrides, source="nmt prepare"), Path())
+
+
+def _corpus_document(file: Path) -> Document:
+    """The values of a corpus file. If the file seems to be text itself, the error says how text is given."""
+    kind = kind_of_file(file)
+    if kind is not None:
+        raise RecipeError(f"{file.name} is no corpus file", where=str(file), hint=not_a_prefix_hint(file, kind))
+    try:
+        return read_document(file)
+    except RecipeError as problem:
+        if file.suffix in (".yaml", ".yml"):
+            raise
+        hint = f"a corpus file is wanted; {not_a_prefix_hint(Path('my/x.tsv'), 'tsv')}"
+        raise RecipeError(problem.message, where=problem.where, hint=hint) from None
+
+
+def _two_codes(languages: str) -> tuple[str, str]:
+    codes = languages.split("-")
+    hint = "for example --languages en-de"
+    if len(codes) > 2:
+        hint += "; a code with a hyphen takes a corpus file, with languages: {source: en, target: pt-BR} in it"
+    if len(codes) != 2 or not all(re.fullmatch(LANGUAGE_CODE, code) for code in codes):
+        raise UsageError(f"`languages` {languages!r} is not SOURCE-TARGET", setting="languages", hint=hint)
+    if codes[0] == codes[1]:
+        raise UsageError(f"`languages` {languages!r} names one language twice", setting="languages", hint=hint)
+    return codes[0], codes[1]
+
+
+def _with_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:
+    for override in overrides:
+        document = merge(document, parse_override(override))
+    _refuse_former_keys(document)
+    document = Document(without_former_keys(document.values), document.origins)
+    return validate(document, Corpus, source=source, fix="nmt prepare NAME --dry-run shows every key with its value")
+
+
+def _refuse_former_keys(document: Document) -> None:
+    """Raise RecipeError for a former key that is not empty, with the key that takes its place."""
+    for path, values in _sections(document.values):
+        for key in _FORMER_KEYS.keys() & values.keys():
+            if values[key] not in (None, []):
+                where = document.origin((*path, key))
+                raise RecipeError(f"corpus files no longer have the key {key}", where=where, hint=_FORMER_KEYS[key])
+
+
+def _sections(corpus: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
+    """The values of a corpus and of each of its sources, with their paths."""
+    yield (), corpus
+    for split in ("train", "valid", "test"):
+        sources = corpus.get(split)
+        for number, source in enumerate(sources if isinstance(sources, list) else []):
+            if isinstance(source, Mapping):
+                yield (split, number), source

@@ -1,0 +1,266 @@
+"""Downloads into the cache: resumed after an interruption, checked, and recorded."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import http.client
+import logging
+import os
+import shutil
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+import nmt_cli
+from nmt_cli.console import Progress
+from nmt_cli.errors import DataError
+from nmt_cli.files import sha256
+
+logger = logging.getLogger(__name__)
+
+_NETWORK_HINT = "check the network; behind a proxy, export HTTPS_PROXY=http://HOST:PORT and HTTP_PROXY"
+_BLOCK = 1 << 20
+_TIMEOUT_SECONDS = 60
+# Seconds to wait after each attempt that brought nothing.
+_PAUSES = (1.0, 3.0, 10.0, 30.0)
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_ELSEWHERE = "or name a folder on another disk: export NMT_CACHE=FOLDER"
+
+
+class Unreachable(DataError):
+    """Something on the network that cannot be reached now."""
+
+
+def download_file(url: str, *, size: int | None, sha256: str | None, progress: Progress) -> Path:
+    """The file behind an address, from the cache or downloaded, with this size and SHA-256 if they are given.
+
+    An interrupted download is kept, and the next call resumes it. Raises Unreachable if the file cannot be downloaded.
+    Raises DataError if it is another file (kept under another name), or if the disk is full.
+    """
+    file = cached_file(url)
+    with cache_lock(file), writing_errors(file):
+        if file.exists():
+            if _difference(file, size=size, sha256=sha256) is None:
+                return file
+            logger.warning("%s in the cache is another version; it is now %s", file.name, _set_aside(file))
+        _transfer(url, _part(file), file.name, size=size, progress=progress)
+        _part(file).replace(file)
+        if differs := _difference(file, size=size, sha256=sha256):
+            raise DataError(
+                f"{file.name} is not the file that it should be: {differs}",
+                where=url,
+                hint=f"it is kept as {_set_aside(file)}, and not used; the same command downloads it again",
+            )
+    logger.info("downloaded %s: %s bytes, SHA-256 %s", file.name, f"{file.stat().st_size:,}", file_hash(file))
+    return file
+
+
+def cached_file(url: str) -> Path:
+    """The place of a download in the cache, whether or not it is there."""
+    parts = urlsplit(url)
+    *folders, name = [part for part in unquote(parts.path).split("/") if part not in ("", ".", "..")] or ["index"]
+    if parts.query:  # download.php?file=a and download.php?file=b are two files
+        folders.append(hashlib.sha256(parts.query.encode()).hexdigest()[:16])
+    return cache_folder().joinpath("downloads", parts.netloc.rpartition("@")[2].replace(":", "_"), *folders, name)
+
+
+def check_file(file: Path, digest: str, *, size: int | None, sha256: str | None) -> None:
+    """DataError if a file of the user, with this SHA-256, does not have the size or the SHA-256 that it should have."""
+    found = file.stat().st_size
+    if size is not None and found != size:
+        raise DataError(
+            f"{file.name} has {found:,} bytes, and should have {size:,}",
+            where=str(file),
+            hint="it was cut short or is another file: fetch it again",
+        )
+    if sha256 not in (None, digest):
+        raise DataError(
+            f"{file.name} is not the file that it should be: its SHA-256 is {digest}, not {sha256}",
+            where=str(file),
+            hint="fetch it again; where another version is meant, correct sha256 in the corpus file",
+        )
+
+
+def cache_folder() -> Path:
+    """The folder of downloads and unpacked archives: $NMT_CACHE, or else nmt in the user's cache."""
+    own, general = os.environ.get("NMT_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    return Path(own).expanduser() if own else Path(general or "~/.cache").expanduser() / "nmt"
+
+
+@contextmanager
+def cache_lock(file: Path) -> Iterator[None]:
+    """Lock a file of the cache, which need not exist, for this process; wait while another process holds it."""
+    with writing_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream = file.with_name(f".{file.name}.lock").open("a")
+    with stream:
+        with writing_errors(file):
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("waiting for another process that fetches %s", file.name)
+                fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def writing_errors(file: Path) -> Iterator[None]:
+    """Raise DataError if the block cannot write `file` in the cache: no space, no permission, no locks."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = "the disk is full"
+            hint = f"free some space, then give the same command again: it continues; {_ELSEWHERE}"
+        elif problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+            reason, hint = "no permission to write there", f"chmod it, {_ELSEWHERE}"
+        elif problem.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            reason, hint = "the disk knows no locks", f"mount it with flock, {_ELSEWHERE}"
+        else:
+            raise
+        raise DataError(f"cannot write {file.name}: {reason}", where=str(file), hint=hint) from problem
+
+
+def check_space(file: Path, *, needed: int) -> None:
+    """DataError if the disk of `file` has less than `needed` bytes left."""
+    free = shutil.disk_usage(file.parent).free
+    if needed > free:
+        raise DataError(
+            f"{file.name} needs {needed / 1e9:.3f} GB, and {free / 1e9:.3f} GB are free",
+            where=str(file),
+            hint=f"free some space, then give the same command again: it continues; {_ELSEWHERE}",
+        )
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file, computed once unless the file changes."""
+    facts = path.stat()
+    return _hash(path, facts.st_size, facts.st_mtime_ns)
+
+
+def _difference(file: Path, *, size: int | None, sha256: str | None) -> str | None:
+    """The difference of a file from the wanted one, in words, or None."""
+    found = file.stat().st_size
+    if size not in (None, found):
+        return f"it has {found:,} bytes, not {size:,}"
+    if sha256 is not None and sha256 != (digest := file_hash(file)):
+        return f"its SHA-256 is {digest}, not {sha256}"
+    return None
+
+
+def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> None:
+    """Bring the rest of a download into `part`. Attempts go on while they bring something, and a few times more."""
+    failures, has_come = 0, False
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            if _attempt(url, part, name, size=size, progress=progress):
+                return
+            reason = "the connection broke off"
+        except urllib.error.HTTPError as problem:
+            reason = f"the server answers {problem.code} {problem.reason}"
+            if problem.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                part.unlink()  # it was all there but for the last step, or the file has become shorter
+            elif problem.code not in _TRANSIENT:
+                raise _unreachable(url, part, reason) from None
+        except urllib.error.URLError as problem:
+            reason = str(problem.reason)
+            if not has_come and isinstance(problem.reason, socket.gaierror | ConnectionRefusedError):
+                raise _unreachable(url, part, reason) from None  # the network is not there: no use in waiting
+        except (http.client.HTTPException, ConnectionError, TimeoutError) as problem:
+            reason = str(problem) or type(problem).__name__
+        came = (part.stat().st_size if part.exists() else 0) > before
+        has_come = has_come or came
+        failures = 0 if came else failures + 1
+        if failures > len(_PAUSES):
+            raise _unreachable(url, part, reason)
+        pause = _PAUSES[max(failures - 1, 0)]
+        logger.warning("%s: %s; again in %g s", name, reason, pause)
+        time.sleep(pause)
+
+
+def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> bool:
+    """Ask for the missing part and write it; False if the connection ended before the file did."""
+    version = part.with_suffix(".version")
+    there = part.stat().st_size if part.exists() else 0
+    if size is not None and there == size:
+        return True
+    request = _request(url, method="GET")
+    begun = version.read_text(encoding="utf-8") if there and version.exists() else ""
+    if begun:
+        request.add_header("Range", f"bytes={there}-")
+        request.add_header("If-Range", begun)
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+        tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+        there = there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+        if there and (tag not in ("", begun) or not _goes_on(answer.headers, there)):
+            part.unlink()  # the server has passed over If-Range, and this is the rest of another version
+            raise ConnectionError("the file there has changed")
+        length = answer.headers.get("Content-Length")
+        total = there + int(length) if length else size
+        check_space(part.with_name(name), needed=(total or 0) - there)
+        with part.open("r+b" if there else "wb") as file:
+            if not there:
+                version.unlink(missing_ok=True)
+                if tag and not tag.startswith("W/"):  # a weak one does not vouch for every byte
+                    version.write_text(tag, encoding="utf-8")
+            file.seek(there)
+            while block := _read(answer):
+                file.write(block)
+                there += len(block)
+                progress(f"downloading {name}", there, total)
+    if total is not None and there < total:
+        return False
+    version.unlink(missing_ok=True)
+    return True
+
+
+def _goes_on(headers: http.client.HTTPMessage, there: int) -> bool:
+    """False if a partial answer says that it begins elsewhere."""
+    return headers.get("Content-Range", f"bytes {there}-").startswith(f"bytes {there}-")
+
+
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    """The next block. Any failure is a ConnectionError: an OSError would pass for an error of the disk."""
+    try:
+        return answer.read(_BLOCK)
+    except OSError as problem:
+        raise ConnectionError(str(problem) or type(problem).__name__) from problem
+
+
+def _set_aside(file: Path) -> Path:
+    """Rename an unwanted file to a name of its own beside `file`; the new path."""
+    number = 1
+    while (aside := file.with_name(f"{file.name}.mismatch-{number}")).exists():
+        number += 1
+    return file.rename(aside)
+
+
+def _part(file: Path) -> Path:
+    """The place of an unfinished download."""
+    return file.with_name(f".{file.name}.part")
+
+
+def _unreachable(url: str, part: Path, reason: str) -> Unreachable:
+    kept = f"; {part.stat().st_size:,} bytes are kept, and the same command continues" if part.exists() else ""
+    hint = f"{_NETWORK_HINT}; or fetch it by other means and save it as {cached_file(url)}{kept}"
+    return Unreachable(f"cannot download {url}: {reason}", where=url, hint=hint)
+
+
+def _request(url: str, *, method: str) -> urllib.request.Request:
+    # Quoted characters stay; spaces and accents, which browsers accept, are quoted.
+    quoted = quote(url, safe="%/:=&?~#+!$,;'@()*[]")
+    return urllib.request.Request(quoted, method=method, headers={"User-Agent": f"nmt/{nmt_cli.__version__}"})
+
+
+@lru_cache(maxsize=4096)
+def _hash(path: Path, size: int, changed: int) -> str:
+    return sha256(path)

@@ -1,1 +1,0 @@
-"""Local files, read in chunks of pairs."""

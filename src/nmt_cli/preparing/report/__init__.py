@@ -1,0 +1,1 @@
+"""The report of prepared data: statistics, and a page for the browser."""

@@ -1,1 +1,0 @@
-"""What prepared data is like: statistics and the page about it."""

@@ -1,0 +1,243 @@
+"""Two aligned text files in an archive, which is local or downloaded, and is unpacked once into the cache."""
+
+from __future__ import annotations
+
+import difflib
+import lzma
+import re
+import shlex
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Literal
+
+from pydantic import Field, model_validator
+
+from nmt_cli.console import Progress
+from nmt_cli.errors import DataError
+from nmt_cli.files import open_bytes, reading_errors
+from nmt_cli.preparing.download import cache_folder, cache_lock, check_file, download_file, file_hash, writing_errors
+from nmt_cli.preparing.sources.base import MARKUP, WEIGHT, Location, Markup, Source, Weight, is_address
+from nmt_cli.preparing.sources.text import TextFiles, text_files
+from nmt_cli.recipe.schema import PositiveInt
+
+_BLOCK = 1 << 20
+_PACKINGS = ("", ".gz", ".zst")
+
+
+class ArchiveSource(Source):
+    """Two aligned text files in an archive: .tar, .tgz, .tar.gz, .tar.zst, .tar.bz2, .tar.xz or .zip."""
+
+    kind: Literal["archive"] = Field(description="two files of an archive")
+    file: str | None = Field(None, description="path of the archive, or of a folder that it was unpacked into")
+    url: str | None = Field(None, description="or where to download it")
+    bytes: PositiveInt | None = Field(None, description="its size, checked; null: not known")
+    sha256: str | None = Field(None, description="its SHA-256, checked; null: not known, recorded in the manifest")
+    source: str = Field(description="path of the source's file in the archive, or its last part; it may be a .gz")
+    target: str = Field(description="path of the target's file in the archive, or its last part")
+    markup: Markup | None = Field(None, description=MARKUP)
+    weight: Weight = Field(1.0, description=WEIGHT)
+
+    @model_validator(mode="after")
+    def _file_or_url(self) -> ArchiveSource:
+        if (self.file is None) == (self.url is None):
+            raise ValueError("an archive needs either file or url", "write file: PATH, or url: https://HOST/PATH")
+        if self.file is not None and is_address(self.file):
+            raise ValueError("the file of an archive is an address", f"write url: {self.file}")
+        if self.url is not None and not re.match(r"^https?://[^/]+/.*[^/]$", self.url):
+            hint = "write the whole address of the file, with http:// or https://"
+            raise ValueError(f"{self.url!r} is not the address of a file", hint)
+        if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            hint = "write what sha256sum prints for the file, or null"
+            raise ValueError(f"sha256 is {self.sha256!r}, not 64 hexadecimal digits in lower case", hint)
+        return self
+
+    def describe(self) -> list[str]:
+        """The address of the archive, its size and its two files."""
+        size = f", {self.bytes:,} bytes" if self.bytes else ""
+        return [] if self.url is None else [f"{self.url}{size}: {self.source}, {self.target}"]
+
+    def files(self, at: Location) -> list[Path]:
+        """The local archive, or its two files in a folder."""
+        if self.file is None:
+            return []
+        path = at.folder / self.file
+        return self._in_folder(path) if path.is_dir() else [path]
+
+    def key(self) -> dict[str, Any]:
+        """The two files and how they are read; the address only if there is no checksum."""
+        return self.key_without("file", "bytes", *(["url"] if self.sha256 else []))
+
+    def fetch(self, at: Location, *, progress: Progress) -> Iterator[TextFiles]:
+        """The two files, out of the archive or the folder."""
+        path = None if self.file is None else at.folder / self.file
+        if path is not None and path.is_dir():
+            src, tgt = self._in_folder(path)
+        else:
+            src, tgt = self._unpacked(path, progress)
+        archive = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
+        names = [f"{archive}:{member}" for member in (self.source, self.target)]
+        origin = PurePosixPath(self.source).name
+        yield text_files(src, tgt, names=names, origin=origin, markup=self.markup, weight=self.weight)
+
+    def _unpacked(self, archive: Path | None, progress: Progress) -> list[Path]:
+        if archive is None:
+            archive = download_file(self.url or "", size=self.bytes, sha256=self.sha256, progress=progress)
+        else:
+            with reading_errors(archive):
+                check_file(archive, file_hash(archive), size=self.bytes, sha256=self.sha256)
+        with reading_errors(archive):
+            return unpack(archive, [self.source, self.target], sha256=file_hash(archive))
+
+    def _in_folder(self, folder: Path) -> list[Path]:
+        return [_find(folder, member) for member in (self.source, self.target)]
+
+
+def unpack(archive: Path, members: Sequence[str], *, sha256: str) -> list[Path]:
+    """The members of an archive with this SHA-256 as files, unpacked unless they were before.
+
+    A member is named by its path or the last part of its path. DataError lists similar names if there is no such
+    member, and says what to do with an archive that is cut short.
+    """
+    folder = cache_folder() / "unpacked" / sha256[:32]
+    files = [folder.joinpath(*_parts(member)) for member in members]
+    with cache_lock(folder):
+        if not all(file.is_file() for file in files):
+            temporary = folder.with_name(f".{folder.name}.partial")
+            with writing_errors(folder):
+                shutil.rmtree(temporary, ignore_errors=True)
+                try:
+                    _write(archive, members, [temporary.joinpath(*_parts(member)) for member in members])
+                    for file in dict.fromkeys(files):
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        (temporary / file.relative_to(folder)).replace(file)
+                finally:
+                    shutil.rmtree(temporary, ignore_errors=True)
+    return files
+
+
+def _find(folder: Path, member: str) -> Path:
+    """The file of a member in the folder that an archive was unpacked into, compressed or not, found as in an archive.
+
+    DataError if there is no such file, or more than one.
+    """
+    parts = _parts(member)
+    for ending in _PACKINGS:
+        exact = folder.joinpath(*parts[:-1], parts[-1] + ending)
+        if exact.is_file():
+            return exact
+    names = {parts[-1] + ending for ending in _PACKINGS}
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    similar = [file for file in files if file.name in names]
+    if len(similar) != 1:
+        there = [file.relative_to(folder).as_posix() for file in similar or files]
+        raise _no_member(folder, member, there, is_ambiguous=bool(similar))
+    return similar[0]
+
+
+def _write(archive: Path, members: Sequence[str], files: Sequence[Path]) -> None:
+    """Write each member to its file; of several members with the same last part, the path decides."""
+    wanted = dict(zip(members, files, strict=True))
+    similar: dict[str, list[str]] = {member: [] for member in wanted}
+    names: list[str] = []
+    with _damage(archive), _open(archive) as entries:
+        for name, copy in entries:
+            names.append(name)
+            for member, file in list(wanted.items()):
+                is_exact, is_similar = _parts(name) == _parts(member), _parts(name)[-1:] == _parts(member)[-1:]
+                if is_exact or (is_similar and not similar[member]):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    copy(file)
+                if is_exact:
+                    del wanted[member]
+                elif is_similar:
+                    similar[member].append(name)
+            if not wanted:
+                return
+    for member in wanted:
+        if len(similar[member]) != 1:
+            raise _no_member(archive, member, similar[member] or names, is_ambiguous=bool(similar[member]))
+
+
+@contextmanager
+def _open(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[Path], None]]]]:
+    """The files in an archive in their order: the name of each, and a function that writes it to a path."""
+    if _begins_with(archive, b"PK"):  # by content: an address need not end in .zip
+        with reading_errors(archive), zipfile.ZipFile(archive) as zipped:
+            yield ((info.filename, _copier(zipped.open, info)) for info in zipped.infolist() if not info.is_dir())
+    elif archive.name.endswith(".zst"):
+        with open_bytes(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+            yield _of_tar(tar)
+    else:
+        with reading_errors(archive), tarfile.open(archive, mode="r|*") as tar:
+            yield _of_tar(tar)
+
+
+def _begins_with(archive: Path, magic: bytes) -> bool:
+    with reading_errors(archive), archive.open("rb") as stream:
+        return stream.read(len(magic)) == magic
+
+
+def _of_tar(tar: tarfile.TarFile) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    for info in tar:
+        if info.isfile():
+            yield info.name, _copier(tar.extractfile, info)
+
+
+def _copier(open_entry: Callable[..., IO[bytes] | None], info: object) -> Callable[[Path], None]:
+    def copy(target: Path) -> None:
+        stream = open_entry(info)
+        assert stream is not None  # as for every entry that is a file
+        with stream, target.open("wb") as file:
+            shutil.copyfileobj(stream, file, _BLOCK)
+
+    return copy
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """The parts of a member's path; none of them leads out of a folder."""
+    return tuple(part for part in PurePosixPath(name).parts if part not in ("/", ".", ".."))
+
+
+@contextmanager
+def _damage(archive: Path) -> Iterator[None]:
+    """Raise DataError if the block finds that an archive is not whole."""
+    try:
+        yield
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as problem:
+        reason = str(problem) or type(problem).__name__
+    except OSError as problem:
+        if problem.errno is not None:  # of the disk; damage to gzip or bzip2 has no number
+            raise
+        reason = str(problem)
+    else:
+        return
+    is_ours = archive.is_relative_to(cache_folder())
+    raise DataError(
+        f"{archive.name} is damaged or cut short: {reason}",
+        where=str(archive),
+        hint=f"fetch it again: rm {shlex.quote(str(archive))}, then give the same command again"
+        if is_ours
+        else "check that it is a .tar or .zip archive, or fetch it again",
+    )
+
+
+def _no_member(archive: Path, member: str, names: Sequence[str], *, is_ambiguous: bool) -> DataError:
+    if is_ambiguous:
+        return DataError(
+            f"{archive.name} has {len(names)} members called {PurePosixPath(member).name}",
+            where=str(archive),
+            hint=f"write the whole path of one: {', '.join(names[:8])}",
+        )
+    by_end = {PurePosixPath(name).name: name for name in names}
+    near = difflib.get_close_matches(PurePosixPath(member).name, by_end, n=4, cutoff=0.6)
+    shown = ", ".join(by_end[name] for name in near) if near else ", ".join(sorted(names)[:8])
+    return DataError(
+        f"{archive.name} has no member {member}",
+        where=str(archive),
+        hint=f"{'near it there are' if near else 'there are'} {shown}" if names else "it has no files at all",
+    )

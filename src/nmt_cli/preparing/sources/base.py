@@ -1,0 +1,174 @@
+"""A source of parallel text: the methods that every kind of source has, and the local files that they lead to."""
+
+from __future__ import annotations
+
+import glob
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+
+from pydantic import Field, model_validator
+
+from nmt_cli.console import Progress
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
+from nmt_cli.preparing.download import download_file
+from nmt_cli.recipe.schema import Section
+
+LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
+LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]
+Markup: TypeAlias = Literal["seg", "ted"]
+Split: TypeAlias = Literal["train", "valid", "test"]
+Weight: TypeAlias = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+
+WEIGHT = "of training text: how often each kept pair is taken; 2: twice, 0.5: half of the pairs, sampled"
+FILE = "path of the file, or a pattern such as parts/*"
+MARKUP = (
+    "seg: read the <seg> elements (SGML and XML of WMT and IWSLT); ted: the tagged talks of IWSLT; null: plain text"
+)
+
+T = TypeVar("T")
+
+
+class CorpusLanguages(Section):
+    """The codes of the two languages; they name the files of raw text in the prepared data."""
+
+    source: LanguageCode = Field(description="code of the language that is translated from, such as en or pt-BR")
+    target: LanguageCode = Field(description="code of the language that is translated into")
+
+    @model_validator(mode="after")
+    def _two_languages(self) -> CorpusLanguages:
+        if self.source == self.target:
+            raise ValueError(f"source and target are both {self.source!r}", "give each language a code of its own")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The folder that the paths of a corpus file start from, and the two languages."""
+
+    folder: Path
+    languages: CorpusLanguages
+    _answers: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, question: Hashable, ask: Callable[[], T]) -> T:
+        """The answer to a question that several sources of the corpus have; only the first one asks."""
+        if question not in self._answers:
+            self._answers[question] = ask()
+        return self._answers[question]  # type: ignore[return-value]  # what `ask` returned for this question
+
+    def name(self, path: Path) -> str:
+        """The name of a file in records: its path below the folder, or its whole path if it lies elsewhere."""
+        return path.relative_to(self.folder).as_posix() if path.is_relative_to(self.folder) else path.as_posix()
+
+
+class Source(Section):
+    """Parallel text as a corpus file names it. Each kind of source is a subclass, with the keys that it takes."""
+
+    kind: str
+    if TYPE_CHECKING:  # a key of every kind, declared by each so that it comes last
+        weight: float
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """The downloads of the source, in words; empty if it is local."""
+
+    @abstractmethod
+    def files(self, at: Location) -> list[Path]:
+        """The local files of the source. DataError if a pattern or a prefix matches nothing."""
+
+    @abstractmethod
+    def key(self) -> dict[str, Any]:
+        """The keys that identify the text, without the paths of local files."""
+
+    @abstractmethod
+    def fetch(self, at: Location, *, progress: Progress) -> Iterator[LocalPairs]:
+        """The source as local files, each downloaded, if it is missing, when it is asked for.
+
+        Raises DataError if a file cannot be had or is not the file that it should be.
+        """
+
+    def key_without(self, *keys: str) -> dict[str, Any]:
+        """The keys of the source except some."""
+        return {key: value for key, value in self.model_dump().items() if key not in keys}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPairs(ABC):
+    """Pairs of sentences in local files. Each format is a subclass.
+
+    `inputs` are the files by the names that the manifest records, `origin` is their name in reports.
+    """
+
+    inputs: tuple[tuple[str, Path], ...]
+    origin: str
+    weight: float
+
+    @abstractmethod
+    def read(self) -> Iterator[RawChunk]:
+        """The pairs in chunks of `CHUNK_PAIRS`; only the last chunk may be shorter. No text is decoded.
+
+        DataError if a file cannot be read or is empty, or if its sides are not aligned.
+        """
+
+    def count(self, *, most: int) -> int:
+        """The number of pairs, or `most` if there are more; no more of the files is read than that takes."""
+        number = 0
+        for raw in self.read():
+            number += raw.num_pairs
+            if number >= most:
+                return most
+        return number
+
+    def key(self) -> dict[str, Any]:
+        """How the files are read, without their paths. The names of the classes are part of it and must stay."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        where = {"inputs", "origin", *(name for name, value in values.items() if isinstance(value, Path))}
+        return {"kind": type(self).__name__, **{name: value for name, value in values.items() if name not in where}}
+
+
+def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[ParsedChunk]:
+    """The pairs of sources, one after another, as text."""
+    for source in sources:
+        for raw in source.read():
+            yield raw.parse()
+
+
+def first_pairs(raw: RawChunk, number: int) -> RawChunk:
+    """The first `number` pairs of a chunk, or the whole chunk if it has no more."""
+    return raw if raw.num_pairs <= number else replace(raw, num_pairs=number)
+
+
+def is_address(path: str) -> bool:
+    """True if a path is the address of something on the web."""
+    return path.startswith(("http://", "https://"))
+
+
+def download_unchecked(url: str, *, progress: Progress) -> Path:
+    """The file behind an address without a known size or checksum."""
+    return download_file(url, size=None, sha256=None, progress=progress)
+
+
+def matching_files(path: str, *, folder: Path) -> list[Path]:
+    """The file at a path, or the files that match a pattern, sorted; both start at `folder`.
+
+    DataError if nothing matches a pattern; a path is returned even if there is no file.
+    """
+    if not glob.has_magic(path) or (folder / path).exists():
+        return [folder / path]
+    found = sorted(folder / name for name in glob.glob(path, root_dir=folder, recursive=True))
+    files = [file for file in found if file.is_file()]
+    if not files:
+        raise DataError(
+            f"no file matches {path}",
+            where=str(folder / path),
+            hint="check the pattern: * is part of a name, ** any folders; it starts at the folder of the corpus file",
+        )
+    return files
+
+
+def empty_file(file: Path) -> DataError:
+    """The error for an empty file."""
+    return DataError(f"{file.name} is empty", where=str(file), hint="give a file with one sentence a line")

@@ -1,0 +1,309 @@
+"""Text files and sacreBLEU's test sets as sources of a corpus."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, assert_never
+
+from pydantic import Field, model_validator
+
+from nmt_cli.console import Progress
+from nmt_cli.errors import DataError
+from nmt_cli.files import open_bytes, reading_errors, sha256
+from nmt_cli.preparing import chunks
+from nmt_cli.preparing.chunks import RawChunk, TextChunk
+from nmt_cli.preparing.download import cache_folder, cache_lock, writing_errors
+from nmt_cli.preparing.sources.base import (
+    MARKUP,
+    WEIGHT,
+    CorpusLanguages,
+    LocalPairs,
+    Location,
+    Markup,
+    Source,
+    Weight,
+    download_unchecked,
+    empty_file,
+    is_address,
+    matching_files,
+)
+
+_ENDINGS = ("", ".gz", ".zst")
+_WILD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
+_SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
+_TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
+_TITLES = re.compile(rb"</?(?:title|description)>")
+_SPACES = re.compile(rb"\s+")
+
+
+class TextSource(Source):
+    """Two aligned files, one sentence per line; plain, .gz or .zst."""
+
+    kind: Literal["text"] = Field(description="text in two files")
+    prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .gz or .zst")
+    source: str | None = Field(None, description="or the file of the source, or a pattern such as parts/*.en")
+    target: str | None = Field(None, description="and the file of the target, or a pattern with as many files")
+    markup: Markup | None = Field(None, description=MARKUP)
+    weight: Weight = Field(1.0, description=WEIGHT)
+
+    @model_validator(mode="after")
+    def _prefix_or_files(self) -> TextSource:
+        files = [file for file in (self.source, self.target) if file is not None]
+        if len(files) != (0 if self.prefix is not None else 2):
+            raise ValueError(
+                "a text source needs either prefix, or both source and target",
+                "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE",
+            )
+        if len({is_address(file) for file in files}) == 2 or is_address(self.prefix or ""):
+            raise ValueError(
+                "a text source is two files, or two whole addresses",
+                "write source: https://HOST/FILE and target: https://HOST/FILE, or fetch the other file as well",
+            )
+        return self
+
+    @property
+    def _addresses(self) -> list[str]:
+        return [file for file in (self.source, self.target) if file is not None and is_address(file)]
+
+    def describe(self) -> list[str]:
+        """The two addresses."""
+        return self._addresses
+
+    def files(self, at: Location) -> list[Path]:
+        """The files of each pair, source first."""
+        return [] if self._addresses else [file for pair in self._pairs(at) for file in pair]
+
+    def key(self) -> dict[str, Any]:
+        """Markup and weight, and addresses."""
+        return self.key_without(*([] if self._addresses else ["prefix", "source", "target"]))
+
+    def fetch(self, at: Location, *, progress: Progress) -> Iterator[TextFiles]:
+        """One pair of files for each match of a pattern."""
+        if self._addresses:
+            src, tgt = (download_unchecked(url, progress=progress) for url in self._addresses)
+            yield self._text_files(src, tgt, self._addresses)
+            return
+        for src, tgt in self._pairs(at):
+            yield self._text_files(src, tgt, [at.name(src), at.name(tgt)])
+
+    def _text_files(self, src: Path, tgt: Path, names: Sequence[str]) -> TextFiles:
+        return text_files(src, tgt, names=names, origin=src.name, markup=self.markup, weight=self.weight)
+
+    def _pairs(self, at: Location) -> list[tuple[Path, Path]]:
+        """The files of the source and of the target, one pair for each match of a pattern.
+
+        DataError if one is missing (it lists the files that there are), or if the two sides match different files.
+        """
+        if self.prefix is not None:
+            return [_files_of_prefix(at.folder / self.prefix, at.languages)]
+        assert self.source is not None
+        assert self.target is not None
+        return _matching_pairs(self.source, self.target, folder=at.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles(LocalPairs):
+    """Two aligned files of plain text, one sentence per line; also .gz and .zst."""
+
+    source: Path
+    target: Path
+
+    def read(self) -> Iterator[RawChunk]:
+        """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
+        src_chunks, tgt_chunks = line_chunks(self.source), line_chunks(self.target)
+        first_line = 1
+        for src in src_chunks:
+            tgt = next(tgt_chunks, [])
+            if len(src) != len(tgt):
+                sides = [(src, src_chunks), (tgt, tgt_chunks)]
+                raise self._misaligned([first_line - 1 + len(lines) + sum(map(len, rest)) for lines, rest in sides])
+            yield TextChunk(b"".join(src), b"".join(tgt), len(src), first_line, self.origin)
+            first_line += len(src)
+        if more := sum(map(len, tgt_chunks)):
+            raise self._misaligned([first_line - 1, first_line - 1 + more])
+        if first_line == 1:
+            raise empty_file(self.source)
+
+    def _misaligned(self, num_lines: Sequence[int]) -> DataError:
+        files = (self.source, self.target)
+        counts = [f"{file.name} has {number:,}" for file, number in zip(files, num_lines, strict=True)]
+        return DataError(
+            f"{counts[0]} lines, {counts[1]}",
+            where=f"{self.source}, {self.target}",
+            hint="align the files line by line, then run nmt prepare again",
+        )
+
+
+def text_files(
+    src: Path, tgt: Path, *, names: Sequence[str], origin: str, markup: Markup | None, weight: float
+) -> TextFiles:
+    """Two files as pairs of sentences, without their markup; `names` are their names in records."""
+    inputs = tuple(zip(names, (src, tgt), strict=True))
+    if markup is not None:
+        with reading_errors(src):
+            src, tgt = _without_markup(src, markup), _without_markup(tgt, markup)
+    return TextFiles(inputs, origin, weight, src, tgt)
+
+
+def line_chunks(file: Path, *, skip: int = 0) -> Iterator[list[bytes]]:
+    """The lines of a file after the first `skip`, `CHUNK_PAIRS` at a time."""
+    with open_bytes(file) as stream:
+        for _ in islice(stream, skip):
+            pass
+        while lines := list(islice(stream, chunks.CHUNK_PAIRS)):
+            yield lines
+
+
+def kind_of_file(file: Path) -> Literal["tsv", "jsonl", "parquet"] | None:
+    """The kind of source that reads a file of pairs, by the ending of its name; None for any other file."""
+    name = file.name.removesuffix(".gz").removesuffix(".zst")
+    kinds: tuple[Literal["tsv", "jsonl", "parquet"], ...] = ("tsv", "jsonl", "parquet")
+    return next((kind for kind in kinds if name.endswith(f".{kind}")), None)
+
+
+def not_a_prefix_hint(file: Path, kind: str) -> str:
+    """The hint how a file of pairs is given to `nmt prepare`."""
+    return (
+        f"tsv, jsonl and parquet files are named in a corpus file, nmt prepare FILE.yaml, with a line such as "
+        f"train: [{{kind: {kind}, file: {file}}}]; text files are given as --train PREFIX, for PREFIX.en and PREFIX.de"
+    )
+
+
+def _files_of_prefix(prefix: Path, languages: CorpusLanguages) -> tuple[Path, Path]:
+    return _with_ending(prefix, languages.source), _with_ending(prefix, languages.target)
+
+
+def _with_ending(prefix: Path, language: str) -> Path:
+    """PREFIX.LANGUAGE, plain or compressed. DataError lists the files of that prefix if it is not among them."""
+    for ending in _ENDINGS:
+        candidate = prefix.with_name(f"{prefix.name}.{language}{ending}")
+        if candidate.is_file():
+            return candidate
+    wanted = f"{prefix}.{language}"
+    there = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
+    if prefix.is_file() and (kind := kind_of_file(prefix)) is not None:
+        hint = not_a_prefix_hint(prefix, kind)
+    elif prefix.is_file() and prefix.suffix == f".{language}":
+        hint = f"leave the ending out: {prefix.with_suffix('')}"
+    elif not there:
+        hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
+    else:
+        hint = f"there are {', '.join(there[:8])}: check the languages"
+    raise DataError(f"no such file: {wanted} (nor .gz, .zst)", where=wanted, hint=hint)
+
+
+def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Path, Path]]:
+    patterns = (source, target)
+    where = f"{folder / source}, {folder / target}"
+    sides = [matching_files(pattern, folder=folder) for pattern in patterns]
+    wild = [
+        [_wild_parts(file, pattern, folder) for file in files] for files, pattern in zip(sides, patterns, strict=True)
+    ]
+    if len(sides[0]) != len(sides[1]):
+        raise DataError(
+            f"{source} matches {len(sides[0])} files, {target} {len(sides[1])}",
+            where=where,
+            hint=f"{_odd_one(sides, wild)}; files are taken in pairs, in the order of their names",
+        )
+    for (src, tgt), parts in zip(zip(*sides, strict=True), zip(*wild, strict=True), strict=True):
+        if parts[0] != parts[1]:
+            raise DataError(
+                f"{src.name} and {tgt.name} do not belong together",
+                where=where,
+                hint="both sides need files whose names agree in what the patterns leave open",
+            )
+    return list(zip(*sides, strict=True))
+
+
+def _odd_one(sides: Sequence[Sequence[Path]], wild: Sequence[Sequence[tuple[str, ...]]]) -> str:
+    """The file that has no partner, if the patterns tell, or else how to find it."""
+    for side, other in ((0, 1), (1, 0)):
+        for file, part in zip(sides[side], wild[side], strict=True):
+            if part and part not in wild[other]:
+                return f"{file.name} has no partner"
+    return "list both with ls"
+
+
+def _wild_parts(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
+    """The parts of a file's path that the wildcards of a pattern stand for; empty if they cannot be told."""
+    whole, expression, end = str(Path(pattern)), "", 0
+    for wild in _WILD.finditer(whole):
+        expression += re.escape(whole[end : wild.start()])
+        among = f"({wild[0].replace('[!', '[^')})"
+        expression += {"**/": "(.*/)?", "?": "(.)"}.get(wild[0], "(.*)" if wild[0].startswith("*") else among)
+        end = wild.end()
+    name = file if Path(pattern).is_absolute() else file.relative_to(folder)
+    found = re.fullmatch(expression + re.escape(whole[end:]), str(name))
+    return tuple(part or "" for part in found.groups()) if found else ()
+
+
+def _without_markup(file: Path, markup: Markup) -> Path:
+    """A file in the cache with the sentences of a marked-up file, one per line; entities such as &amp; stay.
+
+    `seg`: the <seg> elements, as sacreBLEU reads them. `ted`: the lines of IWSLT's talks that are no tag such as <url>;
+    titles and descriptions are sentences. DataError if there is no sentence in it.
+    """
+    plain = cache_folder() / "plain" / f"{markup}-{sha256(file)[:32]}" / f"{file.name}.txt"
+    with cache_lock(plain), writing_errors(plain):
+        if not plain.exists():
+            lines = list(_sentences(file, markup))
+            if not lines:
+                raise DataError(
+                    f"{file.name} has no sentence in the markup {markup}",
+                    where=str(file),
+                    hint="write markup: seg for <seg> elements, ted for tagged talks, null for plain text",
+                )
+            part = plain.with_name(f".{plain.name}.part")
+            part.write_bytes(b"".join(line + b"\n" for line in lines))
+            part.replace(plain)
+    return plain
+
+
+def _sentences(file: Path, markup: Markup) -> Iterator[bytes]:
+    with open_bytes(file) as stream:
+        match markup:
+            case "seg":
+                for line in stream:
+                    yield from (_SPACES.sub(b" ", found[1].strip()) for found in _SEGMENT.finditer(line))
+            case "ted":
+                for line in stream:
+                    tag = _TAG.match(line)
+                    if tag is None or tag[1] in (b"title", b"description"):
+                        yield _TITLES.sub(b"", line).strip()
+            case _:
+                assert_never(markup)
+
+
+class TestsetSource(Source):
+    """A public test set by the name that sacreBLEU knows it by; the languages are the corpus's."""
+
+    kind: Literal["testset"] = Field(description="a test set of sacreBLEU")
+    name: str = Field(description="such as wmt14/full; sacrebleu --list names them all")
+    weight: Weight = Field(1.0, description=WEIGHT)
+
+    def describe(self) -> list[str]:
+        """The name of the test set."""
+        return [f"{self.name}, from sacreBLEU"]
+
+    def files(self, at: Location) -> list[Path]:
+        """None: the files are sacreBLEU's."""
+        return []
+
+    def key(self) -> dict[str, Any]:
+        """The name and the weight."""
+        return self.key_without()
+
+    def fetch(self, at: Location, *, progress: Progress) -> Iterator[TextFiles]:
+        """Source and first reference of the test set, downloaded unless sacreBLEU has them."""
+        from nmt_cli.testsets import find_test_set
+
+        languages = f"{at.languages.source}-{at.languages.target}"
+        where = f"kind: testset, name: {self.name}"
+        found = find_test_set(self.name, languages, error=DataError, where=(where, where))
+        files, name = (found.source, found.references[0]), f"{self.name} {languages}"
+        inputs = tuple(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
+        yield TextFiles(inputs, name, self.weight, *files)

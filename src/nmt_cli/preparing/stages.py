@@ -1,0 +1,196 @@
+"""The output folder of a preparation, which replaces only prepared data, and the work folder beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.artifacts.manifest import kind_of
+from nmt_cli.dataset.manifest import Manifest, read_manifest
+from nmt_cli.dataset.store import open_prepared
+from nmt_cli.errors import DataError
+from nmt_cli.files import (
+    clear_interrupted,
+    clear_unfinished_files,
+    disk_errors,
+    locked,
+    new_directory,
+    remove_directory,
+    write_file,
+)
+from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.report.report import read_report
+from nmt_cli.recipe.loading import flatten
+
+logger = logging.getLogger(__name__)
+
+_RECORD = "stage.json"
+# Keys of a corpus that do not change its prepared data; sources are compared by their contents.
+_WITHOUT_EFFECT = ("name", "description", "licence", "citation", "pairs", "bytes", "train", "valid", "test")
+
+
+class WorkFolder:
+    """A folder beside the output with a directory for each finished stage, and the key that it was made for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def has(self, stage: str, *, key: str) -> bool:
+        """True if the stage is finished, and was made for this key."""
+        return bool(self._record(stage) == {"key": key})
+
+    def stage(self, name: str, *, key: str, build: Callable[[Path], None]) -> Path:
+        """The directory of a stage: the finished one with this key, or else the output of `build`."""
+        directory = self.path / name
+        if self.has(name, key=key):
+            logger.info("%s: finished before, kept", name)
+            return directory
+        with new_directory(directory, error=DataError) as temporary:
+            build(temporary)
+            (temporary / _RECORD).write_text(json.dumps({"key": key}), encoding="utf-8")
+        return directory
+
+    def stage_in_pieces(
+        self, name: str, *, key: str, build: Callable[[Path], None], has_pieces: Callable[[Path], bool]
+    ) -> Path:
+        """As `stage`, but `build` continues after the pieces that an interrupted run wrote for this key.
+
+        A piece is whole or not there. A failure before the first piece leaves nothing.
+        """
+        directory = self.path / name
+        if self.has(name, key=key):
+            logger.info("%s: finished before, kept", name)
+            return directory
+        begun = {"key": key, "is_finished": False}
+        if self._record(name) != begun:
+            with new_directory(directory, error=DataError) as temporary:
+                (temporary / _RECORD).write_text(json.dumps(begun), encoding="utf-8")
+        clear_unfinished_files(directory)
+        try:
+            with disk_errors(directory, DataError):
+                build(directory)
+            write_file(directory / _RECORD, json.dumps({"key": key}), error=DataError)
+        finally:
+            if not has_pieces(directory):
+                remove_directory(directory)
+        return directory
+
+    def _record(self, stage: str) -> Any:
+        """The record of a stage, or None if it cannot be read."""
+        try:
+            return json.loads((self.path / stage / _RECORD).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def discard_stages(self) -> None:
+        """Remove all stages, each so that a kill leaves it whole or gone."""
+        for record in sorted(self.path.glob(f"*/{_RECORD}")):
+            remove_directory(record.parent)
+
+
+@contextmanager
+def open_work_folder(output: Path) -> Iterator[WorkFolder]:
+    """The work folder of an output, locked against a second process; half-written files of a killed one are removed.
+
+    The folder stays if stages are finished in it.
+    """
+    path = work_path(output)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise DataError(
+            f"cannot make {path}: {problem.strerror}", where=str(path), hint="choose another folder with -o"
+        ) from None
+    with locked(output, busy=f"another nmt prepare is writing {output}", error=DataError):
+        if not _is_ours(path):
+            raise DataError(
+                f"{path} is in the way: nmt prepare would work there, and did not make it",
+                where=str(path),
+                hint="move it away, or choose another -o",
+            )
+        clear_interrupted(path, name="*")
+        try:
+            yield WorkFolder(path)
+        finally:
+            with suppress(OSError):
+                path.rmdir()  # which is refused while stages are in it
+
+
+def discard_interrupted(output: Path) -> None:
+    """Remove the remains of an interrupted preparation beside an output. A work folder that is not ours stays."""
+    path = work_path(output)
+    if path.is_dir() and _is_ours(path):
+        with open_work_folder(output) as work:
+            clear_interrupted(output.parent, name=escape(output.name))
+            work.discard_stages()
+
+
+def work_path(output: Path) -> Path:
+    """The path of the work folder of an output."""
+    return output.with_name(f"{output.name}.partial")
+
+
+def link_or_copy(file: Path, target: Path) -> None:
+    """Make `file` appear at `target` too, by a hard link if the file system has them."""
+    try:
+        os.link(file, target)
+    except OSError:
+        shutil.copyfile(file, target)
+
+
+def is_finished(output: Path, corpus: Corpus, *, key: Callable[[Mapping[str, Any]], str], overwrite: bool) -> bool:
+    """True if `output` holds the data of a corpus, whole; False if it has to be written.
+
+    `key` is the fingerprint of that data, compared with a manifest that has this corpus. DataError if `output` holds
+    anything else. `overwrite` replaces prepared data of any kind, but never foreign files.
+    """
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return False
+    if kind_of(output) != "data":
+        raise DataError(
+            f"{output} exists and is not prepared data", where=str(output), hint="choose another folder with -o"
+        )
+    if overwrite:
+        return False
+    try:
+        manifest = read_manifest(output)
+    except DataError as problem:
+        raise DataError(problem.message, where=problem.where, hint="add --overwrite to prepare it again") from None
+    if manifest.fingerprint == key(manifest.corpus):
+        return _is_whole(output)
+    raise DataError(
+        f"{output} holds other data: {_first_difference(manifest, corpus)}",
+        where=str(output),
+        hint="choose another folder with -o, or add --overwrite to replace it",
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    """True if a work folder holds nothing but stages, finished or, under hidden names, half-written."""
+    return all(entry.name.startswith(".") or (entry / _RECORD).is_file() for entry in path.glob("*"))
+
+
+def _is_whole(output: Path) -> bool:
+    """True if neither training data nor report is missing or damaged."""
+    try:
+        open_prepared(output)
+        read_report(output)
+    except DataError as problem:
+        logger.warning("%s is damaged (%s): preparing it again", output, problem.message)
+        return False
+    return True
+
+
+def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
+    there, here = flatten(manifest.corpus), flatten(corpus.model_dump(mode="json"))
+    for path, value in here.items():
+        if path[0] not in _WITHOUT_EFFECT and there.get(path) != value:
+            return f"{'.'.join(path)} is {there.get(path)} there, {value} here"
+    return "its sources had other contents, or were read in another way"

@@ -1,0 +1,302 @@
+"""Child processes of ours: they end with this process, they are told of its signals, and they carry errors back.
+
+There are two kinds of children. A `Worker` does a job on one task after another; `worker_pool` spreads tasks over
+several workers. `NmtCommands` are whole `nmt` commands. Every child runs in a process group of its own, so a Ctrl-C in
+the terminal reaches this process only. Every child has a lifeline: a pipe that this process holds open. The pipe closes
+when this process ends, by whatever means, and the child then sends itself a signal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
+from types import FrameType
+from typing import Any, Generic, Protocol, TypeVar
+
+from nmt_cli.errors import DataError, NmtError
+
+T = TypeVar("T")
+R = TypeVar("R")
+T_contra = TypeVar("T_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+LIFELINE = "NMT_LIFELINE"  # read by cli/app.py too
+# Tasks taken beyond one per worker: enough that no worker waits for its next task.
+_TASKS_WAITING = 2
+_SECONDS_TO_END = 5.0
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# multiprocessing's own way to start a process would run the main module again, here the whole command line.
+_WORKER_CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from nmt_cli.processes import serve; serve()"
+
+
+class Job(Protocol[T_contra, R_co]):
+    """The work of a worker: sent to it once, and started there."""
+
+    def start(self) -> Callable[[T_contra], R_co]:
+        """The function for the tasks, with everything that all tasks need."""
+
+
+class WorkerLost(Exception):
+    """A worker process ended before it answered."""
+
+    def __init__(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        how = f"was killed ({signal.Signals(-exit_code).name})" if exit_code < 0 else f"ended with code {exit_code}"
+        super().__init__(f"a worker process {how}")
+
+
+@contextmanager
+def worker_pool(jobs: Sequence[Job[T, R]]) -> Iterator[Callable[[Iterable[T]], Iterator[R]]]:
+    """An ordered map of tasks to results, by one worker process per job; a single job is done in this process.
+
+    The jobs may differ in where they compute, not in their results. A worker starts when there is a task for it, and
+    all workers end with the block. An NmtError of a job arrives as it is. DataError if a worker is killed, for example
+    for lack of memory.
+    """
+    if len(jobs) == 1:
+        yield lambda tasks: map(jobs[0].start(), tasks)
+        return
+    pool = _WorkerPool(jobs)
+    try:
+        yield pool.map
+    finally:
+        pool.end()
+
+
+class Worker(Generic[T, R]):
+    """A process that does a job, one task after another."""
+
+    def __init__(self, job: Job[T, R], *, environment: Mapping[str, str]) -> None:
+        """Start the process, with these variables added to its environment; the job starts with the first task."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            command = ["-c", _WORKER_CODE, json.dumps(sys.path), str(number)]
+            self._child = _Child(command, environment=environment, stdout=subprocess.DEVNULL, pass_fds=[number])
+        self._connection = Connection(ours.detach())
+        self._job: Job[T, R] | None = job
+
+    def do(self, task: T, *, timeout_seconds: float | None = None) -> R:
+        """The job's result for a task.
+
+        Raises the job's own NmtError, RuntimeError with the traceback for any other error in the job, WorkerLost if the
+        process ends, and TimeoutError if no result comes in time; the worker cannot be used after the last two.
+        """
+        try:
+            if self._job is not None:
+                self._connection.send(self._job)
+                self._job = None
+            self._connection.send(task)
+            is_late = timeout_seconds is not None and not self._connection.poll(timeout_seconds)
+            result: Any = None if is_late else self._connection.recv()
+        except (EOFError, OSError):
+            self._child.end(grace_seconds=_SECONDS_TO_END)
+            raise WorkerLost(self.wait()) from None
+        if is_late:
+            raise TimeoutError(f"no answer within {timeout_seconds:g} s")
+        if isinstance(result, Exception):
+            raise result
+        answer: R = result
+        return answer
+
+    def wait(self) -> int:
+        """The exit code of the process, once it has ended; negative for the signal that killed it."""
+        return self._child.process.wait()
+
+    def kill(self) -> None:
+        """End the process at once; a thread that waits for a result gets WorkerLost."""
+        self._child.process.kill()
+
+    def close(self) -> None:
+        """End the process: between two tasks by itself, otherwise by force after some seconds."""
+        self._connection.close()
+        self._child.end(grace_seconds=_SECONDS_TO_END)
+
+
+class NmtCommands:
+    """`nmt` commands that run as children while the block runs, and get the signals that this process gets.
+
+    Commands that still run at the end of the block are ended and waited for. SIGTERM and Ctrl-C are passed on each time
+    they come, also to a command that starts later. Ctrl-Z stops the commands with this process, until the shell lets
+    all of them go on.
+    """
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []  # SIGTERM and SIGINT, in the order they came
+        self._children: list[_Child] = []
+        self._earlier: dict[int, Any] = {}
+
+    def __enter__(self) -> NmtCommands:
+        handlers = {signal.SIGTERM: self._pass_on, signal.SIGINT: self._pass_on, signal.SIGTSTP: self._suspend}
+        self._earlier = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        for child in self._children:
+            child.end()
+        for number, handler in self._earlier.items():
+            signal.signal(number, handler)
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        *,
+        ends_by: signal.Signals,
+        environment: Mapping[str, str] | None = None,
+        stdout: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start `nmt ARGUMENTS`, which gets the signal `ends_by` when this process ends."""
+        # -P: a file in the working directory is no module, as it is none for the command `nmt`.
+        command = ["-P", "-m", "nmt_cli", *arguments]
+        child = _Child(command, environment=environment or {}, stdout=stdout, ends_by=ends_by)
+        self._children.append(child)
+        for number in self.signals:
+            child.process.send_signal(number)
+        return child.process
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.signals.append(number)
+        self._send(number)
+
+    def _suspend(self, number: int, frame: FrameType | None) -> None:
+        self._send(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
+        for child in self._children:
+            child.process.send_signal(number)
+
+
+def end_with_parent() -> None:
+    """In a child: end by the signal that was agreed when the process that started this one ends."""
+    if lifeline := os.environ.pop(LIFELINE, None):
+        descriptor, number = map(int, lifeline.split())
+        os.set_inheritable(descriptor, False)
+        Thread(target=_die_with, args=(descriptor, number), daemon=True).start()
+
+
+def serve() -> None:
+    """Be a worker: a job and then its tasks come through the socket whose descriptor is the last argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the process that started this one
+    end_with_parent()
+    with Connection(int(sys.argv[-1])) as parent:
+        try:
+            job: Job[Any, Any] = parent.recv()
+            start = cache(job.start)
+            while True:
+                parent.send(_outcome(start, parent.recv()))
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _outcome(start: Callable[[], Callable[[Any], Any]], task: Any) -> Any:
+    """The result of a task, or the error that it ends with."""
+    try:
+        return start()(task)
+    except NmtError as error:
+        return error
+    except Exception:
+        return RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
+
+
+def _die_with(lifeline: int, number: int) -> None:
+    # Only the main thread runs handlers. A signal that came to this thread would not wake it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    os.read(lifeline, 1)  # nothing is ever written there: it returns when the other end is closed
+    os.kill(os.getpid(), number)
+
+
+class _WorkerPool:
+    """Workers, each started when there is a task for it, and for each a thread that waits for its results."""
+
+    def __init__(self, jobs: Sequence[Job[Any, Any]]) -> None:
+        self._jobs = jobs
+        self._workers: list[Worker[Any, Any]] = []
+        self._idle: SimpleQueue[Worker[Any, Any]] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(len(jobs))
+
+    def map(self, tasks: Iterable[Any]) -> Iterator[Any]:
+        """The results of the tasks, in the order of the tasks."""
+        begun: deque[Future[Any]] = deque()
+        for task in tasks:
+            if len(self._workers) < len(self._jobs) and sum(not one.done() for one in begun) >= len(self._workers):
+                self._workers.append(Worker(self._jobs[len(self._workers)], environment=_ONE_THREAD))
+                self._idle.put(self._workers[-1])
+            begun.append(self._threads.submit(self._do, task))
+            if len(begun) == len(self._jobs) + _TASKS_WAITING:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+
+    def end(self) -> None:
+        """End the processes at once, and the threads."""
+        for worker in self._workers:
+            worker.kill()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.close()
+
+    def _do(self, task: Any) -> Any:
+        worker = self._idle.get()
+        try:
+            return worker.do(task)
+        except WorkerLost as lost:
+            if lost.exit_code >= 0:
+                raise RuntimeError(str(lost)) from None
+            hint = "if memory ran out, run the command again with fewer `workers`"
+            raise DataError(str(lost), hint=hint) from None
+        finally:
+            self._idle.put(worker)
+
+
+class _Child:
+    """A Python process in a process group of its own, and this end of its lifeline."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        stdout: int | None,
+        pass_fds: Sequence[int] = (),
+        ends_by: signal.Signals = signal.SIGKILL,
+    ) -> None:
+        theirs, ours = os.pipe()
+        self._ends_by = ends_by
+        self._lifeline = open(ours, "wb")  # noqa: SIM115  # open until the child has ended
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                pass_fds=[theirs, *pass_fds],
+                process_group=0,
+                env={**os.environ, **environment, LIFELINE: f"{theirs} {int(ends_by)}"},
+            )
+        except BaseException:
+            self._lifeline.close()
+            raise
+        finally:
+            os.close(theirs)
+
+    def end(self, *, grace_seconds: float = 0.0) -> None:
+        """End the process by its signal, unless it ends by itself before the grace is over; wait for its end."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(grace_seconds)
+        self.process.send_signal(self._ends_by)  # sends nothing to a process that has ended
+        self.process.wait()
+        self._lifeline.close()

@@ -1,0 +1,1 @@
+"""The APIs: our own, LibreTranslate's and DeepL's."""

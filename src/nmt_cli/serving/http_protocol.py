@@ -1,0 +1,225 @@
+"""uvicorn's HTTP/1.1 protocol on httptools, with limits for slow, greedy and broken clients.
+
+docs/design/serving.md compares it with other servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import sys
+import termios
+from collections import deque
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+from httptools import HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_MAX_HEAD_BYTES = 1 << 16
+# Read at a time, so that other connections get their turn while much arrives.
+_READ_BYTES = 1 << 13
+# A client that has more than this unread must read this much within the patience.
+_MIN_READ_BYTES = 1 << 16
+
+
+def protocol_for(*, max_connections: int, patience_seconds: float) -> type[HttpToolsProtocol]:
+    """The protocol of a server with at most `max_connections`, which waits `patience_seconds` for a slow client.
+
+    It waits that long for the head of a request, for the rest of a request that is already answered, and for a client
+    to read 64 KB of an answer, or whatever is left of it.
+    """
+
+    class Protocol(_PatientProtocol):
+        """The protocol with the numbers of this server."""
+
+    Protocol.max_connections, Protocol.patience_seconds = max_connections, patience_seconds
+    return Protocol
+
+
+class _PatientProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    max_connections: int
+    patience_seconds: float
+    _patience: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _is_in_head = False
+    _is_in_body = False
+    _is_broken = False
+    _is_upgrade = False
+    _chunk = b""
+    _head_bytes = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.flow = _PipelineFlow(transport, self.pipeline)
+        transport.max_size = _READ_BYTES
+        # Then `pause_writing` tells of every unread byte.
+        transport.set_write_buffer_limits(high=0)
+        if len(self.connections) > self.max_connections:
+            self._refuse(503, "too many connections")
+        else:
+            self._start_patience()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_patience()
+        if self._unread is not None:
+            self._unread.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_broken:
+            return
+        self._head_bytes += len(data)
+        self._chunk = data
+        super().data_received(data)
+        if self.transport.is_closing() or self._is_broken:
+            return
+        if self._is_in_head and self._head_bytes > _MAX_HEAD_BYTES:
+            self._refuse_request()
+        elif not self._is_answered:
+            self._end_patience()
+        elif self._is_in_head or self._is_in_body:
+            self._start_patience()
+        elif self.cycle is not None:
+            self._end_patience()
+            # uvicorn ended its own timer when the data came.
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        names = [name for name, _ in self.headers]
+        is_1_0 = self.parser.get_http_version() == "1.0"
+        num_hosts = names.count(b"host")
+        if num_hosts > 1 or (not is_1_0 and num_hosts == 0) or (is_1_0 and b"transfer-encoding" in names):
+            raise ValueError  # httptools makes a parser's error of it
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError
+            self._is_upgrade = True  # the parser stops, and calls `_unsupported_upgrade_warning`
+            return
+        self._is_in_head, self._is_in_body, self._head_bytes = False, True, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if self._is_upgrade:
+            return
+        self._is_in_body, self._head_bytes = False, 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_in_body and self._is_answered and not self.transport.is_closing():
+            # The rest of the request is thrown away, and might never end.
+            self._start_patience()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader(self._num_unread())
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse_request()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Read the request again without its offer of another protocol.
+
+        Java's HttpClient offers h2c by default, and the parser would leave out the body of such a request.
+        """
+        problem = sys.exc_info()[1]
+        assert isinstance(problem, HttpParserUpgrade)
+        self._is_upgrade = False
+        head = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
+        head += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        rest = self._chunk[problem.args[0] :]
+        self.parser = HttpRequestParser(self)
+        self.data_received(b"\r\n".join([*head, b"", rest]))
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether no answer to a request that has begun is outstanding."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _await_reader(self, unread: int) -> None:
+        """Close the connection if the client reads next to nothing: it would hold its place for ever."""
+
+        def look() -> None:
+            left = self._num_unread()
+            if unread - left >= _MIN_READ_BYTES:
+                self._await_reader(left)
+            else:
+                self.transport.abort()
+
+        self._unread = self.loop.call_later(self.patience_seconds, look)
+
+    def _num_unread(self) -> int:
+        """Bytes that the client has not received, also those in the system's buffer, which empties after ours."""
+        unsent = bytearray(4)
+        with suppress(OSError):
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unsent)
+        return self.transport.get_write_buffer_size() + int.from_bytes(unsent, sys.byteorder)
+
+    def _start_patience(self) -> None:
+        if self._patience is None:
+            self._patience = self.loop.call_later(self.patience_seconds, self._give_up)
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _give_up(self) -> None:
+        self._patience = None
+        if self._is_in_body:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self._refuse(408, f"no request within {self.patience_seconds:g} s")
+
+    def _refuse_request(self) -> None:
+        """Answer 400 to a request that cannot be read; requests before it are answered first."""
+        self._is_broken = True
+        if self._is_answered or (not self.pipeline and self._is_in_body and not self.cycle.response_started):
+            self._refuse(400, "this is no HTTP request that the server takes")
+        elif self._is_in_body and not self.pipeline:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._end_patience()
+        body = json.dumps({"error": message, "message": message})
+        head = [
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            "connection: close",
+            *(["retry-after: 1"] if status == 503 else []),
+        ]
+        self.transport.write("\r\n".join([*head, "", body]).encode())
+        self.transport.close()
+
+
+class _PipelineFlow(FlowControl):
+    """Reads no further while requests wait for the answers to those before them."""
+
+    def __init__(self, transport: asyncio.Transport, pipeline: deque[Any]) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    def resume_reading(self) -> None:
+        if not self._pipeline:
+            super().resume_reading()

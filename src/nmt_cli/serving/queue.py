@@ -1,0 +1,245 @@
+"""The queue of a model's sentences, which forms batches across requests.
+
+Clients take turns. A batch begins with the oldest sentence of the client whose turn it is. The sentences nearest to it
+in length fill the batch, from all clients, so nobody starves and little is padded. A sentence's translation does not
+depend on its batch.
+
+A free worker waits a little for the batch to fill, because clients that were just answered soon ask again. Without the
+wait, clients split into two groups that alternate. If few clients are there, the wait ends once all are back. Free
+workers share the sentences that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from nmt_cli.serving.errors import RequestError, server_busy
+from nmt_cli.serving.metrics import ServerMetrics
+from nmt_cli.serving.workers.messages import AttentionJob, Job, NextWordsJob, SearchJob
+
+# How much a new measurement counts in the mean rate that Retry-After is reckoned from.
+_RATE_SMOOTHING = 0.2
+# Of the time that the last batch took: so much may a free worker lose by waiting. A sentence costs a tenth more in a
+# batch of half the size (docs/design/serving.md#batches).
+_MAX_WAIT_SHARE = 1 / 8
+# Sentences for each free worker: no more than that are few. Of more, no batch is made smaller than that to be shared.
+_MIN_SHARED_BATCH = 16
+
+
+@dataclass(eq=False, slots=True)
+class QueuedSentence:
+    """A waiting sentence: its text, source tokens with EOS, job, client, and the future of its answer."""
+
+    text: str
+    tokens: int
+    job: Job
+    client: str
+    result: asyncio.Future[dict[str, Any]]
+    queued: float = 0.0
+    num_losses: int = field(default=0)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody still waits for the answer."""
+        return not self.result.done()
+
+    @property
+    def work(self) -> int:
+        """Source tokens times hypotheses, to which the time for the answer is proportional."""
+        match self.job:
+            case SearchJob():
+                return self.tokens * self.job.beam
+            case NextWordsJob():
+                return self.tokens * self.job.beam * self.job.number
+            case AttentionJob():
+                return self.tokens
+            case other:
+                assert_never(other)
+
+
+class BatchQueue:
+    """A bounded queue; batches hold at most `max_tokens` padded source tokens times beam, or one sentence."""
+
+    def __init__(
+        self, name: str, *, max_tokens: int, max_wait_seconds: float, max_sentences: int, metrics: ServerMetrics
+    ) -> None:
+        self.name = name
+        # A model that comes in the place of another may have numbers of its own.
+        self.max_tokens = max_tokens
+        # Shorter sentences are in batches of their own, since the workers do not search them with others.
+        self.narrow = 0
+        self._max_wait = max_wait_seconds
+        self._max_sentences = max_sentences
+        # Looked up once: that takes longer than to count.
+        self._queue_seconds = metrics.queue_seconds.labels(name)
+        self._batch_sentences = metrics.batch_sentences.labels(name)
+        self._batch_tokens = metrics.batch_tokens.labels(name)
+        self._queue_sentences = metrics.queue_sentences.labels(name)
+        self._dropped = metrics.dropped.labels(name)
+        self._queue: list[QueuedSentence] = []
+        self._queued_work = 0
+        self._arrived = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._seconds_per_token = 0.0
+        self._last_seconds = 0.0
+        self._num_free = 0  # workers that take a batch
+        self._num_awaited = 0  # sentences that were answered, and for which none have come yet
+        self._num_taken = 0  # batches
+        self._turns: dict[str, int] = {}  # the last batch when each client that waits had its turn, or came
+
+    def submit(self, sentences: Sequence[QueuedSentence]) -> None:
+        """Queue the sentences, all or none; RequestError if there is no room for them."""
+        self.drop_unwanted()
+        if len(self._queue) + len(sentences) > self._max_sentences:
+            seconds = max(1, min(60, math.ceil(self.queued_seconds)))
+            raise server_busy(f"{len(self._queue):,} sentences are waiting already", retry_after_seconds=seconds)
+        now = asyncio.get_running_loop().time()
+        for sentence in sentences:
+            sentence.queued = now
+            self._turns.setdefault(sentence.client, self._num_taken)
+        self._queue += sentences
+        self._queued_work += sum(one.work for one in sentences)
+        self._num_awaited = max(0, self._num_awaited - len(sentences))
+        self._changed()
+
+    @property
+    def queued_seconds(self) -> float:
+        """Seconds that one worker needs for all queued sentences; 0 as long as no batch was full."""
+        return self._queued_work * self._seconds_per_token
+
+    def give_back(self, batch: Sequence[QueuedSentence]) -> None:
+        """Put a batch whose worker was lost at the head of the queue; each of its sentences then goes alone."""
+        for sentence in batch:
+            sentence.num_losses += 1
+        wanted = [sentence for sentence in batch if sentence.is_wanted]
+        self._queue[:0] = wanted
+        self._queued_work += sum(one.work for one in wanted)
+        for sentence in batch:
+            self._turns.setdefault(sentence.client, self._num_taken)
+        self._changed()
+
+    def refuse(self, problem: RequestError) -> None:
+        """Answer all that wait with an error."""
+        for sentence in self._queue:
+            if sentence.is_wanted:
+                sentence.result.set_exception(problem)
+        self._keep([])
+
+    def done(self, batch: Sequence[QueuedSentence], *, seconds: float) -> None:
+        """Learn from a batch how long batches take, and each of their tokens.
+
+        For a batch whose sentences have no answers yet: a client that still wants one is likely to ask again.
+        """
+        self._last_seconds = seconds
+        self._num_awaited += sum(one.is_wanted for one in batch)
+        if self._is_full(batch):  # in smaller ones each takes longer than it will when many wait
+            each = seconds / sum(one.work for one in batch)
+            share = _RATE_SMOOTHING if self._seconds_per_token else 1.0
+            self._seconds_per_token += share * (each - self._seconds_per_token)
+
+    async def take(self) -> list[QueuedSentence]:
+        """The next batch: once there is a full one, or others have been waited for long enough."""
+        free = asyncio.get_running_loop().time()
+        self._num_free += 1
+        try:
+            async with self._turn:
+                return self._remove(await self._gather(free))
+        finally:
+            self._num_free -= 1
+
+    async def _gather(self, free: float) -> list[QueuedSentence]:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._arrived.clear()
+            self.drop_unwanted()
+            if not self._queue:
+                await self._arrived.wait()
+                continue
+            batch = self._cut()
+            wait = min(self._max_wait, _MAX_WAIT_SHARE * self._last_seconds)
+            remaining = max(free, self._queue[0].queued) + wait - loop.time()
+            share = -(-len(self._queue) // self._num_free)
+            if remaining <= 0:
+                self._num_awaited = 0
+            if self._num_awaited == 0 and share <= _MIN_SHARED_BATCH:
+                return batch[:share]
+            if remaining <= 0 or _goes_alone(batch[0]) or self._is_full(batch):
+                return batch[: max(share, _MIN_SHARED_BATCH)]
+            # Not wait_for, which in Python 3.11 may swallow that a worker is retired.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(remaining):
+                    await self._arrived.wait()
+
+    def _first(self) -> QueuedSentence:
+        """The sentence that a batch begins with; sentences of a lost worker come first."""
+        if self._queue[0].num_losses:
+            return self._queue[0]
+        return min(self._queue, key=lambda one: self._turns[one.client])
+
+    def _cut(self) -> list[QueuedSentence]:
+        first = self._first()
+        if _goes_alone(first):
+            return [first]
+        budget = self._budget(first.job)
+        is_narrow = first.tokens < self.narrow
+        alike = [
+            one
+            for one in self._queue
+            if one.job == first.job and not one.num_losses and (one.tokens < self.narrow) == is_narrow
+        ]
+        # Sorting is stable: among equally near sentences, the oldest comes first.
+        alike.sort(key=lambda one: (one is not first, abs(one.tokens - first.tokens)))
+        batch: list[QueuedSentence] = []
+        longest = 0
+        for sentence in alike:
+            longest = max(longest, sentence.tokens)
+            if batch and longest * (len(batch) + 1) > budget:
+                break
+            batch.append(sentence)
+        return batch
+
+    def _is_full(self, batch: Sequence[QueuedSentence]) -> bool:
+        longest = max(one.tokens for one in batch)
+        return longest * (len(batch) + 1) > self._budget(batch[0].job)
+
+    def _budget(self, job: Job) -> int:
+        return self.max_tokens // (job.beam if isinstance(job, SearchJob) else 1)
+
+    def _remove(self, batch: Sequence[QueuedSentence]) -> list[QueuedSentence]:
+        now = asyncio.get_running_loop().time()
+        taken = {id(sentence) for sentence in batch}
+        self._num_taken += 1
+        self._turns[batch[0].client] = self._num_taken
+        self._keep([sentence for sentence in self._queue if id(sentence) not in taken])
+        for sentence in batch:
+            self._queue_seconds.observe(now - sentence.queued)
+        self._batch_sentences.observe(len(batch))
+        self._batch_tokens.observe(len(batch) * max(one.tokens for one in batch))
+        return list(batch)
+
+    def drop_unwanted(self) -> None:
+        """Drop the sentences that were cancelled."""
+        if any(sentence.result.done() for sentence in self._queue):
+            kept = [sentence for sentence in self._queue if sentence.is_wanted]
+            self._dropped.inc(len(self._queue) - len(kept))
+            self._keep(kept)
+
+    def _keep(self, sentences: list[QueuedSentence]) -> None:
+        """Keep these sentences, and the turns of their clients."""
+        self._queue = sentences
+        self._queued_work = sum(one.work for one in sentences)
+        self._turns = {one.client: self._turns[one.client] for one in sentences}
+        self._queue_sentences.set(len(sentences))
+
+    def _changed(self) -> None:
+        self._queue_sentences.set(len(self._queue))
+        self._arrived.set()
+
+
+def _goes_alone(sentence: QueuedSentence) -> bool:
+    return sentence.num_losses > 0 or not isinstance(sentence.job, SearchJob)

@@ -1,0 +1,271 @@
+"""The worker pool of one model: it replaces workers that die, and all workers when the model changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.artifacts.manifest import is_model_there
+from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
+from nmt_cli.serving.errors import RequestError
+from nmt_cli.serving.metrics import ServerMetrics
+from nmt_cli.serving.queue import BatchQueue, QueuedSentence
+from nmt_cli.serving.settings import EngineSettings
+from nmt_cli.serving.workers.client import WorkerFailed, WorkerProcess
+
+logger = logging.getLogger(__name__)
+
+_MAX_LOSSES = 2
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 10.0
+# If another model is on disk, each try may start workers for all slots.
+_LONGEST_CHANGE_PAUSE_SECONDS = 300.0
+# An operator may have the model loaded before the next try.
+_LONGEST_RETRY_SECONDS = 60
+
+
+class WorkerPool:
+    """`size` workers with the model in a directory, on one queue.
+
+    All workers have the same model: if a replacement finds another one on disk, `swap` loads that for all of them.
+    """
+
+    def __init__(
+        self,
+        queue: BatchQueue,
+        *,
+        size: int,
+        engine: EngineSettings,
+        timeout_seconds: float,
+        metrics: ServerMetrics,
+        swap: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._queue = queue
+        self._size = size
+        self._engine = engine
+        self._timeout = timeout_seconds
+        self._metrics = metrics
+        self._swap = swap
+        self._slots: list[_PoolSlot] = []
+        self._change: asyncio.Task[None] | None = None
+        self._retiring: asyncio.Future[list[None]] | None = None
+
+    async def load(self, model: Path, digest: str) -> None:
+        """Replace all workers by new ones with `model`; the old ones finish their batches first.
+
+        NmtError if the model cannot be loaded or has another digest; the old workers then stay.
+        """
+        starts = [asyncio.ensure_future(WorkerProcess.start(model, self._engine)) for _ in range(self._size)]
+        try:
+            workers = await asyncio.gather(*starts)
+            if any(worker.digest != digest for worker in workers):
+                hint = "load it again, now that all of it is there"
+                raise ModelError("the model was replaced while it was loaded", where=str(model), hint=hint)
+        except BaseException as problem:
+            for start in starts:
+                start.cancel()
+            done = await asyncio.gather(*starts, return_exceptions=True)
+            await asyncio.gather(*(worker.close() for worker in done if isinstance(worker, WorkerProcess)))
+            if isinstance(problem, WorkerFailed | OSError):
+                hint = "memory or open files may not suffice: see what the log says above"
+                raise NmtError(
+                    f"the model's worker died while it loaded: {problem}", where=str(model), hint=hint
+                ) from None
+            raise
+        self._queue.narrow = workers[0].narrow
+        old = self._slots
+        self._slots = [_PoolSlot(self, model, worker) for worker in workers]
+        # The caller may be cancelled, but not the batches of the old workers.
+        self._retiring = asyncio.gather(*(slot.retire() for slot in old))
+        await asyncio.shield(self._retiring)
+
+    @property
+    def num_ready(self) -> int:
+        """Workers that are there now."""
+        return sum(slot.worker is not None for slot in self._slots)
+
+    @property
+    def refusal(self) -> RequestError | None:
+        """The error if there is no worker and none could be started; else None."""
+        if self.num_ready > 0 or not any(slot.has_failed for slot in self._slots):
+            return None
+        seconds = min(_LONGEST_RETRY_SECONDS, max(1, math.ceil(min(slot.pause for slot in self._slots))))
+        return RequestError(
+            f"the model {self._queue.name} is not loaded now",
+            hint=f"try again in {seconds} s; the server's log says why",
+            status=503,
+            code="not_loaded",
+            retry_after_seconds=seconds,
+        )
+
+    async def close(self) -> None:
+        """End all workers at once, also in the middle of a batch."""
+        if self._change is not None:
+            self._change.cancel()
+            await asyncio.gather(self._change, return_exceptions=True)
+        if self._retiring is not None:
+            await self._retiring
+        await asyncio.gather(*(slot.retire(at_once=True) for slot in self._slots))
+        self._slots = []
+
+    async def change(self) -> None:
+        """Load the model that is on disk now for all slots, which ends these slots; NmtError if they stay."""
+        if self._change is None or self._change.done():
+            self._change = asyncio.create_task(self._swap())
+        # The change ends the slot that waits here, and must not be cancelled with it.
+        await asyncio.shield(self._change)
+
+
+class _PoolSlot:
+    """A slot of the pool: one worker at a time, which does batch after batch until the slot is retired."""
+
+    def __init__(self, pool: WorkerPool, model: Path, worker: WorkerProcess) -> None:
+        self._pool = pool
+        self._model = model
+        self._digest = worker.digest
+        self.worker: WorkerProcess | None = worker
+        self._is_idle = False
+        self._is_retired = False
+        self._has_died = False  # the worker, and the watch has seen it
+        self.pause = 0.0  # before the next worker is started
+        self.has_failed = False  # the last try to start one
+        self._task = asyncio.ensure_future(self._work())
+        self._watching = asyncio.ensure_future(self._watch(worker))
+
+    async def retire(self, *, at_once: bool = False) -> None:
+        """Finish the batch, if there is one and not `at_once`, and end the worker."""
+        self._is_retired = True
+        if self._is_idle or at_once:
+            self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self.worker is not None:
+            await self.worker.close()
+
+    async def _work(self) -> None:
+        while not self._is_retired:
+            if self.worker is None:
+                await self._replace()
+                continue
+            batch: list[QueuedSentence] = []
+            try:
+                batch = await self._take(self.worker)
+                self.pause = 0.0
+                await self._do(batch, self.worker)
+            except WorkerFailed as problem:
+                logger.error("a worker of %s was lost: %s; it is replaced", self._pool._queue.name, problem)
+                await self._dismiss(self.worker)
+                self._after_loss(batch)
+            except Exception:
+                logger.exception("a mistake with a batch of %s; its worker is replaced", self._pool._queue.name)
+                hint = "leave the text out; the server's log says more"
+                _fail(batch, NmtError("the server made a mistake with this text", hint=hint))
+                # Its next answer may belong to another batch.
+                self.worker.kill()
+                await self._dismiss(self.worker)
+
+    async def _take(self, worker: WorkerProcess) -> list[QueuedSentence]:
+        """The next batch; WorkerLost if the worker dies first."""
+        self._is_idle = True
+        try:
+            if not self._has_died:
+                return await self._pool._queue.take()
+        except asyncio.CancelledError:
+            if self._is_retired or not self._has_died:
+                raise
+            self._task.uncancel()
+        finally:
+            self._is_idle = False
+        raise WorkerFailed(await worker.ended())
+
+    async def _watch(self, worker: WorkerProcess) -> None:
+        """Notice that an idle worker died; a worker with a batch may have answered it before."""
+        await worker.ended()
+        if self.worker is worker:
+            self._has_died = True
+            if self._is_idle:
+                self._task.cancel()
+
+    async def _dismiss(self, worker: WorkerProcess) -> None:
+        await worker.close()
+        self.worker = None
+
+    async def _do(self, batch: Sequence[QueuedSentence], worker: WorkerProcess) -> None:
+        loop, metrics, name = asyncio.get_running_loop(), self._pool._metrics, self._pool._queue.name
+        started = loop.time()
+        texts = [sentence.text for sentence in batch]
+        try:
+            answers = await worker.ask(texts, batch[0].job, timeout_seconds=self._pool._timeout)
+        except NmtError as problem:
+            _fail(batch, problem)
+            return
+        seconds = loop.time() - started
+        self._pool._queue.done(batch, seconds=seconds)
+        metrics.inference_seconds.labels(name).observe(seconds)
+        metrics.tokens.labels(name, "source").inc(sum(sentence.tokens for sentence in batch))
+        metrics.tokens.labels(name, "target").inc(sum(answer.get("num_pieces", 0) + 1 for answer in answers))
+        for sentence, answer in zip(batch, answers, strict=True):
+            if sentence.is_wanted:
+                sentence.result.set_result(answer)
+
+    def _after_loss(self, batch: Sequence[QueuedSentence]) -> None:
+        """Queue the batch of a lost worker again; a sentence that lost two workers is refused."""
+        hopeless = [sentence for sentence in batch if sentence.num_losses + 1 >= _MAX_LOSSES]
+        _fail(
+            hopeless, NmtError("the model died twice on this sentence", hint="leave it out; the server's log says more")
+        )
+        self._pool._queue.give_back([sentence for sentence in batch if sentence.num_losses + 1 < _MAX_LOSSES])
+
+    async def _replace(self) -> None:
+        """Start a new worker, again and again until one starts; the pauses grow until one takes a batch."""
+        self._is_idle = True
+        while self.worker is None:
+            if (refusal := self._pool.refusal) is not None:
+                self._pool._queue.refuse(refusal)
+            await asyncio.sleep(self.pause)
+            is_same = is_model_there(self._model, self._digest)
+            longest = _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_CHANGE_PAUSE_SECONDS
+            self.pause = min(max(_FIRST_PAUSE_SECONDS, 2 * self.pause), longest)
+            try:
+                self.worker = await self._start()
+            except Exception as problem:
+                self.has_failed = True
+                # An unforeseen error is logged with its traceback.
+                log = logger.error if isinstance(problem, NmtError | WorkerFailed | OSError) else logger.exception
+                log("no new worker for %s: %s; next try in %.1f s", self._model, problem, self.pause)
+        self._is_idle = False
+        self._has_died = False
+        self.has_failed = False
+        self._watching = asyncio.ensure_future(self._watch(self.worker))
+        self._pool._metrics.restarts.labels(self._pool._queue.name).inc()
+        logger.warning("a new worker serves %s", self._pool._queue.name)
+
+    async def _start(self) -> WorkerProcess | None:
+        """A worker with the model of the others. If another model is on disk, all slots change, and this is None."""
+        if is_model_there(self._model, self._digest):
+            worker = await WorkerProcess.start(self._model, self._pool._engine)
+            if worker.digest == self._digest:
+                return worker
+            await worker.close()
+        logger.warning("%s is gone, or another model by now: all workers change", self._model)
+        await self._pool.change()
+        return None
+
+
+def _fail(sentences: Sequence[QueuedSentence], problem: NmtError) -> None:
+    is_ours = not isinstance(problem, DataError | UsageError)
+    refused = RequestError(
+        problem.message,
+        hint=problem.hint,
+        where=problem.where or problem.setting,
+        status=503 if is_ours else 400,
+        code="failed" if is_ours else "invalid_request",
+        # A model that is gone does not come back.
+        retry_after_seconds=1 if is_ours and not isinstance(problem, ModelError) else None,
+    )
+    for sentence in sentences:
+        if sentence.is_wanted:
+            sentence.result.set_exception(refused)

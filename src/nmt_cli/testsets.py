@@ -1,0 +1,92 @@
+"""Test sets by name: sacreBLEU's, which it downloads once and checks."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from sacrebleu.dataset import DATASETS
+from sacrebleu.dataset.base import Dataset
+from sacrebleu.utils import SACREBLEU_DIR
+
+from nmt_cli.errors import DataError, NmtError
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_PAIRS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TestSetFiles:
+    """A test set's files for one language pair, one segment per line; with the references of sacreBLEU."""
+
+    source: Path
+    references: list[Path]
+
+
+def find_test_set(name: str, languages: str | None, *, error: type[NmtError], where: tuple[str, str]) -> TestSetFiles:
+    """The files of a test set such as wmt14/full, downloaded into sacreBLEU's folder unless they are there.
+
+    Raises `error` for a name or a language pair that sacreBLEU does not know; `where` says where each of the two was
+    given. Raises DataError, which names the folder, if the files can be neither found nor fetched.
+    """
+    if name not in DATASETS:
+        raise _unknown_name(name, error, where[0])
+    dataset = DATASETS[name]
+    if languages not in dataset.langpairs:
+        raise _unknown_languages(dataset, languages, error, where)
+    assert languages is not None
+    folder = Path(SACREBLEU_DIR) / name
+    if not folder.is_dir():
+        logger.info("fetching %s through sacreBLEU into %s", name, folder)
+    try:
+        source: str = dataset.get_source_file(languages)  # type: ignore[no-untyped-call]  # not annotated
+        # Of sets with several, those that sacreBLEU scores with: of wmt21 the first translator's alone.
+        references: list[str] = dataset.get_reference_files(languages)  # type: ignore[no-untyped-call]  # not annotated
+    except (Exception, SystemExit) as problem:
+        raise _failure(name, languages, folder, problem) from None
+    return TestSetFiles(Path(source), [Path(file) for file in references])
+
+
+def _unknown_name(name: str, error: type[NmtError], where: str) -> NmtError:
+    message = f"sacreBLEU knows no test set {name!r}"
+    edition = re.fullmatch(r"newstest20(\d\d)", name)
+    name = f"wmt{edition[1]}" if edition else name
+    near = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.5)
+    near += [other for other in DATASETS if other.startswith(name) and other not in near][: 3 - len(near)]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return error(message, where=where, hint=f"{hint}sacrebleu --list names them all")
+
+
+def _unknown_languages(
+    dataset: Dataset, languages: str | None, error: type[NmtError], where: tuple[str, str]
+) -> NmtError:
+    pairs = sorted(dataset.langpairs)
+    shown = ", ".join(pairs[:_SHOWN_PAIRS]) + (", ..." if len(pairs) > _SHOWN_PAIRS else "")
+    has = f"{dataset.name} has {shown}"
+    if languages is None:
+        like = "en-de" if "en-de" in pairs else pairs[0]
+        message = f"{where[0]} needs the languages of the test set"
+        return error(message, where=where[0], hint=f"add {where[1]} {like}, say; {has}")
+    return error(f"the test set {dataset.name} has no languages {languages!r}", where=where[1], hint=has)
+
+
+def _failure(name: str, languages: str, folder: Path, problem: BaseException) -> DataError:
+    """The error for files that sacreBLEU cannot give; it raises anything, or exits because of a wrong checksum."""
+    if isinstance(problem, SystemExit):
+        message = f"sacreBLEU refuses what it downloaded of the test set {name}, for the reason above"
+        again = f"rm -r {shlex.quote(str(folder))} and try again"
+    elif isinstance(problem, OSError) and not isinstance(problem, FileNotFoundError):
+        reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(problem))
+        message = f"the test set {name} is not in {folder} and cannot be fetched: {reason}"
+        again = "check the network and $https_proxy"
+    else:
+        message = f"what is in {folder} of the test set {name} cannot be used: {problem or type(problem).__name__}"
+        again = f"rm -r {shlex.quote(str(folder))} and try again"
+    elsewhere = f"sacrebleu -t {name} -l {languages} --echo ref"
+    hint = f"{again}; or copy the ~/.sacrebleu that {elsewhere} fills elsewhere to {SACREBLEU_DIR} ($SACREBLEU)"
+    return DataError(message, where=str(folder), hint=hint)

@@ -1,0 +1,164 @@
+"""Sentences of a line, and long lines split into parts that a model can translate."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+from nmt_cli.tokenization.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+# The longest source sentence in training, where a model does not say what it was: nearly all of any corpus are shorter.
+_USUAL_PIECES = 128
+# Where a sentence may end: before a space, or in Chinese and Japanese without one. Possessive and from the first mark
+# on only: texts of nothing but marks must not take quadratic time.
+_END = re.compile(r"(?<![.!?…।])[.!?…।]++[\"'”’»)\]]*+\s++(?=\S)|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)")
+_BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
+# More characters than any abbreviation has: what stands further back is not looked at.
+_WORD_WINDOW = 32
+_FIRST_LETTER = re.compile(r"[\"'“‘„«(\[¿¡–—-]*(.)", re.DOTALL)
+_ABBREVIATIONS = frozenset(
+    re.findall(
+        r"\S+",
+        """
+        mr mrs ms dr prof st jr sr gen col sen rep gov capt lt sgt rev hon mt no nos vol fig figs eq sec pp ca cf vs
+        etc al ed inc ltd corp co dept est approx jan feb mar apr jun jul aug sep sept oct nov dec
+        nr str bzw ca evtl ggf inkl usw vgl abs art bd hrsg jh mio mrd tel u.a z.b d.h i.d.r
+        m mm mme mlle av env ex p.ex c.-à-d sra srta dña núm pág sig dott ing tzv např tzn mj atd apod resp č
+            """,
+    )
+)
+# Where to cut, best first: after a sentence, after a clause, between words. CJK marks have no space after them.
+_BOUNDARIES = (
+    re.compile(r"[.!?…।]+[\"'”’»)\]]*\s+|[。！？]+[」』”’]?\s*"),
+    re.compile(r"[,;:–—]+\s+|[，、；：]\s*"),
+    re.compile(r"\s+"),
+)
+_FIRST_GUESS = 64
+
+
+class LineSplitter:
+    """Splits lines into parts, and logs which lines have several parts.
+
+    `longest_trained` is the length, in pieces without EOS, of the longest source sentence in training; None if it is
+    not known, as for imported models.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, longest_trained: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._usual = longest_trained or _USUAL_PIECES
+        self._reason = "no line in training had" if longest_trained else "lines in training have seldom"
+        self._has_told = False
+
+    def find(self, text: str, row: Sequence[int], *, number: int, longest: int, has_prefix: bool) -> list[str]:
+        """The parts of line `number`, in order; a blank line has none. `row` has its pieces.
+
+        A line longer than the longest sentence in training is split after each sentence: a model trained on single
+        sentences leaves out much of longer texts. A line with a prefix is not split, because nobody knows where in the
+        line its prefix ends. A sentence of more than `longest` pieces is cut into parts as long as sentences in
+        training.
+        """
+        usual = min(longest, self._usual)
+        parts = [text] if text else []
+        if len(row) > usual and not has_prefix:
+            parts = split_sentences(text)
+        if len(row) > longest:
+            parts = [cut for part in parts for cut in self._cuts(part, longest=longest, usual=usual)]
+        if len(row) > longest and len(parts) > 1:
+            logger.warning(
+                "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts",
+                number,
+                f"{len(row):,}",
+                f"{longest:,}",
+                len(parts),
+            )
+        elif len(parts) > 1 and not self._has_told:
+            logger.info(
+                "line %d has %s pieces, and %s more than %s: it is split at sentence ends, as all such lines are",
+                number,
+                f"{len(row):,}",
+                self._reason,
+                f"{usual:,}",
+            )
+            self._has_told = True
+        return parts
+
+    def _cuts(self, text: str, *, longest: int, usual: int) -> list[str]:
+        if self._size(text) <= longest:
+            return [text]
+        return [part for part in split_line(text, fits=lambda part: self._size(part) <= usual) if part.strip()]
+
+    def _size(self, text: str) -> int:
+        return len(self._tokenizer.encode([text.strip()])[0])
+
+
+def split_sentences(line: str) -> list[str]:
+    """The sentences of a line, each with the whitespace after it; together they are the line.
+
+    In doubt a sentence goes on: after an abbreviation, an initial or a number, and before a small letter.
+    """
+    sentences = []
+    start = 0
+    for found in _END.finditer(line):
+        if _is_end(line, start, found):
+            sentences.append(line[start : found.end()])
+            start = found.end()
+    return [*sentences, line[start:]] if start < len(line) else sentences
+
+
+def _is_end(line: str, start: int, found: re.Match[str]) -> bool:
+    following = _FIRST_LETTER.match(line, found.end())
+    if following is None or following[1].islower():
+        return False
+    if found[0][0] != "." or found[0].startswith(".."):
+        return True
+    before = line[max(start, found.start() - _WORD_WINDOW) : found.start()]
+    word = _BETWEEN_WORDS.split(before)[-1].lower()
+    return not (len(word) < 2 or word in _ABBREVIATIONS or word.replace(".", "").isdigit() or word[-2] == ".")
+
+
+def split_line(text: str, *, fits: Callable[[str], bool]) -> list[str]:
+    """The parts of `text` in order, each of which fits; together they are `text`, with nothing added or left out.
+
+    A part ends after a sentence, else after a clause, else after a word, unless it would then be less than half as long
+    as it may be; a word that is too long by itself is cut anywhere. A single character is never cut.
+    """
+    parts = []
+    start = 0
+    while start < len(text):
+        part = _first_part(text, start, fits)
+        parts.append(part)
+        start += len(part)
+    return parts
+
+
+def _first_part(text: str, start: int, fits: Callable[[str], bool]) -> str:
+    """The first part of what `text` has from `start` on."""
+    longest = _longest_prefix(text, start, fits)
+    if start + len(longest) == len(text):
+        return longest
+    for boundary in _BOUNDARIES:
+        ends = [match.end() for match in boundary.finditer(longest)]
+        # A prefix can take more pieces than the whole, so that a prefix of what fits need not fit.
+        end = next((end for end in reversed(ends) if fits(longest[:end])), 0)
+        if 2 * end >= len(longest):
+            return longest[:end]
+    return longest
+
+
+def _longest_prefix(text: str, start: int, fits: Callable[[str], bool]) -> str:
+    """About the longest text from `start` on that fits, by doubling and bisection; at least one character."""
+    rest = len(text) - start
+    fitting, tried = 1, _FIRST_GUESS
+    while fitting < rest and fits(text[start : start + tried]):
+        fitting, tried = min(tried, rest), 2 * tried
+    beyond = min(tried, rest + 1)
+    while beyond - fitting > 1:
+        middle = (fitting + beyond) // 2
+        if fits(text[start : start + middle]):
+            fitting = middle
+        else:
+            beyond = middle
+    return text[start : start + fitting]

@@ -1,0 +1,111 @@
+"""The initial weights of a run: random, or from a model whose vocabulary and architecture the run keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt_cli import files
+from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, read_manifest, require_model, verify_files
+from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.run import InitialModel
+from nmt_cli.artifacts.weights import check_names_and_shapes, read_tensors, shapes_of, weights_of
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import DataError, ModelError, RecipeError
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import ModelConfig, Recipe
+
+# Settings that may differ from those of the model.
+_FREE = frozenset({"dropout"})
+
+
+def describe_initial_model(path: Path, recipe: Recipe, data: PreparedData | None) -> InitialModel:
+    """Check that a run can begin from the model directory `path`, and return its description for run.json.
+
+    `data` is None if there is none yet. Raises ModelError if `path` is no model, DataError if the data has other
+    vocabularies, RecipeError if the recipe has another architecture.
+    """
+    require_model(path)
+    config, manifest = load_saved_config(path), read_manifest(path, error=ModelError, hint=DAMAGED)
+    if data is not None:
+        _check_vocabulary(path, data)
+    _check_architecture(path, config.recipe.model, recipe.model)
+    sha256 = manifest["files"].get(WEIGHTS, {}).get("sha256")
+    if sha256 is None:
+        raise ModelError(f"{WEIGHTS} is missing", where=str(path / WEIGHTS), hint=DAMAGED)
+    return InitialModel(path=str(path.resolve()), weights_sha256=sha256, updates=config.updates)
+
+
+def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str, Tensor]:
+    """The weights that a run begins from, by name, checked against the names and shapes of `model`.
+
+    Raises ModelError if they are missing, or differ from the weights that the run was begun with.
+    """
+    path = Path(initial.path)
+    require_model(path)
+    verify_files(path, error=ModelError, hint=DAMAGED, hashed=[WEIGHTS])
+    if read_manifest(path, error=ModelError, hint=DAMAGED)["files"][WEIGHTS]["sha256"] != initial.weights_sha256:
+        raise ModelError(
+            f"the model in {path} is not the one that this run was begun from",
+            where=str(path),
+            hint="begin anew with --restart (removes the run), or give the run another folder with -o",
+        )
+    tensors = read_tensors(path / WEIGHTS, hint=DAMAGED)
+    check_names_and_shapes(
+        shapes_of(tensors), expected=shapes_of(weights_of(model)), where=str(path / WEIGHTS), hint=DAMAGED
+    )
+    return tensors
+
+
+def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
+    """A new model for the data's vocabularies, initialised from the recipe's seed; RecipeError if they do not fit."""
+    tokenizers = data.manifest.tokenizers
+    # An imported model may have one vocabulary in two files.
+    is_of_a_model = data.manifest.corpus.get("tokenizer", {}).get("taken_from") is not None
+    is_one = tokenizers.source.fingerprint == tokenizers.target.fingerprint or (
+        is_of_a_model and tokenizers.source.vocab_size == tokenizers.target.vocab_size
+    )
+    if recipe.model.tying == "all" and not is_one:
+        raise RecipeError(
+            "model.tying is all, but the prepared data has a vocabulary for each language",
+            where=str(data.directory),
+            hint="--set model.tying=target, or prepare the data with one shared vocabulary",
+        )
+    torch.manual_seed(recipe.training.seed)
+    return Transformer(
+        recipe.model, source_vocab=tokenizers.source.vocab_size, target_vocab=tokenizers.target.vocab_size
+    )
+
+
+def _check_vocabulary(path: Path, data: PreparedData) -> None:
+    tokenizers = data.manifest.tokenizers
+    for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target)):
+        file = path / f"{side}.spm"
+        if not file.is_file():
+            raise ModelError(f"{file.name} is missing", where=str(file), hint=DAMAGED)
+        if files.sha256(file) != tokenizer.fingerprint:
+            raise DataError(
+                f"the data in {data.directory} was prepared with another {side} vocabulary than the model's",
+                where=str(data.directory),
+                hint=f"prepare it with the model's: nmt prepare ... --set tokenizer.taken_from={path} -o DIR",
+            )
+
+
+def _check_architecture(path: Path, there: ModelConfig, asked: ModelConfig) -> None:
+    old, new = there.model_dump(mode="json"), asked.model_dump(mode="json")
+    free = _FREE if there.positions == "learned" else _FREE | {"max_positions"}
+    changed = [key for key in new if key not in free and old[key] != new[key]]
+    if changed:
+        settings = " ".join(f"--set model.{key}={_as_setting(old[key])}" for key in changed)
+        raise RecipeError(
+            f"the model in {path} has model.{changed[0]} {old[changed[0]]!r}, and the recipe {new[changed[0]]!r}",
+            setting="init_from",
+            hint=f"train with the architecture of the model: {settings}",
+        )
+
+
+def _as_setting(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

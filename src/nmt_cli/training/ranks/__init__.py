@@ -1,0 +1,1 @@
+"""The processes of one training: joined, launched, watched, and their gradients summed."""

@@ -1,0 +1,261 @@
+"""The processes of one training, called ranks: their sums, decisions, signs of life and first failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented there, and not declared
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from nmt_cli.devices import choose_device
+from nmt_cli.errors import DeviceError, TrainingError
+
+# For all ranks to join, on machines that import torch from a slow disk.
+_START = timedelta(minutes=10)
+# In effect no limit: other ranks wait while the first validates, and the watchdog ends a training that hangs.
+_PATIENCE = timedelta(days=7)
+_TIMEOUT = timedelta(seconds=5)
+_CAUSE_SECONDS = 3.0
+_BEATS, _CLAIMS, _FAILURE = "beats", "claims", "failure"
+
+
+class ConnectionLost(TrainingError):
+    """A collective has failed, usually because another rank has ended, whose own message says why."""
+
+
+class Heartbeat:
+    """Counts the steps of this rank, for the watchdog."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+
+    def beat(self) -> None:
+        """Count a step."""
+        self.beats += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The place of this process among `size` ranks. Rank 0 writes and reports. A single process has no `board`."""
+
+    rank: int
+    size: int
+    device: torch.device
+    board: FailureBoard | None = None
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+
+    @property
+    def is_first(self) -> bool:
+        """True for the rank that validates, saves and reports."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> None:
+        """Replace a tensor by its sum over the ranks."""
+        if self.size > 1:
+            with self.together():
+                dist.all_reduce(tensor)
+
+    def begin_sum(self, tensor: Tensor) -> dist.Work:
+        """Begin to replace a tensor by its sum over the ranks, in the background; `finish_sum` waits for it.
+
+        All ranks begin sums in the same order. On a GPU, the sum comes after the earlier work of the current stream.
+        """
+        with self._told_when_lost():
+            work: dist.Work | None = dist.all_reduce(tensor, async_op=True)
+        assert work is not None, "of several ranks, each is one of the group"
+        return work
+
+    def finish_sum(self, work: dist.Work) -> None:
+        """Return when the sum is complete; on a GPU, once the current stream waits for it."""
+        with self.together():
+            work.wait()
+
+    def largest(self, value: int) -> int:
+        """Return the largest of the ranks' values on every rank."""
+        if self.size == 1:
+            return value
+        with self.together():
+            shared = torch.tensor(value, device=self.device)
+            dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+            return int(shared.item())
+
+    def smallest(self, value: int) -> int:
+        """Return the smallest of the ranks' values on every rank."""
+        return -self.largest(-value)
+
+    def any(self, claim: bool) -> bool:
+        """Return True on every rank if the claim holds on any."""
+        return bool(self.largest(int(claim)))
+
+    def of_first(self, value: float) -> float:
+        """Return the value of the first rank on every rank."""
+        if self.size == 1:
+            return value
+        with self.together():
+            shared = torch.tensor(value, dtype=torch.float64, device=self.device)
+            dist.broadcast(shared, src=0)
+            return float(shared.item())
+
+    def wait(self) -> None:
+        """Return when every rank has called this."""
+        if self.size > 1:
+            with self.together():
+                dist.barrier()
+
+    def leave(self) -> None:
+        """Close the connection to the other ranks."""
+        if self.size > 1:
+            dist.destroy_process_group()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Count a collective as progress; raise ConnectionLost if it fails."""
+        with self._told_when_lost():
+            yield
+        self.heartbeat.beat()
+
+    @contextmanager
+    def _told_when_lost(self) -> Iterator[None]:
+        """Raise ConnectionLost for the RuntimeError of a collective that fails."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            raise ConnectionLost(
+                f"rank {self.rank} of {self.size} lost the connection to the others",
+                where=str(problem).strip().partition("\n")[0],
+                hint="look for what ended another process; the same command continues from the newest checkpoint",
+            ) from problem
+
+
+def is_under_torchrun() -> bool:
+    """True if torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def join_ranks(device: str) -> Ranks:
+    """The place of this process in the training, from the environment that our launcher or torchrun sets.
+
+    A rank takes the GPU with its number on its machine, or the only GPU it sees, as under Slurm's --gpus-per-task=1.
+    """
+    size, local = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("LOCAL_RANK")
+    if size == 1:
+        chosen = choose_device(device)
+        if chosen.index is not None:
+            torch.cuda.set_device(chosen)  # streams and events without a device belong to the current one
+        return Ranks(0, 1, chosen)
+    if local is None:
+        raise DeviceError(
+            f"WORLD_SIZE is {size}, but LOCAL_RANK is not set",
+            where="environment",
+            hint="start the ranks with torchrun -m nmt_cli train ..., or unset WORLD_SIZE",
+        )
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        chosen = choose_device("cuda:0" if torch.cuda.device_count() == 1 else f"cuda:{local}")
+        torch.cuda.set_device(chosen)
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=_START))
+        if chosen.type == "cuda" and torch.cuda.device_count() == 1:
+            _claim_gpu(chosen, store)
+        dist.init_process_group(
+            "nccl" if chosen.type == "cuda" else "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=_PATIENCE,
+            device_id=chosen if chosen.type == "cuda" else None,
+        )
+    except (RuntimeError, ValueError) as problem:
+        raise DeviceError(
+            f"the {size} processes of the training did not find each other",
+            where=str(problem).strip().partition("\n")[0],
+            hint="check that all were started, and that MASTER_ADDR and MASTER_PORT can be reached from each machine",
+        ) from problem
+    return Ranks(rank, size, chosen, find_failure_board())
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The failure that ends a training: its exit code; `is_stall` if no rank made progress."""
+
+    exit_code: int
+    is_stall: bool
+
+
+class FailureBoard:
+    """The signs of life and the first failure that ranks and launcher share; RuntimeError if it is out of reach."""
+
+    def __init__(self, store: Store) -> None:
+        # torchrun counts its attempts, and its store outlives each.
+        self._store = PrefixStore(f"nmt/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+    def beat(self) -> None:
+        """Report that a rank has made progress."""
+        self._store.add(_BEATS, 1)
+
+    def beats(self) -> int:
+        """How often ranks have reported progress."""
+        return self._store.add(_BEATS, 0)
+
+    def claim(self, failure: Failure) -> Failure | None:
+        """Record a failure. Return None if it is the first, whose message is shown; else return the first."""
+        if self._store.add(_CLAIMS, 1) == 1:
+            self._store.set(_FAILURE, json.dumps(asdict(failure)))
+            return None
+        return self._read()
+
+    def failure(self) -> Failure | None:
+        """The first failure; None if there is none."""
+        return self._read() if self._store.check([_FAILURE]) else None
+
+    def _read(self) -> Failure:
+        return Failure(**json.loads(self._store.get(_FAILURE)))  # waits for the rank that is about to write it
+
+
+def find_failure_board() -> FailureBoard | None:
+    """The board of the launcher or the first rank that the environment names; None if it is out of reach."""
+    try:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        return FailureBoard(TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_TIMEOUT))
+    except (KeyError, ValueError, RuntimeError):
+        return None
+
+
+def earlier_failure(exit_code: int, *, is_consequence: bool) -> Failure | None:
+    """Record this rank's failure. Return None if it is the first; else return the first, whose message is enough.
+
+    A failure that is only a consequence waits a few seconds for its cause to be recorded.
+    """
+    board = find_failure_board()
+    if board is None:
+        return None
+    try:
+        deadline = time.monotonic() + (_CAUSE_SECONDS if is_consequence else 0.0)
+        while (first := board.failure()) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return first or board.claim(Failure(exit_code, is_stall=False))
+    except RuntimeError:
+        return None
+
+
+def _claim_gpu(device: torch.device, store: Store) -> None:
+    """Note in the ranks' store that this rank has a GPU; raise DeviceError if another rank has the same one."""
+    if store.add(f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}", 1) > 1:
+        raise DeviceError(
+            "two processes of the training see the same GPU, and no other",
+            where="CUDA_VISIBLE_DEVICES",
+            hint="let every process see a GPU of its own, or start as many processes as there are GPUs",
+        )

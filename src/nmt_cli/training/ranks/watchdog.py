@@ -1,0 +1,104 @@
+"""The watchdog: a thread in each rank that ends the process if no rank makes progress or another rank has failed."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nmt_cli import console
+from nmt_cli.errors import TrainingError
+from nmt_cli.training.ranks.ranks import Failure, FailureBoard, Ranks
+
+_TICK_SECONDS = 1.0
+# Ticks for a rank to end by itself after another has failed, so that it can finish writing a file.
+_GRACE_TICKS, _DUMP_TICKS = 10, 3
+
+
+@contextmanager
+def watching(ranks: Ranks, *, seconds: int) -> Iterator[None]:
+    """End this process, with the stacks of every rank, if no rank makes progress for `seconds` in the block.
+
+    Progress of any rank counts, so ranks may wait while the first validates or saves. If a rank has failed, ranks that
+    wait for it within a collective, and so cannot notice, end as well. A single process is not watched.
+    """
+    if ranks.board is None:
+        yield
+        return
+    faulthandler.enable()
+    done = threading.Event()
+    watchdog = _Watchdog(ranks, ranks.board, seconds=seconds)
+    thread = threading.Thread(target=watchdog.watch, args=(done,), name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def stalled(seconds: int) -> TrainingError:
+    """The error of a training that makes no progress."""
+    return TrainingError(
+        f"none of the ranks has made progress for {seconds} seconds: the training hangs",
+        where="training.watchdog_seconds",
+        hint="the stacks below show what each rank waits for; the same command continues from the newest checkpoint",
+    )
+
+
+class _Watchdog:
+    """Counts its own ticks instead of seconds on the clock, so a suspended training is no stall."""
+
+    def __init__(self, ranks: Ranks, board: FailureBoard, *, seconds: int) -> None:
+        self._ranks, self._board, self._seconds = ranks, board, seconds
+        self._told, self._seen, self._idle_ticks, self._failed_ticks = 0, 0, 0, 0
+
+    def watch(self, done: threading.Event) -> None:
+        """Look once per tick, until `done` is set or the board's owner has ended."""
+        while not done.wait(_TICK_SECONDS):
+            try:
+                failure = self._look()
+            except RuntimeError:
+                return
+            if failure is not None and failure.is_stall:
+                time.sleep(0.2 + self._ranks.rank % 16 * 0.05)  # ranks take turns, after the message
+                _dump_stacks(self._ranks)
+                time.sleep(_DUMP_TICKS * _TICK_SECONDS)  # keep the connection until all have written
+                os._exit(failure.exit_code)
+            self._failed_ticks += failure is not None
+            if failure is not None and self._failed_ticks > _GRACE_TICKS:
+                os._exit(failure.exit_code)
+
+    def _look(self) -> Failure | None:
+        beats = self._ranks.heartbeat.beats
+        if beats != self._told:
+            self._told = beats
+            self._board.beat()
+        seen = self._board.beats()
+        self._idle_ticks = 0 if seen != self._seen else self._idle_ticks + 1
+        self._seen = seen
+        failure = self._board.failure()
+        if failure is None and self._idle_ticks * _TICK_SECONDS >= self._seconds:
+            error = stalled(self._seconds)
+            failure = Failure(error.exit_code, is_stall=True)
+            if (first := self._board.claim(failure)) is None:
+                console.print_error(error)
+            return first or failure
+        return failure
+
+
+def _dump_stacks(ranks: Ranks) -> None:
+    """Write the stacks of all threads of this process to stderr in one piece."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        stacks = file.read()
+    title = f"rank {ranks.rank} of {ranks.size}, process {os.getpid()} on {socket.gethostname()}:\n"
+    sys.stderr.flush()
+    os.write(sys.stderr.fileno(), title.encode() + stacks + b"\n")

@@ -1,0 +1,1 @@
+"""Reports of a training: metrics, progress, a profile, files for TensorBoard."""

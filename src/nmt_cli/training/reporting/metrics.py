@@ -1,0 +1,235 @@
+"""Metrics of a training: sums over updates, and the rates and shares computed from them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from nmt_cli.model.layers import CrossAttention
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.training.ranks.ranks import Ranks
+
+Clock = Callable[[], float]
+_RECENT_UPDATES = 50
+_GB = 1e9
+# A multiplication and an addition for each weight, in the forward pass and for both gradients of the backward pass.
+_FLOPS_PER_WEIGHT = 6
+# Large enough for the full rate; on a CPU, one product is about 10 ms in float32.
+_SIZES = {"cuda": 8192, "cpu": 1024}
+_SMALLER = 512
+_PRODUCTS, _SECONDS = 9, 0.1  # in all, where nothing else runs
+
+
+class Stopwatch:
+    """Seconds of training alone: it stops during other work, such as a validation."""
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self._seconds = 0.0
+
+    def run(self) -> None:
+        """Start or continue."""
+        if self._since is None:
+            self._since = self._clock()
+
+    def stop(self) -> None:
+        """Stop."""
+        self._seconds = self.seconds
+        self._since = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._seconds + (0.0 if self._since is None else self._clock() - self._since)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStatus:
+    """The status of a training after an update; the epoch counts from 0."""
+
+    update: int
+    epoch: int
+    learning_rate: float
+    gradient_norm: float
+    memory_gb: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSums:
+    """Sums over applied updates: losses in nats, tokens with EOS, slots of both sides.
+
+    `seconds` is the time of training, `waited` the part of it spent waiting for data.
+    """
+
+    smoothed: float = 0.0
+    nll: float = 0.0
+    source_tokens: int = 0
+    target_tokens: int = 0
+    slots: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    def __add__(self, other: UpdateSums) -> UpdateSums:
+        return UpdateSums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+    def __sub__(self, other: UpdateSums) -> UpdateSums:
+        return UpdateSums(*(getattr(self, field.name) - getattr(other, field.name) for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetrics:
+    """Metrics of some updates: losses in nats per target token, shares from 0 to 1, NaN without data.
+
+    `padding` is the share of slots without a token, `waiting` the share of time spent waiting for data, and
+    `matrix_rate_share` the model's floating-point operations per second, divided by the rate of a large matrix product.
+    """
+
+    loss: float
+    nll: float
+    target_tokens_per_second: float
+    matrix_rate_share: float
+    padding: float
+    waiting: float
+
+    @classmethod
+    def of(cls, sums: UpdateSums, *, speed: Speed) -> UpdateMetrics:
+        """The metrics of summed updates on devices of this speed."""
+        flops = speed.flops(source_tokens=sums.source_tokens, target_tokens=sums.target_tokens)
+        return cls(
+            loss=_ratio(sums.smoothed, sums.target_tokens),
+            nll=_ratio(sums.nll, sums.target_tokens),
+            target_tokens_per_second=_ratio(sums.target_tokens, sums.seconds),
+            matrix_rate_share=_ratio(flops, sums.seconds * speed.matrix_rate),
+            padding=1 - _ratio(sums.source_tokens + sums.target_tokens, sums.slots),
+            waiting=_ratio(sums.waited, sums.seconds),
+        )
+
+    @property
+    def perplexity(self) -> float:
+        """Per target token, of the negative log-likelihood."""
+        return math.exp(min(self.nll, 700.0))
+
+
+class Meter:
+    """Adds up the updates of a training, for the metrics since the last line and of the last few updates."""
+
+    def __init__(self, speed: Speed) -> None:
+        self._speed = speed
+        self._total = self._at_line = UpdateSums()
+        # The first entry only marks the beginning of the second.
+        self._recent: deque[UpdateSums] = deque([self._total], maxlen=_RECENT_UPDATES)
+
+    def add(self, update: UpdateSums, *, seconds: float, waited: float) -> None:
+        """Add an update; the seconds count from the beginning of the training."""
+        self._total = replace(self._total + update, seconds=seconds, waited=waited)
+        self._recent.append(self._total)
+
+    def recent(self) -> UpdateMetrics:
+        """The metrics of the last updates."""
+        return UpdateMetrics.of(self._recent[-1] - self._recent[0], speed=self._speed)
+
+    def line(self) -> tuple[UpdateSums, UpdateMetrics]:
+        """The sums since the last line, or since `forget`, and their metrics; the next line begins here."""
+        sums, self._at_line = self._total - self._at_line, self._total
+        return sums, UpdateMetrics.of(sums, speed=self._speed)
+
+    def forget(self) -> None:
+        """Drop all updates so far from later metrics."""
+        self._at_line = self._total
+        self._recent = deque([self._total], maxlen=_RECENT_UPDATES)
+
+
+def memory_gb(device: torch.device) -> float:
+    """Peak gigabytes of this process on a GPU, current gigabytes on a CPU; NaN if the system does not report them."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / _GB
+    try:
+        fields_of_status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return int(fields_of_status["VmRSS"].split()[0]) * 1024 / _GB
+    except (OSError, KeyError):
+        return math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Operations of a training per source and target token, and per second of a matrix product on all its devices."""
+
+    flops_per_source_token: int
+    flops_per_target_token: int
+    matrix_rate: float
+
+    def flops(self, *, source_tokens: int, target_tokens: int) -> int:
+        """The model's floating-point operations in the forward and backward passes of these tokens."""
+        return self.flops_per_source_token * source_tokens + self.flops_per_target_token * target_tokens
+
+
+def measure_speed(model: Transformer, ranks: Ranks) -> Speed:
+    """The speed of a training of `model`: all ranks measure at once, in the model's precision, and add up their rates.
+
+    Each weight of a matrix that a token passes counts 6 operations: projections, feed-forward layers, and the output's
+    rows that are pieces. Attention scores, about 1 %, and everything else are left out.
+    """
+    ranks.wait()
+    rate = torch.tensor(matrix_rate(ranks.device, model.output_weight.dtype), device=ranks.device)
+    ranks.sum(rate)
+    source = sum(_weights(layer) for layer in model.encoder)
+    of_memory = sum(_weights(module.kv) for module in model.decoder.modules() if isinstance(module, CrossAttention))
+    target = sum(_weights(layer) for layer in model.decoder) - of_memory + model.target_vocab * model.config.d_model
+    return Speed(_FLOPS_PER_WEIGHT * (source + of_memory), _FLOPS_PER_WEIGHT * target, rate.item())
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype, *, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Floating-point operations per second of a large matrix product on `device`: the best of a few.
+
+    Other work on the machine can only slow a product down. Takes about a tenth of a second; a slow CPU gets smaller
+    matrices.
+    """
+    with torch.no_grad():
+        size = _SIZES[device.type]
+        if device.type == "cpu":
+            expected = min(_seconds(_SMALLER, device, dtype, clock)) * (size / _SMALLER) ** 3
+            size = _SMALLER if expected > _SECONDS / 4 else size
+        rate = 2 * size**3 / min(_seconds(size, device, dtype, clock))
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return rate
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else math.nan
+
+
+def _seconds(size: int, device: torch.device, dtype: torch.dtype, clock: Callable[[], float]) -> list[float]:
+    """Seconds of each product; the first also sets up the library."""
+    # Random numbers, as in training: a GPU multiplies constants faster, because they take less power.
+    generator = torch.Generator(device).manual_seed(0)
+    left, right = (torch.empty(size, size, device=device).normal_(generator=generator).to(dtype) for _ in range(2))
+    out = torch.empty_like(left)
+    taken: list[float] = []
+    for _ in range(_PRODUCTS):
+        _wait_for(device)
+        start = clock()
+        torch.mm(left, right, out=out)
+        _wait_for(device)
+        taken.append(clock() - start)
+    return taken
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _weights(module: nn.Module) -> int:
+    """Weights of the matrices in a module."""
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))

@@ -1,0 +1,104 @@
+"""Where the time of an update goes: torch's profiler watches some updates, and its table and trace are written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+FOLDER = "profile"
+"""In the run."""
+
+_WARM_UP_UPDATES = 3
+_SILENT = "99"  # torch's profiler would tell on stderr when it begins and ends
+_ROWS, _NAME_WIDTH = 25, 60
+_SPAN = "nmt: update"
+
+
+class Profiler:
+    """Watches `num_updates` of a training, if any, after a few that warm up, and writes what it saw into a folder.
+
+    `waited` returns the seconds for which the training has waited for data. `pause` is called before work that is no
+    part of an update. `say` is given the table and the names of the files. Leaving the context reports the updates
+    watched until then.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        num_updates: int,
+        device: torch.device,
+        waited: Callable[[], float],
+        pause: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._folder, self._num_updates, self._device = folder, num_updates, device
+        self._waited, self._pause, self._say = waited, pause, say
+        self._waits: list[float] = []
+        self._profile: profile | None = None
+
+    def __enter__(self) -> Profiler:
+        if self._num_updates:
+            os.environ.setdefault("KINETO_LOG_LEVEL", _SILENT)
+            activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])]
+            watching = schedule(skip_first=_WARM_UP_UPDATES - 1, wait=0, warmup=1, active=self._num_updates, repeat=1)
+            self._profile = profile(activities=activities, schedule=watching, on_trace_ready=self._report)
+            self._profile.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._profile is not None:
+            self._profile.stop()
+        if self._num_updates and len(self._waits) <= _WARM_UP_UPDATES:
+            self._say(f"--profile: the training ended before {_WARM_UP_UPDATES + 1} updates, and none was watched")
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """A context for an update."""
+        if self._profile is None:
+            yield
+            return
+        before = self._waited()
+        with record_function(_SPAN):
+            yield
+        self._waits.append(self._waited() - before)
+        self._pause()
+        self._profile.step()
+
+    def _report(self, found: profile) -> None:
+        """Write and say what was found, once."""
+        self._profile = None
+        waits = self._waits[_WARM_UP_UPDATES:]
+        if not waits:
+            return
+        summary = summary_of(found, waits, device=self._device)
+        trace, table = self._folder / "trace.json.gz", self._folder / "summary.txt"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            table.write_text(summary, encoding="utf-8")
+            found.export_chrome_trace(str(trace))
+        except OSError as problem:  # no reason to end a training
+            self._say(f"{summary}not written to {self._folder}: {problem.strerror}")
+        else:
+            self._say(f"{summary}written to {table}; {trace} is for https://ui.perfetto.dev")
+
+
+def summary_of(found: profile, waits: list[float], *, device: torch.device) -> str:
+    """The time per update, the part of it spent waiting for data, and torch's table of the slowest operations."""
+    averages = found.key_averages()
+    update = next(row for row in averages if row.key == _SPAN and row.device_type.name == "CPU")
+    milliseconds = update.cpu_time_total / 1000 / update.count
+    waited = 1000 * sum(waits) / len(waits)
+    table = averages.table(
+        sort_by=f"self_{'cuda' if device.type == 'cuda' else 'cpu'}_time_total",
+        row_limit=_ROWS,
+        max_name_column_width=_NAME_WIDTH,
+    )
+    return (
+        f"{update.count} updates on {device}, {milliseconds:.2f} ms each, {waited:.2f} ms waiting for data\n\n{table}"
+    )

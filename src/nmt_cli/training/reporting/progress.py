@@ -1,0 +1,285 @@
+"""The reports of a training: metrics.jsonl, and a live view on a terminal or plain lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from io import FileIO
+from math import isfinite
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.text import Text
+
+from nmt_cli import console, files
+from nmt_cli.dataset.micro_batches import accumulation
+from nmt_cli.devices import Precision
+from nmt_cli.errors import ModelError
+from nmt_cli.model.attention import choose_kernel
+from nmt_cli.model.packing import SHORT
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.reporting.metrics import Clock, TrainingStatus, UpdateMetrics, UpdateSums
+from nmt_cli.training.reporting.tensorboard import EventFile
+from nmt_cli.training.update import Updater
+from nmt_cli.training.validation import Validation
+
+_log = logging.getLogger(__name__)
+_INDENT = "  "
+
+
+class Reporter:
+    """Writes the events of a run; only the first rank's reporter says anything."""
+
+    def __init__(
+        self, file: Path | None, *, updates: int, board: EventFile | None = None, clock: Clock = time.perf_counter
+    ) -> None:
+        """`file` is metrics.jsonl, which is appended to; None for a silent rank. `board` gets the events, too."""
+        self._updates, self._clock = updates, clock
+        self._started, self._first_update = clock(), 0
+        self._file = file
+        self._stream = None if file is None else _open_at_end(file)
+        self._board = board
+        self._view: LiveView | None = None
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        if self._board is not None:
+            self._board.close()
+
+    @contextmanager
+    def counting_from(self, update: int) -> Iterator[None]:
+        """Show the progress while the block runs; earlier starts ended at `update`."""
+        self._started, self._first_update = self._clock(), update
+        if self._file is None or not console.shows_live_views():
+            yield
+            return
+        with LiveView(self._file.absolute().parent.name, updates=self._updates) as self._view:
+            try:
+                yield
+            finally:
+                self._view = None
+
+    @property
+    def is_live(self) -> bool:
+        """True while the live view is shown."""
+        return self._view is not None
+
+    def advance(self, standing: TrainingStatus, figures: UpdateMetrics) -> None:
+        """Show an update in the live view, with the metrics of the last few."""
+        if self._view is not None:
+            self._view.move(standing, figures, time_left=self._time_left(standing.update))
+
+    def note(self, text: str) -> None:
+        """Say in the live view what is done between two updates."""
+        if self._view is not None:
+            self._view.note(text)
+
+    def train(self, standing: TrainingStatus, sums: UpdateSums, figures: UpdateMetrics) -> None:
+        """Report the updates since the last line."""
+        self.event(
+            "train",
+            update=standing.update,
+            epoch=standing.epoch,
+            loss=figures.loss,
+            nll=figures.nll,
+            learning_rate=standing.learning_rate,
+            gradient_norm=standing.gradient_norm,
+            target_tokens_per_second=figures.target_tokens_per_second,
+            matrix_rate_share=figures.matrix_rate_share,
+            padding=figures.padding,
+            waiting=figures.waiting,
+            memory_gb=standing.memory_gb,
+            source_tokens=sums.source_tokens,
+            target_tokens=sums.target_tokens,
+            seconds=standing.seconds,
+        )
+        if self._view is None:
+            at, left = self._at(standing.update), self._time_left(standing.update)
+            speed = f"{figures.target_tokens_per_second:,.0f} tokens/s"
+            told = f"loss {figures.loss:.3f}  learning rate {standing.learning_rate:.2e}  {speed}"
+            self.say(f"{at}/{self._updates:,}  epoch {standing.epoch + 1}  {told}  {left}")
+
+    def validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
+        """Report a validation after `update`."""
+        self.event("validation", update=update, **asdict(measured))
+        score = "" if measured.bleu is None else f"  BLEU {measured.bleu:.2f}"
+        self.say(
+            f"{self._at(update)}  validation loss {measured.loss:.4f}  perplexity {measured.perplexity:.3f}{score}"
+            f"  in {measured.seconds:.1f} s{'  best so far' if is_best else ''}"
+        )
+        if is_best and self._view is not None:
+            self._view.keep_best(score.strip() or f"loss {measured.loss:.4f}", update=update)
+
+    def event(self, event: str, **values: Any) -> None:
+        """Append a line to metrics.jsonl; values that are not finite become null. ModelError on a full disk."""
+        if self._stream is None or self._file is None:
+            return
+        finite = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+        line = json.dumps({"event": event, **finite}).encode() + b"\n"
+        with files.disk_errors(self._file, ModelError):
+            while line:
+                line = line[self._stream.write(line) :]
+        if self._board is not None:
+            self._board.write(event, finite)
+
+    def say(self, text: str) -> None:
+        """A line for the reader."""
+        if self._view is not None:
+            self._view.console.print(text, highlight=False, markup=False)
+        elif self._stream is not None:
+            _log.info("%s", text)
+
+    def _at(self, update: int) -> str:
+        """The update, padded to the width of the last one."""
+        return f"update {update:>{len(f'{self._updates:,}')},}"
+
+    def _time_left(self, update: int) -> str:
+        done = update - self._first_update
+        if done <= 0:
+            return ""
+        return console.time_left((self._clock() - self._started) / done * (self._updates - update))
+
+
+class LineItem(NamedTuple):
+    """A value in words, in fewer words, and its weight: if items do not fit, the lightest is left out first."""
+
+    text: str
+    short: str
+    weight: int
+
+
+class LiveView(Progress):
+    """Three lines that are redrawn several times per second; other lines go above them."""
+
+    def __init__(self, title: str, *, updates: int) -> None:
+        # Before super(), which asks for the renderables.
+        self._lines: list[list[LineItem]] = []
+        self._note = ""
+        self._best = LineItem("", "", 4)
+        super().__init__(
+            TextColumn("{task.description}", style="bold", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed:,.0f} / {task.total:,.0f}"),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[time_left]}"),
+            console=console.stderr_console(),
+            expand=True,
+            transient=True,
+        )
+        self._task = self.add_task(title, total=updates, time_left="")
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """The bar, and the metrics or a note."""
+        yield from super().get_renderables()
+        if self._note:
+            yield Text(_INDENT + self._note, no_wrap=True, overflow="ellipsis")
+            return
+        for parts in self._lines:
+            yield Text(_INDENT + fitted(parts, width=self.console.width - len(_INDENT)), no_wrap=True)
+
+    def move(self, standing: TrainingStatus, figures: UpdateMetrics, *, time_left: str) -> None:
+        """Show the status of the training, with the metrics of its last updates."""
+        self.update(self._task, completed=standing.update, time_left=time_left)
+        self._note = ""
+        rate = standing.learning_rate
+        learning = [
+            _part("loss {:.3f}", figures.loss, weight=6),
+            _part("perplexity {:.4g}", figures.perplexity, weight=3),
+            self._best,
+            LineItem(f"learning rate {rate:.2e}", f"rate {rate:.1e}", 2),
+            _part("gradient norm {:.3g}", standing.gradient_norm, short="norm {:.3g}", weight=1),
+            LineItem(f"epoch {standing.epoch + 1}", "", 0),
+        ]
+        speed = [
+            _part("{:,.0f} tokens/s", figures.target_tokens_per_second, weight=6),
+            _part("{:.1%} of the matrix rate", figures.matrix_rate_share, short="matrix rate {:.0%}", weight=5),
+            _part("padding {:.1%}", figures.padding, weight=2),
+            _part("waiting {:.1%}", figures.waiting, weight=3),
+            _part("memory {:.1f} GB", standing.memory_gb, weight=4),
+        ]
+        self._lines = [learning, speed]
+
+    def note(self, text: str) -> None:
+        """Say instead of the metrics what is done between two updates."""
+        self._note = text
+
+    def keep_best(self, value: str, *, update: int) -> None:
+        """Show the best validation beside the metrics."""
+        self._best = LineItem(f"best {value} after {update:,}", f"best {value}", 4)
+
+
+def fitted(parts: Sequence[LineItem], *, width: int) -> str:
+    """The items in at most `width` characters: in words, else in fewer words, else without the lightest."""
+    for gap, texts in (("   ", [part.text for part in parts]), ("  ", [part.short for part in parts])):
+        line = gap.join(text for text in texts if text)
+        if len(line) <= width:
+            return line
+    shown = [part for part in parts if part.short]
+    while len(line := "  ".join(part.short for part in shown)) > width and len(shown) > 1:
+        shown.remove(min(shown, key=lambda part: part.weight))
+    return line[:width]
+
+
+def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, precision: Precision, max_tokens: int) -> str:
+    """The first line of a training: the model, its devices, and the micro-batches of an update."""
+    architecture, training, model = recipe.model, recipe.training, updater.model
+    dtype = model.output_weight.dtype
+    kernel = choose_kernel(
+        *(ranks.device, dtype),
+        d_k=architecture.d_k,
+        d_v=architecture.d_v,
+        window=architecture.encoder_window,
+        bound=SHORT,
+    )
+    rounds = accumulation(batch_tokens=training.batch_tokens, max_tokens=max_tokens, world_size=ranks.size)
+    spread = f"{ranks.size} device(s) x {rounds} micro-batch(es)"
+    size = f"{model.num_parameters() / 1e6:.1f} million parameters"
+    return (
+        f"{size} on {ranks.device} in {precision} with {kernel} attention{_compiled(updater, ranks)};"
+        f" an update of {training.batch_tokens:,} tokens is {spread} of at most {max_tokens:,}"
+        f"{' (auto)' if training.max_tokens_per_device == 'auto' else ''}"
+    )
+
+
+def _open_at_end(file: Path) -> FileIO:
+    """Open the file to append without a buffer; cut off a last line that a crash left incomplete."""
+    with files.disk_errors(file, ModelError):
+        if file.is_file() and (size := file.stat().st_size):
+            whole = file.read_bytes().rfind(b"\n") + 1
+            if whole < size:
+                os.truncate(file, whole)
+        return file.open("ab", buffering=0)
+
+
+def _part(form: str, value: float, *, weight: int, short: str | None = None) -> LineItem:
+    """A formatted value; empty if it is not finite."""
+    if not isfinite(value):
+        return LineItem("", "", weight)
+    return LineItem(form.format(value), (short or form).format(value), weight)
+
+
+def _compiled(updater: Updater, ranks: Ranks) -> str:
+    """On a GPU, whether layers are compiled, and if not, why."""
+    if ranks.device.type == "cpu":
+        return ""
+    reason = updater.reason_not_to_compile
+    return ", compiled" if reason is None else f", not compiled ({reason})"

@@ -1,0 +1,226 @@
+"""From the command `nmt train` to a running trainer: prepared data, devices, ranks, the run; and the dry run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from nmt_cli.artifacts.run import InitialModel, open_run
+from nmt_cli.dataset.manifest import Manifest
+from nmt_cli.dataset.store import PreparedData, open_prepared
+from nmt_cli.devices import choose_device, choose_precision
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, DeviceError, UsageError
+from nmt_cli.recipe.documents import dump_annotated
+from nmt_cli.recipe.loading import ResolvedRecipe, packaged_names
+from nmt_cli.recipe.mistakes import KeyPath
+from nmt_cli.recipe.schema import Recipe, TrainingConfig
+from nmt_cli.training.micro_batch_size import Estimate, estimate
+from nmt_cli.training.ranks.launcher import LAUNCHER_VARIABLE, end_with_launcher, launch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """The sizes of the vocabularies and their origin; prepared data and a model to begin with, if there are any."""
+
+    source: int
+    target: int
+    origin: str
+    manifest: Manifest | None
+    initial: InitialModel | None
+
+
+def open_data(directory: Path, recipe: Recipe) -> PreparedData:
+    """The prepared data in a directory; DataError with the command that prepares it, if there is none."""
+    if not directory.exists():
+        corpus = recipe.corpus if recipe.corpus in packaged_names(kind="corpus") else "FILE.yaml"
+        is_usual = directory == Path("data") / corpus
+        prepare = f"nmt prepare {corpus}" if is_usual else f"nmt prepare {corpus} -o {shlex.quote(str(directory))}"
+        raise DataError(
+            f"there is no prepared data in {directory}",
+            where=str(directory),
+            hint=f"{prepare}, or name the folder with --data",
+        )
+    return open_prepared(directory)
+
+
+def log_other_corpus(manifest: Manifest, recipe: Recipe) -> None:
+    """Log if the data is another corpus than the recipe's, which --data allows."""
+    if manifest.name != recipe.corpus:
+        logger.info("data: the corpus %s, where the recipe has %s", manifest.name, recipe.corpus)
+
+
+def world_size(device: str, gpus: int | None) -> int:
+    """How many devices share an update: the ranks that were started, else --gpus, else all GPUs, else the CPU."""
+    return _num_started() or gpus or max(num_gpus(device), 1)
+
+
+def num_gpus(device: str) -> int:
+    """GPUs that --device leaves to choose from."""
+    return min(torch.cuda.device_count(), 1 if ":" in device else sys.maxsize) if device != "cpu" else 0
+
+
+def launch_ranks(arguments: Sequence[str], *, device: str, gpus: int | None) -> int | None:
+    """Run `nmt ARGUMENTS` as a rank per GPU, if there are several to use, and return the exit code.
+
+    None if this process itself is to train: as one of several ranks, or alone.
+    """
+    if (started := _num_started()) is not None:
+        if gpus is not None and LAUNCHER_VARIABLE not in os.environ:
+            raise UsageError(
+                f"--gpus {gpus} was given to one of {started} process(es) that torchrun, by WORLD_SIZE, has started",
+                setting="gpus",
+                hint="leave out --gpus and set torchrun's --nproc-per-node, or unset WORLD_SIZE",
+            )
+        return None
+    choose_device(device)
+    available = num_gpus(device)
+    if gpus is not None and gpus > available:
+        raise _too_few_gpus(gpus, available, device=device)
+    num_ranks = world_size(device, gpus)
+    return launch(arguments, num_ranks=num_ranks) if num_ranks > 1 else None
+
+
+def train_run(
+    recipe: Recipe,
+    data: PreparedData,
+    directory: Path,
+    *,
+    device: str,
+    restart: bool,
+    init_from: Path | None,
+    command: Sequence[str],
+    has_tensorboard: bool,
+    profiled_updates: int,
+) -> int:
+    """Begin or continue the run in `directory`, as one of several ranks or alone, and return the exit code."""
+    end_with_launcher()
+    # What follows takes seconds to import: a rank is tied to its launcher first.
+    from nmt_cli.training.ranks.ranks import join_ranks
+    from nmt_cli.training.ranks.watchdog import watching
+    from nmt_cli.training.runs import check_place, locked_run, open_or_begin
+    from nmt_cli.training.trainer import Trainer
+
+    check_place(directory)
+    ranks = join_ranks(device)
+    with (
+        locked_run(directory) if ranks.is_first else nullcontext(),
+        watching(ranks, seconds=recipe.training.watchdog_seconds),
+    ):
+        if ranks.is_first:
+            log_other_corpus(data.manifest, recipe)
+            is_first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"  # torchrun may make several
+            begin_anew = restart and is_first_attempt
+            open_or_begin(directory, recipe, data, command=command, restart=begin_anew, init_from=init_from)
+        ranks.wait()
+        run = open_run(directory)
+        trainer = Trainer(
+            run,
+            data,
+            ranks=ranks,
+            precision=choose_precision(run.recipe.training.precision, device=ranks.device, training=True),
+            command=command,
+            has_tensorboard=has_tensorboard,
+            profiled_updates=profiled_updates,
+        )
+        ending = trainer.train()
+        ranks.leave()
+    if ending in ("preempted", "interrupted"):
+        return EXIT_PREEMPTED if ending == "preempted" else EXIT_INTERRUPTED
+    if ranks.is_first:
+        logger.info("next: nmt average %s && nmt decode < input.txt > output.txt", _average_arguments(directory))
+    return 0
+
+
+def describe_plan(resolved: ResolvedRecipe, vocabulary: RunInputs, *, device: str, world_size: int) -> str:
+    """The recipe as YAML with the origin of each value as a comment, then its needs, as comments too."""
+    origins: dict[KeyPath, str] = {tuple(key.split(".")): origin for key, origin in resolved.origins.items()}
+    recipe = dump_annotated(resolved.recipe.model_dump(mode="json"), origins)
+    needs = _needs(resolved.recipe, vocabulary, device=device, world_size=world_size)
+    return recipe + "\n" + "".join(f"# {line}\n" for line in needs)
+
+
+def _average_arguments(directory: Path) -> str:
+    """Arguments for `nmt average`: the run, and a number if the recipe asks for more checkpoints than there are."""
+    run = open_run(directory)
+    num_there, asked = len(run.checkpoints()), run.recipe.averaging.last
+    option = f" --last {num_there}" if asked is not None and asked > num_there else ""
+    return shlex.quote(str(directory)) + option
+
+
+def _num_started() -> int | None:
+    """The number of ranks, from the environment that our launcher or torchrun sets; None in a process on its own."""
+    value = os.environ.get("WORLD_SIZE")
+    if value is not None and not (value.isdecimal() and int(value)):
+        raise DeviceError(
+            f"WORLD_SIZE is {value!r}, and no number of processes",
+            where="environment",
+            hint="unset WORLD_SIZE, or start the ranks with torchrun -m nmt_cli train ...",
+        )
+    return None if value is None else int(value)
+
+
+def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
+    asked = f"--gpus {gpus} was asked for, but"
+    if device not in ("auto", "cuda"):
+        message, hint = f"{asked} --device is {device}", "leave out --device, or --gpus"
+    elif available:
+        message, hint = (
+            f"{asked} torch {torch.__version__} sees only {available} here",
+            f"give --gpus {available}, or check nvidia-smi",
+        )
+    else:
+        message = f"{asked} torch {torch.__version__} sees no GPU here"
+        hint = "leave out --gpus to train on the CPU, or install a torch build with CUDA and check nvidia-smi"
+    return DeviceError(message, setting="gpus", hint=hint)
+
+
+def _needs(recipe: Recipe, vocabulary: RunInputs, *, device: str, world_size: int) -> Iterator[str]:
+    chosen, training = choose_device(device), recipe.training
+    precision = choose_precision(training.precision, device=chosen, training=True)
+    needs = estimate(
+        recipe,
+        source_vocab=vocabulary.source,
+        target_vocab=vocabulary.target,
+        precision=precision,
+        world_size=world_size,
+    )
+    total = needs.weight_bytes + needs.activation_bytes
+    yield f"vocabulary: {vocabulary.source:,} source and {vocabulary.target:,} target pieces ({vocabulary.origin})"
+    if vocabulary.initial is not None:
+        yield f"begins with: the weights of {vocabulary.initial.path}"
+    yield f"parameters: {needs.num_parameters:,} ({needs.num_parameters / 1e6:.1f} million)"
+    yield f"device: {chosen.type}, {precision}" + (f", {world_size} of them" if world_size > 1 else "")
+    yield f"batch: {training.batch_tokens:,} tokens an update = {_split(training, needs, world_size=world_size)}"
+    if vocabulary.manifest is not None:
+        yield _epoch(vocabulary.manifest, recipe)
+    yield (
+        f"memory a device: about {total / 1e9:.1f} GB ({needs.weight_bytes / 1e9:.1f} weights and optimizer,"
+        f" {needs.activation_bytes / 1e9:.1f} activations of {needs.tokens:,} tokens)"
+    )
+
+
+def _split(training: TrainingConfig, needs: Estimate, *, world_size: int) -> str:
+    """How an update is split into devices and micro-batches."""
+    most = training.max_tokens_per_device
+    if most != "auto":
+        return f"{world_size} device(s) x {needs.accumulation} micro-batch(es) of at most {most:,}"
+    share = f"{world_size} device(s) x {needs.tokens:,}"
+    return f"{share}, at once where memory holds them, else in equal parts: found at the start (auto)"
+
+
+def _epoch(manifest: Manifest, recipe: Recipe) -> str:
+    """The updates of an epoch: an update closes before either side has more than its tokens."""
+    counts = manifest.splits["train"]
+    tokens = max(counts.source_tokens, counts.target_tokens)
+    updates = max(1, round(tokens / recipe.training.batch_tokens))
+    return f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {recipe.training.updates / updates:.1f} epochs"

@@ -1,0 +1,275 @@
+"""The average: which checkpoints are taken, that it is their mean, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from torch import Tensor
+
+from nmt_cli.artifacts.average import average_checkpoints, choose_checkpoints, write_averaged_model
+from nmt_cli.artifacts.model_directory import load_model
+from nmt_cli.artifacts.run import open_run
+from nmt_cli.artifacts.weights import weights_of
+from nmt_cli.errors import ModelError
+from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe, write_checkpoint, write_run
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+ARRAYS = st.lists(hnp.arrays(np.float32, (2, 3), elements=FLOATS), min_size=1, max_size=6)
+
+
+def write(run: Path, arrays: list[np.ndarray]) -> list[Path]:
+    """Checkpoints of one tensor each, which differ in a second one: two equal ones would be refused as copies."""
+    return [
+        write_checkpoint(run, update, weights={"w": torch.from_numpy(array), "number": torch.tensor([float(update)])})
+        for update, array in enumerate(arrays, start=1)
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(arrays=ARRAYS)
+def test_the_average_is_numpys_float64_mean(arrays: list[np.ndarray]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        mean = average_checkpoints(write(Path(folder), arrays))["w"]
+    total = np.zeros((2, 3))
+    for array in arrays:
+        total += array.astype(np.float64)
+    assert mean.dtype == torch.float32
+    np.testing.assert_array_equal(mean.numpy(), (total / len(arrays)).astype(np.float32))
+
+
+@settings(max_examples=20, deadline=None)
+@given(array=hnp.arrays(np.float32, (2, 3), elements=FLOATS), number=st.integers(1, 7))
+def test_the_average_of_equal_checkpoints_is_the_checkpoint(array: np.ndarray, number: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        mean = average_checkpoints(write(Path(folder), [array] * number))["w"]
+    np.testing.assert_array_equal(mean.numpy(), array)
+
+
+@settings(max_examples=20, deadline=None)
+@given(arrays=ARRAYS, data=st.data())
+def test_the_order_of_checkpoints_changes_no_bit(arrays: list[np.ndarray], data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = write(Path(folder), arrays)
+        shuffled = data.draw(st.permutations(paths))
+        assert torch.equal(average_checkpoints(paths)["w"], average_checkpoints(shuffled)["w"])
+
+
+def test_a_whole_model_is_averaged_tensor_by_tensor(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=3)
+    found = average_checkpoints(sorted((tmp_path / "x" / "checkpoints").iterdir()))
+    models = [weights_of(tiny_model(tiny_recipe(), seed=seed)) for seed in (1, 2, 3)]
+    assert found.keys() == models[0].keys()
+    for name, tensor in found.items():
+        expected = np.mean([model[name].double().numpy() for model in models], axis=0)
+        np.testing.assert_array_equal(tensor.numpy(), expected.astype(np.float32))
+
+
+def updates(run: Path, *, last: int | None = None, best: int | None = None) -> list[int]:
+    return [checkpoint.update for checkpoint in choose_checkpoints(open_run(run), last=last, best=best)]
+
+
+def test_the_newest_are_chosen_in_order(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=12)
+    assert updates(tmp_path / "x", last=3) == [1000, 1100, 1200]
+    (tmp_path / "x" / "checkpoints" / ".update-00001300.77.partial").mkdir()
+    assert updates(tmp_path / "x", last=1) == [1200]
+
+
+def test_the_best_go_by_the_metric_of_the_recipe(tmp_path: Path) -> None:
+    # BLEU: 11, 12, 40, 14 (the last but one is best); the loss falls throughout.
+    write_run(tmp_path / "bleu", updates=4)
+    assert updates(tmp_path / "bleu", best=2) == [300, 400]
+    assert updates(tmp_path / "bleu", best=1) == [300]
+    write_run(tmp_path / "loss", updates=4, recipe=tiny_recipe(validation={"metric": "loss"}))
+    assert updates(tmp_path / "loss", best=1) == [400]
+
+
+def test_of_equally_good_checkpoints_the_newer_is_taken(tmp_path: Path) -> None:
+    write_run(tmp_path / "x")
+    for update in (1, 2, 3):
+        write_checkpoint(tmp_path / "x", update, weights={"w": torch.tensor([update])}, loss=1.0, bleu=20.0)
+    write_checkpoint(tmp_path / "x", 4, weights={"w": torch.tensor([4.0])})
+    assert updates(tmp_path / "x", best=2) == [2, 3]
+
+
+def test_too_few_checkpoints_say_how_many_there_are(tmp_path: Path) -> None:
+    run = tmp_path / "x"
+    write_run(run, updates=2)
+    with pytest.raises(ModelError, match="5 were asked for, but the run has 2 checkpoints") as caught:
+        updates(run, last=5)
+    assert caught.value.hint == f"nmt average {run} --last 2, or train on: nmt train tiny.yaml --data data/mini"
+    assert caught.value.where == str(run / "checkpoints")
+    write_checkpoint(run, 300, weights={"w": torch.zeros(1)})
+    with pytest.raises(ModelError, match="but the run has 2 checkpoints with a validation bleu") as caught:
+        updates(run, best=3)
+    assert f"nmt average {run} --best 2" in caught.value.hint
+    write_run(tmp_path / "finished", updates=1, finished="2026-01-02T04:00:00+00:00")
+    with pytest.raises(ModelError, match=r"but the run has 1 checkpoint$") as caught:
+        updates(tmp_path / "finished", last=2)
+    assert caught.value.hint.endswith("--last 1, or raise training.updates and train on")
+    write_run(tmp_path / "unmeasured")
+    write_checkpoint(tmp_path / "unmeasured", 100, weights={"w": torch.zeros(1)})
+    with pytest.raises(ModelError, match="but the run has 0 checkpoints with a validation bleu") as caught:
+        updates(tmp_path / "unmeasured", best=1)
+    assert "--last N" in caught.value.hint
+    write_run(tmp_path / "new")
+    with pytest.raises(ModelError, match="the run has no checkpoint yet") as caught:
+        updates(tmp_path / "new", last=1)
+    assert caught.value.hint == "train it: nmt train tiny.yaml --data data/mini"
+
+
+def test_a_checkpoint_given_twice_is_refused(tmp_path: Path) -> None:
+    first = write_checkpoint(tmp_path, 1, weights={"w": torch.zeros(2)})
+    with pytest.raises(ModelError, match="update-00000001 is given twice") as caught:
+        average_checkpoints([first, first.parent / "." / first.name])
+    assert caught.value.hint == "name each checkpoint once"
+    copy = write_checkpoint(tmp_path, 2, weights={"w": torch.zeros(2)})
+    with pytest.raises(ModelError, match=r"update-00000002 is a copy of .*update-00000001"):
+        average_checkpoints([first, copy])
+
+
+def pair(run: Path, weights: dict[str, Tensor], *, fingerprint: str = "recipe-one") -> list[Path]:
+    first = write_checkpoint(run, 1, weights={"v": torch.zeros(2), "w": torch.zeros(2)})
+    return [first, write_checkpoint(run, 2, weights=weights, fingerprint=fingerprint)]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    paths = pair(tmp_path, {"v": torch.zeros(2), "w": torch.tensor([0.0, value])})
+    with pytest.raises(ModelError) as caught:
+        average_checkpoints(paths)
+    assert caught.value.message == "update-00000002 holds values that are not finite, in the tensor w"
+    assert caught.value.where == str(paths[1] / "model.safetensors")
+    assert "leave it out: nmt average" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"v": torch.zeros(2), "w": torch.zeros(3)}, "the tensor w has shape [3], but the recipe makes it [2]"),
+        ({"v": torch.zeros(2)}, "the tensor w is missing"),
+        ({"v": torch.zeros(2), "w": torch.zeros(2), "x": torch.zeros(2)}, "the tensor x has no place in this model"),
+        ({"v": torch.zeros(2), "w": torch.zeros(2).half()}, "the tensor w is float16, and not float32"),
+    ],
+)
+def test_other_tensors_are_refused(tmp_path: Path, weights: dict[str, Tensor], message: str) -> None:
+    paths = pair(tmp_path, weights)
+    with pytest.raises(ModelError) as caught:
+        average_checkpoints(paths)
+    assert message in caught.value.message
+    assert caught.value.where == str(paths[1] / "model.safetensors")
+
+
+def test_another_recipe_is_refused(tmp_path: Path) -> None:
+    paths = pair(tmp_path, {"v": torch.ones(2), "w": torch.ones(2)}, fingerprint="recipe-two")
+    with pytest.raises(ModelError, match=r"update-00000002 was trained with another recipe than .*update-00000001"):
+        average_checkpoints(paths)
+
+
+def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
+    paths = pair(tmp_path, {"v": torch.ones(2), "w": torch.ones(2)})
+    file = paths[1] / "model.safetensors"
+    whole = file.read_bytes()
+    for kept in (0, 9, len(whole) - 1):
+        file.write_bytes(whole[:kept])
+        with pytest.raises(ModelError, match=r"model\.safetensors is cut short") as caught:
+            average_checkpoints(paths)
+        assert caught.value.where == str(file)
+    file.write_bytes(whole[:-1] + b"x")
+    with pytest.raises(ModelError, match=r"model\.safetensors was changed"):
+        average_checkpoints(paths)
+    file.unlink()
+    with pytest.raises(ModelError, match=r"model\.safetensors is missing"):
+        average_checkpoints(paths)
+    (paths[1] / "manifest.json").write_text("{")
+    with pytest.raises(ModelError, match=r"manifest\.json is damaged") as caught:
+        average_checkpoints(paths)
+    assert f"rm -r {paths[1]}" in caught.value.hint
+
+
+def test_the_model_is_whole_and_its_own_average_is_renewed(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    write_run(path, updates=4)
+    run = open_run(path)
+    for last in (4, 2):  # the second replaces the first
+        write_averaged_model(
+            run,
+            choose_checkpoints(run, last=last, best=None),
+            output=path / "averaged",
+            overwrite=False,
+            command=["nmt", "average"],
+        )
+    loaded = load_model(path / "averaged", device=torch.device("cpu"), dtype=torch.float32)
+    assert loaded.config.updates == [300, 400]
+    assert [measured.bleu for measured in loaded.config.validation] == [40.0, 14.0]
+    expected = average_checkpoints([path / "checkpoints" / f"update-00000{update}" for update in (300, 400)])
+    for name, tensor in weights_of(loaded.model).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_model_elsewhere_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=1)
+    run = open_run(tmp_path / "x")
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    chosen = choose_checkpoints(run, last=1, best=None)
+    with pytest.raises(ModelError, match="exists already") as caught:
+        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"])
+    assert "--overwrite" in caught.value.hint
+    write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=True, command=["nmt"])
+
+
+def test_the_tokenizers_of_the_run_are_checked_first(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=1)
+    run = open_run(tmp_path / "x")
+    chosen = choose_checkpoints(run, last=1, best=None)
+    run.target_spm.write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"target\.spm is not the tokenizer that this run was trained with") as caught:
+        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"])
+    assert caught.value.hint == "copy the right one from data/mini"
+    run.source_spm.unlink()
+    with pytest.raises(ModelError, match=r"source\.spm is missing"):
+        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("run.json", None, "is not a run: it has no run.json"),
+        ("run.json", "{", "run.json is damaged"),
+        ("run.json", json.dumps({"languages": {"source": "en"}}), "run.json is damaged: languages.target"),
+        ("recipe.yaml", None, "recipe.yaml is missing"),
+        ("recipe.yaml", "name: x\nmodell: {}\n", "recipe.yaml: unknown key"),
+    ],
+)
+def test_a_damaged_run_is_named(tmp_path: Path, file: str, content: str | None, message: str) -> None:
+    write_run(tmp_path / "x")
+    if content is None:
+        (tmp_path / "x" / file).unlink()
+    else:
+        (tmp_path / "x" / file).write_text(content)
+    with pytest.raises(ModelError) as caught:
+        open_run(tmp_path / "x")
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+def test_what_a_resumed_run_measured_again_counts_once(tmp_path: Path) -> None:
+    write_run(tmp_path / "x")
+    lines = [
+        {"event": "validation", "update": 100, "loss": 4.0, "bleu": 1.0},
+        {"event": "validation", "update": 200, "loss": 3.0, "bleu": None},
+        {"event": "resume", "update": 100},
+        {"event": "validation", "update": 200, "loss": 3.5, "bleu": 2.0},
+    ]
+    cut_short = '{"event": "validation", "upd'
+    (tmp_path / "x" / "metrics.jsonl").write_text("\n".join([*map(json.dumps, lines), cut_short]))
+    measured = open_run(tmp_path / "x").validations()
+    assert [(one.update, one.loss, one.bleu) for one in measured] == [(100, 4.0, 1.0), (200, 3.5, 2.0)]

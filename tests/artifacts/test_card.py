@@ -1,0 +1,132 @@
+"""The model card: front matter that a hub can read, and the facts of the run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nmt_cli.artifacts.card import render_card, sparkline, without_usage_section
+from nmt_cli.artifacts.run import open_run
+from tests.artifacts.builders import SIGNATURE, tiny_recipe, write_run
+
+TRAIN = ["nmt", "train", "tiny.yaml", "--set", "description=two words"]
+
+
+def card(path: Path, *, updates: list[int], summary: dict[str, Any] | None = None, num_checkpoints: int = 4) -> str:
+    write_run(
+        path, updates=num_checkpoints, finished="2026-01-02T04:00:00+00:00", recipe=tiny_recipe(description="A try.")
+    )
+    if summary is not None:
+        record = json.loads((path / "run.json").read_text())
+        (path / "run.json").write_text(json.dumps(record | {"data_summary": summary}))
+    run = open_run(path)
+    return render_card(run, config=run.config(updates), num_parameters=65_073_152, commands=[TRAIN])
+
+
+def front_matter(text: str) -> dict[str, Any]:
+    empty, yaml_text, _ = text.split("---\n", 2)
+    assert empty == ""
+    values: dict[str, Any] = yaml.safe_load(yaml_text)
+    return values
+
+
+def test_the_front_matter_is_what_a_hub_reads(tmp_path: Path) -> None:
+    values = front_matter(card(tmp_path / "x", updates=[300]))
+    assert values["language"] == ["en", "de"]
+    assert values["pipeline_tag"] == "translation"
+    assert values["library_name"] == "nmt-cli"
+    (index,) = values["model-index"]
+    (metric,) = index["results"][0]["metrics"]
+    assert metric == {"type": "bleu", "value": 40.0, "name": SIGNATURE}
+    assert "datasets" not in values
+    assert "license" not in values
+
+
+def test_an_average_claims_no_score_of_its_checkpoints(tmp_path: Path) -> None:
+    text = card(tmp_path / "x", updates=[300, 400])
+    assert "model-index" not in front_matter(text)
+    assert "the mean of 2 checkpoints, after updates 300, 400" in text
+    assert "BLEU on the validation set, of the checkpoints that were averaged: 14.00 to 40.00." in text
+    assert "The average itself was not scored in training." in text
+
+
+def test_the_facts_of_the_run_are_there(tmp_path: Path) -> None:
+    text = card(tmp_path / "x", updates=[400])
+    for fact in (
+        "# tiny: en to de",
+        "65.1 million parameters",
+        "The longest source sentence in its training has 1,030 pieces. Expect worse translations of longer",
+        "A try.",
+        "$ nmt train tiny.yaml --set 'description=two words'",
+        "The weights are those after update 400. Training began 2026-01-02T03:04:05+00:00 and ended 2026-01-02T04:00",
+        "| train | 1,234 | 23,456 | 24,567 |",
+        "| train | `mini.en` | `abababababababab` |",
+        "Two sentences about a house.",
+        "SentencePiece, 300 pieces for both languages",
+        "| 300 | 4.2500 | 7.40 | 40.00 |",
+        "Validation BLEU over the run: `▁▁█▂` (11.00 to 40.00).",
+        "BLEU on the validation set: 14.00.",
+        f"`{SIGNATURE}`",
+        "Licence of the data: not stated.",
+        "| tokens per update | 25,000 |",
+    ):
+        assert fact in text
+
+
+def test_a_licence_and_hub_data_sets_are_passed_on(tmp_path: Path) -> None:
+    local = {"kind": "hub", "repository": "./copy", "split": "train"}
+    hub = {"kind": "hub", "repository": "wmt/wmt14", "split": "train"}
+    summary = {"corpus": {"licence": "CC BY 4.0", "train": [hub, local], "valid": [hub], "test": None}}
+    text = card(tmp_path / "x", updates=[400], summary=summary)
+    assert front_matter(text)["datasets"] == ["wmt/wmt14"]
+    assert "Licence of the data: CC BY 4.0." in text
+
+
+def test_a_score_on_a_part_of_the_set_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", updates=1, recipe=tiny_recipe(validation={"max_sentences": 8}))
+    run = open_run(tmp_path / "x")
+    text = render_card(run, config=run.config([100]), num_parameters=1, commands=[TRAIN])
+    assert "BLEU on the validation set, on its first 8 sentences: 11.00." in text
+
+
+def test_a_run_without_summary_or_validation_has_a_card(tmp_path: Path) -> None:
+    text = card(tmp_path / "x", updates=[100], summary={}, num_checkpoints=0)
+    assert "Nothing was measured on the validation set." in text
+    assert "No BLEU was measured in training." in text
+
+
+@pytest.mark.parametrize("num_checkpoints", [1, 12, 13, 100])
+def test_a_long_curve_is_thinned_but_keeps_the_best_and_the_last(tmp_path: Path, num_checkpoints: int) -> None:
+    write_run(tmp_path / "x")
+    events = [
+        {"event": "validation", "update": 100 * n, "loss": 9 - n / 20, "bleu": 50.0 if n == 2 else n / 4}
+        for n in range(1, num_checkpoints + 1)
+    ]
+    (tmp_path / "x" / "metrics.jsonl").write_text("\n".join(map(json.dumps, events)))
+    run = open_run(tmp_path / "x")
+    text = render_card(run, config=run.config([100]), num_parameters=1, commands=[TRAIN])
+    rows = text.split("| update | ")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(rows) <= 12
+    assert rows[-1].startswith(f"| {100 * num_checkpoints:,} |")
+    assert any(row.endswith("| 50.00 |") for row in rows) == (num_checkpoints > 1)
+
+
+def test_our_commands_with_the_model_stand_in_one_section(tmp_path: Path) -> None:
+    text = card(tmp_path / "x", updates=[400])
+    rest = without_usage_section(text)
+    assert "$ nmt decode -m MODEL < input.txt > output.txt" in text
+    assert not {"MODEL", "nmt decode", "nmt score", "nmt_cli"} & set(
+        re.findall(r"MODEL|nmt decode|nmt score|nmt_cli", rest)
+    )
+    before, after = text.split("## Use\n")
+    assert rest == before + after[after.index("## How it was made") :]
+
+
+def test_a_sparkline_spans_its_values() -> None:
+    assert sparkline([0, 1, 7]) == "▁▂█"
+    assert sparkline([3.0, 3.0]) == "▁▁"

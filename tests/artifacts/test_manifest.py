@@ -1,0 +1,137 @@
+"""Manifests notice every missing, shortened, changed and foreign file, and say which."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.artifacts.manifest import read_manifest, verify_files, write_manifest
+from nmt_cli.errors import DataError, ModelError
+
+HINT = "make it again"
+
+
+def make(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "weights.bin").write_bytes(bytes(range(256)) * 4)
+    (directory / "empty.txt").write_bytes(b"")
+    (directory / "README.md").write_text("# Card\n")
+    write_manifest(directory, {"kind": "model", "updates": [1, 2]})
+    return directory
+
+
+def check(directory: Path) -> dict[str, object]:
+    return verify_files(directory, error=ModelError, hint=HINT)
+
+
+def test_a_whole_directory_gives_the_fields_back(tmp_path: Path) -> None:
+    assert check(make(tmp_path / "m")) == {"kind": "model", "updates": [1, 2]}
+
+
+def test_the_card_and_hidden_files_may_change(tmp_path: Path) -> None:
+    directory = make(tmp_path / "m")
+    (directory / "README.md").write_text("# Another card, of another length\n")
+    (directory / "LICENSE").write_text("CC BY 4.0\n")
+    (directory / ".gitattributes").write_text("*.safetensors filter=lfs\n")
+    (directory / "exported").mkdir()
+    assert check(directory)
+    (directory / "README.md").unlink()
+    assert check(directory)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message", "file"),
+    [
+        (lambda path: path.unlink(), "weights.bin is missing", "weights.bin"),
+        (lambda path: path.write_bytes(b""), "weights.bin is cut short: 0 of 1,024 bytes", "weights.bin"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "cut short: 1,023 of 1,024 bytes", "weights.bin"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "1,025 bytes instead of 1,024", "weights.bin"),
+        (lambda path: path.write_bytes(b"x" * 1024), "weights.bin was changed after it was written", "weights.bin"),
+        (lambda path: path.with_name("model.pt").write_bytes(b""), "model.pt does not belong in this", "model.pt"),
+        (lambda path: path.with_name("manifest.json").unlink(), "manifest.json is missing", "manifest.json"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], object], message: str, file: str) -> None:
+    directory = make(tmp_path / "m")
+    damage(directory / "weights.bin")
+    with pytest.raises(ModelError) as caught:
+        check(directory)
+    assert message in caught.value.message
+    assert caught.value.where == str(directory / file)
+    assert caught.value.hint == (f"move it elsewhere: mv {directory / file} {tmp_path}" if file == "model.pt" else HINT)
+
+
+def test_the_error_is_of_the_family_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"manifest\.json is missing"):
+        verify_files(tmp_path, error=DataError, hint=HINT)
+
+
+def test_hashes_can_be_restricted_but_sizes_cannot(tmp_path: Path) -> None:
+    directory = make(tmp_path / "m")
+    (directory / "weights.bin").write_bytes(b"x" * 1024)
+    verify_files(directory, error=ModelError, hint=HINT, hashed=["empty.txt"])
+    with pytest.raises(ModelError, match="changed"):
+        verify_files(directory, error=ModelError, hint=HINT, hashed=["weights.bin"])
+    with pytest.raises(ModelError, match=r"other\.bin is not listed"):
+        verify_files(directory, error=ModelError, hint=HINT, hashed=["other.bin"])
+    (directory / "weights.bin").write_bytes(b"x")
+    with pytest.raises(ModelError, match="cut short"):
+        verify_files(directory, error=ModelError, hint=HINT, hashed=[])
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 40, -3])
+def test_a_shortened_manifest_is_damaged(tmp_path: Path, kept: int) -> None:
+    file = make(tmp_path / "m") / "manifest.json"
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(ModelError, match=r"manifest\.json is damaged"):
+        check(file.parent)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"format": 1},
+        {"format": 1, "files": {"../secret": {"bytes": 1, "sha256": "x"}}},
+        {"format": 1, "files": {"a": {"bytes": "1", "sha256": "x"}}},
+        {"format": 1, "files": {"a": 1}},
+    ],
+)
+def test_a_manifest_of_another_shape_is_damaged(tmp_path: Path, content: object) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"manifest\.json is damaged: it lists no files"):
+        check(tmp_path)
+
+
+def test_a_newer_format_asks_for_a_newer_nmt(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 2, "files": {}}')
+    with pytest.raises(ModelError, match="has format 2, but this nmt reads format 1") as caught:
+        read_manifest(tmp_path, error=ModelError, hint=HINT)
+    assert "pip install -U nmt-cli" in caught.value.hint
+
+
+def test_fields_cannot_take_the_place_of_the_list(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="reserved in a manifest: files"):
+        write_manifest(tmp_path, {"files": {}})
+
+
+@settings(max_examples=30, deadline=None)
+@given(contents=st.lists(st.binary(max_size=40), min_size=1, max_size=4), data=st.data())
+def test_any_changed_byte_is_noticed(contents: list[bytes], data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        for number, content in enumerate(contents):
+            (directory / f"file-{number}").write_bytes(content)
+        write_manifest(directory, {})
+        assert check(directory) == {}
+        number = data.draw(st.integers(0, len(contents) - 1))
+        other = data.draw(st.binary(max_size=40).filter(lambda new: new != contents[number]))
+        (directory / f"file-{number}").write_bytes(other)
+        with pytest.raises(ModelError, match=f"file-{number} (was changed|is cut short)"):
+            check(directory)

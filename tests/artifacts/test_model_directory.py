@@ -1,0 +1,336 @@
+"""The model directory is written whole, read strictly, and found."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt_cli.artifacts import model_directory, weights
+from nmt_cli.artifacts.model_directory import (
+    LoadedModel,
+    SavedModelConfig,
+    dump_saved_config,
+    load_model,
+    load_saved_config,
+    newest_model,
+)
+from nmt_cli.errors import ModelError
+from nmt_cli.model.packing import pack
+from nmt_cli.model.transformer import Transformer
+from tests.artifacts.builders import (
+    save_tiny,
+    tiny_config,
+    tiny_model,
+    tiny_recipe,
+    write_checkpoint,
+    write_run,
+    write_spm,
+)
+
+CPU = torch.device("cpu")
+
+
+def load_on_cpu(path: Path) -> LoadedModel:
+    return load_model(path, device=CPU, dtype=torch.float32)
+
+
+def logits(model: Transformer) -> Tensor:
+    source = pack([[5, 6, 7, 3], [8, 3]], device=CPU)
+    target = pack([[2, 9, 10], [2, 11, 12, 13]], device=CPU)
+    with torch.inference_mode():
+        return model.logits(model.decode(target, model.encode(source), source))
+
+
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir())
+
+
+@pytest.mark.parametrize("tying", ["all", "target", "none"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-halves", "learned"])
+def test_the_loaded_model_computes_what_the_saved_one_did(tmp_path: Path, tying: str, positions: str) -> None:
+    recipe = tiny_recipe(model={"tying": tying, "positions": positions, "norm": "pre", "attention_bias": True})
+    saved = save_tiny(tmp_path / "m", spm_folder=tmp_path, recipe=recipe)
+    loaded = load_on_cpu(tmp_path / "m")
+    assert torch.equal(logits(loaded.model), logits(saved))
+    assert not loaded.model.training
+    assert loaded.config == tiny_config(recipe, updates=[7])
+    assert loaded.source.decode(loaded.target.encode(["a small sea"])) == ["a small sea"]
+
+
+def test_a_model_in_bf16_is_in_bf16_throughout(tmp_path: Path) -> None:
+    saved = save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    loaded = load_model(tmp_path / "m", device=CPU, dtype=torch.bfloat16)
+    assert {tensor.dtype for tensor in loaded.model.state_dict().values()} == {torch.bfloat16}
+    assert torch.equal(logits(loaded.model), logits(saved.bfloat16()))
+
+
+def test_two_vocabularies_keep_their_sizes(tmp_path: Path) -> None:
+    recipe = tiny_recipe(model={"tying": "none"})
+    model = tiny_model(recipe, source_vocab=300, target_vocab=310)
+    model_directory.save_model(
+        tmp_path / "m",
+        config=tiny_config(recipe, source_vocab=300, target_vocab=310, updates=[1]),
+        weights=weights.weights_of(model),
+        source_spm=write_spm(tmp_path / "a.spm"),
+        target_spm=write_spm(tmp_path / "b.spm", vocab_size=310),
+        card="",
+        overwrite=False,
+    )
+    loaded = load_on_cpu(tmp_path / "m")
+    assert (loaded.source.vocab_size, loaded.target.vocab_size) == (300, 310)
+    assert torch.equal(logits(loaded.model), logits(model))
+
+
+def test_the_configuration_survives_yaml(tmp_path: Path) -> None:
+    recipe = tiny_recipe(
+        description='Norwegian: "no", 5e-4',
+        training={"optimizer": {"name": "adamw", "epsilon": 1e-9, "weight_decay": 5e-4}},
+    )
+    languages = {"source": "no", "target": "en"}
+    config = tiny_config(recipe, updates=[1, 20, 300]).model_dump() | {"languages": languages}
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    (tmp_path / "m" / "config.yaml").write_text(dump_saved_config(SavedModelConfig.model_validate(config)))
+    assert load_saved_config(tmp_path / "m").model_dump() == config
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "model.safetensors", "source.spm", "target.spm", "manifest.json"])
+def test_a_missing_file_is_named(tmp_path: Path, file: str) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    (tmp_path / "m" / file).unlink()
+    with pytest.raises(ModelError) as caught:
+        load_on_cpu(tmp_path / "m")
+    assert caught.value.message == f"{file} is missing"
+    assert caught.value.where == str(tmp_path / "m" / file)
+    assert "nmt average runs/NAME" in caught.value.hint
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "model.safetensors", "source.spm"])
+@pytest.mark.parametrize("kept", [0, 7, 8, 100, -1])
+def test_a_shortened_file_is_named(tmp_path: Path, file: str, kept: int) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    path = tmp_path / "m" / file
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ModelError, match=f"{file} is cut short") as caught:
+        load_on_cpu(tmp_path / "m")
+    assert caught.value.where == str(path)
+
+
+def test_a_file_of_another_model_is_noticed(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "a", spm_folder=tmp_path, seed=1)
+    save_tiny(tmp_path / "b", spm_folder=tmp_path, seed=2)
+    shutil.copy(tmp_path / "b" / "model.safetensors", tmp_path / "a")
+    with pytest.raises(ModelError, match=r"model\.safetensors was changed .* or comes from another directory"):
+        load_on_cpu(tmp_path / "a")
+
+
+def test_a_file_that_does_not_belong_is_named(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    (tmp_path / "m" / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"pytorch_model\.bin does not belong in this directory") as caught:
+        load_on_cpu(tmp_path / "m")
+    assert caught.value.hint.startswith(f"move it elsewhere: mv {tmp_path / 'm' / 'pytorch_model.bin'}")
+
+
+def test_an_edited_card_does_no_harm(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    (tmp_path / "m" / "README.md").write_text("license: cc-by-4.0\n")
+    assert load_on_cpu(tmp_path / "m")
+
+
+def rewrite(path: Path, change: Callable[[str], str]) -> None:
+    """Change config.yaml and its manifest, as another version of nmt might have written them."""
+    from nmt_cli.artifacts.manifest import write_manifest
+
+    file = path / "config.yaml"
+    file.write_text(change(file.read_text()))
+    write_manifest(path, {"kind": "model", "updates": [7]})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("d_ff: 24", "d_ff: 25", "feed_forward.inner.weight has shape [24, 16], but the recipe makes it [25, 16]"),
+        ("e: 300\n  target: 300", "e: 301\n  target: 301", "source.spm has 300 pieces, but config.yaml says 301"),
+        ("  target: 300", "  target: 301", "tying: all needs one vocabulary, not 300 and 301 pieces"),
+        ("eos: 3", "eos: 1", "vocabulary.eos is 1"),
+        ("format: 1", "format: 2", "format is 2"),
+        ("d_ff: 24", "d_fff: 24", "recipe.model.d_fff"),
+        ("format: 1", "format: [", "this is not YAML"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_explained(tmp_path: Path, old: str, new: str, message: str) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    rewrite(tmp_path / "m", lambda text: text.replace(old, new))
+    with pytest.raises(ModelError) as caught:
+        load_on_cpu(tmp_path / "m")
+    assert message in caught.value.message
+    assert caught.value.where
+    assert str(tmp_path / "m") in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("files", "message", "hint"),
+    [
+        (["config.json", "tokenizer_config.json"], "looks like a Hugging Face model", "nmt import makes model dir"),
+        (
+            ["config.json", "source.spm", "vocab.json"],
+            "looks like a Hugging Face model",
+            "nmt import {} -o MODEL makes",
+        ),
+        (
+            ["config.json", "model.bin", "source.spm"],
+            "looks like a CTranslate2 model",
+            "nmt decode -m MODEL --engine ct",
+        ),
+        (["dict.en.txt", "dict.de.txt", "model.pt"], "looks like a fairseq model", "such as OPUS-MT's"),
+        (["checkpoint_best.pt"], "looks like a fairseq checkpoint directory", "such as OPUS-MT's"),
+        (["model.npz", "vocab.yml"], "looks like a Marian model", "of Marian models in Hugging Face's form"),
+        (["config.yaml", "best.ckpt"], "looks like a JoeyNMT model", "such as OPUS-MT's"),
+        (["params.best", "version", "config"], "looks like a Sockeye model", "such as OPUS-MT's"),
+        (["notes.txt"], "is not a model directory: it has no config.yaml", "nmt average runs/NAME makes"),
+        ([], "is not a model directory: it has no config.yaml", "nmt average runs/NAME makes"),
+    ],
+)
+def test_what_another_toolkit_made_is_recognised(tmp_path: Path, files: list[str], message: str, hint: str) -> None:
+    for name in files:
+        (tmp_path / name).write_bytes(b"x")
+    for path in (tmp_path, *(tmp_path / name for name in files[:1])):
+        with pytest.raises(ModelError) as caught:
+            load_on_cpu(path)
+        assert (message if path == tmp_path else f"{path} is a file, not a model directory") in caught.value.message
+        assert hint.format(tmp_path) in caught.value.hint
+
+
+def test_our_other_directories_say_what_to_type(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "x"
+    write_run(run, updates=1)
+    cases = {
+        run: f"make a model of it first: nmt average {run}",
+        run / "checkpoints" / "update-00000100": f"nmt average {run}/checkpoints/update-00000100 -o MODEL",
+        tmp_path / "nowhere": "check the path",
+        run / "run.json": f"try {run}",
+    }
+    for path, hint in cases.items():
+        with pytest.raises(ModelError) as caught:
+            load_on_cpu(path)
+        assert hint in caught.value.hint
+    save_tiny(run / "model", spm_folder=tmp_path)
+    with pytest.raises(ModelError, match="is a run, not a model directory") as caught:
+        load_on_cpu(run)
+    assert caught.value.hint == f"take its model, {run / 'model'}"
+
+
+def test_only_an_old_model_is_replaced_and_only_when_asked(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path, seed=1)
+    with pytest.raises(ModelError, match="exists already") as caught:
+        save_tiny(tmp_path / "m", spm_folder=tmp_path, seed=2)
+    assert "--overwrite" in caught.value.hint
+    saved = save_tiny(tmp_path / "m", spm_folder=tmp_path, seed=2, overwrite=True)
+    assert torch.equal(logits(load_on_cpu(tmp_path / "m").model), logits(saved))
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("x")
+    with pytest.raises(ModelError, match="is not a model directory, so it is not replaced"):
+        save_tiny(precious, spm_folder=tmp_path, overwrite=True)
+    assert names(precious) == ["thesis.tex"]
+    (tmp_path / "empty").mkdir()
+    save_tiny(tmp_path / "empty", spm_folder=tmp_path)
+
+
+def test_weights_that_do_not_fit_are_not_saved(tmp_path: Path) -> None:
+    spm = write_spm(tmp_path / "s.spm")
+    config = tiny_config(tiny_recipe(), updates=[1])
+    found: Mapping[str, Tensor] = weights.weights_of(tiny_model(tiny_recipe(model={"decoder_layers": 2})))
+    with pytest.raises(ModelError, match=r"the tensor decoder\.1\..* has no place in this model"):
+        model_directory.save_model(
+            tmp_path / "m", config=config, weights=found, source_spm=spm, target_spm=spm, card="", overwrite=False
+        )
+    assert not (tmp_path / "m").exists()
+
+
+def full_disk(file: Path, tensors: Mapping[str, Tensor], *, real: Callable[..., None] = weights.write_tensors) -> None:
+    file.symlink_to("/dev/full")  # every write to it fails with ENOSPC, as on a full disk
+    real(file, tensors)
+
+
+def no_room_to_sync(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("stage", ["write", "fsync"])
+def test_a_full_disk_is_said_and_the_old_model_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    old = save_tiny(tmp_path / "m", spm_folder=tmp_path, seed=1)
+    if stage == "write":
+        monkeypatch.setattr(weights, "write_tensors", full_disk)
+    else:
+        monkeypatch.setattr(os, "fsync", no_room_to_sync)
+    with pytest.raises(ModelError) as caught:
+        save_tiny(tmp_path / "m", spm_folder=tmp_path, seed=2, overwrite=True)
+    assert caught.value.message == "cannot write m: the disk is full"
+    assert caught.value.where == str(tmp_path / "m")
+    assert "free some space" in caught.value.hint
+    assert torch.equal(logits(load_on_cpu(tmp_path / "m").model), logits(old))
+    assert names(tmp_path) == ["m", "shared.spm"]
+
+
+KILLED_WHILE_SAVING = """
+import os, signal, sys
+from pathlib import Path
+from tests.artifacts.builders import save_tiny
+syncs = 0
+def fsync(descriptor):
+    global syncs
+    syncs += 1
+    if syncs == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = fsync
+save_tiny(Path(sys.argv[1]) / "m", spm_folder=Path(sys.argv[1]) / "spm", seed=2, overwrite=True)
+"""
+
+
+@pytest.mark.parametrize("sync", [1, 6])
+def test_kill_9_while_saving_leaves_the_old_model(tmp_path: Path, repository: Path, sync: int) -> None:
+    old = save_tiny(tmp_path / "m", spm_folder=tmp_path / "spm", seed=1)
+    path = os.pathsep.join([str(repository), str(repository / "src")])
+    command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(tmp_path), str(sync)]
+    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode == -signal.SIGKILL
+    assert torch.equal(logits(load_on_cpu(tmp_path / "m").model), logits(old))
+
+
+def test_the_newest_model_is_the_one_finished_last(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for run in ("a", "b", "unfinished"):
+        write_run(runs / run)
+    for age, (run, name) in enumerate([("b", "averaged"), ("a", "model")]):
+        save_tiny(runs / run / name, spm_folder=tmp_path, update=100)
+        os.utime(runs / run / name / "manifest.json", (1_000_000 + age, 1_000_000 + age))
+    assert newest_model(runs) == runs / "a" / "model"
+    save_tiny(runs / "b" / "model", spm_folder=tmp_path, update=100)
+    assert newest_model(runs) == runs / "b" / "averaged"
+    save_tiny(runs / "b" / "model", spm_folder=tmp_path, update=200, overwrite=True)
+    assert newest_model(runs) == runs / "b" / "model"
+
+
+def test_without_a_model_the_error_says_what_to_type(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with pytest.raises(ModelError, match=r"there is no model: .* holds no runs") as caught:
+        newest_model(runs)
+    assert "-m MODEL" in caught.value.hint
+    assert "nmt train RECIPE" in caught.value.hint
+    write_run(runs / "x")
+    write_checkpoint(runs / "x", 1, weights={"w": torch.zeros(1)})
+    with pytest.raises(ModelError, match=r"no run in .* has a finished model") as caught:
+        newest_model(runs)
+    assert f"nmt average {runs / 'x'}" in caught.value.hint

@@ -1,0 +1,418 @@
+"""The process `nmt decode`: streams, formats, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from subprocess import PIPE, CompletedProcess
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.file_proxy import FileProxy
+
+from nmt_cli import console, files
+from nmt_cli.artifacts import weights
+from nmt_cli.cli.decode import formats
+from nmt_cli.cli.decode.command import decode
+from nmt_cli.cli.decode.files import STANDARD, check_output
+from nmt_cli.cli.decode.formats import OutputFormat, Statistics
+from nmt_cli.decoding import parallel
+from nmt_cli.decoding.translation import Translation
+from nmt_cli.decoding.translator import Translator
+from nmt_cli.errors import DataError, ModelError, UsageError
+from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.forks import Forked
+
+COMMAND = [sys.executable, "-m", "nmt_cli"]
+LINES = ["the old sea", "", "a small house stands by the sea", "Haus", "  ", "the sea " * 40, "am alten Meer"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run, runs/tiny, whose model/ is random."""
+    folder = tmp_path_factory.mktemp("decode")
+    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 3})
+    save_tiny(folder / "runs" / "tiny" / "model", spm_folder=folder, recipe=recipe)
+    (folder / "runs" / "tiny" / "run.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[str]:
+    translator = Translator.from_pretrained(folder / "runs/tiny/model", device="cpu")
+    return [translation.text for translation in translator.translate(LINES)]
+
+
+def run(folder: Path, *arguments: str, text: bytes) -> CompletedProcess[bytes]:
+    process = Forked[bytes]([*COMMAND, *arguments], cwd=folder, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    stdout, stderr = process.communicate(text)
+    return CompletedProcess(arguments, process.returncode, stdout, stderr)
+
+
+def lines_of(texts: Sequence[str]) -> bytes:
+    return "".join(text + "\n" for text in texts).encode()
+
+
+def test_threads_that_wait_for_a_cpu_sleep(folder: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    told = subprocess.run(
+        [*COMMAND, "decode", "--device", "cpu"],
+        cwd=folder,
+        env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"},
+        input=b"the sea\n",
+        capture_output=True,
+        check=True,
+    ).stderr.decode()
+    if "GOMP_SPINCOUNT" not in told:
+        pytest.skip("this torch has another OpenMP than GNU's")
+    assert "GOMP_SPINCOUNT = '1000'" in told
+
+
+def test_lines_in_are_lines_out_and_stderr_has_the_rest(folder: Path, expected: list[str]) -> None:
+    process = run(folder, "decode", "--device", "cpu", "--stats", text=lines_of(LINES))
+    assert process.stdout == lines_of(expected)
+    assert process.returncode == 0
+    assert [not line for line in expected] == [not line.strip() for line in LINES]
+    messages = process.stderr.decode().splitlines()
+    assert messages[0] == "model: runs/tiny/model"
+    assert messages[1].startswith("warning: line 6 has ")
+    assert messages[2].startswith("7 sentences and ")
+    assert "sentences/s" in messages[2]
+
+
+def test_a_run_stands_for_its_model(folder: Path, expected: list[str]) -> None:
+    process = run(folder, "decode", "--device", "cpu", "-m", "runs/tiny", text=lines_of(LINES))
+    assert process.stdout == lines_of(expected)
+    assert process.stderr.decode().splitlines()[0] == "model: runs/tiny/model"
+
+
+def test_a_file_as_argument_is_told_the_option(folder: Path) -> None:
+    process = run(folder, "decode", "input.txt", text=b"")
+    assert process.returncode == 2
+    assert process.stderr.decode().splitlines() == [
+        "error: got unexpected extra arguments (input.txt)",
+        "at:    nmt decode",
+        "fix:   for a file, nmt decode -i FILE; see nmt decode --help",
+    ]
+
+
+def test_a_line_is_answered_before_the_next_is_given(folder: Path, expected: list[str]) -> None:
+    command = [*COMMAND, "--quiet", "decode", "--device", "cpu"]
+    process = Forked[bytes](command, cwd=folder, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        for line, answer in zip(LINES[:4], expected[:4], strict=True):
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+            assert select.select([process.stdout], [], [], 60)[0], "no answer within a minute"
+            assert process.stdout.readline() == answer.encode() + b"\n"
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert errors == b""
+    assert process.returncode == 0
+
+
+def test_closed_stdout_ends_it_quietly(folder: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*COMMAND, "decode", "-m", "runs/tiny/model", "--device", "cpu"]
+    process = subprocess.run(command, cwd=folder, input=lines_of(LINES[:4]), stdout=writer, stderr=PIPE, check=False)
+    os.close(writer)
+    assert process.returncode == 141
+    assert process.stderr == b""
+
+
+def test_invalid_utf8_is_named_and_the_lines_before_it_are_translated(folder: Path, expected: list[str]) -> None:
+    text = lines_of(LINES[:4]) + b"f\xfcnf\n" + lines_of(LINES[4:])
+    process = run(folder, "decode", "-m", "runs/tiny/model", "--device", "cpu", text=text)
+    assert process.returncode == 4
+    assert process.stdout == lines_of(expected[:4])
+    assert process.stderr.decode().splitlines()[:2] == [
+        "error: line 5 is not UTF-8: it has the byte 0xfc",
+        "at:    stdin:5",
+    ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_full_disk_is_told_in_three_lines(folder: Path) -> None:
+    process = run(folder, "decode", "-m", "runs/tiny/model", "--device", "cpu", "-o", "/dev/full", text=b"sea\n")
+    assert process.returncode == 4
+    assert process.stderr.decode().splitlines() == [
+        "error: cannot write the translations: No space left on device",
+        "at:    /dev/full",
+        "fix:   free some space, or give another file with -o",
+    ]
+
+
+def test_another_toolkits_option_is_answered_with_ours(folder: Path) -> None:
+    process = run(folder, "decode", "--lenpen", "0.6", text=b"")
+    assert process.returncode == 2
+    assert process.stderr.decode().splitlines() == [
+        "error: nmt decode has no option --lenpen",
+        "at:    --lenpen",
+        "fix:   here it is --length-penalty A --length-penalty-form length",
+    ]
+
+
+def test_from_file_to_file_with_alternatives(folder: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "source.gz", tmp_path / "new" / "output.jsonl"
+    source.write_bytes(gzip.compress(lines_of(LINES)))
+    model = folder / "runs/tiny/model"
+    decode(model=[model], source=source, output=output, device="cpu", beam=3, nbest=3, form="jsonl")
+    translations = Translator.from_pretrained(model, device="cpu").translate(LINES, beam=3, nbest=3)
+    objects = [json.loads(line) for line in output.read_text(encoding="utf-8").split("\n")[:-1]]
+    assert [found["line"] for found in objects] == list(range(1, 8))
+    for found, translation in zip(objects, translations, strict=True):
+        assert found["text"] == translation.text
+        assert found["score"] == pytest.approx(translation.score, abs=1e-6)
+        assert found["log_prob"] == pytest.approx(translation.log_prob, abs=1e-6)
+        assert [other["text"] for other in found["alternatives"]] == [other.text for other in translation.alternatives]
+    assert len(objects[0]["alternatives"]) == 2
+    assert objects[1] == {"line": 2, "text": "", "score": 0.0, "log_prob": 0.0, "alternatives": []}
+
+
+def test_table_has_a_row_for_each_translation_and_no_stray_tabs() -> None:
+    second = Translation("zwei\t2", -1.5, -3.0, 2)
+    best = Translation("eins", -1.0, -2.0, 1, (second,))
+    blank = Translation("", 0.0, 0.0, 0)
+    assert OutputFormat("tsv").render([best, blank], first_line=8) == (
+        "8\t1\t-1.000000\t-2.000000\teins\n8\t2\t-1.500000\t-3.000000\tzwei 2\n9\t1\t0.000000\t0.000000\t\n"
+    )
+    assert OutputFormat("text").render([best, blank], first_line=8) == "eins\n\n"
+
+
+def test_rates_are_counts_over_seconds() -> None:
+    statistics = Statistics("torch in fp32 on cpu")
+    for started, ended in ((10.0, 12.0), (11.0, 13.0), (11.5, 12.5), (20.0, 21.0)):  # by two workers
+        statistics.add([Translation("a", -1.0, -1.0, 7)] * 300, started=started, ended=ended)
+    assert str(statistics) == (
+        "1,200 sentences and 8,400 target tokens in 4.00 s: 300.0 sentences/s, 2,100 tokens/s, by torch in fp32 on cpu"
+    )
+    assert "0.0 sentences/s" in str(Statistics("torch"))
+
+
+def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="no format called 'xml'") as error:
+        decode(form="xml")
+    assert error.value.hint == "take one of: text, tsv, jsonl"
+    with pytest.raises(UsageError, match="--format text has one translation per line, not 4") as error:
+        decode(nbest=4, beam=4)
+    assert error.value.hint == "add --format tsv or --format jsonl"
+    old = tmp_path / "old.txt"
+    old.write_text("kept\n")
+    with pytest.raises(UsageError, match=r"old\.txt exists already") as error:
+        decode(output=old)
+    assert error.value.hint == "add --overwrite, or give another file with -o"
+    with pytest.raises(UsageError, match="is a directory, not a file") as error:
+        decode(output=tmp_path)
+    assert error.value.hint == f"-o {tmp_path}/FILE"
+    partial = tmp_path / "new.txt.partial"
+    partial.write_text("kept\n")
+    for read, written in ((old, "old.txt"), (partial, "new.txt")):
+        for source, prefix in ((read, None), (tmp_path / "missing.txt", read)):
+            with pytest.raises(UsageError, match=rf"{read.name} would be written, and is read as well"):
+                decode(source=source, prefix=prefix, output=Path(written), overwrite=True)
+        assert read.read_text() == "kept\n"
+    Path("link.txt").symlink_to("new.txt")
+    with pytest.raises(UsageError, match=r"new\.txt\.partial would be written, and is read as well"):
+        decode(source=partial, output=Path("link.txt"), overwrite=True)
+    null = Path("/dev/null")
+    check_output(null, source=null, prefix=None, overwrite=False)
+    with pytest.raises(DataError, match=r"no such file: missing\.txt"):
+        decode(source=Path("missing.txt"))
+    with pytest.raises(ModelError) as model_error:
+        decode(source=old)
+    assert "nmt train" in model_error.value.hint
+
+
+def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(lines_of(LINES[:1]))
+    model, inside, long = folder / "runs/tiny/model", text / "x", tmp_path / ("n" * 250)
+    longer, loop = Path("n" * 300), tmp_path / "loop"
+    loop.symlink_to(loop)
+
+    def told(*, source: Path, output: Path = STANDARD, prefix: Path | None = None) -> str:
+        with pytest.raises(DataError) as error:
+            decode(model=[model], device="cpu", source=source, output=output, prefix=prefix)
+        return error.value.message
+
+    assert told(source=text, output=inside) == "cannot write .x.partial.lock: a file stands where a folder must be"
+    assert (
+        told(source=text, output=long) == f"cannot write .{long.name}.partial.lock: its name is too long for this disk"
+    )
+    assert told(source=inside) == f"no such file: {inside}"
+    assert told(source=text, prefix=inside) == f"no such file: {inside}"
+    for path in (longer, loop):
+        assert told(source=path) == told(source=text, prefix=path) == f"no such file: {path}"
+    assert told(source=text, output=longer).startswith("cannot write ")
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [("stdin", "there is nothing to read: stdin is closed"), ("stdout", "there is nowhere to write: stdout is closed")],
+)
+def test_a_closed_stream_is_told(folder: Path, tmp_path: Path, stream: str, message: str) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(lines_of(LINES[:1]))
+    arguments = "decode -m runs/tiny/model --device cpu " + ("<&-" if stream == "stdin" else f"-i {text} >&-")
+    shell = f"{sys.executable} -m nmt_cli {arguments}"
+    done = subprocess.run(["sh", "-c", shell], cwd=folder, stderr=PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert f"error: {message}\n" in done.stderr
+
+
+@pytest.mark.parametrize("which", ["sha256", "safe_open"])
+def test_what_may_not_be_read_of_a_model_is_not_told_of_the_text(
+    folder: Path, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def may_not(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(files if which == "sha256" else weights, which, may_not)
+    text = tmp_path / "text"
+    text.write_bytes(lines_of(LINES[:1]))
+    with pytest.raises(ModelError, match=r" may not be read$") as error:
+        decode(model=[folder / "runs/tiny/model"], source=text, device="cpu")
+    assert error.value.hint.startswith("chmod +r ")
+    assert str(folder) in str(error.value.where)
+
+
+def test_an_output_written_meanwhile_is_not_replaced(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, output = tmp_path / "text", tmp_path / "output"
+    text.write_bytes(lines_of(LINES[:1]))
+    original = parallel.parallel_translator
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        output.write_text("another command's\n")
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(parallel, "parallel_translator", slow)
+    with pytest.raises(UsageError, match="output exists already"):
+        decode(model=[folder / "runs/tiny/model"], source=text, output=output, device="cpu")
+    assert output.read_text() == "another command's\n"
+
+
+def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
+    folder: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.write_bytes(lines_of(LINES[:2]) + b"f\xfcnf\n")
+    output.write_text("kept\n")
+    command = [
+        "decode",
+        "-m",
+        "runs/tiny/model",
+        "--device",
+        "cpu",
+        "-i",
+        str(source),
+        "-o",
+        str(output),
+        "--overwrite",
+    ]
+    process = run(folder, *command, text=b"")
+    assert process.returncode == 4
+    unfinished = tmp_path / "output.partial"
+    assert process.stderr.decode().splitlines() == [
+        f"warning: what was translated until then is in {unfinished}; the same command continues",
+        "error: line 3 is not UTF-8: it has the byte 0xfc",
+        f"at:    {source}:3",
+        *process.stderr.decode().splitlines()[3:],
+    ]
+    assert output.read_text() == "kept\n"
+    assert unfinished.read_bytes() == lines_of(expected[:2])
+    source.write_bytes(lines_of(LINES))
+    assert run(folder, *command, text=b"").returncode == 0
+    assert output.read_bytes() == lines_of(expected)
+    assert not unfinished.exists()
+
+
+def test_an_output_that_got_no_line_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"f\xfcnf\n")
+    with pytest.raises(DataError, match="line 1 is not UTF-8"):
+        decode(model=[folder / "runs/tiny/model"], source=tmp_path / "source", output=tmp_path / "new", device="cpu")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_a_link_still_leads_to_the_output(folder: Path, tmp_path: Path, expected: list[str]) -> None:
+    (tmp_path / "source").write_bytes(lines_of(LINES[:1]))
+    (tmp_path / "real").write_text("old\n")
+    (tmp_path / "link").symlink_to("real")
+    decode(
+        model=[folder / "runs/tiny/model"],
+        source=tmp_path / "source",
+        output=tmp_path / "link",
+        overwrite=True,
+        device="cpu",
+    )
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == lines_of(expected[:1])
+
+
+def test_a_wrong_setting_leaves_the_old_output_alone(folder: Path, tmp_path: Path) -> None:
+    source, old = tmp_path / "source", tmp_path / "old"
+    source.write_text("sea\n")
+    old.write_text("kept\n")
+    with pytest.raises(UsageError, match="`beam` is 0"):
+        decode(model=[folder / "runs/tiny/model"], source=source, output=old, overwrite=True, beam=0, device="cpu")
+    assert old.read_text() == "kept\n"
+
+
+def test_a_terminal_is_told_how_many_lines_are_done(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    expected: list[str],
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "is_interactive", lambda: True)
+    monkeypatch.setattr(console, "stderr_console", lambda: Console(file=screen, force_terminal=True))
+    caplog.set_level(logging.INFO, logger="nmt_cli")
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.write_bytes(lines_of(LINES))
+    decode(model=[folder / "runs/tiny/model"], source=source, output=output, device="cpu")
+    assert output.read_bytes() == lines_of(expected)
+    shown = screen.getvalue()
+    assert shown.index("0 lines translated") < shown.index("warning: line 6 has ") < shown.index("7 lines translated")
+    assert "0:00:0" in shown
+
+
+def test_the_line_about_progress_leaves_a_terminal_to_the_translations(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(FileProxy, "isatty", lambda self: False)  # as before Rich 15
+    monkeypatch.setattr(console, "is_interactive", lambda: True)
+    monkeypatch.setattr(console, "stderr_console", lambda: Console(file=screen, force_terminal=True))
+    caplog.set_level(logging.INFO, logger="nmt_cli")
+    with formats.shown_progress(Path("text"), is_streamed=False, lines_done=1000) as progress:
+        assert sys.stdout is screen
+        progress.wrote(lambda: screen.write("<translations>"), num_lines=1000)
+    before, after = screen.getvalue().split("<translations>")
+    assert "1,000 lines translated" in before
+    assert before.endswith("\x1b[1A\x1b[2K")  # the line above is cleared
+    assert "2,000 lines translated" in after
+    with formats.shown_progress(Path("text"), is_streamed=True, lines_done=0) as progress:
+        progress.wrote(lambda: screen.write("<more>"), num_lines=1)
+    assert screen.getvalue() == f"{before}<translations>{after}<more>"

@@ -1,0 +1,375 @@
+"""Translating files: interrupted at any moment, continued at the last complete line, and never mixed up."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt_cli.cli.decode.command import decode
+from nmt_cli.cli.decode.files import read_blocks
+from nmt_cli.cli.decode.partial_output import PartialOutput, file_identity
+from nmt_cli.errors import DataError, UsageError
+from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.forks import Forked, run_forked
+
+COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "--threads", "1"]
+NUM_LINES = 3000
+FILES_OF_THE_OTHER = [("input", "text", "copy"), ("model 1", "model", "second")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and a text whose lines are all different, some of them blank."""
+    folder = tmp_path_factory.mktemp("bulk")
+    save_tiny(folder / "model", spm_folder=folder, recipe=tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 2}))
+    lines = ["" if number % 17 == 0 else f"the old sea {number}" for number in range(NUM_LINES)]
+    (folder / "text").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return run_forked([*COMMAND, "-m", "model", "-i", "text", *options], cwd=folder)
+
+
+def kill_when_begun(folder: Path, *options: str, output: str) -> bytes:
+    """Start a translation, kill it by SIGKILL when a part is written; that part."""
+    process = Forked[bytes]([*COMMAND, "-m", "model", "-i", "text", *options, "-o", output], cwd=folder)
+    partial = folder / f"{output}.partial"
+    deadline = time.monotonic() + 60
+    while not (partial.exists() and partial.stat().st_size):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    return partial.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--format", "tsv", "--nbest", "2"), ("--format", "jsonl", "--samples", "2", "--nbest", "2")]
+)
+def test_a_killed_translation_continues_at_its_last_complete_line(folder: Path, options: tuple[str, ...]) -> None:
+    name = f"out-{len(options)}"
+    assert run(folder, *options, "-o", f"{name}.whole").returncode == 0
+    whole = (folder / f"{name}.whole").read_bytes()
+    part = kill_when_begun(folder, *options, output=name)
+    assert whole.startswith(part)
+    assert 0 < len(part) < len(whole)
+    # As if the kill had come in the middle of a line.
+    with (folder / f"{name}.partial").open("r+b") as stream:
+        stream.truncate(len(part) - 7)
+    process = run(folder, *options, "-o", name)
+    assert process.returncode == 0
+    assert f"{folder}/{name}.partial has " in process.stderr
+    assert "lines: going on after them" in process.stderr
+    assert (folder / name).read_bytes() == whole
+    assert not list(folder.glob(f"{name}.partial*"))
+
+
+def test_what_was_begun_otherwise_is_not_continued(folder: Path, tmp_path: Path) -> None:
+    kill_when_begun(folder, output="other")
+    part = (folder / "other.partial").read_bytes()
+    process = run(folder, "-o", "other", "--beam", "3")
+    assert process.returncode == 2
+    assert process.stderr.splitlines() == [
+        f"error: {folder}/other.partial was begun otherwise: beam was 2 and is 3",
+        f"at:    {folder}/other.partial",
+        "fix:   give the command of then to continue it, or add --overwrite to begin anew",
+    ]
+    assert (folder / "other.partial").read_bytes() == part
+    save_tiny(folder / "second", spm_folder=folder, seed=5)
+    (folder / "copy").write_bytes((folder / "text").read_bytes() + b"one more\n")
+    with pytest.raises(UsageError) as error:
+        decode(model=[folder / "second"], source=folder / "copy", output=folder / "other", beam=2, max_extra_tokens=2)
+    changed = [f"{name} was {folder}/{a} and is {folder}/{b}" for name, a, b in FILES_OF_THE_OTHER]
+    assert error.value.message == f"{folder}/other.partial was begun otherwise: {'; '.join(changed)}"
+    process = run(folder, "-o", "other", "--beam", "3", "--overwrite")
+    assert process.returncode == 0
+    assert "going on" not in process.stderr
+    assert len((folder / "other").read_bytes().splitlines()) == NUM_LINES
+
+
+def test_two_processes_do_not_write_one_file(folder: Path) -> None:
+    process = Forked[bytes]([*COMMAND, "-m", "model", "-i", "text", "-o", "busy"], cwd=folder)
+    try:
+        deadline = time.monotonic() + 60
+        while not (folder / "busy.partial").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        with pytest.raises(DataError, match=f"another nmt decode writes this file: process {process.pid} on"):
+            decode(model=[folder / "model"], source=folder / "text", output=folder / "busy", device="cpu")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_complete_rows_are_told_from_the_last_ones(tmp_path: Path) -> None:
+    unfinished = PartialOutput(tmp_path / "out")
+    job = {"beam": 4}
+    assert unfinished.begin(job, may_replace=False, rows_are_numbered=False) == 0
+    unfinished.path.write_bytes(b"one\n\nthree\nfo")
+    assert unfinished.begin(job, may_replace=False, rows_are_numbered=False) == 3
+    assert unfinished.path.read_bytes() == b"one\n\nthree\n"
+    unfinished.path.write_bytes(b"1\t1\ta\n1\t2\tb\n2\t1\tc\n2\t2")
+    assert unfinished.begin(job, may_replace=False, rows_are_numbered=True) == 1
+    assert unfinished.path.read_bytes() == b"1\t1\ta\n1\t2\tb\n"
+    unfinished.path.write_bytes(b"1\t1")
+    assert unfinished.begin(job, may_replace=False, rows_are_numbered=True) == 0
+    assert unfinished.path.read_bytes() == b""
+    record = json.loads((tmp_path / "out.partial.json").read_text())
+    assert record == job
+    with pytest.raises(UsageError, match="begun otherwise: beam was 4 and is 5; nbest was null and is 2"):
+        unfinished.begin({"beam": 5, "nbest": 2}, may_replace=False, rows_are_numbered=False)
+
+
+def test_a_part_of_which_nothing_is_known_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.partial").write_bytes(b"one\ntwo\n")
+    for source in (folder / "text", Path("/dev/null")):
+        with pytest.raises(UsageError) as error:
+            decode(model=[folder / "model"], source=source, output=tmp_path / "out", device="cpu")
+        assert error.value.message == (
+            f"{tmp_path}/out.partial has translations of an earlier command, which this one cannot continue"
+        )
+        assert error.value.where == f"{tmp_path}/out.partial"
+        assert error.value.hint == "rename it to keep them, or add --overwrite to begin anew"
+        assert (tmp_path / "out.partial").read_bytes() == b"one\ntwo\n"
+    decode(model=[folder / "model"], source=Path("/dev/null"), output=tmp_path / "out", overwrite=True, device="cpu")
+    assert (tmp_path / "out").read_bytes() == b""
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_prefixes_of_another_length_are_refused_before_anything_is_translated(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a\nb\nc\n")
+    (tmp_path / "prefixes").write_text("x\n")
+    with pytest.raises(DataError, match=r"text has 3 lines, .*prefixes has 1") as error:
+        decode(
+            model=[folder / "model"],
+            source=tmp_path / "text",
+            prefix=tmp_path / "prefixes",
+            output=tmp_path / "out",
+            device="cpu",
+        )
+    assert error.value.where == "--prefix"
+    assert error.value.hint == (
+        "give one line of prefixes for each line of text; an empty one leaves its translation free"
+    )
+    assert not (tmp_path / "out.partial").exists()
+    command = [*COMMAND, "-m", "model", "--prefix", str(tmp_path / "prefixes")]
+    process = run_forked(command, cwd=folder, input="a\nb\n")
+    assert process.returncode == 4
+    assert "error: there are 2 lines and 1 prefixes" in process.stderr
+
+
+def test_prefixes_stay_beside_their_lines_when_continued(folder: Path) -> None:
+    prefixes = [f"Haus {number % 7}" if number % 3 and number % 17 else "" for number in range(NUM_LINES)]
+    (folder / "prefixes").write_text("".join(f"{prefix}\n" for prefix in prefixes))
+    options = ("--prefix", "prefixes", "--beam", "1")
+    assert kill_when_begun(folder, *options, output="prefixed")
+    process = run(folder, *options, "-o", "prefixed")
+    assert "lines: going on after them" in process.stderr
+    lines = (folder / "prefixed").read_bytes().decode().split("\n")[:-1]
+    assert len(lines) == NUM_LINES
+    assert all(line.startswith(prefix) for line, prefix in zip(lines, prefixes, strict=True))
+
+
+def test_prefixes_may_come_from_a_pipe(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("the sea\nthe old sea\n")
+    command = ["bash", "-c", '"$@" --prefix <(printf "am\\nHaus\\n$MORE")', "bash", *COMMAND, "-m", "model"]
+    to_file = ["-i", str(tmp_path / "text"), "-o", str(tmp_path / "out")]
+    environment = {**os.environ, "MORE": ""}
+    subprocess.run([*command, *to_file], cwd=folder, check=True, env=environment)
+    assert [line.split()[0][:2] for line in (tmp_path / "out").read_text().splitlines()] == ["am", "Ha"]
+    process = subprocess.run(
+        command,
+        cwd=folder,
+        input="the sea\nthe old sea\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment, "MORE": "sea\n"},
+    )
+    assert process.returncode == 4
+    assert "has more lines than the text" in process.stderr
+    assert len(process.stdout.splitlines()) == 2
+
+
+def test_a_file_is_the_same_one_where_it_was_moved_and_another_where_it_changed(tmp_path: Path) -> None:
+    unfinished = PartialOutput(tmp_path / "out")
+    (tmp_path / "a").write_text("text\n")
+    job = {"input": file_identity(tmp_path / "a"), "prefix": None}
+    unfinished.begin(job, may_replace=False, rows_are_numbered=False)
+    unfinished.path.write_bytes(b"one\n")
+    (tmp_path / "a").rename(tmp_path / "b")
+    moved = {"input": file_identity(tmp_path / "b"), "prefix": None}
+    assert unfinished.begin(moved, may_replace=False, rows_are_numbered=False) == 1
+    (tmp_path / "a").write_text("another text\n")
+    changed = {"input": file_identity(tmp_path / "a"), "prefix": file_identity(tmp_path / "b")}
+    with pytest.raises(UsageError) as error:
+        unfinished.begin(changed, may_replace=False, rows_are_numbered=False)
+    assert error.value.message.endswith(
+        f"begun otherwise: input is {tmp_path}/a, which has changed since; prefix was null and is {tmp_path}/b"
+    )
+
+
+def test_an_output_named_as_compressed_is_refused_before_any_work(folder: Path) -> None:
+    for name, program in (("hyp.de.gz", "gzip"), ("hyp.de.zst", "zstd")):
+        with pytest.raises(UsageError, match=r"the output is plain text, which .* is not by its name") as error:
+            decode(model=[folder / "no model"], source=folder / "text", output=folder / name)
+        plain = folder / "hyp.de"
+        assert error.value.where == "--output"
+        assert error.value.hint == f"-o {plain}, and compress it afterwards: {program} {plain}"
+
+
+def test_a_text_that_changed_anywhere_is_another(tmp_path: Path) -> None:
+    texts = [b"a\n" * (1 << 20) + ending for ending in (b"b\n", b"c\n")]
+    for name, text in zip("ab", texts, strict=True):
+        (tmp_path / name).write_bytes(text)
+    assert file_identity(tmp_path / "a") != file_identity(tmp_path / "b")
+
+
+def test_a_damaged_input_is_not_taken_for_a_full_disk(folder: Path, tmp_path: Path) -> None:
+    whole = gzip.compress("".join(f"the old sea {number}\n" for number in range(100)).encode())
+    for place in (-6, 40):  # the checksum at the end; the compressed text
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        (tmp_path / "text.gz").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"text\.gz is not a whole gzip file"):
+            decode(model=[folder / "model"], source=tmp_path / "text.gz", output=tmp_path / "out", beam=1, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "where", "message"),
+    [
+        ({"word_scores": True}, "--word-scores", "no room for --word-scores"),
+        ({"alignments": True}, "--alignments", "no room for --alignments"),
+        ({"threads": 0}, "--threads", "--threads is 0, but should be at least 1"),
+        ({"temperature": 0.5}, "--temperature", "`temperature` is about sampling, and this is a search"),
+        ({"samples": 2, "beam": 4}, "--beam", "sampling has no beam"),
+        ({"samples": 2, "top_p": 1.5}, "--top-p", "`top_p` is 1.5, but should be"),
+        ({"samples": 2, "temperature": 0.0}, "--temperature", "`temperature` is 0.0, but should be"),
+        ({"samples": 2, "top_k": 0}, "--top-k", "`top_k` is 0, but should be"),
+        ({"beam": 301}, "--beam", "a beam of 301 is larger than the target vocabulary of 300 pieces"),
+        ({"nbest": 3, "samples": 2, "form": "tsv"}, "--nbest", "`nbest: 3` needs `samples` of at least 3, but it is 2"),
+        ({"engine": "marian"}, "--engine", "there is no engine called 'marian'"),
+    ],
+)
+def test_options_that_make_no_sense(folder: Path, options: dict[str, object], where: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        decode(model=[folder / "model"], source=folder / "text", device="cpu", **options)
+    assert message in error.value.message
+    assert (error.value.where or f"--{str(error.value.setting).replace('_', '-')}") == where
+    assert error.value.hint
+
+
+def test_lines_that_trickle_in_are_answered_while_more_come(folder: Path) -> None:
+    """A line every 2 ms, with no pause: the first answer comes long before the last line."""
+    process = Forked[bytes](
+        [*COMMAND, "-m", "model", "--beam", "1"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    answered = 0
+    try:
+        for number in range(30_000):
+            process.stdin.write(f"the sea {number}\n".encode())
+            process.stdin.flush()
+            time.sleep(0.002)
+            if process.stdout.read():
+                answered = number
+                break
+    finally:
+        process.kill()
+        process.wait()
+    assert 0 < answered < 29_000
+
+
+def blocks(chunks: list[bytes], *, max_lines: int = 100, more: list[bool] | None = None) -> Iterator[list[str]]:
+    answers = iter(more or [])
+    return read_blocks(chunks, has_more=lambda: next(answers, True), max_lines=max_lines, name="stdin")
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n\r\ufeff", exclude_categories=["Cs"]))),
+    st.booleans(),
+    st.integers(1, 7),
+    st.integers(1, 4),
+    st.lists(st.booleans()),
+)
+def test_lines_survive_any_chunks_and_blocks(
+    lines: list[str], ends_in_newline: bool, chunk_bytes: int, max_lines: int, more: list[bool]
+) -> None:
+    data = "".join(line + "\n" for line in lines).encode()
+    if not ends_in_newline and lines and lines[-1]:
+        data = data[:-1]
+    chunks = [data[start : start + chunk_bytes] for start in range(0, len(data), chunk_bytes)]
+    found = list(blocks(chunks, max_lines=max_lines, more=more))
+    assert [line for block in found for line in block] == lines
+    assert all(0 < len(block) <= max_lines for block in found)
+
+
+def test_a_line_is_given_before_the_next_is_waited_for() -> None:
+    waited = []
+
+    def chunks() -> Iterator[bytes]:
+        for chunk in (b"one\ntw", b"o\nthree\n"):
+            waited.append(chunk)
+            yield chunk
+
+    found = read_blocks(chunks(), has_more=lambda: False, max_lines=100, name="stdin")
+    assert next(found) == ["one"]
+    assert len(waited) == 1
+    assert list(found) == [["two", "three"]]
+
+
+def test_line_ends_of_other_systems_and_a_byte_order_mark_are_no_text() -> None:
+    assert list(blocks([b"\xef\xbb\xbfone\r\n", b"\r\n", "Zeile\u2028zwei\x0b\n".encode()])) == [
+        ["one", "", "Zeile\u2028zwei\x0b"]
+    ]
+
+
+def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
+    found = blocks([b"one\n", b"two\nthree\n", b"f\xfcnf\nsix\n"], max_lines=2)
+    assert next(found) == ["one", "two"]
+    assert next(found) == ["three"]
+    with pytest.raises(DataError, match=r"^line 4 is not UTF-8: it has the byte 0xfc$") as error:
+        next(found)
+    assert error.value.where == "stdin:4"
+    assert "iconv -f LATIN1 -t UTF-8" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("data", "program", "fix"),
+    [
+        (gzip.compress(b"one\ntwo\n", mtime=0), "gzip", "name ends in .gz, or uncompress it first: zcat FILE"),
+        (b"\x28\xb5\x2f\xfd\x04\n", "zstd", "name ends in .zst, or uncompress it first: zstdcat FILE"),
+    ],
+    ids=["gzip", "zstd"],
+)
+def test_compressed_bytes_are_called_so(data: bytes, program: str, fix: str) -> None:
+    with pytest.raises(DataError, match=f"^stdin is compressed by {program}, not text$") as error:
+        list(blocks([data]))
+    assert error.value.where == "stdin"
+    assert error.value.hint == f"give it with -i, as a file whose {fix}"
+    with pytest.raises(DataError, match=r"^line 2 is not UTF-8"):
+        list(blocks([b"one\n" + data]))
+
+
+def test_a_long_line_comes_in_many_chunks() -> None:
+    stream = io.BytesIO(b"x" * 1_000_000 + b"\ny")
+    assert [len(line) for block in blocks(list(iter(lambda: stream.read(1000), b""))) for line in block] == [
+        1_000_000,
+        1,
+    ]

@@ -1,0 +1,308 @@
+"""The shape of micro-batches, and pairs dealt into them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.dataset.micro_batches import (
+    MicroBatchShape,
+    TokenBudgets,
+    accumulation,
+    deal_micro_batches,
+    first_rows_that_fit,
+    micro_batch_shape,
+    token_budgets,
+)
+from nmt_cli.dataset.planning import PlannedEpoch
+from nmt_cli.dataset.store import Rows, sum_lengths
+from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
+
+BATCH_TOKENS = st.integers(LONGEST, 2000)
+RANKS = [1, 2, 4, 8]
+
+
+@st.composite
+def limits_of_data(draw: st.DrawFn) -> tuple[TokenBudgets, int, int]:
+    """Budgets, with the tokens of a batch and the longest sentence that they are of."""
+    batch_tokens = draw(st.integers(1, 50_000))
+    num_pairs = draw(st.integers(1, 10**8))
+    src, tgt = (num_pairs * draw(st.integers(1, 60)) for _ in range(2))
+    longest = draw(st.integers(1, 2 * batch_tokens))
+    limits = token_budgets(
+        batch_tokens=batch_tokens, num_pairs=num_pairs, src_tokens=src, tgt_tokens=tgt, longest=longest
+    )
+    return limits, batch_tokens, longest
+
+
+@given(limits_of_data())
+def test_budgets_are_at_most_the_tokens_of_a_batch_and_take_the_longest_sentence(
+    data: tuple[TokenBudgets, int, int],
+) -> None:
+    limits, batch_tokens, longest = data
+    assert max(limits.src, limits.tgt) <= batch_tokens
+    assert min(limits.src, limits.tgt) >= min(longest, batch_tokens)
+
+
+@pytest.mark.parametrize(
+    ("num_pairs", "src_tokens", "tgt_tokens", "expected"),
+    [
+        # All in one update.
+        (10, 100, 200, TokenBudgets(101, 200)),
+        # Pairs of 10 tokens: 15 are left open of 1,000, so 11 updates of 909.1 and 15.
+        (1000, 10_000, 10_000, TokenBudgets(925, 925)),
+        # 1,016 updates; half the tokens on the other side, and 0.3 % more.
+        (100_000, 500_000, 1_000_000, TokenBudgets(502, 1000)),
+        (100_000, 1_000_000, 500_000, TokenBudgets(1000, 502)),
+    ],
+)
+def test_budgets_by_arithmetic(num_pairs: int, src_tokens: int, tgt_tokens: int, expected: TokenBudgets) -> None:
+    found = token_budgets(
+        batch_tokens=1000, num_pairs=num_pairs, src_tokens=src_tokens, tgt_tokens=tgt_tokens, longest=30
+    )
+    assert found == expected
+
+
+def test_budgets_of_no_data_are_those_of_no_sentence() -> None:
+    assert token_budgets(batch_tokens=1000, num_pairs=0, src_tokens=0, tgt_tokens=0, longest=0) == TokenBudgets(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("batch_tokens", "max_tokens", "world_size", "expected"),
+    [
+        (25_000, 25_600, 1, 1),
+        (25_000, 25_600, 8, 1),
+        (25_000, 12_500, 1, 2),
+        (25_000, 12_499, 1, 3),
+        (25_000, 3200, 2, 4),
+    ],
+)
+def test_accumulation_is_the_budget_over_what_the_devices_hold_rounded_up(
+    batch_tokens: int, max_tokens: int, world_size: int, expected: int
+) -> None:
+    assert accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size) == expected
+
+
+@given(limits_of_data(), st.integers(1, 10), st.sampled_from([1, 2, 3, 8]), st.integers(0, 3000))
+def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
+    data: tuple[TokenBudgets, int, int], parts: int, world_size: int, pairs_in_update: int
+) -> None:
+    limits, batch_tokens, longest = data
+    longest = min(longest, batch_tokens)
+    max_tokens = max(longest, -(-batch_tokens // parts))
+    count = world_size * accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
+    shape = micro_batch_shape(
+        limits, count=count, pairs_in_update=pairs_in_update, longest=longest, max_tokens=max_tokens
+    )
+    for slots, limit in ((shape.src_slots, limits.src), (shape.tgt_slots, limits.tgt)):
+        assert longest <= slots <= max_tokens
+        assert count * slots >= limit
+        # Rounding costs at most 7 slots where few are needed, and a 400th part where many are.
+        assert slots <= max(longest, -(-limit // count) + 7, 1.0025 * -(-limit // count) + 1)
+    assert shape.longest >= max(128, longest)
+    assert shape.longest.bit_count() == 1
+    assert shape.longest == 128 or shape.longest < 2 * longest
+    # A single pair always fits, with its dummies.
+    assert shape.holds(src_tokens=1, tgt_tokens=1, num_pairs=1)
+    assert shape.holds(src_tokens=longest, tgt_tokens=longest, num_pairs=1)
+
+
+@pytest.mark.parametrize(
+    ("count", "max_tokens", "expected"),
+    [
+        # 913 pairs and 121, a fiftieth of 196 dummies, and 2; then to a multiple of 8.
+        (1, 25_000, MicroBatchShape(22_144, 24_992, 1040, 512)),
+        (1, 24_990, MicroBatchShape(22_144, 24_990, 1040, 512)),
+        (2, 12_512, MicroBatchShape(11_072, 12_496, 520, 512)),
+        (8, 3200, MicroBatchShape(2768, 3128, 136, 512)),
+    ],
+)
+def test_shapes_by_arithmetic(count: int, max_tokens: int, expected: MicroBatchShape) -> None:
+    limits = TokenBudgets(22_120, 24_988)
+    found = micro_batch_shape(limits, count=count, pairs_in_update=913, longest=300, max_tokens=max_tokens)
+    assert found == expected
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.data())
+def test_as_few_dummies_as_cover_the_empty_slots_of_both_sides(
+    src_slots: int, tgt_slots: int, data: st.DataObject
+) -> None:
+    shape = MicroBatchShape(src_slots, tgt_slots, sentences=100, longest=128)
+    src, tgt = (data.draw(st.integers(0, slots)) for slots in (src_slots, tgt_slots))
+    number = shape.num_dummies(src_tokens=src, tgt_tokens=tgt)
+    most_empty = max(src_slots - src, tgt_slots - tgt)
+    assert 128 * (number - 1) < most_empty <= 128 * number
+
+
+def test_a_shape_holds_what_fits_both_sides_and_the_sentences() -> None:
+    shape = MicroBatchShape(src_slots=256, tgt_slots=300, sentences=8, longest=128)
+    assert shape.holds(src_tokens=256, tgt_tokens=300, num_pairs=8)
+    assert not shape.holds(src_tokens=256, tgt_tokens=300, num_pairs=9)
+    assert not shape.holds(src_tokens=257, tgt_tokens=10, num_pairs=1)
+    assert not shape.holds(src_tokens=10, tgt_tokens=301, num_pairs=1)
+    # One empty slot takes a dummy, and 129 take two.
+    assert shape.holds(src_tokens=255, tgt_tokens=300, num_pairs=7)
+    assert not shape.holds(src_tokens=255, tgt_tokens=300, num_pairs=8)
+    assert shape.holds(src_tokens=256, tgt_tokens=171, num_pairs=6)
+    assert not shape.holds(src_tokens=256, tgt_tokens=171, num_pairs=7)
+
+
+class Dealing:
+    """A plan and what its updates are dealt out to."""
+
+    def __init__(
+        self, corpus: Corpus, plan: PlannedEpoch, *, batch_tokens: int, max_tokens: int, world_size: int
+    ) -> None:
+        self.plan, self.world_size = plan, world_size
+        self.count = world_size * accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
+        self.shape = micro_batch_shape(
+            plan.facts.budgets,
+            count=self.count,
+            pairs_in_update=plan.facts.pairs_in_update,
+            longest=int(corpus.sizes.max()),
+            max_tokens=max_tokens,
+        )
+
+    def update(self, index: int) -> list[Rows]:
+        rows = self.plan.rows(self.plan.pairs(index))
+        return deal_micro_batches(rows, shape=self.shape, count=self.count, world_size=self.world_size)
+
+    @property
+    def empty_share(self) -> float:
+        """The share of slots without a token, of both sides and all updates."""
+        tokens = slots = 0
+        for micro in map(self.update, range(len(self.plan))):
+            slots += len(micro) * (self.shape.src_slots + self.shape.tgt_slots)
+            tokens += sum(sum_lengths(part, side=side) for part in micro for side in ("src", "tgt"))
+        return 1 - tokens / slots
+
+
+def pairs_of(micro: list[Rows]) -> list[int]:
+    """The pairs of an update, ascending."""
+    return sorted(np.concatenate(micro)["pair"].tolist())
+
+
+def is_held(part: Rows, shape: MicroBatchShape) -> bool:
+    src, tgt = (sum_lengths(part, side=side) for side in ("src", "tgt"))
+    return shape.holds(src_tokens=src, tgt_tokens=tgt, num_pairs=len(part))
+
+
+@given(CORPORA, BATCH_TOKENS, st.integers(1, 10), st.sampled_from([1, 2, 3, 8]))
+@settings(deadline=None)
+def test_micro_batches_part_an_update_fit_and_come_in_rounds_of_all_ranks(
+    corpus: Corpus, batch_tokens: int, parts: int, world_size: int
+) -> None:
+    max_tokens = max(LONGEST, -(-batch_tokens // parts))
+    plan = corpus.plan(batch_tokens=batch_tokens)
+    dealing = Dealing(corpus, plan, batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
+    for index in range(len(plan)):
+        micro = dealing.update(index)
+        assert pairs_of(micro) == sorted(plan.pairs(index).tolist())
+        assert len(micro) % world_size == 0
+        assert len(micro) >= dealing.count
+        for part in micro:
+            assert len(part) == 0 or is_held(part, dealing.shape)
+            lengths = list(zip(part["tgt_length"].tolist(), part["src_length"].tolist(), strict=True))
+            assert lengths == sorted(lengths)
+
+
+@given(CORPORA, st.integers(LONGEST, 600), st.integers(1, 12), st.sampled_from([1, 2, 8]), st.integers(1, 4))
+@settings(deadline=None)
+def test_any_pairs_are_dealt_out_whatever_the_shape(
+    corpus: Corpus, slots: int, sentences: int, world_size: int, count: int
+) -> None:
+    # Updates that no plan makes: far more pairs than the shape is meant for, on one side or on both.
+    shape = MicroBatchShape(slots, 2 * LONGEST, sentences=sentences + 5, longest=512)
+    rows = corpus.pairs.rows(np.arange(len(corpus)))
+    micro = deal_micro_batches(rows, shape=shape, count=count * world_size, world_size=world_size)
+    assert pairs_of(micro) == list(range(len(corpus)))
+    assert len(micro) % world_size == 0
+    assert all(len(part) == 0 or is_held(part, shape) for part in micro)
+
+
+@given(CORPORA, BATCH_TOKENS, st.integers(LONGEST, 600))
+@settings(deadline=None)
+def test_the_updates_are_the_same_on_any_number_of_devices(corpus: Corpus, batch_tokens: int, max_tokens: int) -> None:
+    plan = corpus.plan(batch_tokens=batch_tokens)
+    on = [
+        Dealing(corpus, plan, batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
+        for world_size in RANKS
+    ]
+    for index in range(len(plan)):
+        assert len({tuple(pairs_of(dealing.update(index))) for dealing in on}) == 1
+
+
+@given(st.integers(0, 2**32), st.integers(256, 285))
+@settings(deadline=None)
+def test_eight_micro_batches_are_the_same_on_one_two_and_eight_devices(seed: int, max_tokens: int) -> None:
+    # An eighth of 2,000 tokens is 250, and up to 285 one device needs eight rounds.
+    length = np.random.default_rng(seed).integers(1, 11, 2000)
+    corpus = Corpus(length, length)
+    plan = corpus.plan(batch_tokens=2000, seed=seed)
+    on_one, on_two, on_eight = (
+        Dealing(corpus, plan, batch_tokens=2000, max_tokens=max_tokens, world_size=world_size).update(0)
+        for world_size in (1, 2, 8)
+    )
+    assume(len(on_one) == 8)
+    assert [part.tolist() for part in on_one] == [part.tolist() for part in on_two]
+    assert [part.tolist() for part in on_one] == [part.tolist() for part in on_eight]
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.85, 1.2])
+def test_few_slots_of_an_epoch_are_empty(ratio: float) -> None:
+    # More than 220 updates, so that a last one that is far from full counts little.
+    corpus = realistic(200_000, ratio=ratio)
+    plan = corpus.plan(batch_tokens=25_000)
+    for world_size, limit in ((1, 0.01), (2, 0.01), (4, 0.015), (8, 0.025)):
+        max_tokens = 25_000 // world_size + 128
+        dealing = Dealing(corpus, plan, batch_tokens=25_000, max_tokens=max_tokens, world_size=world_size)
+        assert dealing.count == world_size
+        assert dealing.empty_share < limit
+
+
+def test_an_update_of_few_pairs_leaves_some_ranks_without_any() -> None:
+    rows = as_corpus([(3, 4), (5, 6)]).pairs.rows(np.array([0, 1]))
+    micro = deal_micro_batches(rows, shape=MicroBatchShape(100, 100, sentences=8, longest=128), count=8, world_size=8)
+    assert len(micro) == 8
+    assert sorted(len(part) for part in micro) == [0] * 6 + [1] * 2
+
+
+@pytest.mark.parametrize(("world_size", "expected"), [(1, 3), (2, 4), (4, 4)])
+@pytest.mark.parametrize("is_long_on_the_target_side", [True, False])
+def test_a_round_more_is_taken_where_no_dealing_fits(
+    world_size: int, expected: int, is_long_on_the_target_side: bool
+) -> None:
+    # Of 200 slots, 198 are needed, but no two of the sentences fill the half that has the longest.
+    lengths = [(5, 34), (5, 34), (5, 34), (5, 96)]
+    corpus = as_corpus(lengths if is_long_on_the_target_side else [(tgt, src) for src, tgt in lengths])
+    rows = corpus.pairs.rows(np.arange(4))
+    shape = MicroBatchShape(100, 100, sentences=16, longest=128)
+    micro = deal_micro_batches(rows, shape=shape, count=max(2, world_size), world_size=world_size)
+    assert len(micro) == expected
+
+
+def test_rows_are_swapped_until_both_sides_fit() -> None:
+    # Dealt to and fro by length, one half has 130 source tokens of 104.
+    corpus = as_corpus([(50, 50), (20, 50), (30, 50), (80, 50), (2, 2), (8, 2), (4, 4), (6, 4)])
+    rows = corpus.pairs.rows(np.arange(8))
+    shape = MicroBatchShape(104, 110, sentences=8, longest=128)
+    assert len(deal_micro_batches(rows, shape=shape, count=2, world_size=1)) == 2
+
+
+@pytest.mark.parametrize("lengths", [(5, 101), (101, 5)])
+def test_a_sentence_longer_than_a_micro_batch_is_refused(lengths: tuple[int, int]) -> None:
+    rows = as_corpus([(5, 5), lengths]).pairs.rows(np.array([0, 1]))
+    with pytest.raises(ValueError, match="a sentence of 101 pieces does not fit 100 slots"):
+        deal_micro_batches(rows, shape=MicroBatchShape(100, 100, sentences=8, longest=128), count=2, world_size=1)
+
+
+@given(CORPORA, st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 40))
+@settings(deadline=None)
+def test_the_first_rows_that_fit_are_as_many_as_do(corpus: Corpus, src_slots: int, tgt_slots: int, more: int) -> None:
+    shape = MicroBatchShape(src_slots, tgt_slots, sentences=-(-max(src_slots, tgt_slots) // 128) + more, longest=512)
+    rows = corpus.pairs.rows(np.arange(len(corpus)))
+    found = first_rows_that_fit(rows, shape=shape)
+    assert found["pair"].tolist() == list(range(len(found)))
+    assert len(found) == max((size for size in range(1, len(rows) + 1) if is_held(rows[:size], shape)), default=1)

@@ -1,0 +1,218 @@
+"""The planning of an epoch: every pair once, in two classes of length, cut before a side exceeds its budget."""
+
+from __future__ import annotations
+
+import time
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.dataset import planning
+from nmt_cli.dataset.micro_batches import TokenBudgets, token_budgets
+from nmt_cli.dataset.planning import PlannedEpoch
+from nmt_cli.dataset.store import Array, row_type
+from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
+
+BATCH_TOKENS = st.integers(1, 1000)
+ENOUGH = st.integers(LONGEST, 1000)
+"""Tokens of an update that holds any pair."""
+SEEDS = st.integers(0, 2**63)
+
+
+def budgets_of(corpus: Corpus, usable: list[int], *, batch_tokens: int) -> TokenBudgets:
+    return token_budgets(
+        batch_tokens=batch_tokens,
+        num_pairs=len(usable),
+        src_tokens=int(corpus.src[usable].sum()),
+        tgt_tokens=int(corpus.tgt[usable].sum()),
+        longest=int(corpus.sizes[usable].max(initial=0)),
+    )
+
+
+def planned_slowly(
+    corpus: Corpus, *, batch_tokens: int, seed: int, epoch: int, max_positions: int
+) -> tuple[list[list[int]], TokenBudgets]:
+    """The updates of an epoch, pair by pair, as docs/architecture.md describes them."""
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 1, epoch])))
+    usable = [pair for pair in range(len(corpus)) if corpus.sizes[pair] <= max_positions]
+    limits = budgets_of(corpus, usable, batch_tokens=batch_tokens)
+    in_order: list[int] = []
+    for is_long in (True, False):
+        of_class = np.array([pair for pair in usable if (corpus.sizes[pair] > 128) == is_long], dtype=np.int64)
+        generator.shuffle(of_class)
+        in_order += of_class.tolist()
+    updates: list[list[int]] = []
+    src = tgt = 0
+    for pair in in_order:
+        src, tgt = src + int(corpus.src[pair]), tgt + int(corpus.tgt[pair])
+        if not updates or src > limits.src or tgt > limits.tgt:
+            updates.append([])
+            src, tgt = int(corpus.src[pair]), int(corpus.tgt[pair])
+        updates[-1].append(pair)
+    return [updates[number] for number in generator.permutation(len(updates))], limits
+
+
+def pairs_of(plan: PlannedEpoch) -> list[list[int]]:
+    """The pairs of each update."""
+    return [plan.pairs(index).tolist() for index in range(len(plan))]
+
+
+def updates_of(corpus: Corpus, *, batch_tokens: int, seed: int = 1) -> list[Array]:
+    plan = corpus.plan(batch_tokens=batch_tokens, seed=seed)
+    return [plan.pairs(index) for index in range(len(plan))]
+
+
+@given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99), st.integers(1, LONGEST + 1))
+@settings(deadline=None)
+def test_a_plan_is_that_of_a_slow_loop(
+    corpus: Corpus, batch_tokens: int, seed: int, epoch: int, max_positions: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_BLOCK_PAIRS", 11)
+        plan = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch, max_positions=max_positions)
+        blocks = list(plan.blocks())
+    expected, limits = planned_slowly(
+        corpus, batch_tokens=batch_tokens, seed=seed, epoch=epoch, max_positions=max_positions
+    )
+    assert pairs_of(plan) == expected
+    assert plan.facts.budgets == limits
+    assert plan.sizes().tolist() == [len(update) for update in expected]
+    assert plan.facts.num_left_out == len(corpus) - sum(map(len, expected))
+    assert [pair for block in blocks for pair in block["pair"].tolist()] == [
+        pair for update in expected for pair in update
+    ]
+    ends = np.cumsum(plan.sizes())
+    assert all(end in ends for end in np.cumsum([len(block) for block in blocks]))
+
+
+@given(CORPORA, BATCH_TOKENS)
+@settings(deadline=None)
+def test_the_longest_pairs_up_to_a_budget_are_found_block_by_block(corpus: Corpus, batch_tokens: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_BLOCK_PAIRS", 7)
+        plan = corpus.plan(batch_tokens=batch_tokens)
+    by_size = sorted(range(len(corpus)), key=lambda pair: -corpus.sizes[pair])
+    size = 1
+    while size < len(by_size) and max(corpus.src[by_size[:size]].sum(), corpus.tgt[by_size[:size]].sum()) <= (
+        batch_tokens
+    ):
+        size += 1
+    assert plan.longest.tolist() == by_size[:size]
+
+
+@given(CORPORA, BATCH_TOKENS)
+@settings(deadline=None)
+def test_rows_say_where_the_sentences_lie(corpus: Corpus, batch_tokens: int) -> None:
+    plan = corpus.plan(batch_tokens=batch_tokens)
+    for index in range(len(plan)):
+        pairs = plan.pairs(index)
+        for name, side in (("src", corpus.src), ("tgt", corpus.tgt)):
+            rows = plan.rows(pairs)
+            assert rows[f"{name}_length"].tolist() == side[pairs].tolist()
+            assert rows[f"{name}_start"].tolist() == [side[:pair].sum() for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [((65_535, 65_535, 255), 10), ((65_536, 1 << 31, 65_535), 16), ((1 << 31, 1 << 32, 1 << 16), 28)],
+)
+def test_rows_are_as_narrow_as_the_data_allows(sizes: tuple[int, int, int], expected: int) -> None:
+    num_pairs, num_tokens, longest = sizes
+    assert row_type(num_pairs=num_pairs, num_tokens=num_tokens, longest=longest).itemsize == expected
+
+
+@given(CORPORA, BATCH_TOKENS, SEEDS)
+@settings(deadline=None)
+def test_every_pair_comes_exactly_once(corpus: Corpus, batch_tokens: int, seed: int) -> None:
+    updates = updates_of(corpus, batch_tokens=batch_tokens, seed=seed)
+    assert sorted(np.concatenate(updates).tolist()) == list(range(len(corpus)))
+    assert all(len(pairs) > 0 for pairs in updates)
+
+
+@given(CORPORA, ENOUGH, SEEDS)
+@settings(deadline=None)
+def test_no_side_of_an_update_exceeds_the_tokens_of_a_batch(corpus: Corpus, batch_tokens: int, seed: int) -> None:
+    for pairs in updates_of(corpus, batch_tokens=batch_tokens, seed=seed):
+        assert max(corpus.src[pairs].sum(), corpus.tgt[pairs].sum()) <= batch_tokens
+
+
+@given(CORPORA, BATCH_TOKENS, SEEDS)
+@settings(deadline=None)
+def test_one_update_at_most_has_pairs_of_both_classes(corpus: Corpus, batch_tokens: int, seed: int) -> None:
+    updates = updates_of(corpus, batch_tokens=batch_tokens, seed=seed)
+    assert sum(len(set((corpus.sizes[pairs] > 128).tolist())) == 2 for pairs in updates) <= 1
+
+
+def test_the_last_update_is_about_as_full_as_the_others() -> None:
+    # Ten updates of 100 pairs would leave 10 pairs to an eleventh.
+    corpus = Corpus(np.full(1010, 10, dtype=np.int64), np.full(1010, 10, dtype=np.int64))
+    assert sorted(map(len, updates_of(corpus, batch_tokens=1000))) == [80] + [93] * 10
+
+
+@given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99))
+@settings(deadline=None)
+def test_a_plan_is_a_pure_function_of_seed_and_epoch(corpus: Corpus, batch_tokens: int, seed: int, epoch: int) -> None:
+    np.random.seed(1)  # numpy's own generator must not matter
+    first = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+    np.random.seed(2)
+    second = corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+    assert pairs_of(first) == pairs_of(second)
+
+
+@given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(1, 99))
+@settings(deadline=None)
+def test_facts_and_longest_pairs_are_the_same_in_all_epochs(
+    corpus: Corpus, batch_tokens: int, seed: int, epoch: int
+) -> None:
+    first, later = (corpus.plan(batch_tokens=batch_tokens, seed=seed, epoch=number) for number in (0, epoch))
+    assert first.facts == later.facts
+    assert first.longest.tolist() == later.longest.tolist()
+
+
+def test_pairs_in_an_update_are_those_of_the_class_with_most() -> None:
+    corpus = realistic(50_000)
+    plan = corpus.plan(batch_tokens=25_000)
+    of_short = [len(pairs) for pairs in map(plan.pairs, range(len(plan))) if corpus.sizes[pairs].max() <= 128]
+    assert plan.facts.pairs_in_update == pytest.approx(np.median(of_short), rel=0.01)
+    assert as_corpus([(5, 5)] * 7).plan(batch_tokens=1000).facts.pairs_in_update == 7
+
+
+def test_other_epochs_and_other_seeds_have_other_plans() -> None:
+    corpus = realistic(2000)
+    plans = [pairs_of(corpus.plan(batch_tokens=500, seed=seed, epoch=epoch)) for seed in (1, 2) for epoch in (0, 1, 2)]
+    # (seed, epoch) is a pair, not a sum: all are different.
+    assert all(one != other for one, other in combinations(plans, 2))
+
+
+def test_updates_are_not_in_the_order_of_their_lengths() -> None:
+    corpus = realistic(5000)
+    means = [corpus.tgt[pairs].mean() for pairs in updates_of(corpus, batch_tokens=1000)]
+    # Of independent values, a correlation within 4 / sqrt(number) but for one seed in fifteen thousand.
+    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 4 / np.sqrt(len(means))
+
+
+def test_which_pairs_share_an_update_changes_from_epoch_to_epoch() -> None:
+    corpus = Corpus(np.full(3000, 20, dtype=np.int64), np.full(3000, 22, dtype=np.int64))
+    first, second = (corpus.plan(batch_tokens=2200, epoch=epoch) for epoch in (0, 1))
+    together = [set(first.pairs(index).tolist()) for index in range(len(first))]
+    largest = max(len(set(second.pairs(index).tolist()) & pairs) for index in range(len(second)) for pairs in together)
+    # An update of 100 among 3000 shares three pairs with another by chance.
+    assert largest < 20
+
+
+def test_a_pair_longer_than_the_budget_is_an_update_of_its_own() -> None:
+    corpus = as_corpus([(5, 5), (900, 3), (5, 5), (4, 800)])
+    updates = sorted(sorted(pairs.tolist()) for pairs in updates_of(corpus, batch_tokens=100))
+    assert updates == [[0, 2], [1], [3]]
+
+
+def test_a_million_pairs_are_planned_in_seconds() -> None:
+    corpus = realistic(1_000_000)
+    start = time.process_time()
+    plan = corpus.plan(batch_tokens=25_000)
+    # Half a second on an idle core.
+    assert time.process_time() - start < 5
+    assert len(plan) == pytest.approx(max(corpus.src.sum(), corpus.tgt.sum()) / 25_000, rel=0.05)

@@ -1,0 +1,230 @@
+"""What batches leave is searched together, and found as it is where each sentence is searched alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from nmt_cli.decoding import batching
+from nmt_cli.decoding import batching as search_module
+from nmt_cli.decoding.batching import BatchedSearch
+from nmt_cli.decoding.search import beam
+from nmt_cli.decoding.search.beam import BeamSearch
+from nmt_cli.decoding.search.hypotheses import Hypothesis, HypothesisTree, SourceSentence
+from nmt_cli.decoding.search.sampling import IndependentSearch
+from nmt_cli.model import transformer
+from nmt_cli.model.cache import DecoderCache
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import DecodingConfig
+from tests.decoding.reference import CPU, random_model, random_rows, search
+
+VOCAB = 29
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"beam": 1},
+    "beam": {"beam": 4},
+    "min tokens": {"beam": 3, "min_tokens": 5},
+    "draws": {"beam": 1, "samples": 3, "seed": 7},
+    "limits that many reach": {"beam": 2, "max_extra_tokens": 1},
+}
+
+
+def decoding(**settings: Any) -> DecodingConfig:
+    return DecodingConfig.model_validate({"max_extra_tokens": 12, **settings})
+
+
+def sources(seed: int, *, has_prefixes: bool = False) -> list[SourceSentence]:
+    rows = random_rows(seed, count=80, vocab=VOCAB, longest=14)
+    prefixes = [[4 + (number + place) % 20 for place in range(number % 5)] for number in range(len(rows))]
+    return [
+        SourceSentence(row, prefix if has_prefixes else (), str(number))
+        for number, (row, prefix) in enumerate(zip(rows, prefixes, strict=True))
+    ]
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
+    """How many sentences each search had that took part in one of several; one thread puts many aside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(batching, "_SHARE", 0.6)
+    counts: list[list[int]] = []
+    for kind in (BeamSearch, IndependentSearch):
+
+        def join(self: Any, others: Sequence[Any], *, original: Any = kind.join) -> None:
+            counts.append([self.num_open, *(other.num_open for other in others)])
+            original(self, others)
+
+        monkeypatch.setattr(kind, "join", join)
+    yield counts
+    torch.set_num_threads(before)
+
+
+def assert_same(ours: Sequence[Sequence[Hypothesis]], others: Sequence[Sequence[Hypothesis]]) -> None:
+    """The same hypotheses; of two that float32 hardly tells apart either comes first."""
+    for one, other in zip(ours, others, strict=True):
+        assert [a.score for a in one] == pytest.approx([b.score for b in other], abs=1e-5)
+        near = [sum(abs(a.score - b.score) < 1e-5 for b in one) for a in one]
+        for a, b, count in zip(one, other, near, strict=True):
+            if count == 1 and (a is not one[-1] or len(one) == 1):
+                assert a.ids == b.ids
+                assert a.piece_log_probs == pytest.approx(b.piece_log_probs, abs=1e-5)
+
+
+def alone(
+    models: Sequence[Transformer], asked: Sequence[SourceSentence], config: DecodingConfig
+) -> list[list[Hypothesis]]:
+    nbest = config.num_candidates
+    return [search(models, [source], config=config, nbest=nbest, device=CPU)[0] for source in asked]
+
+
+def in_batches(
+    models: Sequence[Transformer], asked: Sequence[SourceSentence], config: DecodingConfig, *, batch_tokens: int
+) -> list[list[Hypothesis]]:
+    small = config.model_copy(update={"batch_tokens": batch_tokens * config.num_candidates})
+    return BatchedSearch(models, device=CPU, fixed=None).search(asked, config=small, nbest=config.num_candidates)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("has_prefixes", [False, True])
+def test_tails_are_found_as_each_sentence_alone_is(settings: str, has_prefixes: bool, joined: list[list[int]]) -> None:
+    config = decoding(**SETTINGS[settings])
+    models = [random_model(1, vocab=VOCAB, sharpness=2.0)]
+    asked = sources(1, has_prefixes=has_prefixes)
+    assert_same(in_batches(models, asked, config, batch_tokens=120), alone(models, asked, config))
+    assert joined
+
+
+def test_tails_of_an_ensemble_are_those_of_all_its_models(joined: list[list[int]]) -> None:
+    config = decoding(beam=3)
+    models = [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in (2, 3)]
+    asked = sources(2)
+    assert_same(in_batches(models, asked, config, batch_tokens=120), alone(models, asked, config))
+    assert joined
+
+
+def test_a_vocabulary_too_small_for_the_beam_at_once_is_searched_batch_by_batch() -> None:
+    model = random_model(5, vocab=6, sharpness=1.0)
+    config = decoding(beam=4, max_extra_tokens=3)
+    asked = [
+        SourceSentence([4 + place % 2 for place in range(1 + number % 5)], (), str(number)) for number in range(30)
+    ]
+    assert_same(in_batches([model], asked, config, batch_tokens=30), alone([model], asked, config))
+
+
+@pytest.mark.parametrize("settings", ["greedy", "beam"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
+def test_tails_in_groups_of_slots_and_with_rare_looks(
+    settings: str, positions: str, joined: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in bf16, where slots are seen in groups, and as on a GPU, where the host looks now and then."""
+    config = decoding(**SETTINGS[settings])
+    models = [random_model(7, vocab=VOCAB, sharpness=2.0, positions=positions)]
+    asked = sources(7)
+    expected = alone(models, asked, config)
+    monkeypatch.setattr(transformer, "grain_of", lambda x: 16)
+    monkeypatch.setattr(beam, "_STEPS_BETWEEN_CHECKS", {"cpu": 2})
+    monkeypatch.setattr(batching, "_SHARE", 0.5)
+    assert_same(in_batches(models, asked, config, batch_tokens=120), expected)
+    assert joined
+
+
+def test_what_is_aside_keeps_to_the_budget(joined: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    original = DecoderCache.join
+
+    def join(self: DecoderCache, others: Sequence[DecoderCache]) -> None:
+        original(self, others)
+        held.append(self.layers[0].cross_keys.shape[0] * self.layers[0].cross_keys.shape[2])
+
+    monkeypatch.setattr(DecoderCache, "join", join)
+    rows = [[5 + number % 20] * (40 if number < 10 else 2) for number in range(300)]
+    model = random_model(8, vocab=VOCAB, sharpness=2.0)
+    in_batches([model], [SourceSentence(row) for row in rows], decoding(beam=1), batch_tokens=200)
+    assert held
+    assert max(held) <= 200
+
+
+@pytest.mark.parametrize(
+    "problem", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("could not create a primitive")]
+)
+@pytest.mark.parametrize("settings", ["greedy", "beam", "draws"])
+@pytest.mark.parametrize("place", ["a step of several", "the end", "what was found", "after some were found"])
+def test_nothing_is_lost_where_memory_runs_out_among_tails(
+    settings: str,
+    place: str,
+    problem: Exception,
+    joined: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = decoding(**SETTINGS[settings])
+    models = [random_model(6, vocab=VOCAB, sharpness=2.0)]
+    asked = sources(6)
+    expected = alone(models, asked, config)
+    has_failed = False
+
+    def fails_once(original: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            nonlocal has_failed
+            if not has_failed and when(*arguments, **options):
+                has_failed = True
+                raise problem
+            return original(*arguments, **options)
+
+        return run
+
+    match place:
+        case "a step of several":
+            step = fails_once(Transformer.step, lambda model, ids, cache: len(cache.places.unique()) > 1)
+            monkeypatch.setattr(Transformer, "step", step)
+        case "the end":
+            finish = fails_once(batching.Stragglers.finish, lambda aside: len(aside.numbers) > 3)
+            monkeypatch.setattr(batching.Stragglers, "finish", finish)
+        case "after some were found":
+            # What a first search together found is in hand when a second one fails.
+            in_hand: list[int] = []
+            original_run, together = batching.Stragglers.run, batching.Stragglers._run_together
+
+            def run(aside: batching.Stragglers, one: Any) -> dict[int, list[Hypothesis]]:
+                in_hand.clear()
+                return original_run(aside, one)
+
+            def run_together(aside: batching.Stragglers, *, share: float) -> dict[int, list[Hypothesis]]:
+                results = together(aside, share=share)
+                in_hand.extend(results)
+                return results
+
+            monkeypatch.setattr(batching.Stragglers, "run", run)
+            second = fails_once(run_together, lambda aside, share: share == 0 and bool(in_hand))
+            monkeypatch.setattr(batching.Stragglers, "_run_together", second)
+        case _:
+            monkeypatch.setattr(
+                HypothesisTree, "_hypotheses", fails_once(HypothesisTree._hypotheses, lambda *found: len(joined) > 1)
+            )
+    assert_same(in_batches(models, asked, config, batch_tokens=120), expected)
+    assert has_failed
+    assert "nothing is lost" in caplog.text
+
+
+def test_after_an_error_no_thread_begins_another_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    original = search_module.begin_search
+
+    def begin(models: Sequence[Transformer], chosen: Mapping[int, SourceSentence], **options: Any) -> Any:
+        begun.append(len(chosen))
+        if len(begun) == 2:
+            raise ValueError("broken")
+        return original(models, chosen, **options)
+
+    monkeypatch.setattr(batching, "begin_search", begin)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match="broken"):
+            in_batches([random_model(9, vocab=VOCAB)], sources(9), decoding(beam=1), batch_tokens=30)
+    finally:
+        torch.set_num_threads(before)
+    assert len(begun) < 10

@@ -1,0 +1,188 @@
+"""CTranslate2's search, translation for translation, against a search that is easy to believe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.weights import weights_of
+from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
+from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine, is_wide, plan_ctranslate2_batches
+from nmt_cli.decoding.engine import Details
+from nmt_cli.decoding.engines import open_engine
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.tokenizer import EOS
+from tests.artifacts import builders
+from tests.artifacts.builders import tiny_recipe
+from tests.decoding import reference
+from tests.decoding.trained import TEST
+
+
+def biased_model(folder: Path, *, specials: float, eos: float) -> Transformer:
+    """A random model, saved as `folder`/model, with these biases of the pieces never generated and of the end."""
+    recipe = tiny_recipe(model={"output_bias": True}, decoding={"beam": 4, "max_extra_tokens": 4})
+    model = builders.tiny_model(recipe).eval()
+    assert model.output_bias is not None
+    with torch.no_grad():
+        model.output_bias[:EOS] = specials
+        model.output_bias[EOS] = eos
+    spm = builders.write_spm(folder / "shared.spm")
+    model_directory.save_model(
+        folder / "model",
+        config=builders.tiny_config(recipe, updates=[7]),
+        weights=weights_of(model),
+        source_spm=spm,
+        target_spm=spm,
+        card="",
+        overwrite=False,
+    )
+    return reference.in_float64(model)
+
+
+@pytest.mark.parametrize("eos_bias", [-50.0, 2.0, 4.0])
+def test_what_ctranslate2_finds_is_ours_but_for_ends_beyond_the_beam(tmp_path: Path, eos_bias: float) -> None:
+    """Flat models: what is best is close to what is not, and special pieces are as likely as others."""
+    pytest.importorskip("ctranslate2")
+    exact = biased_model(tmp_path, specials=0.0, eos=eos_bias)
+    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32", overrides={})
+    rows = reference.random_rows(1, count=12, vocab=300, longest=5)
+    details = Details(piece_log_probs=False, alignment=False)
+    found = engine.search([SourceSentence(row) for row in rows], config=engine.decoding, nbest=4, details=details)
+    penalty = reference.gnmt(engine.decoding.length_penalty)
+    for row, ours in zip(rows, found, strict=True):
+        expected = reference.naive_beam_search(
+            exact, row, beam=4, limit=len(row) + 4, penalty=penalty, ending_share=0.5
+        )[:4]
+        assert [tuple(one.ids) for one in ours] == [one.ids for one in expected]
+        for one, other in zip(ours, expected, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_special_pieces_are_not_generated_however_likely(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    exact = biased_model(tmp_path, specials=4.0, eos=2.0)
+    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32", overrides={})
+    rows = reference.random_rows(1, count=8, vocab=300, longest=5)
+    details = Details(piece_log_probs=False, alignment=False)
+    found = engine.search([SourceSentence(row) for row in rows], config=engine.decoding, nbest=2, details=details)
+    for row, ranked in zip(rows, found, strict=True):
+        for one in ranked:
+            assert min(one.ids, default=EOS + 1) > EOS
+            forced = reference.forced_log_prob(exact, row, one.ids, limit=len(row) + 4)
+            assert one.log_prob == pytest.approx(forced, abs=1e-4)
+
+
+def test_no_penalty_is_none(tmp_path: Path) -> None:
+    """CTranslate2 ends a search otherwise where it has no penalty of its own."""
+    pytest.importorskip("ctranslate2")
+    recipe = tiny_recipe(decoding={"beam": 3, "max_extra_tokens": 3, "length_penalty_form": "none"})
+    builders.save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
+    rows = reference.random_rows(2, count=12, vocab=300, longest=6)
+    details = Details(piece_log_probs=False, alignment=False)
+    both = [
+        engine.search([SourceSentence(row) for row in rows], config=engine.decoding, nbest=3, details=details)
+        for engine in (
+            open_engine([tmp_path / "model"], engine=name, device="cpu", precision="fp32", overrides={})
+            for name in ("torch", "ctranslate2")
+        )
+    ]
+    for ours, theirs in zip(*both, strict=True):
+        assert [one.ids for one in ours] == [one.ids for one in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            assert other.score == other.log_prob == pytest.approx(one.log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize(("beam", "tokens"), [(1, 4096), (4, 1024)])
+def test_batches_hold_64_sentences_of_like_length(beam: int, tokens: int) -> None:
+    config = DecodingConfig(beam=beam, batch_tokens=8192)
+    lengths = [3 + place * 7 % 40 for place in range(250)]
+    batches = plan_ctranslate2_batches(lengths, widths=[()] * 250, config=config, workers=1)
+    in_order = [lengths[index] for batch in batches for index in batch]
+    assert in_order == sorted(lengths, reverse=True)
+    assert max(map(len, batches)) <= 64
+    assert all(len(batch) * (1 + max(lengths[index] for index in batch)) <= tokens for batch in batches)
+
+
+@pytest.mark.parametrize(("lines", "workers", "batches"), [(1, 2, 1), (31, 4, 1), (40, 2, 2), (64, 2, 2), (64, 16, 4)])
+def test_no_worker_is_idle_where_each_has_16_sentences(lines: int, workers: int, batches: int) -> None:
+    lengths = [3 + place * 7 % 40 for place in range(lines)]
+    planned = plan_ctranslate2_batches(lengths, widths=[()] * lines, config=DecodingConfig(beam=1), workers=workers)
+    assert batches <= len(planned) <= max(1, lines // 16)
+
+
+@pytest.mark.parametrize("lines", range(150, 301, 25))
+def test_workers_end_about_together(lines: int) -> None:
+    """By the reckoning of a step as 16 sentences more."""
+    lengths = [3 + place * 7 % 25 for place in range(lines)]
+    widths = [(is_wide(length),) for length in lengths]
+    ends = [0, 0]
+    for batch in plan_ctranslate2_batches(lengths, widths=widths, config=DecodingConfig(beam=1), workers=2):
+        steps = [1 + lengths[index] for index in batch]
+        ends = sorted([ends[0] + 16 * max(steps) + sum(steps), ends[1]])
+    assert ends[0] > 0.87 * ends[1]
+
+
+def test_other_batches_change_no_translation(trained: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    engine = open_engine([trained], engine="ctranslate2", device="cpu", precision="fp32", overrides={})
+    sources = [SourceSentence(row) for row in engine.source.encode([source for source, _ in TEST[:60]])]
+    details = Details(piece_log_probs=False, alignment=False)
+    config = engine.decoding.model_copy(update={"max_extra_tokens": 0})  # which cuts many, each at its own length
+    found = [
+        engine.search(
+            sources, config=config.model_copy(update={"batch_tokens": tokens, "beam": beam}), nbest=1, details=details
+        )
+        for beam in (1, 4)
+        for tokens in (8192, 300)
+    ]
+    for some, others in (found[:2], found[2:]):
+        for (one,), (other,) in zip(some, others, strict=True):
+            assert one.ids == other.ids
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> None:
+    """Across 16 columns attention is rounded otherwise, which 8 bits magnify."""
+    pytest.importorskip("ctranslate2")
+    builders.save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    lengths = [3 + place * 7 % 40 for place in range(100)]
+    asked = [ctranslate2_engine._Asked(["a"] * length, ["b"], 99) for length in lengths]
+    mixed = {}
+    for precision in ("fp32", "int8"):
+        engine = open_engine(
+            [tmp_path / "model"], engine="ctranslate2", device="cpu", precision=precision, overrides={}
+        )
+        assert isinstance(engine, CTranslate2Engine)
+        batches = engine._planned(range(100), asked, config=engine.decoding)
+        assert sorted(index for batch in batches for index in batch) == list(range(100))
+        mixed[precision] = sum(len({lengths[index] + 1 < 16 for index in batch}) == 2 for batch in batches)
+    assert mixed == {"fp32": 1, "int8": 0}
+
+
+def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    builders.save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    engine = CTranslate2Engine(tmp_path / "model", precision="int8")
+    lengths = [3 + place * 7 % 30 for place in range(40)]
+    rows = [[20] * length for length in lengths]
+    pairs = [
+        (ctranslate2_engine._Asked(engine.source.pieces(row), [], 99), Hypothesis(other, 0.0, 0.0))
+        for row, other in zip(rows, rows[7:] + rows[:7], strict=True)
+    ]
+    widths: list[set[tuple[bool, bool]]] = []
+
+    def score(sources: list[list[str]], targets: list[list[str]], **options: Any) -> Any:
+        both = zip(sources, targets, strict=True)
+        widths.append({(len(source) + 1 < 16, len(target) + 1 < 16) for source, target in both})
+        return engine._translator.score_batch(sources, targets, **options)
+
+    found = engine._on_pairs(pairs, score, config=engine.decoding)
+    assert all(len(some) == 1 for some in widths)
+    assert len(set.union(*widths)) == 4
+    assert [len(one.log_probs) for one in found] == [1 + len(hypothesis.ids) for _, hypothesis in pairs]

@@ -1,0 +1,274 @@
+"""The kernels of the recorded search, against its operators in PyTorch and against sums in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from nmt_cli.decoding.search import cuda
+from nmt_cli.decoding.search.cuda import (
+    CudaSearch,
+    StaticSizes,
+    StaticState,
+    choose_candidates,
+    sort_candidates,
+)
+from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.model import static_cache
+from nmt_cli.model.layers import DecoderLayer
+from nmt_cli.model.static_cache import StepInputs
+from nmt_cli.model.transformer import Transformer
+from tests.decoding.reference import CPU, random_model, random_rows, search
+from tests.decoding.test_cuda import Operators, assert_same, decoding
+from tests.interpreted import DEVICE, MARKS  # isort: split
+
+from nmt_cli.model.kernels.layers import add_norm
+
+pytestmark = MARKS
+
+
+@pytest.fixture(autouse=True)
+def device() -> Iterator[None]:
+    """The device of all tensors."""
+    with DEVICE:
+        yield
+
+
+class Again:
+    """A recorder that calls the function again: a tape would miss what is not one of torch's operators."""
+
+    def renew(self) -> None:
+        pass
+
+    def run_beside(self, function: Callable[[], None]) -> None:
+        function()
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        return function
+
+
+@pytest.mark.parametrize(
+    ("count", "model", "settings", "nbest"),
+    [
+        (1, {}, {"beam": 3}, 3),
+        (2, {}, {"beam": 1, "max_extra_tokens": 4}, 1),
+        (2, {"norm": "pre", "norm_type": "rms", "positions": "rotary", "activation": "swiglu"}, {"beam": 2}, 2),
+        (1, {"attention_bias": True, "positions": "learned", "output_bias": True}, {"beam": 2, "min_tokens": 3}, 1),
+    ],
+)
+def test_the_kernels_find_what_the_search_finds(
+    count: int, model: dict[str, Any], settings: dict[str, Any], nbest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "can_use_kernels", lambda device: True)
+    models = [random_model(5, vocab=53, sharpness=3.0, heads=1, decoder_layers=1, **model)]
+    config = decoding(**({"max_extra_tokens": 2} | settings))
+    with CPU:
+        sources = [SourceSentence(row) for row in random_rows(6, count=count, vocab=53, longest=3)]
+    ours = CudaSearch(models, device=DEVICE, recorder=Again()).search(sources, config=config, nbest=nbest)
+    assert_same(ours, search(models, sources, config=config, nbest=nbest, device=DEVICE))
+
+
+def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nmt_cli.model.kernels import selection
+
+    launched: list[str] = []
+
+    def launcher(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments, **options: launched.append(kernel.fn.__name__)
+
+    monkeypatch.setattr(cuda, "can_use_kernels", lambda device: True)
+    monkeypatch.setattr(type(selection.choose), "__getitem__", launcher)
+    model = random_model(5, vocab=53, decoder_layers=2)
+    beam = CudaSearch([model], device=DEVICE, recorder=Again())
+    sizes = StaticSizes.that_hold(sentences=2, source=3, length=4, beam=2, nbest=1)
+    state = beam.state(sizes)
+    with Operators() as operators, torch.inference_mode():
+        beam._advance(state)
+    free = {"flatten", "mT", "transpose", "slice", "detach", "empty", "empty_like", "new_empty"}
+    found = [name.split(".")[1] for name in operators.names if name.split(".")[1] not in free]
+    layer = ["linear"] * 4 + ["_addmm_activation", "linear"]
+    assert found == [*layer, *layer, "linear", "add_"]
+    kernels = ["attend_to_past", "_residual_norm", "attend_to_source", "_residual_norm", "_residual_norm"]
+    assert launched == ["embed", *kernels, *kernels, "summarise_blocks", "choose", "settle"]
+
+
+class Shapes(TorchDispatchMode):
+    """The shapes of all float32 tensors that torch's operators make."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated
+        self.made: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.made |= {
+            tuple(leaf.shape) for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.dtype == torch.float32
+        }
+        return out
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_no_float32_logits_of_all_pieces_are_made_of_those_in_bf16(is_fused: bool) -> None:
+    beam = CudaSearch([random_model(1, vocab=53)], device=DEVICE, recorder=Again())
+    state = beam.state(StaticSizes.that_hold(sentences=1, source=3, length=4, beam=2, nbest=1))
+    logits = torch.randn(state.log_probs.numel(), 53).bfloat16()
+    with Shapes() as shapes, torch.inference_mode():
+        choose_candidates(state, logits, is_fused=is_fused)
+    assert (tuple(logits.shape) in shapes.made) is not is_fused, "torch's operators make them"
+
+
+WIDTHS = [{"d_k": 8, "d_v": 6}, {"d_k": 16, "d_v": 32, "heads": 1}, {"d_k": 12, "d_v": 12, "positions": "rotary"}]
+
+
+def layer_of(model: Transformer) -> DecoderLayer:
+    layer = model.decoder[0]
+    assert isinstance(layer, DecoderLayer)
+    return layer
+
+
+def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """The attention of one query [H, K] to keys [N, H, K] and values [N, H, V], [H * V]."""
+    weights = (torch.einsum("hk,nhk->hn", q, keys) * q.size(-1) ** -0.5).softmax(-1)
+    return torch.einsum("hn,nhv->hv", weights, values).flatten()
+
+
+@pytest.mark.parametrize("place", [0, 1, 64, 69])
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_a_hypothesis_attends_to_its_own_past(widths: dict[str, Any], place: int) -> None:
+    beam, length, sentences = 2, 96, 2
+    model = random_model(1, vocab=20, attention_bias=True, max_positions=length, **widths)
+    module = layer_of(model).self_attention
+    d_k, d_v, heads = module.d_k, module.d_v, module.heads
+    cache = torch.randn(sentences, length * beam, heads * (d_k + d_v))
+    ancestors = torch.randint(beam, (sentences, beam, length), dtype=torch.int32)
+    seen = StepInputs(ancestors, torch.ones(sentences, dtype=torch.int32), torch.tensor([place, 3, 5]))
+    x = torch.randn(sentences * beam, model.config.d_model)
+    before = cache.clone()
+    with torch.inference_mode():
+        out = static_cache._attend_past_fused(module, x, kept=cache, inputs=seen)
+        q, k, v = (one.double() for one in module.double().project(x.double(), torch.full((len(x),), place)))
+        for row in range(len(x)):
+            sentence, number = divmod(row, beam)
+            past = [position * beam + int(ancestors[sentence, number, position]) for position in range(place)]
+            keys, values = before[sentence, past].double().split([heads * d_k, heads * d_v], dim=-1)
+            keys = torch.cat([keys.unflatten(-1, (heads, d_k)), k[row : row + 1]])
+            values = torch.cat([values.unflatten(-1, (heads, d_v)), v[row : row + 1]])
+            torch.testing.assert_close(out[row].double(), attended(q[row], keys, values), atol=1e-5, rtol=1e-5)
+            before[sentence, place * beam + number] = torch.cat([k[row].flatten(), v[row].flatten()])
+    torch.testing.assert_close(cache, before)
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_a_hypothesis_attends_to_its_source_and_nothing_behind_it(widths: dict[str, Any]) -> None:
+    beam, lengths = 2, [1, 64, 65, 96]
+    model = random_model(1, vocab=20, **widths)
+    module = layer_of(model).cross_attention
+    cross = torch.randn(len(lengths), 96, module.heads * (module.d_k + module.d_v))
+    for number, length in enumerate(lengths):
+        cross[number, length:] = torch.nan
+    seen = StepInputs(torch.zeros(4, beam, 32, dtype=torch.int32), torch.tensor(lengths).int(), torch.tensor([0, 0, 0]))
+    x = torch.randn(len(lengths) * beam, model.config.d_model)
+    with torch.inference_mode():
+        out = static_cache._attend_source_fused(module, x, kept=cross, inputs=seen)
+        q = module.double().q(x.double()).unflatten(-1, (module.heads, module.d_k))
+    for row in range(len(x)):
+        own = cross[row // beam, : lengths[row // beam]].double()
+        keys, values = own.split([module.heads * module.d_k, module.heads * module.d_v], dim=-1)
+        mixed = attended(q[row], *(one.unflatten(-1, (module.heads, -1)) for one in (keys, values)))
+        torch.testing.assert_close(out[row].double(), mixed, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_pre_norm", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("norm_type", [nn.LayerNorm, nn.RMSNorm])
+def test_the_norm_is_of_the_sum_with_the_bias(
+    norm_type: type[nn.LayerNorm | nn.RMSNorm], dtype: torch.dtype, is_pre_norm: bool
+) -> None:
+    norm = norm_type(24, eps=1e-3)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    x, out, bias = torch.randn(3, 24).to(dtype), torch.randn(3, 24).to(dtype), torch.randn(24).to(dtype)
+    total = x.double() + out.double() + bias.double()
+    expected = norm.double()(total)
+    with torch.inference_mode():
+        normed = add_norm(x, out, bias, norm.to(dtype), keeps_sum=is_pre_norm)
+    tolerance = 5e-6 if dtype == torch.float32 else 4e-2
+    torch.testing.assert_close(normed.double(), expected, atol=tolerance, rtol=tolerance)
+    if is_pre_norm:
+        torch.testing.assert_close(x.double(), total, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_embeddings_are_scaled_and_have_their_position(positions: str) -> None:
+    model = random_model(1, vocab=20, positions=positions, d_model=24)
+    ids, counters = torch.tensor([3, 19, 4]), torch.tensor([7, 0, 0])
+    with torch.inference_mode():
+        ours = static_cache._embed_fused(model.target_embedding, ids, counters)
+        torch.testing.assert_close(ours, model.target_embedding(ids, counters[:1]))
+
+
+def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool) -> StaticState:
+    """A state of four sentences: one at its limit, one done, and one with endings."""
+    model = random_model(1, vocab=53)
+    state = CudaSearch([model], device=DEVICE, recorder=Again()).state(StaticSizes(4, 32, 32, beam, nbest))
+    torch.manual_seed(seed)
+    state.counters.copy_(torch.tensor([step, 2, 100]))
+    state.rules.normal_()
+    state.rules[:, :3], state.rules[:, 4] = -torch.inf, 1.7
+    state.limits.copy_(torch.tensor([step + 1, step + 1, step + 5, step + 5]))
+    state.last_penalties.fill_(2.0)
+    state.log_probs.copy_(torch.randn(4, beam).sort(descending=True).values - 3.0)
+    if is_first:
+        state.log_probs[:, 1:] = -torch.inf
+    state.nodes.random_(100)
+    state.ancestors.random_(beam)
+    state.finished.scores.copy_(torch.randn(4, nbest).sort(descending=True).values - 2.0)
+    state.finished.scores[::2] = -torch.inf
+    state.finished.log_probs.normal_()
+    state.finished.nodes.random_(100)
+    state.is_done[1] = True
+    return state
+
+
+def written(state: StaticState) -> list[Tensor]:
+    """All that a choice writes; of the table of ancestors what is not left to chance."""
+    ancestors = state.ancestors[..., : int(state.counters[0]) + 1]
+    tree = [state.tree_log_probs, state.tree_pieces, state.tree_parents]
+    open_ones = [state.ids, state.log_probs, state.nodes, ancestors, state.is_done]
+    return [*tree, *open_ones, state.finished.scores, state.finished.log_probs, state.finished.nodes]
+
+
+@pytest.mark.parametrize(
+    ("beam", "nbest", "vocab", "dtype", "step", "is_first"),
+    [
+        (4, 4, 53, torch.float32, 3, False),
+        (4, 2, 53, torch.float32, 0, True),
+        (1, 1, 53, torch.float32, 5, False),
+        (3, 1, 8200, torch.float32, 5, False),
+        (5, 5, 700, torch.bfloat16, 31, False),
+        (2, 1, 7, torch.float32, 0, True),
+    ],
+)
+def test_the_kernels_choose_and_settle_as_the_operators_do(
+    beam: int, nbest: int, vocab: int, dtype: torch.dtype, step: int, is_first: bool
+) -> None:
+    settings = {"beam": beam, "nbest": nbest, "step": step, "is_first": is_first}
+    fused, plain = (random_state(3, **settings) for _ in range(2))  # type: ignore[arg-type]  # of several types
+    # Many logits in bf16 are equal, and columns behind the vocabulary are of the padding.
+    logits = torch.randn(4 * beam, vocab + 11).to(dtype)
+    logits[:, vocab:] = torch.nan
+    logits[:, 3] += 3.0
+    logits = logits[:, :vocab]
+    with torch.inference_mode():
+        for state, is_fused in ((fused, True), (plain, False)):
+            sort_candidates(state, choose_candidates(state, logits, is_fused=is_fused), is_fused=is_fused)
+    assert (fused.tree_pieces[2] == 3).any()
+    # Equal sums in float32 hang on the order of additions: those of the seed differ.
+    for ours, expected in zip(written(fused), written(plain), strict=True):
+        torch.testing.assert_close(ours, expected, atol=3e-6, rtol=1e-6)

@@ -1,0 +1,215 @@
+"""Several workers: the lines, messages and errors of one, and nothing of them left behind."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli.cli.decode.command import decode
+from nmt_cli.decoding.parallel import LineBlock, TranslationJob, choose_devices, jobs_for_devices, parallel_translator
+from nmt_cli.decoding.translation import Translation
+from nmt_cli.errors import DataError, UsageError
+from tests.artifacts.builders import save_tiny, tiny_recipe
+from tests.forks import Forked, run_forked
+
+COMMAND = [sys.executable, "-m", "nmt_cli", "decode", "--device", "cpu", "-m", "model", "-i", "text", "--stats"]
+NUM_LINES = 2500
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and a text whose lines are all different; some are blank, and one is too long for the model."""
+    folder = tmp_path_factory.mktemp("workers")
+    save_tiny(folder / "model", spm_folder=folder, recipe=tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 2}))
+    lines = ["" if number % 17 == 0 else f"the old sea {number}" for number in range(1, NUM_LINES + 1)]
+    lines[1233] = "the old sea " * 40
+    (folder / "text").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def job(folder: Path) -> TranslationJob:
+    asked = {"nbest": 2, "word_scores": True}
+    return TranslationJob([folder / "model"], "torch", "fp32", "cpu", 1, overrides={"beam": 2}, asked=asked)
+
+
+def children(process: int) -> list[int]:
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def texts(blocks: Iterable[list[Translation]]) -> list[list[str]]:
+    """The n-best texts of each line."""
+    return [[one.text, *(other.text for other in one.alternatives)] for block in blocks for one in block]
+
+
+def midway(folder: Path, name: str, *options: str) -> tuple[Forked[str], list[int]]:
+    """A process of two workers that has written a part of its lines, and is suspended; and its workers.
+
+    On a busy machine a process may come to its end before it is seen at work: then another one starts.
+    """
+    partial = folder / f"{name}.partial"
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        (folder / name).unlink(missing_ok=True)
+        process = Forked[str]([*COMMAND, "-o", name, "--workers", "2", *options], cwd=folder, stderr=-1, text=True)
+        while process.poll() is None:
+            if partial.exists() and partial.stat().st_size:
+                process.send_signal(signal.SIGSTOP)
+                if partial.exists() and (workers := children(process.pid)):
+                    return process, workers
+                process.send_signal(signal.SIGCONT)
+                break
+            time.sleep(0.005)
+        process.communicate()
+    raise AssertionError("no process was seen at work")
+
+
+def test_two_workers_find_log_and_refuse_what_one_does(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = (folder / "text").read_text().split("\n")[:-1]
+    blocks = [LineBlock(start + 1, lines[start : start + 250]) for start in range(0, NUM_LINES, 250)]
+
+    def until_problem() -> Iterator[LineBlock]:
+        yield from blocks[:2]
+        raise DataError("the disk is gone", hint="look for it")
+
+    with caplog.at_level(logging.INFO), parallel_translator([job(folder)]) as run:
+        expected = [result.translations for result in run(blocks)]
+        messages = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert messages[0][1].startswith("line 1234 has ")
+    before = set(children(os.getpid()))
+    caplog.clear()
+    with caplog.at_level(logging.INFO), parallel_translator(jobs_for_devices(job(folder), ["cpu", "cpu"])) as run:
+        found = [result.translations for result in run(blocks)]
+        assert texts(found) == texts(expected)
+        for one, other in zip(chain(*found), chain(*expected), strict=True):
+            assert one.word_log_probs == pytest.approx(other.word_log_probs, abs=1e-4)
+        assert [(record.levelname, record.getMessage()) for record in caplog.records] == messages
+        started = set(children(os.getpid())) - before
+        assert len(started) == 2
+        with pytest.raises(DataError) as refused:
+            list(run([blocks[0], LineBlock(251, ["the sea"] * 2, ["", "the old sea " * 40])]))
+        assert (refused.value.setting, refused.value.where) == ("prefix", "line 252")
+        assert refused.value.hint == "shorten it"
+        # What cannot be read is told when all before it is translated.
+        results = run(until_problem())
+        assert texts(next(results).translations for _ in range(2)) == texts(expected[:2])
+        with pytest.raises(DataError, match="the disk is gone"):
+            next(results)
+        for process in started:
+            os.kill(process, signal.SIGKILL)
+        with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as lost:
+            list(run(blocks))
+        assert lost.value.hint == "if memory ran out, run the command again with fewer `workers`"
+    assert set(children(os.getpid())) == before
+
+
+def test_what_two_workers_began_another_number_completes(folder: Path) -> None:
+    whole = run_forked([*COMMAND, "-o", "whole"], cwd=folder)
+    assert whole.returncode == 0, whole.stderr
+    assert whole.stderr.endswith("by torch in fp32 on cpu\n")
+    process, workers = midway(folder, "out")
+    process.kill()
+    process.communicate()
+    expected = (folder / "whole").read_bytes()
+    part = (folder / "out.partial").read_bytes()
+    assert expected.startswith(part)
+    assert 0 < len(part) < len(expected)
+    done = run_forked([*COMMAND, "-o", "out", "--workers", "1"], cwd=folder)
+    assert "1,000 lines: going on after them" in done.stderr
+    assert (folder / "out").read_bytes() == expected
+    deadline = time.monotonic() + 60
+    while any(is_alive(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_ctrl_c_ends_two_workers_and_leaves_what_is_done(folder: Path) -> None:
+    process, workers = midway(folder, "stopped", "--format", "tsv")
+    for one in (process.pid, *workers):  # as from a terminal
+        os.kill(one, signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    partial = folder / "stopped.partial"
+    assert told == f"warning: what was translated until then is in {partial}; the same command continues\n"
+    assert not any(is_alive(worker) for worker in workers)
+
+
+def test_gpus_are_taken_in_turn_where_the_choice_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(device: str, workers: int | None, *, engine: str = "torch", is_bulk: bool = True) -> list[str]:
+        return choose_devices(device, workers=workers, engine=engine, precision="auto", is_bulk=is_bulk)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    for free in ("auto", "cuda"):
+        assert chosen(free, None) == ["cuda:0", "cuda:1", "cuda:2"]
+        assert chosen(free, None, is_bulk=False) == [free]
+        assert chosen(free, 1) == [free]
+        assert chosen(free, 2) == ["cuda:0", "cuda:1"]
+        assert chosen(free, 4) == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
+    assert chosen("cuda:1", None) == ["cuda:1"]
+    assert chosen("cuda:1", 2) == ["cuda:1", "cuda:1"]
+    assert chosen("cpu", None) == ["cpu"]
+    assert chosen("auto", None, engine="ctranslate2") == ["auto"]
+    assert choose_devices("auto", workers=2, engine="auto", precision="int8", is_bulk=True) == ["auto", "auto"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert chosen("auto", None) == ["auto"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert chosen("auto", 2) == ["auto", "auto"]
+    assert chosen("cuda", None) == ["cuda"]
+
+
+def test_workers_share_the_cpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = job(folder)
+    assert [one.threads for one in jobs_for_devices(replace(asked, threads=7), ["cpu"])] == [7]
+    assert [one.threads for one in jobs_for_devices(replace(asked, threads=7), ["cpu"] * 3)] == [2, 2, 2]
+    assert [one.threads for one in jobs_for_devices(asked, ["cuda:0", "cuda:1"])] == [1, 1]
+    monkeypatch.setattr("nmt_cli.decoding.parallel.num_cpus", lambda: 8)
+    shares = jobs_for_devices(replace(asked, threads=None), ["cuda:0", "cuda:1"])
+    assert [(one.device, one.threads) for one in shares] == [("cuda:0", 4), ("cuda:1", 4)]
+
+
+def test_workers_translate_files(folder: Path) -> None:
+    for options in ({}, {"stream": True, "source": folder / "text"}):
+        with pytest.raises(UsageError) as refused:
+            decode(model=[folder / "model"], workers=2, **options)
+        assert refused.value.message == (
+            "--workers 2 would translate ahead of a stream, whose lines are answered as they come"
+        )
+        assert refused.value.where == "--workers"
+        assert (
+            refused.value.hint == "give the text as a file, with -i FILE and without --stream, or leave out --workers"
+        )
+    with pytest.raises(UsageError, match="--workers is 0, but should be at least 1"):
+        decode(model=[folder / "model"], workers=0)
+
+
+def test_what_is_loaded_is_not_looked_through_for_garbage(folder: Path) -> None:
+    usual = gc.get_threshold()
+    gc.unfreeze()
+    gc.set_threshold(700)
+    try:
+        job(folder).open()
+        assert gc.get_freeze_count() > 1000
+        assert gc.get_threshold()[0] > 700
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)

@@ -1,0 +1,140 @@
+"""Model directories for the tests of export and import, ours and Marian's."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.model_directory import LoadedModel
+from nmt_cli.artifacts.weights import weights_of
+from nmt_cli.recipe.schema import Recipe
+from tests.artifacts.builders import tiny_config, tiny_model, tiny_recipe, write_spm
+from tests.training.tiny import parallel_text
+
+SHAPE = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "activation_function": "swish",
+    "scale_embedding": True,
+    "max_position_embeddings": 128,
+    "num_beams": 3,
+}
+CPU = torch.device("cpu")
+
+
+@functools.cache
+def spm(side: int, *, model_type: str = "unigram", byte_fallback: bool = False) -> bytes:
+    """A SentencePiece model of English (side 0) or German (side 1), with SentencePiece's own special ids."""
+    lines = [pair[side] for pair in parallel_text(600, seed=5)]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines * 2),
+        model_writer=model,
+        model_type=model_type,
+        vocab_size=420 if byte_fallback else 150,
+        hard_vocab_limit=False,  # there are not many words in these lines
+        byte_fallback=byte_fallback,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def joint_vocabulary(*models: bytes, without: str = "") -> dict[str, int]:
+    """</s>, <unk>, two codes of languages, the pieces of all models in an order of their own, and <pad>."""
+    processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in models]
+    pieces = sorted({one.id_to_piece(number) for one in processors for number in range(one.get_piece_size())})
+    pieces = [piece for piece in pieces if piece not in ("<unk>", "<s>", "</s>", without)]
+    Random(2).shuffle(pieces)
+    named = ["</s>", "<unk>", ">>deu<<", ">>nld<<", *pieces, "<pad>"]
+    return {piece: number for number, piece in enumerate(named)}
+
+
+def write_marian(
+    folder: Path, *, source: bytes | None = None, target: bytes | None = None, without: str = "", **config: Any
+) -> Any:
+    """A random MarianMTModel, written to `folder` as OPUS-MT's are; the model."""
+    transformers = pytest.importorskip("transformers")
+    source, target = source or spm(0), target or spm(1)
+    vocabulary = joint_vocabulary(source, target, without=without)
+    pad = vocabulary["<pad>"]
+    special = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0}
+    torch.manual_seed(3)
+    settings = transformers.MarianConfig(vocab_size=len(vocabulary), **{**SHAPE, **special, **config})
+    model = transformers.MarianMTModel(settings).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                parameter.normal_(std=0.3 if parameter.ndim == 1 else parameter.size(1) ** -0.5)
+                parameter.add_(1 if "layer_norm.weight" in name else 0)
+        for embedding in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:
+            embedding.weight[pad] = 0
+        model.final_logits_bias.normal_(std=0.5)
+        model.final_logits_bias[0, pad] = 0
+        model.final_logits_bias[0, 0] = 3  # so that translations end
+    folder.mkdir(parents=True)
+    model.save_pretrained(folder)
+    (folder / "source.spm").write_bytes(source)
+    (folder / "target.spm").write_bytes(target)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    tokenizer = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return model
+
+
+def edit_json(file: Path, **changes: Any) -> None:
+    """Change keys of a JSON file; None takes a key away."""
+    content = json.loads(file.read_text(encoding="utf-8")) | changes
+    content = {key: value for key, value in content.items() if value is not None}
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def english(number: int) -> Iterator[str]:
+    """Sentences that the SentencePiece models were not trained on."""
+    yield from (pair[0] for pair in parallel_text(number, seed=99))
+
+
+def recipe_with(model: dict[str, Any] | None = None, **decoding: Any) -> Recipe:
+    return tiny_recipe(model=model, decoding={"beam": 3, "max_extra_tokens": 6, **decoding})
+
+
+def save_sharp(path: Path, recipe: Recipe | None = None) -> Path:
+    """Write a model directory; biases and norms are not what they begin with, and likely pieces are likely."""
+    recipe = recipe or recipe_with()
+    model = tiny_model(recipe)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.normal_(std=0.3).add_(1 if name.endswith("norm.weight") else 0)
+            elif name == "output_weight":
+                parameter.mul_(math.sqrt(8))
+    spm = write_spm(path.parent / "spm" / "shared.spm")
+    model_directory.save_model(
+        path,
+        config=tiny_config(recipe, updates=[7]),
+        weights=weights_of(model),
+        source_spm=spm,
+        target_spm=spm,
+        card="---\nlanguage:\n- en\n- de\n---\n\n# The model's own card\n",
+        overwrite=False,
+    )
+    return path
+
+
+def load(path: Path) -> LoadedModel:
+    return model_directory.load_model(path, device=CPU, dtype=torch.float32)

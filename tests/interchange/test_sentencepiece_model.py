@@ -1,0 +1,104 @@
+"""SentencePiece models taken apart and put together, read by SentencePiece itself."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import sentencepiece
+
+from nmt_cli.errors import ModelError
+from nmt_cli.interchange.sentencepiece_model import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    Piece,
+    read_pieces,
+    rows_by_our_ids,
+    with_pieces,
+    with_rows,
+)
+from tests.artifacts.builders import spm_bytes
+from tests.interchange.builders import joint_vocabulary, spm
+
+
+def processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_pieces_are_those_that_sentencepiece_reads(model_type: str) -> None:
+    model = spm(0, model_type=model_type, byte_fallback=True)
+    pieces, reader = read_pieces(model), processor(model)
+    assert [piece.text for piece in pieces] == [reader.id_to_piece(place) for place in range(len(reader))]
+    assert [piece.score for piece in pieces] == [reader.get_score(place) for place in range(len(reader))]
+    kinds = {UNKNOWN: reader.is_unknown, CONTROL: reader.is_control, BYTE: reader.is_byte}
+    for kind, is_so in kinds.items():
+        assert [piece.kind == kind for piece in pieces] == [is_so(place) for place in range(len(reader))]
+
+
+def test_a_model_of_ours_is_the_same_after_it_was_taken_apart() -> None:
+    model = spm_bytes()
+    same = processor(with_pieces(model, read_pieces(model), has_bytes=True))
+    text = "ein small Haus by the ☃ sea"
+    assert same.encode(text) == processor(model).encode(text)
+    assert same.decode(same.encode(text)) == text
+    assert (same.pad_id(), same.unk_id(), same.bos_id(), same.eos_id(), len(same)) == (0, 1, 2, 3, 300)
+
+
+def test_special_pieces_are_those_that_come_first() -> None:
+    pieces = [
+        Piece("<pad>", 0, CONTROL),
+        Piece("<unk>", 0, UNKNOWN),
+        Piece("<s>", 0, CONTROL),
+        Piece("</s>", 0, CONTROL),
+        *(piece for piece in read_pieces(spm(0)) if piece.kind == NORMAL),
+    ]
+    model = processor(with_pieces(spm(0), pieces, has_bytes=False))
+    assert (model.pad_id(), model.unk_id(), model.bos_id(), model.eos_id()) == (0, 1, 2, 3)
+    assert model.encode("the moon", out_type=str) == processor(spm(0)).encode("the moon", out_type=str)
+
+
+def test_bytes_that_are_no_model_are_refused() -> None:
+    noise = random.Random(1)
+    for content in (b"", b"text\n", spm(0)[:1000], bytes(noise.randrange(256) for _ in range(500))):
+        with pytest.raises(ValueError, match="no SentencePiece model: "):
+            read_pieces(content)
+    with pytest.raises(ModelError, match="no SentencePiece model: ") as caught:
+        with_rows(b"text\n", [], where="x/source.spm")
+    assert (caught.value.where, caught.value.hint) == ("x/source.spm", "fetch the file again")
+
+
+def test_rows_keep_their_order_behind_our_special_ids() -> None:
+    vocabulary = {"</s>": 0, "<unk>": 1, ">>deu<<": 2, "▁a": 3, "b": 5, "<pad>": 6}
+    rows = rows_by_our_ids(vocabulary, num_rows=7, pad=6, unknown=1, start=6, end=0)
+    assert [(row.text, row.row) for row in rows] == [
+        ("<pad>", None),
+        ("<unk>", 1),
+        ("<s>", 6),
+        ("</s>", 0),
+        ("▁>>deu<<", 2),
+        ("▁a", 3),
+        ("<row 4>", 4),
+        ("b", 5),
+    ]
+    rows = rows_by_our_ids(vocabulary | {"<s>": 4}, num_rows=7, pad=6, unknown=1, start=3, end=0)
+    assert [(row.text, row.row) for row in rows[:6]] == [
+        ("<pad>", 6),
+        ("<unk>", 1),
+        ("<our s>", 3),
+        ("</s>", 0),
+        ("▁>>deu<<", 2),
+        ("<s>", 4),
+    ]
+
+
+def test_without_all_byte_pieces_unknown_characters_stay_unknown() -> None:
+    source, target = (spm(side, byte_fallback=True) for side in (0, 1))
+    vocabulary = joint_vocabulary(source, target, without="<0x41>")
+    pad = vocabulary["<pad>"]
+    rows = rows_by_our_ids(vocabulary, num_rows=len(vocabulary), pad=pad, unknown=1, start=pad, end=0)
+    model = processor(with_rows(source, rows, where=""))
+    assert model.unk_id() in model.encode("☃")
+    assert model.encode("the moon", out_type=str) == processor(source).encode("the moon", out_type=str)

@@ -1,0 +1,132 @@
+"""Attention by products over groups of sentences of like length: against loops, and what the groups are."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmt_cli.model.cpu_attention import attend_cpu, group_by_length
+from nmt_cli.model.packing import Packed, pack
+from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
+
+CPU = torch.device("cpu")
+HEADS = 2
+
+
+def some_lengths(count: int, *, longest: int, seed: int) -> list[int]:
+    generator = random.Random(seed)
+    return [generator.randint(1, longest) for _ in range(count)]
+
+
+def layout_of(lengths: list[int], *, num_empty: int = 0) -> Packed:
+    packed = pack([[5] * length for length in lengths], device=CPU)
+    ids, positions = (F.pad(part, (0, num_empty)) for part in (packed.ids, packed.positions))
+    return replace(packed, ids=ids, positions=positions, num_empty=num_empty)
+
+
+def rows_of(lengths: list[int], width: int, *, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (sum(lengths), HEADS, width)
+    return torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
+
+
+def assert_equal_to_loops(
+    q_lengths: list[int], k_lengths: list[int], *, is_causal: bool, window: int | None, sees: Sees
+) -> None:
+    """Values and gradients; sums of up to 64 terms of size 1 in float64."""
+    queries = layout_of(q_lengths)
+    keys = queries if is_causal or window is not None else layout_of(k_lengths)
+    inputs = [rows_of(lengths, 4, seed=seed) for seed, lengths in enumerate((q_lengths, k_lengths, k_lengths))]
+    ours = attend_cpu(*inputs, queries=queries, keys=keys, is_causal=is_causal, window=window)
+    bounds = ([0, *accumulate(lengths)] for lengths in (q_lengths, k_lengths))
+    theirs = packed_attention(*inputs, q_bounds=next(bounds), k_bounds=next(bounds), sees=sees)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    upstream = torch.randn(ours.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    pairs = zip(torch.autograd.grad(ours, inputs, upstream), torch.autograd.grad(theirs, inputs, upstream), strict=True)
+    for mine, other in pairs:
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 70])
+@pytest.mark.parametrize("longest", [1, 40])
+def test_values_and_gradients_are_those_of_loops(count: int, longest: int) -> None:
+    src, tgt = (some_lengths(count, longest=longest, seed=seed) for seed in (1, 2))
+    assert_equal_to_loops(tgt, src, is_causal=False, window=None, sees=sees_all)
+    assert_equal_to_loops(tgt, tgt, is_causal=True, window=None, sees=sees_the_past)
+    assert_equal_to_loops(src, src, is_causal=False, window=3, sees=sees_neighbours(3))
+
+
+def test_queries_keys_and_values_may_be_columns_of_one_matrix() -> None:
+    lengths = some_lengths(40, longest=30, seed=1)
+    layout = layout_of(lengths)
+    joint = torch.randn(sum(lengths), 3 * HEADS * 4, dtype=torch.float64).requires_grad_()
+    parts = [part.unflatten(1, (HEADS, 4)) for part in joint.split(HEADS * 4, dim=1)]
+    apart = [part.detach().contiguous().requires_grad_() for part in parts]
+    outs = [attend_cpu(*x, queries=layout, keys=layout, is_causal=True, window=None) for x in (parts, apart)]
+    assert torch.equal(*outs)
+    (ours,) = torch.autograd.grad(outs[0].square().sum(), joint)
+    theirs = torch.autograd.grad(outs[1].square().sum(), apart)
+    assert torch.equal(ours, torch.cat([gradient.flatten(1) for gradient in theirs], dim=1))
+
+
+def test_empty_slots_are_not_looked_at_and_get_zeros() -> None:
+    lengths = some_lengths(20, longest=9, seed=1)
+    layout = layout_of(lengths, num_empty=5)
+    x = torch.randn(sum(lengths) + 5, HEADS, 4)
+    x[-5:] = torch.nan
+    x.requires_grad_()
+    out = attend_cpu(x, x, x, queries=layout, keys=layout, is_causal=False, window=None)
+    (gradient,) = torch.autograd.grad(out[:-5].sum(), x)
+    for tensor in (out, gradient):
+        assert tensor[:-5].isfinite().all()
+        assert not tensor[-5:].any()
+
+
+def test_it_is_torch_s_attention_in_float32() -> None:
+    layout = layout_of([7, 7, 7])
+    inputs = [x.detach().float().requires_grad_() for x in (rows_of([7, 7, 7], 8, seed=seed) for seed in range(3))]
+    ours = attend_cpu(*inputs, queries=layout, keys=layout, is_causal=True, window=None)
+    q, k, v = (x.view(3, 7, HEADS, 8).transpose(1, 2) for x in inputs)
+    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(0, 1)
+    # float32 rounds at 6e-8; scores and outputs are below 10 and sums have eight terms.
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+    for mine, other in zip(*(torch.autograd.grad(x.square().sum(), inputs) for x in (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+
+
+def test_bf16_is_near_float64_on_the_same_inputs() -> None:
+    lengths = some_lengths(60, longest=30, seed=1)
+    layout = layout_of(lengths)
+    inputs = [torch.randn(sum(lengths), HEADS, 16).bfloat16() for _ in range(3)]
+    ours, theirs = (
+        attend_cpu(*(x.to(dtype) for x in inputs), queries=layout, keys=layout, is_causal=False, window=None)
+        for dtype in (torch.bfloat16, torch.float64)
+    )
+    # Scores, weights and output are rounded at 2^-9 each.
+    assert float((ours.double() - theirs).norm() / theirs.norm()) < 1e-2
+
+
+def test_groups_have_little_padding_and_sizes_that_come_again() -> None:
+    generator = random.Random(1)
+    src = [min(60, max(2, round(generator.lognormvariate(2.5, 0.45)))) for _ in range(320)]
+    tgt = [max(2, round(length * generator.uniform(0.8, 1.3))) for length in src]
+    pairing = group_by_length(layout_of(tgt), layout_of(src))
+    rectangles = [(len(group.query_lengths), group.num_queries, group.num_keys) for group in pairing.groups]
+    assert all(count % 16 == width % 8 == keys % 8 == 0 for count, width, keys in rectangles)
+    assert sum(count for count, _, _ in rectangles) == 320
+    # One rectangle for all would have four times the slots.
+    assert sum(count * width for count, width, _ in rectangles) < 1.7 * sum(tgt)
+    assert 320 * max(tgt) > 3 * sum(tgt)
+
+
+def test_groups_are_made_once_for_two_layouts() -> None:
+    queries, keys, others = (layout_of([3, 4, 5]) for _ in range(3))
+    assert group_by_length(queries, keys) is group_by_length(queries, keys)
+    assert group_by_length(queries, others) is not group_by_length(queries, keys)
+    assert group_by_length(queries, queries) is not group_by_length(queries, keys)

@@ -1,0 +1,194 @@
+"""Random small models of any language pair, and servers of them as processes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.weights import weights_of
+from nmt_cli.model.layers import DecoderLayer
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.serving.settings import EngineSettings, ModelSettings
+from nmt_cli.tokenization.tokenizer import Tokenizer
+from tests.artifacts.builders import tiny_config, tiny_model, tiny_recipe, write_spm
+
+_READY = re.compile(r"ready: http://127\.0\.0\.1:(\d+)")
+_SECONDS = 60
+MODEL_SETTINGS = ModelSettings(
+    engine=EngineSettings("torch", "cpu", "fp32", 1),
+    workers=1,
+    max_batch_tokens=None,
+    max_wait_seconds=0.0,
+    queue=9,
+    batch_timeout_seconds=9.0,
+    split_pieces=128,
+)
+
+
+def save_model(
+    path: Path,
+    source: str,
+    target: str,
+    *,
+    seed: int = 1,
+    decoding: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """A random model directory that translates at most 59 pieces at once; it writes letters and spaces, no bytes."""
+    recipe = tiny_recipe(
+        model={"output_bias": True, "tying": "none"},
+        decoding={"beam": 2, "max_extra_tokens": 5, "batch_tokens": 400, **(decoding or {})},
+    )
+    spm = write_spm(path.parent / "shared.spm")
+    config = tiny_config(recipe, updates=[seed]).model_copy(
+        update={"languages": LanguagePair(source=source, target=target)}
+    )
+    model_directory.save_model(
+        path,
+        config=config,
+        weights=weights_of(_literate(tiny_model(recipe, seed=seed), Tokenizer.load(spm))),
+        source_spm=spm,
+        target_spm=spm,
+        card="# A card\n",
+        overwrite=overwrite,
+    )
+    return path
+
+
+def _literate(model: Transformer, tokenizer: Tokenizer) -> Transformer:
+    """The model, which now writes words, and not the same ones whatever it reads."""
+    assert model.output_bias is not None
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    with torch.no_grad():
+        model.output_bias[tokenizer.byte_ids] = -20
+        model.output_bias[[number for number, piece in enumerate(pieces) if piece[0] == "\u2581" != piece]] = 3
+        for layer in model.decoder:
+            assert isinstance(layer, DecoderLayer)
+            layer.cross_attention.output.weight.mul_(3)
+    return model
+
+
+@dataclass(slots=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Server:
+    """A running `nmt serve`, of one worker unless told; its port once `wait` has returned, its log in a file."""
+
+    def __init__(self, log: Path, *arguments: str | Path) -> None:
+        self.log_file = log
+        with log.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "nmt_cli",
+                    "serve",
+                    "--port",
+                    "0",
+                    "--device",
+                    "cpu",
+                    "--threads",
+                    "1",
+                    *([] if "--workers" in arguments else ["--workers", "1"]),
+                    *map(str, arguments),
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=stream,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+        self.port = 0
+        self._is_ending = False
+
+    def wait(self) -> Server:
+        """Itself, once it is ready."""
+        deadline = time.monotonic() + _SECONDS
+        while (found := _READY.search(self.log)) is None:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+        self.port = int(found[1])
+        return self
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(encoding="utf-8")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] | None = None) -> Answer:
+        """One request on a connection of its own; a body that is no bytes goes as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
+        sent = dict(headers or {})
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            sent.setdefault("Content-Type", "application/json")
+        try:
+            connection.request(method, path, body=body, headers=sent)
+            response = connection.getresponse()
+            return Answer(response.status, response.read(), dict(response.headers.items()))
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: object, **headers: str) -> Answer:
+        return self.ask("POST", path, body, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+    def metric(self, line: str) -> float:
+        """The value of a sample by its name and labels; 0 where there is none yet."""
+        found = re.search(rf"^{re.escape(line)} (\S+)$", self.get("/metrics").body.decode(), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def worker_pids(self) -> list[int]:
+        """The processes that hold models."""
+        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=False)
+        return [int(word) for word in found.stdout.split()]
+
+    def until(self, text: str) -> None:
+        """Wait for a text in the log."""
+        deadline = time.monotonic() + _SECONDS
+        while text not in self.log:
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Tell it to end, as an operator does."""
+        if not self._is_ending:
+            self.process.send_signal(signal.SIGTERM)
+        self._is_ending = True
+
+    def stop(self) -> int:
+        """End it; its exit code."""
+        self.end()
+        try:
+            return self.process.wait(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise

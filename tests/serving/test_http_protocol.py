@@ -1,0 +1,293 @@
+"""What the connection itself refuses, with a small application behind it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+
+import pytest
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from nmt_cli.serving.http_protocol import protocol_for
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """`well`, a request's body at /body, a page at /page, a long one, and at /much one that no buffer holds.
+
+    That comes in parts, until it has `ended`.
+    """
+    if scope["path"] == "/body":
+        await PlainTextResponse(await Request(scope, receive).body())(scope, receive, send)
+        return
+    if scope["path"] in ("/", "/page"):
+        await PlainTextResponse("well" if scope["path"] == "/" else "x" * 40_000)(scope, receive, send)
+        return
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(200 if scope["path"] == "/much" else 1):
+            yield b"x" * 1_000_000
+
+    try:
+        await StreamingResponse(parts())(scope, receive, send)
+    finally:
+        ended.set()
+
+
+ended = threading.Event()
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A server that takes two connections and waits 0.3 s for a request's head."""
+    config = uvicorn.Config(
+        application,
+        http=protocol_for(max_connections=2, patience_seconds=0.3),
+        lifespan="off",
+        log_config=None,
+    )
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that a page stays in the server's own buffer
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield listener.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def sent_back(connection: socket.socket) -> bytes:
+    received = b""
+    while chunk := connection.recv(65536):
+        received += chunk
+    return received
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(port: int) -> None:
+    for begun in (b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "):
+        with connect(port) as connection:
+            connection.sendall(begun)
+            started = time.monotonic()
+            assert sent_back(connection).startswith(b"HTTP/1.1 408")
+            assert time.monotonic() - started < 5
+
+
+def test_a_second_head_is_not_waited_for_either(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not connection.recv(65536).endswith(b"well"):
+            pass
+        time.sleep(0.4)  # an idle connection may stay
+        connection.sendall(b"GET / HT")
+        assert sent_back(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_one_connection_too_many_is_refused(port: int) -> None:
+    with connect(port) as first, connect(port) as second:
+        time.sleep(0.05)
+        with connect(port) as third:
+            answer = sent_back(third)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in answer
+        assert b'{"error": "too many connections"' in answer
+        for connection in (first, second):
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert sent_back(connection).endswith(b"well")
+
+
+def test_what_is_no_request_is_refused_as_json(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 70_000)
+        answer = sent_back(connection)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.endswith(b'"message": "this is no HTTP request that the server takes"}')
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "POST /body HTTP/1.1|Host: x|Content-Length: 6|Transfer-Encoding: chunked",
+        "POST /body HTTP/1.0|Host: x|Transfer-Encoding: chunked",
+        "POST /body HTTP/1.1|Host: x|Content-Length: 3, 3",
+        "POST /body HTTP/1.1|Host: x|Content-Length: 3|Content-Length: 4",
+        "POST /body HTTP/1.1|Host: x|Content-Length: +3",
+        "POST /body HTTP/1.1|Host: x|Content-Length: 3_0",
+        "POST /body HTTP/1.1|Host: x|Transfer-Encoding: xchunked",
+        "POST /body HTTP/1.1|Host: x|Transfer-Encoding: chunked, identity",
+        "POST /body HTTP/1.1|Host: x|Transfer-Encoding: chunked|Transfer-Encoding: chunked",
+        "GET / HTTP/1.1|Host: x|X : y",
+        "GET / HTTP/1.1|Host: x|X: a| folded",
+        "GET / HTTP/1.1|Host: x|X: a\0b",
+        "GET / HTTP/1.1|X: no host",
+        "GET / HTTP/1.1|Host: x|Host: y",
+        "GET / HTTP/1.1|Host: x|" + "|".join(["a: b"] * 20_000),
+    ],
+    ids=lambda head: head[:60],
+)
+def test_a_head_that_two_servers_may_read_differently_ends_the_connection(port: int, head: str) -> None:
+    follower = b"0\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connect(port) as connection, suppress(ConnectionError):
+        connection.sendall(head.replace("|", "\r\n").encode() + b"\r\n\r\n" + follower)
+        answers = sent_back(connection)
+        assert answers.startswith(b"HTTP/1.1 400 ")
+        assert answers.count(b"HTTP/1.1") == 1
+
+
+def test_lines_that_end_without_a_carriage_return_are_refused(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(b"GET / HTTP/1.1\nHost: x\n\n")
+        assert sent_back(connection).startswith(b"HTTP/1.1 400 ")
+
+
+def test_what_was_asked_before_nonsense_is_answered(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2 + b"\0\0\r\n\r\n")
+        answers = sent_back(connection)
+    assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1") == 2
+    assert answers.endswith(b"well")
+
+
+def test_a_body_that_breaks_off_in_nonsense_is_refused(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(b"POST /body HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        time.sleep(0.05)
+        connection.sendall(b"zz\r\n")
+        assert sent_back(connection).startswith(b"HTTP/1.1 400 ")
+
+
+def test_pipelined_requests_are_read_no_faster_than_they_are_answered(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[int] = []
+    begin = HttpToolsProtocol.on_headers_complete
+
+    def noted(self: HttpToolsProtocol) -> None:
+        begin(self)
+        waiting.append(len(self.pipeline))
+
+    monkeypatch.setattr(HttpToolsProtocol, "on_headers_complete", noted)
+    request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connect(port) as connection:
+        connection.sendall(request * 3000 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert sent_back(connection).count(b"HTTP/1.1 200 OK") == 3001
+    assert max(waiting) <= 8192 // len(request) + 1
+
+
+@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket"])
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one(port: int, upgrade: bytes) -> None:
+    head = b"POST /body HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: " + upgrade
+    for request in (
+        b"\r\nContent-Length: 4\r\n\r\nbody",
+        b"\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
+    ):
+        with connect(port) as connection:
+            connection.sendall(head + request[:-6])
+            time.sleep(0.05)
+            connection.sendall(request[-6:] + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            answers = sent_back(connection)
+        assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1") == 2
+        assert b"\r\n\r\nbodyHTTP/1.1" in answers
+        assert answers.endswith(b"well")
+
+
+def test_an_answer_that_nobody_reads_is_given_up(port: int) -> None:
+    ended.clear()
+    with connect(port) as connection:
+        connection.sendall(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert ended.wait(10)
+
+
+def test_the_rest_of_a_request_that_is_answered_may_not_go_on_for_ever(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        while not connection.recv(65536).endswith(b"well"):
+            pass
+        with suppress(ConnectionError):
+            for _ in range(500):
+                connection.sendall(b"x")
+                time.sleep(0.01)
+            pytest.fail("five seconds of it were taken")
+
+
+def test_the_rest_of_a_request_that_is_answered_may_come_before_the_next(port: int) -> None:
+    with connect(port) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nre")
+        while not connection.recv(65536).endswith(b"well"):
+            pass
+        connection.sendall(b"st")
+        time.sleep(0.5)  # longer than a head or a rest would be waited for
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert sent_back(connection).endswith(b"well")
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.6])
+def test_a_pipelined_request_is_not_taken_for_the_rest_of_the_one_before(port: int, seconds: float) -> None:
+    with connect(port) as connection:
+        post = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + post + b"ab")
+        time.sleep(seconds)
+        connection.sendall(b"cd")
+        received = b""
+        while not received.endswith(b"abcd"):
+            received += connection.recv(65536)
+        time.sleep(0.5)  # an idle connection may stay
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert sent_back(connection).endswith(b"well")
+
+
+def test_an_answer_that_is_read_slowly_is_not_given_up(port: int) -> None:
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", port))
+        slow.settimeout(10)
+        slow.sendall(b"GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        received, started = 0, time.monotonic()
+        while chunk := slow.recv(8192):
+            received += len(chunk)
+            time.sleep(0.01)
+        assert received > 1_000_000
+        assert time.monotonic() - started > 0.6, "it was not read slowly"
+
+
+def test_others_get_their_turn_while_much_arrives(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    receive = HttpToolsProtocol.data_received
+
+    def noted(self: HttpToolsProtocol, data: bytes) -> None:
+        sizes.append(len(data))
+        receive(self, data)
+
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", noted)
+    with connect(port) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while not connection.recv(65536).endswith(b"well"):
+            pass
+        connection.sendall(b"1\r\na\r\n" * 10_000 + b"0\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert sent_back(connection).endswith(b"well")
+    assert sum(sizes) > 60_000
+    assert max(sizes) <= 8192
+
+
+def test_answers_that_nobody_reads_do_not_hold_a_connection(port: int) -> None:
+    with socket.socket() as idle:
+        idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        idle.connect(("127.0.0.1", port))
+        # More than the system's buffers take, and less than the server's.
+        idle.sendall(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(1)
+        with connect(port) as first, connect(port) as second:
+            for connection in (first, second):
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert sent_back(connection).endswith(b"well")

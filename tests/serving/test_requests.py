@@ -1,0 +1,262 @@
+"""Whatever is sent, the answer is an error in the API's own form: no 500, no traceback, nobody stalled."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+
+import pytest
+
+from tests.serving.servers import Server
+
+DEEP = b'{"q":' + b"[" * 80_000 + b"]" * 80_000 + b"}"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/translate", "/detect", "/v1/translate", "/v1/words", "/v1/attention", "/v2/translate"]
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[1, 2]",
+        b"null",
+        b'"text"',
+        b"\xff\xfe{}",
+        DEEP,
+        b'{"q": NaN}',
+        b'{"q": ' + b"9" * 5000 + b"}",
+        b'{"q": {"a": 1}, "text": {"a": 1}, "source": 1, "target": [], "target_lang": {}}',
+        b'{"q": "x", "text": "x", "source": "en", "target": "zz", "target_lang": "zz", "translation": "x"}',
+        b'{"q": "\\ud800", "text": "\\ud800", "source": "en", "target": "de", "target_lang": "de", "translation": "x"}',
+    ],
+    ids=range(12),
+)
+def test_bodies_that_make_no_sense(server: Server, path: str, body: bytes) -> None:
+    answer = server.ask("POST", path, body, headers=JSON)
+    if path == "/detect" and body.startswith(b'{"q": "x"'):  # all that is asked for is there
+        assert answer.status == 200, answer.body
+        return
+    assert answer.status == 400, answer.body
+    is_ours, is_deepl = path.startswith("/v1"), path.startswith("/v2")
+    error = answer.json["message"] if is_deepl else answer.json["error"]
+    message = error["message"] if is_ours else error
+    assert message
+    assert "Traceback" not in answer.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/translate", ("q", "source", "target", "format", "api_key")),
+        ("/detect", ("q", "api_key")),
+        ("/v1/translate", ("text", "source", "target", "prefix", "split")),
+        ("/v1/words", ("text", "prefix", "source", "target")),
+        ("/v1/attention", ("text", "translation", "source", "target")),
+        ("/v2/translate", ("text", "target_lang", "source_lang", "tag_handling", "formality", "split_sentences")),
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_stands(server: Server, path: str, fields: tuple[str, ...]) -> None:
+    well = {"source": "en", "target": "de", "target_lang": "de", "source_lang": "en", "translation": "x"}
+    well |= {"q": "x", "text": "x"}
+    logged = len(server.log)
+    for field in fields:
+        asked = {name: well[name] for name in fields if name in well} | {field: "secret \ud800"}
+        answer = server.ask("POST", path, json.dumps(asked).encode(), headers=JSON)
+        if field == "api_key":  # nobody asks for a key
+            assert answer.status == 200, (field, answer.body)
+            continue
+        assert answer.status == 400, (field, answer.body)
+        assert answer.json
+    unknown = server.ask("POST", path, json.dumps({"text": "x", "q": "x", "\ud800": 1}).encode(), headers=JSON)
+    assert unknown.status < 500
+    assert "secret" not in server.log[logged:]
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/v2/translate"])
+def test_thousands_of_wrong_values_are_not_looked_at_one_by_one(server: Server, path: str) -> None:
+    asked: dict[str, object] = {"target": "de", "source": "en", "target_lang": "de"}
+    field = "q" if path == "/translate" else "text"
+    answer = server.ask("POST", path, json.dumps(asked | {field: [0] * 50_000}).encode(), headers=JSON)
+    assert answer.status == 413
+    assert "50,000 texts are too many" in answer.body.decode()
+    answer = server.ask("POST", path, json.dumps({f"no{place}": 0 for place in range(9_000)}).encode(), headers=JSON)
+    assert answer.status == 413
+    assert "the JSON has more than 2,000 fields" in answer.body.decode()
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+@pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/v2/translate"])
+def test_json_that_is_not_sent_as_json_is_told_apart_from_a_form(server: Server, path: str, kind: str) -> None:
+    answer = server.ask("POST", path, b' {"text": "a=b"}', headers={"Content-Type": kind})
+    assert answer.status == 400
+    assert "the body looks like JSON, and is sent as a form" in str(answer.json)
+    assert "send it with -H 'Content-Type: application/json'" in answer.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/translate", "q"),
+        ("/detect", "q"),
+        ("/v1/translate", "text"),
+        ("/v1/words", "text"),
+        ("/v1/attention", "text"),
+        ("/v2/translate", "text"),
+    ],
+)
+def test_json_that_is_no_object_is_told_the_field_of_its_api(server: Server, path: str, field: str) -> None:
+    answer = server.ask("POST", path, b"[1, 2]", headers=JSON)
+    hint = answer.json["error"]["hint"] if path.startswith("/v1") else " ".join(answer.json.values())
+    assert f'send an object, as in {{"{field}": "..."}}' in hint
+
+
+def test_a_wrong_value_is_told_by_its_field(server: Server) -> None:
+    for wrong in (1, ["the sea", 2], {"a": 1}):
+        error = server.post("/v1/translate", {"text": wrong, "target": "de"}).json["error"]
+        assert (error["where"], error["message"].partition(": Input")[0]) == ("text", "Invalid request: text")
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/v2/translate"])
+def test_what_is_too_much(server: Server, path: str) -> None:
+    fields = {"source": "en", "target": "de"} if path != "/v2/translate" else {"target_lang": "de"}
+    name = "q" if path == "/translate" else "text"
+    for many in (["x"] * 10_000, "x" * 10_000_000, ["x" * 9000, "y" * 9000]):
+        answer = server.post(path, {name: many, **fields})
+        assert answer.status == 413
+        assert "too many" in str(answer.json) or "bytes" in str(answer.json)
+    answer = server.ask("POST", path, b"&".join(b"a=1" for _ in range(3000)))
+    assert answer.status == 413
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x00",
+        "a\x00b\x1b[31m\x7f",
+        "😀👩‍👩‍👧‍👦🏳️‍🌈",
+        "שלום עולם \u202eאבג\u202c",
+        "مرحبا بالعالم",
+        "\u200b\u200d\ufeff",
+        "a" * 3000,
+        "é" * 500 + "e\u0301" * 500,
+        "\u2028\u2029\x85",
+        "<script>alert(1)</script>",
+        "▁▁ ▁",
+        "</s> <s> <pad> <unk>",
+        "𝕳𝖊𝖑𝖑𝖔 \U0010ffff \ufffe",
+    ],
+)
+def test_unusual_text_is_translated(server: Server, text: str) -> None:
+    answer = server.post("/v1/translate", {"text": text, "source": "en"})
+    assert answer.status == 200
+    assert isinstance(answer.json["translations"][0]["text"], str)
+    assert server.post("/translate", {"q": text, "source": "auto", "target": "en"}).status in (200, 400)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/translate", 405),
+        ("GET", "/v1/translate", 405),
+        ("DELETE", "/", 405),
+        ("GET", "/nothing", 404),
+        ("GET", "/../../etc/passwd", 404),
+        ("GET", "/%2e%2e/%2e%2e/etc/passwd", 404),
+        ("GET", "/v1/%00", 404),
+        ("GET", "//translate", 404),
+        ("GET", "/translate/", 404),
+        ("GET", "/" + "a" * 20_000, 404),
+        ("PURGE", "/translate", 405),
+    ],
+)
+def test_paths_and_methods_that_do_not_exist(server: Server, method: str, path: str, status: int) -> None:
+    answer = server.ask(method, path)
+    assert answer.status == status
+    assert "error" in answer.json
+
+
+def raw(server: Server, data: bytes, *, seconds: float = 10) -> bytes:
+    """What the server sends to these bytes until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as connection:
+        connection.sendall(data)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+        return received
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"hello\r\n\r\n",
+        b"BREW /translate HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: " + b"a" * 200_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(20_000)) + b"\r\n",
+    ],
+    ids=[
+        "tls",
+        "text",
+        "unknown method",
+        "bytes",
+        "negative",
+        "two lengths",
+        "long length",
+        "chunk",
+        "long header",
+        "many headers",
+    ],
+)
+def test_what_is_no_http(server: Server, data: bytes) -> None:
+    try:
+        received = raw(server, data)
+    except ConnectionError:
+        received = b""  # the server closed before it had read all that came
+    if received:
+        head, _, body = received.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400")
+        assert "message" in json.loads(body) or "error" in json.loads(body)
+    assert server.get("/health").status == 200
+
+
+@pytest.mark.parametrize("host", [b"[", b"a]b:x", b"x/../..", b"\xff", b""])
+def test_any_host_is_answered(server: Server, host: bytes) -> None:
+    received = raw(server, b"POST /translate HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 400")
+
+
+def test_a_request_over_several_packets_and_two_in_a_row(server: Server) -> None:
+    body = json.dumps({"text": "the old sea", "source": "en"}).encode()
+    head = b"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        for start in range(0, len(request), 40):
+            connection.sendall(request[start : start + 40])
+            time.sleep(0.005)
+        assert _status(connection) == 200
+        connection.sendall(request.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        assert _status(connection) == 200
+
+
+def _status(connection: socket.socket) -> int:
+    """The status of the next answer, which is read to its end."""
+    with http.client.HTTPResponse(connection) as answer:
+        answer.begin()
+        answer.read()
+        return answer.status
+
+
+def test_the_server_stands_after_all_this(server: Server) -> None:
+    assert server.get("/ready").status == 200
+    assert "Traceback" not in server.log
+    assert '"status": 500' not in server.log

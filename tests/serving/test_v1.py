@@ -1,0 +1,300 @@
+"""Our own API over a socket, and that what a server answers is what `nmt decode` does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from nmt_cli.decoding.translator import Translator
+from tests.serving.servers import Answer, Server
+
+WORDS = ["a", "small", "house", "stands", "by", "the", "old", "sea", "ein", "kleines", "Haus", "steht", "am", "Meer"]
+
+
+def lines_of_words(count: int) -> list[str]:
+    """Different lines of 1 to 9 words."""
+    return [
+        f"{' '.join(WORDS[(number * 7 + place * place) % len(WORDS)] for place in range(number % 9 + 1))} {number}"
+        for number in range(count)
+    ]
+
+
+def test_a_translation_is_that_of_decode(server: Server, translator: Translator) -> None:
+    answer = server.post("/v1/translate", {"text": "the old sea", "source": "en", "nbest": 2})
+    assert answer.status == 200
+    (best,) = translator.translate(["the old sea"], nbest=2)
+    (found,) = answer.json["translations"]
+    assert found["text"] == best.text
+    assert found["score"] == pytest.approx(best.score, abs=1e-4)  # batches differ, and with them the order of sums
+    assert found["alternatives"][0]["text"] == best.alternatives[0].text
+    assert found["sentences"][0]["source"] == "the old sea"
+    assert {answer.json[name] for name in ("source", "target", "detection")} == {"en", "de", "given"}
+
+
+def test_many_clients_at_once_get_what_decode_answers(server: Server, translator: Translator) -> None:
+    lines = lines_of_words(320)
+    expected = [translation.text for translation in translator.translate(lines)]
+
+    def ask(line: str) -> str:
+        answer = server.post("/v1/translate", {"text": line, "source": "en", "target": "de"})
+        text: str = answer.json["translations"][0]["text"]
+        return text
+
+    before = server.metric('nmt_batch_sentences_count{model="en-de"}')
+    with ThreadPoolExecutor(64) as pool:
+        assert list(pool.map(ask, lines)) == expected
+    # They were translated together, not one by one.
+    assert server.metric('nmt_batch_sentences_count{model="en-de"}') - before < 160
+
+
+def test_a_text_keeps_its_layout_and_long_lines_are_split(server: Server, translator: Translator) -> None:
+    text = "\n  the old sea \r\n\r\n" + "The old sea stands by a small house. " * 12 + "\n"
+    answer = server.post("/v1/translate", {"text": text, "source": "en"})
+    (found,) = answer.json["translations"]
+    sentences = [sentence["source"] for sentence in found["sentences"]]
+    assert sentences == ["the old sea"] + ["The old sea stands by a small house."] * 12
+    whole = server.post("/v1/translate", {"text": text, "source": "en", "split": "lines"}).json["translations"][0]
+    assert 1 < len(whole["sentences"]) < 13
+    assert " ".join(sentences) == " ".join(text.split())
+    translated = [translation.text for translation in translator.translate(sentences)]
+    assert found["text"].startswith(f"\n  {translated[0]} \r\n\r\n{translated[1]} ")
+    assert found["text"].endswith(f"{translated[-1]} \n")
+
+
+def test_blank_texts_stay_as_they_are(server: Server) -> None:
+    blank = ["", " \n\t", "\u3000", "\n"]
+    answer = server.post("/v1/translate", {"text": blank, "source": "en"})
+    assert [one["text"] for one in answer.json["translations"]] == blank
+    assert server.post("/v1/translate", {"text": [], "source": "en"}).json["translations"] == []
+
+
+def test_options_reach_the_search(server: Server, translator: Translator) -> None:
+    options = {"beam": 4, "length_penalty": 2.0, "max_extra_tokens": 1}
+    answer = server.post("/v1/translate", {"text": "the old sea", "source": "en", **options})
+    (expected,) = translator.translate(["the old sea"], beam=4, length_penalty=2.0, max_extra_tokens=1)
+    assert answer.json["translations"][0]["score"] == round(expected.score, 6)
+    wide = server.post("/v1/translate", {"text": "sea", "source": "en", "beam": 99})
+    assert (wide.status, wide.json["error"]["message"]) == (400, "a beam of 99 is too wide")
+    assert wide.json["error"]["hint"] == "ask for at most 16"
+    many = server.post("/v1/translate", {"text": "sea", "source": "en", "nbest": 11}).json["error"]
+    assert (many["message"], many["hint"], many["where"]) == (
+        "11 translations are too many",
+        "ask for at most 10",
+        "nbest",
+    )
+
+
+def test_a_translation_goes_on_from_a_prefix(server: Server) -> None:
+    asked = {"text": "the old sea", "source": "en", "prefix": "am alten", "nbest": 4}
+    (found,) = server.post("/v1/translate", asked).json["translations"]
+    texts = [found["text"], *(other["text"] for other in found["alternatives"])]
+    assert len(texts) == 4
+    assert len(set(texts)) > 1
+    assert all(text.startswith("am alten") for text in texts)
+    several = server.post("/v1/translate", asked | {"text": "the sea\nthe sea"})
+    assert (several.status, several.json["error"]["message"]) == (400, "a prefix is of one sentence")
+    long = server.post("/v1/translate", asked | {"prefix": "x " * 40})
+    assert (long.status, long.json["error"]) == (
+        400,
+        {
+            "code": "invalid_request",
+            "message": "the prefix has 80 pieces, and the model takes 63",
+            "hint": "give a shorter one",
+            "where": "prefix",
+        },
+    )
+
+
+def test_texts_are_streamed_in_order(server: Server, translator: Translator) -> None:
+    lines = lines_of_words(40)
+    answer = server.post("/v1/translate", {"text": lines, "source": "en", "stream": True})
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    found = [json.loads(line)["text"] for line in answer.body.decode().splitlines()]
+    assert found == [translation.text for translation in translator.translate(lines)]
+
+
+def test_alignments_and_attention(server: Server) -> None:
+    answer = server.post("/v1/translate", {"text": "the old sea", "source": "en", "alignments": True})
+    (sentence,) = answer.json["translations"][0]["sentences"]
+    words = len(sentence["text"].split())
+    assert {target for _, target in sentence["alignment"]} <= set(range(words))
+    assert {source for source, _ in sentence["alignment"]} <= {0, 1, 2}
+    assert sentence["alignment"]
+    asked = {"text": "the old sea", "translation": "das alte Meer", "source": "en"}
+    found = server.post("/v1/attention", asked).json
+    assert found["columns"] == ["the", "old", "sea", "</s>"]
+    assert found["rows"] == ["das", "alte", "Meer", "</s>"]
+    (layer,) = found["weights"]
+    assert len(layer) == 2
+    assert all(abs(sum(row) - 1) < 0.01 for head in layer for row in head)
+    for change, message in (
+        ({"translation": " "}, "the translation is blank"),
+        ({"text": " "}, "the sentence is blank"),
+    ):
+        blank = server.post("/v1/attention", asked | change)
+        assert (blank.status, blank.json["error"]["message"]) == (400, message)
+        assert blank.json["error"]["where"] == next(iter(change))
+
+
+def test_words_that_may_come_next_differ_and_the_best_is_first(server: Server, translator: Translator) -> None:
+    asked = {"text": "the old sea", "prefix": "am  alten", "source": "en"}
+    found = server.post("/v1/words", asked).json["words"]
+    words = [one["word"] for one in found]
+    assert 1 < len(set(words)) == len(words) <= 10
+    assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
+    for one in found:
+        assert one["text"].split()[:3] == ["am", "alten", one["word"]]
+        (again,) = translator.translate(["the old sea"], prefixes=[f"am alten {one['word']}"])
+        assert one["score"] <= again.score + 1e-4
+    begun = server.post("/v1/words", {"text": "the old sea", "source": "en"}).json["words"]
+    assert translator.translate(["the old sea"])[0].text.split()[0] in [one["word"] for one in begun]
+    blank = server.post("/v1/words", asked | {"text": " "})
+    assert (blank.status, blank.json["error"]["message"]) == (400, "the sentence is blank")
+    long = server.post("/v1/words", asked | {"text": "the old sea " * 60})
+    assert (long.status, long.json["error"]["message"]) == (413, "the text is too long to look into")
+    assert server.post("/v1/words", asked | {"prefix": "am Meer " * 60}).json["error"]["where"] == "prefix"
+
+
+def test_the_source_language_is_detected_where_there_are_several(server: Server) -> None:
+    answer = server.post("/v1/translate", {"text": "ein kleines Haus steht am alten Meer"})
+    assert (answer.json["source"], answer.json["target"], answer.json["detection"]) == ("de", "en", "detected")
+    wrong = server.post("/v1/translate", {"text": "x", "source": "fr"})
+    assert wrong.status == 400
+    assert wrong.json["error"] == {
+        "code": "invalid_request",
+        "message": "fr is not supported",
+        "hint": "source: one of en, de",
+        "where": "source",
+    }
+    pair = server.post("/v1/translate", {"text": "x", "source": "en", "target": "en"})
+    assert pair.json["error"]["message"] == "en to en is not supported"
+    assert pair.json["error"]["hint"] == "give source and target of one of the models: en-de, de-en"
+
+
+@pytest.mark.parametrize("text", ["OK", "2016", "Hotel", "😀", "", " \n"])
+def test_a_text_of_any_look_is_translated_into_the_target(server: Server, translator: Translator, text: str) -> None:
+    expected = translator.translate([text])[0].text if text.strip() else text
+    ours = server.post("/v1/translate", {"text": text, "target": "de"}).json
+    assert (ours["source"], ours["detection"], ours["translations"][0]["text"]) == ("en", "only", expected)
+    libre = server.post("/translate", {"q": text, "source": "auto", "target": "de"}).json
+    assert libre == {"translatedText": expected, "detectedLanguage": {"confidence": 100.0, "language": "en"}}
+    for texts in ([text], [text, "das alte Meer"]):
+        deepl = server.post("/v2/translate", {"text": texts, "target_lang": "DE"}).json["translations"]
+        assert deepl[0]["text"] == expected
+        assert {one["detected_source_language"] for one in deepl} == {"EN"}
+    assert server.post("/v1/translate", {"text": text}).status == 200
+
+
+def test_health_readiness_metrics_and_documents(server: Server) -> None:
+    assert server.get("/health").json == {"status": "ok"}
+    assert server.get("/ready").json == {"status": "ready"}
+    answer = server.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    names = {family.name for family in text_string_to_metric_families(answer.body.decode())}
+    assert {"nmt_requests", "nmt_batch_tokens", "nmt_queue_sentences", "nmt_build_info", "nmt_tokens"} <= names
+    assert "/v2/translate" in server.get("/openapi.json").json["paths"]
+    page = server.get("/docs").body.decode()
+    assert "/v1/translate" in page
+    assert "http" not in page.replace("<!doctype html>", "")
+    paths = server.get("/openapi.json").json["paths"]
+    for path, status in (("/translate", "400"), ("/v1/translate", "401"), ("/v2/translate", "403")):
+        answers = paths[path]["post"]["responses"]
+        assert [code for code, answer in answers.items() if "missing" in answer["description"]] == [status]
+    models = server.get("/v1/models").json
+    assert [model["source"]["code"] for model in models["models"]] == ["en", "de"]
+    assert models["limits"]["characters"] == 10_000
+
+
+def test_head_is_answered_as_get_without_a_body(server: Server) -> None:
+    for path in ("/", "/docs", "/health", "/languages", "/nothing"):
+        got, head = server.get(path), server.ask("HEAD", path)
+        assert (head.status, head.body) == (got.status, b"")
+        assert head.headers["content-length"] == got.headers["content-length"]
+    assert server.ask("HEAD", "/translate").status == 405
+    assert '"method": "HEAD", "endpoint": "/docs", "status": 200' in server.log
+
+
+def test_the_log_and_the_metrics_have_no_text(server: Server) -> None:
+    secret = "kleinesmeerhaus"
+    for path in (f"/translate?q={secret}&source=en&target=de", f"/{secret}", f"/{secret}?q=1"):
+        server.post(path, {"q": secret})
+    server.post("/v1/translate", {"text": secret, "source": secret})
+    assert secret not in server.log
+    assert secret not in server.get("/metrics").body.decode()
+    assert '"endpoint": "other", "status": 404' in server.log
+
+
+def test_clients_that_vanish_leave_no_work_behind(server: Server) -> None:
+    import socket
+
+    body = json.dumps({"text": lines_of_words(200), "source": "en"}).encode()
+    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    dropped = server.metric('nmt_dropped_sentences_total{model="en-de"}')
+    for _ in range(4):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(head.encode() + b"\r\n\r\n" + body)
+    answer = server.post("/v1/translate", {"text": "the old sea", "source": "en"})
+    assert answer.status == 200
+    assert server.metric('nmt_dropped_sentences_total{model="en-de"}') > dropped
+    assert server.metric('nmt_queue_sentences{model="en-de"}') == 0
+
+
+def test_a_slow_client_stalls_nobody(server: Server) -> None:
+    import socket
+
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.sendall(b"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        answered = threading.Event()
+
+        def ask() -> None:
+            assert server.post("/v1/translate", {"text": "the old sea", "source": "en"}).status == 200
+            answered.set()
+
+        threading.Thread(target=ask).start()
+        assert answered.wait(10)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_requests_of_the_documentation(server: Server, repository: Path) -> None:
+    page = (repository / "docs/how-to/serve.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = [line[2:] for line in page.splitlines() if line.startswith("$ curl ")]
+    assert len(commands) == 3
+    for command in commands:
+        shown = command.replace("http://127.0.0.1:8000", server.url)
+        done = subprocess.run(["bash", "-c", f"{shown} --fail --silent"], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)
+
+
+def test_more_than_the_queue_holds_is_refused_at_once(strict: Server) -> None:
+    asked = {"text": "the old sea\nby the sea\nthe house\nam Meer"}
+
+    def ask(number: int) -> Answer:
+        return strict.post("/v1/translate", asked, X_API_Key="alice-secret-key")
+
+    with ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(ask, range(96)))
+    assert {answer.status for answer in answers} == {200, 503}
+    for answer in answers:
+        if answer.status == 503:
+            assert answer.json["error"]["code"] == "busy"
+            assert int(answer.headers["retry-after"]) >= 1
+    assert len({answer.body for answer in answers if answer.status == 200}) == 1
+
+
+def test_pages_of_other_sites_may_call_only_if_they_are_named(server: Server, strict: Server) -> None:
+    asked = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    allowed = strict.ask("OPTIONS", "/v1/translate", headers=asked)
+    assert allowed.headers["access-control-allow-origin"] == "https://example.org"
+    refused = strict.ask("OPTIONS", "/v1/translate", headers=asked | {"Origin": "https://example.com"})
+    assert "access-control-allow-origin" not in refused.headers
+    assert (refused.status, refused.json["error"]["code"]) == (403, "wrong_origin")
+    assert "access-control-allow-origin" not in server.get("/health", Origin="https://example.org").headers
+    nobody = strict.ask("OPTIONS", "/v1/translate", headers={"Access-Control-Request-Method": "POST"})
+    assert nobody.status == 405

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from nmt_cli import console
+from nmt_cli.console import ProgressLines, log_above, show_progress, time_left
+
+
+def test_a_line_tells_the_speed_since_the_line_before_and_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    now = 100.0
+    lines = ProgressLines(lambda: now)
+    for now, done in ((100.0, 50_000), (110.0, 60_000), (131.0, 81_000), (140.0, 90_000), (161.0, 171_000)):  # noqa: B007
+        lines("cleaning", done, 1_000_000)
+    assert caplog.messages == [
+        "cleaning: 81,000 of 1,000,000, 1,000 a second, 0:15:19 left",
+        "cleaning: 171,000 of 1,000,000, 3,000 a second, 0:04:36 left",
+    ]
+
+
+def test_each_stage_is_timed_by_itself_and_a_total_need_not_be_known(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    now = 0.0
+    lines = ProgressLines(lambda: now)
+    for now, stage, done in ((0.0, "cleaning", 0), (90.0, "encoding", 0), (130.0, "encoding", 80)):  # noqa: B007
+        lines(stage, done, None)
+    assert caplog.messages == ["encoding: 80, 2 a second"]
+
+
+def test_time_left_is_hours_minutes_and_seconds() -> None:
+    expected = ["0:00:00 left", "0:00:00 left", "0:01:00 left", "1:02:03 left"]
+    assert [time_left(seconds) for seconds in (-3, 0.4, 59.6, 3723)] == expected
+
+
+def test_log_lines_go_above_a_live_view_and_afterwards_where_they_went_before() -> None:
+    logger = logging.getLogger("nmt_cli")
+    before = list(logger.handlers)
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=60)
+    with Progress(console=console, transient=True, auto_refresh=False) as bars, log_above(console):
+        bars.add_task("cleaning [of] text", total=3)
+        bars.refresh()
+        logger.getChild("preparing").warning("half [of] it :smile: %s", "x" * 80)
+    assert logger.handlers == before
+    lines = screen.getvalue().split("\n")
+    (line,) = (line for line in lines if "half" in line)
+    assert line.endswith(f"warning: half [of] it :smile: {'x' * 80}")
+    assert "\x1b[2K" in line  # the bar is wiped first
+
+
+def test_on_a_terminal_the_current_stage_has_a_bar_that_is_gone_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "is_interactive", lambda: True)
+    monkeypatch.setattr(console, "stderr_console", lambda: Console(file=screen, force_terminal=True, width=100))
+    caplog.set_level(logging.INFO, logger="nmt_cli")
+    with show_progress() as progress:
+        progress("reading", 0, None)
+        progress("cleaning", 5_000, 10_000)
+    *_, drawn, end = screen.getvalue().split("\n")
+    shown = drawn.split("\x1b[2K")[-1]
+    assert "cleaning" in shown
+    assert "5,000 of 10,000" in shown
+    assert "reading" not in shown
+    assert end.endswith("\x1b[1A\x1b[2K")  # the line above is cleared

@@ -1,0 +1,56 @@
+"""Long lines in parts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt_cli.tokenization.segmentation import split_line
+
+
+def split(text: str, *, longest: int) -> list[str]:
+    return split_line(text, fits=lambda part: len(part.strip()) <= longest)
+
+
+@given(st.text(st.sampled_from("ab .,;!?\n\t。，«»\"'é")), st.integers(1, 12))
+def test_nothing_is_added_or_left_out(text: str, longest: int) -> None:
+    parts = split(text, longest=longest)
+    assert "".join(parts) == text
+    assert all(parts)
+    assert all(len(part.strip()) <= longest for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "longest", "parts"),
+    [
+        ("It fits.", 8, ["It fits."]),
+        ("", 8, []),
+        ("One two. Three four. Five six.", 22, ["One two. Three four. ", "Five six."]),
+        ('He said "no." Then he, of course, left.', 25, ['He said "no." ', "Then he, of course, left."]),
+        ("One, two and three, four five six seven", 24, ["One, two and three, ", "four five six seven"]),
+        ("No. One two three four five six seven", 24, ["No. One two three four ", "five six seven"]),
+        ("one two three", 8, ["one two ", "three"]),
+        ("abcdefghij", 4, ["abcd", "efgh", "ij"]),
+        ("一二三。四五六。七八", 8, ["一二三。四五六。", "七八"]),
+    ],
+)
+def test_cut_after_a_sentence_else_a_clause_else_a_word(text: str, longest: int, parts: list[str]) -> None:
+    assert split(text, longest=longest) == parts
+
+
+def test_a_character_that_is_too_long_is_not_cut() -> None:
+    assert split_line("äö", fits=lambda part: len(part.encode()) <= 1) == ["ä", "ö"]
+
+
+def test_the_work_grows_with_the_text_not_with_its_square() -> None:
+    read = 0
+
+    def fits(part: str) -> bool:
+        nonlocal read
+        read += len(part)
+        return len(part) <= 100
+
+    assert len(split_line("word " * 4000, fits=fits)) == 200
+    # Each cut looks at about ten texts of at most twice a part.
+    assert read < 200 * 12 * 200

@@ -1,0 +1,282 @@
+"""Checkpoints that a thread writes while training goes on, as on a GPU: the same bits, and none is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt_cli.artifacts.weights import write_tensors
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import ModelError
+from nmt_cli.training import checkpointer, checkpoints
+from nmt_cli.training.checkpointer import BackgroundWriter
+from nmt_cli.training.checkpoints import CheckpointFolder
+from nmt_cli.training.update import Updater
+from tests.forks import run_forked
+from tests.training.test_divergence import install_trouble
+from tests.training.tiny import checkpoint, events, stopped_after, train
+from tests.training.tiny import checkpoints as updates_of
+
+SETTINGS = ("training.updates=9", "training.checkpoint_every=3", "training.log_every=1")
+
+# The first start is killed in the middle of the checkpoint of update 6, while updates go on.
+KILLED = """
+import os, signal, sys, threading
+from nmt_cli.cli.app import main
+from nmt_cli.training import checkpointer, checkpoints
+from nmt_cli.training.update import Updater
+
+checkpointer.DirectWriter = checkpointer.BackgroundWriter
+write, update, is_beyond = checkpoints.write_tensors, Updater.launch, threading.Event()
+
+def write_half(file, tensors):
+    if "update-00000006" in str(file):
+        assert threading.current_thread() is not threading.main_thread()
+        file.write_bytes(bytes(100))
+        assert is_beyond.wait(60)
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(file, tensors)
+
+def noted(self, *arguments, **options):
+    if options["number"] == 8:
+        is_beyond.set()
+    return update(self, *arguments, **options)
+
+checkpoints.write_tensors, Updater.launch = write_half, noted
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def direct(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose checkpoints were written at once."""
+    run = tmp_path_factory.mktemp("direct") / "run"
+    assert train(prepared, run, *SETTINGS) == 0
+    return run
+
+
+@pytest.fixture
+def in_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a thread write, as on a GPU."""
+    monkeypatch.setattr(checkpointer, "DirectWriter", BackgroundWriter)
+
+
+@pytest.fixture
+def slowly(in_background: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no checkpoint be complete until two more updates are taken, or somebody waits for it."""
+    beyond, join, update = threading.Event(), threading.Thread.join, Updater.launch
+    taken = 0
+
+    def write_late(file: Path, tensors: Any) -> None:
+        nonlocal taken
+        if file.name == "model.safetensors" and ".sanity" not in str(file):
+            taken = 0
+            beyond.clear()
+            assert beyond.wait(60)
+        write_tensors(file, tensors)
+
+    def counted(self: Updater, *arguments: Any, **options: Any) -> Any:
+        nonlocal taken
+        result = update(self, *arguments, **options)
+        taken += 1
+        if taken >= 2:
+            beyond.set()
+        return result
+
+    def joined(self: threading.Thread, timeout: float | None = None) -> None:
+        while self.name == "nmt-checkpoint" and self.is_alive():
+            beyond.set()
+            join(self, 0.01)
+        join(self, timeout)
+
+    monkeypatch.setattr(checkpoints, "write_tensors", write_late)
+    monkeypatch.setattr(Updater, "launch", counted)
+    monkeypatch.setattr(threading.Thread, "join", joined)
+
+
+def told(run: Path) -> list[tuple[str, int]]:
+    return [(event["event"], event["update"]) for event in events(run)]
+
+
+@pytest.mark.usefixtures("slowly")
+def test_training_goes_on_while_a_checkpoint_is_written_and_changes_no_bit_of_it(
+    prepared: PreparedData, direct: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, *SETTINGS) == 0
+    assert updates_of(run) == [3, 6, 9]
+    for update in (3, 6, 9):
+        assert checkpoint(run, update) == checkpoint(direct, update)
+    order = told(run)
+    assert order.index(("train", 5)) < order.index(("checkpoint", 3)) < order.index(("train", 8))
+    assert order.index(("train", 8)) < order.index(("checkpoint", 6)) < order.index(("checkpoint", 9))
+    assert order.index(("checkpoint", 9)) < order.index(("end", 9))
+
+
+@pytest.mark.usefixtures("slowly")
+@pytest.mark.parametrize("settings", [("training.ema=0.9",), ("training.optimizer={name: muon}",)])
+def test_what_is_saved_besides_or_in_place_of_the_weights_is_that_of_its_update(
+    prepared: PreparedData, tmp_path: Path, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(prepared, tmp_path / "run", *SETTINGS, *settings) == 0
+    monkeypatch.undo()
+    assert train(prepared, tmp_path / "direct", *SETTINGS, *settings) == 0
+    for update in (3, 6, 9):
+        assert checkpoint(tmp_path / "run", update) == checkpoint(tmp_path / "direct", update)
+
+
+@pytest.mark.usefixtures("slowly")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_waits_for_the_checkpoint_before_it_says_that_it_saved(
+    prepared: PreparedData, direct: Path, tmp_path: Path, number: int
+) -> None:
+    run = tmp_path / "run"
+    with stopped_after(4, number):  # the checkpoint of update 3 is being written
+        train(prepared, run, *SETTINGS)
+    assert told(run)[-3:] == [("checkpoint", 3), ("checkpoint", 4), ("end", 4)]
+    assert updates_of(run) == [3, 4]
+    assert not list(run.rglob(".*"))
+    assert train(prepared, run, *SETTINGS) == 0
+    assert updates_of(run) == [3, 6, 9]
+    assert checkpoint(run, 9) == checkpoint(direct, 9)
+
+
+def test_a_kill_while_the_thread_writes_leaves_the_checkpoint_before(
+    prepared: PreparedData, direct: Path, tmp_path: Path
+) -> None:
+    recipe = direct.with_name("run.yaml")
+    arguments = ["--quiet", "train", str(recipe), "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
+    arguments += ["--precision", "fp32", *(word for setting in SETTINGS for word in ("--set", setting))]
+    killed = run_forked([sys.executable, "-c", KILLED, *arguments], cwd=tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    run = tmp_path / "run"
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
+        ".update-00000006.partial",
+        "update-00000003",
+    ]
+    assert ("train", 7) in told(run)
+    assert ("checkpoint", 6) not in told(run)
+    assert train(prepared, run, *SETTINGS) == 0
+    assert events(run, "resume") == [{"event": "resume", "update": 3}]
+    for update in (3, 6, 9):
+        assert checkpoint(run, update) == checkpoint(direct, update)
+
+
+@pytest.mark.usefixtures("slowly")
+@pytest.mark.parametrize("update", [6, 9])
+def test_a_full_disk_is_the_error_of_the_checkpoint_that_did_not_fit(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int
+) -> None:
+    write: Callable[[Path, Any], None] = vars(checkpoints)["write_tensors"]
+
+    def full(file: Path, tensors: Any) -> None:
+        write(file, tensors)
+        if f"update-{update:08}" in str(file):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_tensors", full)
+    run = tmp_path / "run"
+    with pytest.raises(ModelError) as caught:
+        train(prepared, run, *SETTINGS)
+    left = f"the checkpoint of update {update - 3} is complete"
+    assert caught.value.message == f"cannot write update-{update:08}: the disk is full; {left}"
+    assert updates_of(run) == [*range(3, update, 3)]
+    assert ("checkpoint", update) not in told(run)
+    assert "end" not in dict(told(run))
+
+
+@pytest.mark.usefixtures("slowly")
+def test_an_error_of_the_training_waits_for_the_checkpoint_and_stays_the_error(
+    prepared: PreparedData, direct: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Updater.launch
+
+    def failing(self: Updater, *arguments: Any, **options: Any) -> Any:
+        if options["number"] == 7:
+            raise RuntimeError("the device is gone")
+        return update(self, *arguments, **options)
+
+    monkeypatch.setattr(Updater, "launch", failing)
+    with pytest.raises(RuntimeError, match=r"^the device is gone$"):
+        train(prepared, tmp_path / "run", *SETTINGS)
+    assert checkpoint(tmp_path / "run", 6) == checkpoint(direct, 6)
+    assert told(tmp_path / "run")[-1] == ("checkpoint", 6)
+
+
+@pytest.mark.usefixtures("slowly")
+def test_nothing_reads_or_prunes_the_folder_while_a_checkpoint_is_written(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ["training.updates=12", "training.checkpoint_every=2", "training.max_skipped_updates=1"]
+    settings += ["training.log_every=1", "training.keep_last=2"]
+    seen: list[str] = []
+
+    def alone(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(self: CheckpointFolder, *arguments: Any, **options: Any) -> Any:
+            writing = [thread for thread in threading.enumerate() if thread.name == "nmt-checkpoint"]
+            assert writing in ([], [threading.current_thread()]), name
+            assert not [path for path in self.directory.glob(".*") if path.is_dir()], name
+            seen.append(name)
+            return function(self, *arguments, **options)
+
+        return checked
+
+    for name in ("newest_calm", "return_to", "load", "newest", "prune"):
+        monkeypatch.setattr(CheckpointFolder, name, alone(name, getattr(CheckpointFolder, name)))
+    install_trouble(monkeypatch, 5, 6)
+    assert train(prepared, tmp_path / "run", *settings) == 0
+    assert {"newest_calm", "return_to", "load", "prune"} <= set(seen)
+    order = told(tmp_path / "run")
+    assert order.index(("checkpoint", 6)) < order.index(("returned", 7))
+    state = json.loads(checkpoint(tmp_path / "run", 12)["state.json"])
+    assert (state["update"], state["returns"]) == (12, 1)
+
+
+def test_copies_keep_the_values_of_their_moment_and_their_memory() -> None:
+    writer, tensor = BackgroundWriter(), torch.ones(3)
+    kept = writer.keep({"file": {"name": tensor}})
+    tensor.zero_()
+    assert kept["file"]["name"].tolist() == [1.0, 1.0, 1.0]
+    begun, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(60)
+
+    writer.begin(work)
+    assert begun.wait(60)
+    assert not writer.is_done
+    may_end.set()
+    writer.join()
+    assert writer.is_done
+    assert writer.keep({"file": {"name": tensor}})["file"]["name"].data_ptr() == kept["file"]["name"].data_ptr()
+
+
+def test_what_the_thread_meets_is_raised_once_by_who_waits() -> None:
+    def fails() -> None:
+        raise ModelError("full", where="there", hint="free some")
+
+    writer = BackgroundWriter()
+    writer.begin(fails)
+    with pytest.raises(ModelError, match=r"^full$"):
+        writer.join()
+    writer.join()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_copies_are_pinned_and_those_of_their_moment() -> None:
+    writer, tensor, found = BackgroundWriter(), torch.ones(16 << 20, device="cuda"), []
+    kept = writer.keep({"file": {"name": tensor}})["file"]["name"]
+    tensor.zero_()
+    writer.begin(lambda: found.append((float(kept.min()), kept.is_pinned())))
+    writer.join()
+    assert found == [(1.0, True)]

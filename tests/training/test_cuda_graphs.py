@@ -1,0 +1,282 @@
+"""Steps that are recorded once and replayed: with tensors' operations recorded on a CPU, and with CUDA graphs."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt_cli.dataset.batch import Batch
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.devices import Precision
+from nmt_cli.errors import DeviceError
+from nmt_cli.model import attention
+from nmt_cli.model.cuda_graphs import CudaGraphs
+from nmt_cli.model.packing import pack
+from nmt_cli.training.cuda_graphs import RecordedSteps
+from nmt_cli.training.update import Updater, seed_dropout
+from tests.reference.varlen import register
+from tests.training.feeding import Feed, feed, taped
+from tests.training.replaying_ranks import NUM_UPDATES
+from tests.training.two_ranks import run_module
+
+CPU = torch.device("cpu")
+
+
+def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Callable[[], None]]) -> Updater:
+    """An updater that records as it would on a GPU."""
+    updater._recorded = RecordedSteps(updater._step, recorder)
+    return updater
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention by torch's variable-length operator."""
+    register()
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize(("precision", "dropout"), [("fp32", 0.0), ("bf16", 0.0), ("bf16", 0.2)])
+def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
+    prepared: PreparedData, tmp_path: Path, precision: Precision, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt_cli.model.dropout._BITS", {})  # masks by torch's own dropout, as on a GPU
+    given = feed(prepared, tmp_path, f"model.dropout={dropout}")
+    plain, recorded = given.updater(precision), with_recorder(given.updater(precision), taped)
+    recorded.warm_up([given.batch(given.order.full)])
+    assert not recorded.weights.gradients.any()
+    sizes = set()
+    for number, update in given.updates(10):
+        assert given.give(plain, number, update) == given.give(recorded, number, update)
+        assert torch.equal(plain.weights.values, recorded.weights.values)
+        sizes.add(sum(len(rows) for rows in update.micro))
+    assert min(sizes) < max(sizes) // 2, "the short, last update of the epoch has come by"
+
+
+@pytest.fixture(scope="module")
+def of_two(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What two ranks, joined by gloo, have made of a micro-batch each: by replays and by running the steps."""
+    file = tmp_path_factory.mktemp("replays") / "found.json"
+    run_module("tests.training.replaying_ranks", file, prepared.directory)
+    found: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_two_ranks_replay_a_micro_batch_each_and_sum_to_what_one_rank_has(
+    of_two: dict[str, dict[str, Any]], prepared: PreparedData, tmp_path: Path
+) -> None:
+    given = feed(prepared, tmp_path)
+    alone = given.updater("bf16")
+    results = [given.give(alone, number, update) for number, update in given.updates(NUM_UPDATES)]
+    assert of_two["replayed"]["replayed"] == NUM_UPDATES
+    assert of_two["run"]["replayed"] == 0
+    for found in of_two.values():
+        # Two float32 summands commute: not a bit may differ.
+        assert found["results"] == [[one.smoothed, one.nll, one.gradient_norm] for one in results]
+        assert found["weights"] == alone.weights.values.tolist()
+
+
+def test_an_update_of_several_ranks_has_one_collective_beside_those_of_its_gradients(
+    of_two: dict[str, dict[str, Any]],
+) -> None:
+    for found in of_two.values():
+        assert found["collectives"] == NUM_UPDATES * [found["buckets"] + 1]
+
+
+def batch_of(length: int, *, slots: int = 8, bound: int = 128) -> Batch:
+    """One sentence of ascending pieces, and empty slots, on both sides."""
+    side = pack([list(range(1, length + 1))], device=CPU)
+    left = slots - length
+    side = replace(
+        side,
+        ids=torch.nn.functional.pad(side.ids, (0, left)),
+        positions=torch.nn.functional.pad(side.positions, (0, left)),
+        num_empty=left,
+        bound=bound,
+    )
+    return Batch(side, side, side.ids)
+
+
+def summed(batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
+    """A step that needs all of a batch: the sum of its pieces over the divisor, and that of its positions."""
+    return torch.stack([batch.source.ids.sum() / divisor, batch.target.positions.sum() + batch.gold.sum() * 0.0])
+
+
+def test_a_replay_takes_the_batch_and_the_divisor_that_it_is_given() -> None:
+    steps = RecordedSteps(summed, taped)
+    steps.record(batch_of(3))
+    assert batch_of(5) in steps
+    assert steps.replay(batch_of(5), divisor=2, is_first=True).tolist() == [7.5, 10.0]
+    first = steps.replay(batch_of(2), divisor=1, is_first=True)
+    steps.replay(batch_of(8), divisor=1, is_first=True)
+    assert first.tolist() == [3.0, 1.0], "losses are copied out before the next replay"
+
+
+def test_there_is_one_recording_for_each_bound() -> None:
+    recorded = []
+    steps = RecordedSteps(summed, lambda function: recorded.append(function) or taped(function))  # type: ignore[func-returns-value]  # append, then the tape
+    for bound in (128, 512, 128, 512):
+        steps.record(batch_of(3, bound=bound))
+    assert len(recorded) == 4, "the first micro-batch of an update, and later ones"
+    assert batch_of(3, bound=256) not in steps
+    assert steps.replay(batch_of(4, bound=512), divisor=1, is_first=True).tolist() == [10.0, 6.0]
+
+
+def test_a_batch_of_another_shape_is_refused() -> None:
+    steps = RecordedSteps(summed, taped)
+    steps.record(batch_of(3))
+    with pytest.raises(ValueError, match=r"a batch has \[16\] where the recorded one had \[8\]"):
+        steps.replay(batch_of(3, slots=16), divisor=1, is_first=True)
+
+
+def test_recording_comes_after_all_runs_since_it_keeps_memory(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, seen = feed(prepared, tmp_path), []
+    step = Updater._step
+
+    def noted(self: Updater, batch: Batch, divisor: Tensor, **which: bool) -> Tensor:
+        seen.append(f"run {batch.source.bound}")
+        return step(self, batch, divisor, **which)
+
+    def recorder(function: Callable[[], None]) -> Callable[[], None]:
+        seen.append("record")
+        return lambda: None
+
+    monkeypatch.setattr(Updater, "_step", noted)
+    updater, batch = with_recorder(given.updater("fp32"), recorder), given.batch(given.order.full)
+    longer = Batch(replace(batch.source, bound=512), replace(batch.target, bound=512), batch.gold)
+    updater.warm_up([longer, batch])
+    assert seen == ["run 512", "run 128", *4 * ["record"]]
+
+
+def refusing(function: Callable[[], None]) -> Callable[[], None]:
+    raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand more")
+
+
+def out_of_memory(function: Callable[[], None]) -> Callable[[], None]:
+    try:
+        raise torch.OutOfMemoryError
+    except torch.OutOfMemoryError as problem:  # how torch ends a recording that failed
+        raise RuntimeError("capture failed") from problem
+
+
+def test_what_cannot_be_recorded_is_run_with_a_warning(
+    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = feed(prepared, tmp_path)
+    plain, refused = given.updater("fp32"), with_recorder(given.updater("fp32"), refusing)
+    refused.warm_up([given.batch(given.order.full)])
+    assert caplog.messages == [
+        "no CUDA graph can be made (CUDA error: operation not permitted when stream is capturing):"
+        " updates take longer to launch"
+    ]
+    for number, update in given.updates(2):
+        assert given.give(plain, number, update) == given.give(refused, number, update)
+
+
+def test_after_a_recording_that_failed_nothing_is_replayed(caplog: pytest.LogCaptureFixture) -> None:
+    recorders = iter([taped, refusing, taped])
+    steps = RecordedSteps(summed, lambda function: next(recorders)(function))
+    for bound in (128, 512, 1024):
+        steps.record(batch_of(3, bound=bound))
+    assert len(caplog.messages) == 1
+    assert not any(batch_of(3, bound=bound) in steps for bound in (128, 512, 1024))
+
+
+def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared: PreparedData, tmp_path: Path) -> None:
+    given = feed(prepared, tmp_path)
+    updater = with_recorder(given.updater("fp32"), out_of_memory)
+    batch = given.batch(given.order.full)
+    with pytest.raises(DeviceError, match=r"^the memory of cpu does not hold a micro-batch of \d+ tokens$") as caught:
+        updater.warm_up([batch])
+    assert caught.value.hint.startswith("--set training.max_tokens_per_device=")
+
+
+def taken(updater: Updater, given: Feed, batch: Batch, *, key: tuple[int, int]) -> tuple[float, Tensor]:
+    """The loss of a micro-batch and the gradients that it adds."""
+    loss = updater.accumulate(batch, key=key, target_tokens=100, is_first=True, is_last=False)
+    return float(loss.smoothed), updater.weights.gradients.clone()
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_gives_the_loss_and_the_gradients_of_the_step(prepared: PreparedData, tmp_path: Path) -> None:
+    given = feed(prepared, tmp_path, device="cuda")
+    recorded, plain = (
+        given.updater("bf16"),
+        feed(prepared, tmp_path, "training.compile=false", device="cuda").updater("bf16"),
+    )
+    assert (recorded.reason_not_to_compile, plain.reason_not_to_compile) == (None, "training.compile is false")
+    recorded.warm_up([given.batch(given.order.longest), given.batch(given.order.full)])
+    assert recorded._recorded is not None
+    unrecorded, graphs = given.updater("bf16"), recorded._recorded
+    unrecorded._recorded = None
+    for _, update in given.updates(8):
+        batch = given.batch(update.micro[0])
+        assert batch in graphs
+        loss, gradients = taken(recorded, given, batch, key=(1, 0))
+        for other in (unrecorded, plain):
+            other_loss, other_gradients = taken(other, given, batch, key=(1, 0))
+            # bf16 keeps 8 bits of activations near 1, and losses are sums over a few hundred tokens.
+            assert loss == pytest.approx(other_loss, rel=2e-3)
+            assert (gradients - other_gradients).norm() < 0.02 * other_gradients.norm()
+
+
+@pytest.mark.gpu
+def test_a_recording_that_failed_leaves_no_memory_and_no_generator_behind() -> None:
+    device = torch.device("cuda")
+
+    def waits_for_the_device() -> None:
+        torch.ones(64 << 20, device=device).sum().item()
+
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+    with pytest.raises(RuntimeError):
+        CudaGraphs(device)(waits_for_the_device)
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < reserved + (64 << 20)
+    allocated, other = torch.cuda.memory_allocated(), torch.cuda.Stream()
+    for _ in range(4):
+        torch.ones(16 << 20, device=device).record_stream(other)
+        torch.cuda.synchronize()
+    torch.ones(1, device=device)
+    assert torch.cuda.memory_allocated() < allocated + (64 << 20)
+    torch.manual_seed(1)
+    assert torch.rand(2, device=device).isfinite().all()
+
+
+@pytest.mark.gpu
+def test_masks_of_a_replay_follow_from_seed_update_and_micro_batch(prepared: PreparedData, tmp_path: Path) -> None:
+    given = feed(prepared, tmp_path, "model.dropout=0.3", device="cuda")
+    updater = given.updater("bf16")
+    batch = given.batch(given.order.full)
+    updater.warm_up([batch])
+    keys = [(1, 0), (1, 1), (2, 0), (1, 0)]
+    first, second, third, again = (taken(updater, given, batch, key=key) for key in keys)
+    assert first[0] == again[0]
+    assert len({first[0], second[0], third[0]}) == 3
+    torch.testing.assert_close(first[1], again[1], rtol=1e-3, atol=1e-4)
+    updater._recipe = given.recipe.model_copy(
+        update={"training": given.recipe.training.model_copy(update={"seed": 77})}
+    )
+    assert taken(updater, given, batch, key=(1, 0))[0] != first[0]
+
+
+def test_dropout_is_keyed_by_all_three() -> None:
+    def draw(*key: int) -> float:
+        seed_dropout(*key)
+        return float(torch.rand(()))
+
+    keys = [(1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)]
+    assert len({draw(*key) for key in keys}) == len(keys)
+    assert draw(1, 2, 0) == draw(1, 2, 0)

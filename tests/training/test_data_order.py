@@ -1,0 +1,244 @@
+"""The order of the data: every pair once an epoch, the same updates on any number of devices, and a position in it."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt_cli.dataset.micro_batches import MicroBatchShape
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import DataError, RecipeError
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.data_order import DataOrder, PlannedUpdate
+from tests.training.tiny import RECIPE, prepare_tiny, train
+
+MAX_TOKENS = 320
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path / "tiny.yaml"
+
+
+def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1, max_tokens: int = MAX_TOKENS) -> DataOrder:
+    fallback = data.directory / "not-needed"
+    return DataOrder(data, recipe, world_size=world_size, max_tokens=max_tokens, fallback=fallback)
+
+
+def updates(order: DataOrder, number: int) -> list[list[int]]:
+    """The pairs of the next updates."""
+    return [pairs_of(order.next()) for _ in range(number)]
+
+
+def pairs_of(update: PlannedUpdate) -> list[int]:
+    """The pairs of all the micro-batches of an update."""
+    return [pair for part in update.micro for pair in part["pair"].tolist()]
+
+
+def test_each_epoch_has_every_pair_once_and_its_own_order(prepared: PreparedData, recipe_file: Path) -> None:
+    order = order_of(prepared, load_recipe(recipe_file))
+    epochs = []
+    for epoch in range(3):
+        epochs.append(updates(order, order.updates_in_epoch))
+        assert (order.epoch, order.index) == (epoch, order.updates_in_epoch)
+        order.next()
+        assert (order.epoch, order.index) == (epoch + 1, 1)
+        order.move_to(epoch=epoch + 1, index=0)
+    for taken in epochs:
+        assert sorted(pair for update in taken for pair in update) == list(range(400))
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_another_seed_gives_another_order(prepared: PreparedData, recipe_file: Path) -> None:
+    first, same, other = (
+        updates(order_of(prepared, load_recipe(recipe_file, overrides=[f"training.seed={seed}"])), 5)
+        for seed in (1, 1, 2)
+    )
+    assert first == same != other
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+def test_updates_are_the_same_on_any_number_of_devices(
+    prepared: PreparedData, recipe_file: Path, world_size: int
+) -> None:
+    recipe = load_recipe(recipe_file)
+    alone, together = order_of(prepared, recipe), order_of(prepared, recipe, world_size=world_size)
+    for _ in range(20):
+        expected, update = alone.next(), together.next()
+        assert sorted(pairs_of(update)) == sorted(pairs_of(expected))
+        assert len(update.micro) % world_size == 0
+        assert (update.source_tokens, update.target_tokens) == (expected.source_tokens, expected.target_tokens)
+
+
+def test_an_update_knows_its_tokens_its_slots_and_the_position_after_it(
+    prepared: PreparedData, recipe_file: Path
+) -> None:
+    pairs = prepared.split("train")
+    order = order_of(prepared, load_recipe(recipe_file))
+    number = order.updates_in_epoch
+    for index in range(1, number + 1):
+        update = order.next()
+        of_pairs = pairs_of(update)
+        assert update.target_tokens == sum(len(pairs.tgt[pair]) for pair in of_pairs)
+        assert update.source_tokens == sum(len(pairs.src[pair]) for pair in of_pairs)
+        assert max(update.source_tokens, update.target_tokens) <= 600
+        assert update.slots == len(update.micro) * (order.shape.src_slots + order.shape.tgt_slots)
+        assert (update.epoch, update.index) == (order.epoch, order.index) == (0, index)
+        for part in update.micro:
+            for side, slots in ((pairs.src, order.shape.src_slots), (pairs.tgt, order.shape.tgt_slots)):
+                assert sum(len(side[pair]) for pair in part["pair"]) <= slots <= MAX_TOKENS
+    update = order.next()
+    assert (update.epoch, update.index) == (1, 1)
+
+
+def test_the_shape_is_the_same_in_all_epochs_and_from_any_position(prepared: PreparedData, recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file)
+    order = order_of(prepared, recipe)
+    shapes = {order.shape}
+    for epoch, index in ((0, 0), (0, 5), (1, 0), (7, 3)):
+        later = order_of(prepared, recipe)
+        later.move_to(epoch=epoch, index=index)
+        shapes.add(later.shape)
+        later.next()
+        shapes.add(later.shape)
+    updates(order, 40)
+    shapes.add(order.shape)
+    assert len(shapes) == 1
+    (shape,) = shapes
+    assert max(shape.src_slots, shape.tgt_slots) <= MAX_TOKENS
+    assert shape.longest == 128
+
+
+def test_a_device_that_takes_less_at_once_has_another_shape_and_the_same_updates(
+    prepared: PreparedData, recipe_file: Path
+) -> None:
+    recipe = load_recipe(recipe_file)
+    order, expected = order_of(prepared, recipe), order_of(prepared, recipe)
+    before = order.shape
+    assert order.max_tokens == MAX_TOKENS
+    assert len(order.next().micro) == len(expected.next().micro) == 2
+    order.limit(150)
+    assert order.max_tokens == 150
+    assert isinstance(order.shape, MicroBatchShape)
+    assert max(order.shape.src_slots, order.shape.tgt_slots) <= 150 < min(before.src_slots, before.tgt_slots)
+    for _ in range(10):
+        update = order.next()
+        assert len(update.micro) >= 4
+        assert sorted(pairs_of(update)) == sorted(pairs_of(expected.next()))
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7, 14, 15, 16, 33])
+def test_from_a_position_the_same_updates_follow(prepared: PreparedData, recipe_file: Path, taken: int) -> None:
+    recipe = load_recipe(recipe_file)
+    order = order_of(prepared, recipe)
+    updates(order, taken)
+    later = order_of(prepared, recipe)
+    later.move_to(epoch=order.epoch, index=order.index)
+    assert updates(later, 20) == updates(order, 20)
+
+
+def test_a_plan_damaged_under_way_is_built_anew_and_the_same_updates_follow(
+    recipe_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, recipe = prepare_tiny(tmp_path), load_recipe(recipe_file)
+    order = order_of(data, recipe)
+    expected = updates(order, order.updates_in_epoch)
+    order.move_to(epoch=0, index=0)
+    (plan,) = (path for path in (data.directory / "plans").iterdir() if path.is_dir())
+    (plan / "rows").write_bytes(bytes((plan / "rows").stat().st_size))
+    assert updates(order, order.updates_in_epoch) == expected
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"the plan {plan.name}: the rows of update 0 are not those that were written: it is built anew"
+    ]
+
+
+def test_a_dry_run_plans_nothing(tmp_path: Path) -> None:
+    data = prepare_tiny(tmp_path)
+    before = sorted(data.directory.iterdir())
+    assert train(data, tmp_path / "run", dry_run=True) == 0
+    assert sorted(data.directory.iterdir()) == before
+
+
+def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: PreparedData, recipe_file: Path) -> None:
+    pairs = prepared.split("train")
+    order = order_of(prepared, load_recipe(recipe_file))
+    longest = order.longest["pair"].astype(np.int64)
+    size = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
+    others = np.delete(size, longest)
+    assert size[longest].min() >= others.max()
+    free = [
+        slots - int(side.lengths[longest].sum())
+        for side, slots in ((pairs.src, order.shape.src_slots), (pairs.tgt, order.shape.tgt_slots))
+    ]
+    assert 0 <= min(free) < others.max()
+
+
+def test_a_full_micro_batch_is_one_of_the_update_with_most_pairs(prepared: PreparedData, recipe_file: Path) -> None:
+    order = order_of(prepared, load_recipe(recipe_file))
+    found = order.full["pair"].tolist()
+    of_epoch = [order.next() for _ in range(order.updates_in_epoch)]
+    fullest = max(of_epoch, key=lambda update: len(pairs_of(update)))
+    assert found == fullest.micro[0]["pair"].tolist()
+
+
+def test_pairs_longer_than_the_positions_are_left_out_and_counted(
+    prepared: PreparedData, recipe_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = prepared.split("train")
+    short = np.flatnonzero(np.maximum(pairs.src.lengths, pairs.tgt.lengths) <= 20).tolist()
+    assert 0 < len(short) < 400
+    order = order_of(prepared, load_recipe(recipe_file, overrides=["model.max_positions=20"]))
+    taken = updates(order, order.updates_in_epoch)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"{400 - len(short)} pairs are longer than model.max_positions and are left out"
+    ]
+    assert sorted(pair for update in taken for pair in update) == short
+
+
+def test_no_pair_left_is_an_error(prepared: PreparedData, recipe_file: Path) -> None:
+    with pytest.raises(DataError, match=r"^no training pair is left$") as caught:
+        order_of(prepared, load_recipe(recipe_file, overrides=["model.max_positions=2"])).next()
+    assert caught.value.hint == "raise model.max_positions"
+
+
+def longest_sentence(data: PreparedData) -> int:
+    pairs = data.split("train")
+    return max(max(len(row) for row in side) for side in (pairs.src, pairs.tgt))
+
+
+def test_a_sentence_that_no_device_takes_is_an_error_whose_hint_helps(
+    prepared: PreparedData, recipe_file: Path
+) -> None:
+    recipe, longest = load_recipe(recipe_file), longest_sentence(prepared)
+    with pytest.raises(RecipeError) as caught:
+        order_of(prepared, recipe, max_tokens=16).next()
+    error = caught.value
+    assert error.exit_code == 3
+    assert error.message == f"a training sentence has {longest} pieces, more than training.max_tokens_per_device, 16"
+    assert error.where == "training.max_tokens_per_device"
+    assert error.hint == (
+        f"--set training.max_tokens_per_device={longest}, or prepare with a smaller cleaning.max_words"
+    )
+    order = order_of(prepared, recipe, max_tokens=longest)
+    assert len(list(islice(iter(order.next, None), 20))) == 20
+
+
+def test_a_sentence_that_no_update_takes_is_an_error_whose_hint_helps(
+    prepared: PreparedData, recipe_file: Path
+) -> None:
+    longest = longest_sentence(prepared)
+    with pytest.raises(RecipeError) as caught:
+        order_of(prepared, load_recipe(recipe_file, overrides=["training.batch_tokens=16"])).next()
+    error = caught.value
+    assert error.message == f"a training sentence has {longest} pieces, more than training.batch_tokens, 16"
+    assert error.where == "training.batch_tokens"
+    setting = f"training.batch_tokens={longest}"
+    assert error.hint == f"--set {setting}, or prepare with a smaller cleaning.max_words"
+    order = order_of(prepared, load_recipe(recipe_file, overrides=[setting]))
+    assert len(list(islice(iter(order.next, None), 20))) == 20

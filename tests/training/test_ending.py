@@ -1,0 +1,154 @@
+"""SIGTERM and Ctrl-C: noted at once, obeyed at the end of an update; and one process a run."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import ModelError
+from nmt_cli.training.ending import StopSignal
+from nmt_cli.training.runs import locked_run
+from nmt_cli.training.update import Updater
+from tests.forks import Forked
+from tests.training.tiny import RECIPE, checkpoints, stopped_after, train
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_noted_and_interrupts_nothing(number: int) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    stop = StopSignal(comes_twice=False)
+    with stop.listening():
+        assert stop.received is None
+        send(number)
+        assert stop.received == number
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    stop = StopSignal(comes_twice=False)
+    with stop.listening():
+        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
+def test_under_torchrun_a_ctrl_c_that_comes_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = StopSignal(comes_twice=True)
+    with stop.listening():
+        send(signal.SIGINT)
+        send(signal.SIGINT)
+        now = time.monotonic()
+        monkeypatch.setattr("time.monotonic", lambda: now + 1)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
+def test_sigterm_may_come_twice_as_from_a_scheduler_and_from_torchrun() -> None:
+    stop = StopSignal(comes_twice=False)
+    with stop.listening():
+        send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        assert stop.received == signal.SIGTERM
+
+
+def test_a_second_ctrl_c_ends_a_training_at_once_and_loses_no_checkpoint(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with stopped_after(3):
+        assert train(prepared, run) == 75
+    accumulate = Updater.accumulate
+
+    def twice(self: Updater, *arguments: object, key: tuple[int, int], **options: object) -> object:
+        if key == (5, 0):
+            send(signal.SIGINT)
+        if key == (5, 1):
+            send(signal.SIGINT)
+        return accumulate(self, *arguments, key=key, **options)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(Updater, "accumulate", twice)
+    with pytest.raises(KeyboardInterrupt):
+        train(prepared, run)
+    assert checkpoints(run) == [3]
+
+
+def test_the_lock_is_of_one_run_and_ends_with_its_holder(tmp_path: Path) -> None:
+    run = tmp_path / "runs/small"
+    with locked_run(run):
+        assert sorted(path.name for path in run.parent.iterdir()) == [".small.lock"]
+        with locked_run(tmp_path / "runs/other"):
+            pass
+        with pytest.raises(ModelError) as caught, locked_run(run):
+            pass
+    error = caught.value
+    assert error.exit_code == 5
+    assert error.message.startswith(f"another nmt train is at work in {run}: process {os.getpid()} on ")
+    assert error.where == str(run)
+    assert error.hint == "wait until it ends, or choose another folder with -o"
+    assert list(run.parent.iterdir()) == []
+    (tmp_path / "runs/.small.lock").write_text("process 1 on a machine that was switched off")
+    with locked_run(run):
+        pass
+
+
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(stream: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ModelError) as caught, locked_run(tmp_path / "run"):
+        pass
+    assert caught.value.message == f"cannot lock {tmp_path / 'run'}: its disk knows no locks"
+    assert caught.value.hint == "mount it with flock, or choose a folder on another disk with -o"
+
+
+def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(
+    prepared: PreparedData, tmp_path: Path
+) -> None:
+    (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
+    run = tmp_path / "run"
+    arguments = ["train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
+    settings = ["--precision", "fp32", "--set", "training.updates=100000", "--set", "training.keep_last=3"]
+    process = Forked[str](
+        [sys.executable, "-m", "nmt_cli", *arguments, *settings],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        _wait_for(run / "checkpoints/update-00000006/manifest.json", process)
+        for restart in (False, True):
+            with pytest.raises(ModelError, match=f"another nmt train is at work in .*: process {process.pid} on "):
+                train(prepared, run, "training.updates=100000", restart=restart)
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 75
+    assert stdout == ""
+    last = checkpoints(run)[-1]
+    assert stderr.splitlines()[-1] == f"stopped after update {last:,}, saved: the same command continues"
+    assert train(prepared, run, f"training.updates={last + 2}") == 0
+    assert checkpoints(run)[-1] == last + 2
+
+
+def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not file.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "nothing was saved within two minutes"
+        time.sleep(0.02)

@@ -1,0 +1,166 @@
+"""Fine-tuning: a run that begins with a model's weights, where data and recipe fit it, and never reads it again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli.artifacts.run import open_run
+from nmt_cli.artifacts.weights import read_tensors
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError
+from tests.training.tiny import checkpoint, events, prepare_tiny, stopped_after, train
+
+SHORT = ("training.updates=6", "training.checkpoint_every=2", "training.log_every=1")
+# So small a rate that the first update leaves the weights as good as they are.
+STILL = "training.schedule={name: constant, peak: 1e-9, warmup_updates: 1}"
+
+
+@pytest.fixture(scope="module")
+def trained(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model after 60 updates."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    assert train(prepared, run, "training.updates=60", "training.checkpoint_every=60", "validation.every=60") == 0
+    return run / "model"
+
+
+@pytest.fixture
+def model(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(trained, tmp_path / "model")
+
+
+def test_a_run_begins_with_the_weights_of_the_model_and_says_so(
+    prepared: PreparedData, model: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, STILL, *SHORT, "model.dropout=0.3", init_from=model) == 0
+    before, after = (read_tensors(path / "model.safetensors", hint="") for path in (model, run / "model"))
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert torch.allclose(after[name], tensor, atol=1e-7)
+    losses = [event["nll"] for event in events(run, "train")]
+    assert losses[0] < 3  # with random weights: log 400
+    sha256 = json.loads((model / "manifest.json").read_text())["files"]["model.safetensors"]["sha256"]
+    record = open_run(run).record.init_from
+    assert record is not None
+    assert (record.path, record.weights_sha256, record.updates) == (str(model), sha256, [60])
+
+
+@pytest.mark.parametrize("optimizer", ["{name: adam}", "{name: schedule_free}"])
+def test_a_resume_does_not_read_the_model_again_and_ends_in_the_same_bits(
+    prepared: PreparedData, model: Path, tmp_path: Path, optimizer: str
+) -> None:
+    settings = ["training.schedule={name: constant, peak: 1e-3, warmup_updates: 2}", f"training.optimizer={optimizer}"]
+    assert train(prepared, tmp_path / "whole", *settings, *SHORT, init_from=model) == 0
+    with stopped_after(3):
+        assert train(prepared, tmp_path / "run", *settings, *SHORT, init_from=model) == 75
+    shutil.rmtree(model)
+    with stopped_after(4):
+        assert train(prepared, tmp_path / "run", *settings, *SHORT, init_from=model) == 75
+    assert train(prepared, tmp_path / "run", *settings, *SHORT) == 0
+    assert checkpoint(tmp_path / "run", 6) == checkpoint(tmp_path / "whole", 6)
+
+
+def test_a_start_that_saved_nothing_reads_it_again(
+    prepared: PreparedData, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nmt_cli.training.trainer import Trainer
+
+    def killed(self: Trainer, reporter: object) -> None:
+        raise KeyboardInterrupt
+
+    assert train(prepared, tmp_path / "whole", *SHORT, init_from=model) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_sanity_pass", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(prepared, tmp_path / "run", *SHORT, init_from=model)
+    assert train(prepared, tmp_path / "run", *SHORT) == 0
+    assert checkpoint(tmp_path / "run", 6) == checkpoint(tmp_path / "whole", 6)
+
+
+def test_a_model_that_was_replaced_before_anything_was_saved_is_refused(
+    prepared: PreparedData, model: Path, tmp_path: Path
+) -> None:
+    from nmt_cli.recipe.loading import load_recipe
+    from nmt_cli.training.runs import open_or_begin
+    from tests.training.tiny import RECIPE
+
+    (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(tmp_path / "run.yaml", overrides=SHORT)
+    open_or_begin(tmp_path / "run", recipe, prepared, command=[], restart=False, init_from=model)
+    assert train(prepared, tmp_path / "other", *SHORT) == 0
+    shutil.rmtree(model)
+    shutil.copytree(tmp_path / "other/model", model)
+    with pytest.raises(ModelError, match=r"is not the one that this run was begun from") as caught:
+        train(prepared, tmp_path / "run", *SHORT)
+    assert caught.value.hint == "begin anew with --restart (removes the run), or give the run another folder with -o"
+
+
+def test_data_with_another_vocabulary_are_refused(model: Path, tmp_path: Path) -> None:
+    other = prepare_tiny(tmp_path / "other", "tokenizer.vocab_size=380")
+    with pytest.raises(DataError) as caught:
+        train(other, tmp_path / "run", *SHORT, init_from=model)
+    error = caught.value
+    assert error.exit_code == 4
+    assert error.message == (
+        f"the data in {other.directory} was prepared with another source vocabulary than the model's"
+    )
+    assert error.where == str(other.directory)
+    assert error.hint == (f"prepare it with the model's: nmt prepare ... --set tokenizer.taken_from={model} -o DIR")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said", "fix"),
+    [
+        ("heads=4", "heads 2, and the recipe 4", "heads=2"),
+        ("norm=pre", "norm 'post', and the recipe 'pre'", "norm=post"),
+        ("attention_bias=true", "attention_bias False, and the recipe True", "attention_bias=false"),
+        ("encoder_window=3", "encoder_window None, and the recipe 3", "encoder_window=null"),
+    ],
+)
+def test_another_architecture_is_refused_and_the_fix_helps(
+    prepared: PreparedData, model: Path, tmp_path: Path, setting: str, said: str, fix: str
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        train(prepared, tmp_path / "run", *SHORT, f"model.{setting}", init_from=model)
+    error = caught.value
+    assert error.message == f"the model in {model} has model.{said}"
+    assert error.setting == "init_from"
+    assert error.hint == f"train with the architecture of the model: --set model.{fix}"
+    assert train(prepared, tmp_path / "run", *SHORT, f"model.{setting}", f"model.{fix}", init_from=model) == 0
+
+
+def test_a_run_stands_for_its_model(prepared: PreparedData, trained: Path, tmp_path: Path) -> None:
+    assert train(prepared, tmp_path / "run", *SHORT, init_from=trained.parent) == 0
+    initial = open_run(tmp_path / "run").record.init_from
+    assert initial is not None
+    assert initial.path == str(trained.resolve())
+
+
+def test_a_damaged_model_is_noticed(prepared: PreparedData, model: Path, tmp_path: Path) -> None:
+    content = bytearray((model / "model.safetensors").read_bytes())
+    content[-3] ^= 1
+    (model / "model.safetensors").write_bytes(content)
+    with pytest.raises(NmtError, match="was changed after it was written"):
+        train(prepared, tmp_path / "run", *SHORT, init_from=model)
+
+
+@pytest.mark.parametrize("begun_from_a_model", [False, True])
+def test_another_beginning_than_that_of_the_run_is_refused(
+    prepared: PreparedData, model: Path, trained: Path, tmp_path: Path, begun_from_a_model: bool
+) -> None:
+    run = tmp_path / "run"
+    with stopped_after(3):
+        assert train(prepared, run, *SHORT, init_from=trained if begun_from_a_model else None) == 75
+    with pytest.raises(RecipeError) as caught:
+        train(prepared, run, *SHORT, init_from=model)
+    beginning = trained if begun_from_a_model else "random weights"
+    assert caught.value.message == f"the run in {run} was begun from {beginning}, not from {model}"
+    assert caught.value.hint.startswith("leave out --init-from to continue it")
+    assert train(prepared, run, *SHORT) == 0

@@ -1,0 +1,224 @@
+"""Sums over updates, their rates and shares, and the floating-point operations of a model."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from nmt_cli.model.packing import pack
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.schema import ModelConfig
+from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.reporting import metrics
+from nmt_cli.training.reporting.metrics import (
+    Meter,
+    Speed,
+    Stopwatch,
+    UpdateMetrics,
+    UpdateSums,
+    matrix_rate,
+    measure_speed,
+    memory_gb,
+)
+
+SPEED = Speed(flops_per_source_token=100, flops_per_target_token=300, matrix_rate=1e6)
+UPDATE = UpdateSums(smoothed=900.0, nll=600.0, source_tokens=500, target_tokens=300, slots=1000)
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "d_model": 16,
+    "d_ff": 24,
+    "heads": 2,
+    "d_k": 8,
+    "d_v": 8,
+    "dropout": 0.0,
+    "embedding_multiple": 1,
+}
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_stopwatch_leaves_out_what_lies_between_stop_and_run() -> None:
+    clock = FakeClock()
+    stopwatch = Stopwatch(clock)
+    clock.now += 50
+    assert stopwatch.seconds == 0
+    stopwatch.run()
+    clock.now += 3
+    stopwatch.run()  # no new start
+    clock.now += 4
+    assert stopwatch.seconds == 7
+    stopwatch.stop()
+    clock.now += 100
+    assert stopwatch.seconds == 7
+    stopwatch.run()
+    clock.now += 1.5
+    assert stopwatch.seconds == 8.5
+
+
+def test_figures_are_sums_over_sums() -> None:
+    figures = UpdateMetrics.of(replace(UPDATE, seconds=0.5, waited=0.02), speed=SPEED)
+    assert figures.loss == 3.0
+    assert figures.nll == 2.0
+    assert figures.perplexity == math.exp(2)
+    assert figures.target_tokens_per_second == 600.0
+    # 500 x 100 + 300 x 300 operations in half a second, of a million a second.
+    assert figures.matrix_rate_share == pytest.approx(0.28)
+    assert figures.padding == pytest.approx(0.2)
+    assert figures.waiting == pytest.approx(0.04)
+
+
+def test_where_no_update_was_applied_there_is_nothing_to_tell() -> None:
+    figures = UpdateMetrics.of(UpdateSums(seconds=2.0, waited=1.0), speed=SPEED)
+    assert math.isnan(figures.loss)
+    assert math.isnan(figures.padding)
+    assert figures.target_tokens_per_second == 0.0
+    assert figures.waiting == 0.5
+    assert math.isnan(UpdateMetrics.of(UpdateSums(), speed=SPEED).target_tokens_per_second)
+
+
+def test_a_line_is_about_the_updates_since_the_last_one() -> None:
+    meter = Meter(SPEED)
+    meter.add(UPDATE, seconds=10.0, waited=1.0)
+    meter.add(UPDATE, seconds=14.0, waited=1.0)
+    sums, figures = meter.line()
+    assert (sums.source_tokens, sums.target_tokens) == (1000, 600)
+    assert figures.target_tokens_per_second == pytest.approx(600 / 14)
+    meter.add(UPDATE, seconds=17.0, waited=1.6)
+    sums, figures = meter.line()
+    assert sums.target_tokens == 300
+    assert figures.target_tokens_per_second == pytest.approx(100.0)
+    assert figures.waiting == pytest.approx(0.2)
+
+
+def test_what_is_forgotten_is_in_no_line() -> None:
+    meter = Meter(SPEED)
+    meter.add(replace(UPDATE, smoothed=1e9), seconds=10.0, waited=5.0)
+    meter.forget()
+    meter.add(UPDATE, seconds=12.0, waited=5.0)
+    assert meter.recent().loss == 3.0
+    _, figures = meter.line()
+    assert (figures.loss, figures.target_tokens_per_second, figures.waiting) == (3.0, 150.0, 0.0)
+
+
+def test_recent_updates_are_the_last_fifty_marks() -> None:
+    meter = Meter(SPEED)
+    for number in range(60):
+        update = replace(UPDATE, smoothed=9000.0) if number < 10 else UPDATE
+        meter.add(update, seconds=100 + number / 2, waited=0.0)
+    recent = meter.recent()
+    assert recent.loss == 3.0
+    assert recent.target_tokens_per_second == pytest.approx(600.0)
+
+
+def test_memory_on_a_cpu_is_what_the_process_holds() -> None:
+    before = memory_gb(torch.device("cpu"))
+    pages = mmap.mmap(-1, 100_000_000)  # not from the allocator, which may have some to spare
+    pages[:: mmap.PAGESIZE] = b"x" * -(-len(pages) // mmap.PAGESIZE)
+    assert memory_gb(torch.device("cpu")) - before == pytest.approx(0.1, abs=0.02)
+    pages.close()
+
+
+def counted(model: Transformer, sources: list[list[int]], targets: list[list[int]]) -> int:
+    """What torch counts in the forward and backward passes, without the products of batches: those of attention."""
+    source, target = pack(sources, device=CPU), pack(targets, device=CPU)
+    with FlopCounterMode(display=False) as counter:
+        model.logits(model.decode(target, model.encode(source), source)).sum().backward()
+    return sum(count for kind, count in counter.get_flop_counts()["Global"].items() if "bmm" not in str(kind))
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {},
+        {"activation": "swiglu"},
+        {"activation": "gelu", "norm": "pre", "norm_type": "rms", "positions": "rotary"},
+        {"d_k": 4, "d_v": 12},
+        {"encoder_layers": 4, "decoder_layers": 1},
+        {"tying": "none", "output_bias": True},
+        {"tying": "target"},
+        {"attention_bias": True, "encoder_window": 3},
+    ],
+)
+def test_operations_are_those_that_torch_counts(variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "matrix_rate", lambda device, dtype: 1.0)
+    model = Transformer(ModelConfig.model_validate({**SMALL, **variant}), source_vocab=40, target_vocab=40)
+    found = measure_speed(model, Ranks(0, 1, CPU))
+    sources, targets = [[5, 6, 7, 3], [8, 3], [9, 10, 3]], [[2, 11], [2, 12, 13, 14, 15], [2, 16]]
+    expected = counted(model, sources, targets)
+    assert found.flops(source_tokens=9, target_tokens=9) == expected
+    assert found.flops(source_tokens=9, target_tokens=0) < expected
+
+
+def test_rows_that_are_no_pieces_are_no_part_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "matrix_rate", lambda device, dtype: 1.0)
+
+    def of(multiple: int) -> Speed:
+        config = ModelConfig.model_validate({**SMALL, "embedding_multiple": multiple})
+        return measure_speed(Transformer(config, source_vocab=40, target_vocab=40), Ranks(0, 1, CPU))
+
+    assert of(64) == of(1)
+
+
+def test_the_base_model_takes_what_the_arithmetic_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "matrix_rate", lambda device, dtype: 1.0)
+    with torch.device("meta"):
+        model = Transformer(ModelConfig(), source_vocab=37_000, target_vocab=37_000)
+    found = measure_speed(model, Ranks(0, 1, CPU))
+    # 6 layers of 4 d^2 + 2 d f, and 2 d^2 for the decoder's keys and values of the source; d = 512, f = 2048.
+    assert found.flops_per_source_token == 6 * 6 * (4 * 512**2 + 2 * 512 * 2048 + 2 * 512**2)
+    assert found.flops_per_target_token == 6 * (6 * (6 * 512**2 + 2 * 512 * 2048) + 37_000 * 512)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_rate_is_measured_in_a_moment(dtype: torch.dtype) -> None:
+    matrix_rate(CPU, dtype)
+    start = time.perf_counter()
+    rate = matrix_rate(CPU, dtype)
+    assert time.perf_counter() - start < 2.0  # 0.15 s on a machine that does nothing else
+    assert 1e8 < rate < 1e15
+
+
+def test_a_rate_is_that_of_the_fastest_product_whatever_else_the_machine_does_meanwhile() -> None:
+    # Each product takes the next of these seconds; the first on smaller matrices, by which the size is chosen.
+    taken = iter([1.0] * 8 + [0.001] + [5.0, 0.04, 0.02] + [0.04] * 6)
+    now, is_running = 0.0, False
+
+    def clock() -> float:
+        nonlocal now, is_running
+        if is_running:
+            now += next(taken)
+        is_running = not is_running
+        return now
+
+    assert matrix_rate(CPU, torch.float32, clock=clock) == pytest.approx(2 * 1024**3 / 0.02)
+
+
+def test_random_numbers_of_the_training_are_left_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    matrix_rate(CPU, torch.float32)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_several_devices_have_the_sum_of_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "matrix_rate", lambda device, dtype: 3e9)
+    monkeypatch.setattr(Ranks, "sum", lambda self, tensor: tensor.mul_(2) if self.size > 1 else None)
+    monkeypatch.setattr(Ranks, "wait", lambda self: None)
+    model = Transformer(ModelConfig.model_validate(SMALL), source_vocab=40, target_vocab=40)
+    assert measure_speed(model, Ranks(0, 2, CPU)).matrix_rate == pytest.approx(6e9)

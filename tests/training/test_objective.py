@@ -1,0 +1,320 @@
+"""Compiled training on the CPU: the path that a GPU takes, with our kernels in Triton's interpreter.
+
+One test compiles with torch's own compiler, in about half a minute where nothing is in its cache; others only trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from nmt_cli import devices
+from nmt_cli.dataset.batch import Batch
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.devices import Precision
+from nmt_cli.errors import DeviceError
+from nmt_cli.model import attention
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.training import loss, objective, update
+from nmt_cli.training.objective import reason_not_to_compile, warn_of_missing_tool
+from nmt_cli.training.ranks.ranks import Ranks
+from nmt_cli.training.reporting.progress import describe_training
+from nmt_cli.training.update import Updater
+from tests.reference.varlen import register
+from tests.training.feeding import Feed, feed
+from tests.training.tiny import RECIPE, train
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Attention by torch's variable-length operator, and layers compiled on the CPU, of which nothing remains.
+
+    The kernel of the loss, a program a row, would take the interpreter minutes; tests/model/kernels has it.
+    """
+    register()
+    monkeypatch.setattr(
+        "nmt_cli.model.kernels.loss.gradients_by_rows", lambda *arguments, pad: loss._gradients_of(*arguments)
+    )
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
+    monkeypatch.setattr(update, "CudaGraphs", lambda device: run_again)
+    monkeypatch.setattr(update, "reason_not_to_compile", lambda recipe, **_: None)
+    yield
+    torch.compiler.reset()
+
+
+def run_again(function: Callable[[], None]) -> Callable[[], None]:
+    """In place of a CUDA graph the function itself."""
+    return function
+
+
+def tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what is compiled be traced, forward and backward, and run as traced."""
+    trace = partial(torch.compile, fullgraph=True, dynamic=False, backend="aot_eager")
+    monkeypatch.setattr(objective, "compiled", trace)
+
+
+def plain_updater(given: Feed, monkeypatch: pytest.MonkeyPatch, *, precision: Precision) -> Updater:
+    with monkeypatch.context() as patch:
+        patch.setattr(update, "reason_not_to_compile", lambda recipe, **_: "to compare with")
+        return given.updater(precision)
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_compiled_training_is_the_training_itself_and_is_compiled_once(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = feed(prepared, tmp_path, "model.encoder_layers=3", "model.decoder_layers=2")
+    plain, compiled = plain_updater(given, monkeypatch, precision="fp32"), given.updater("fp32")
+    counters.clear()
+    compiled.warm_up([given.batch(given.order.full), given.batch(given.order.longest)])
+    # The encoder's layers, the decoder's layers, embeddings of each side.
+    assert counters["stats"]["unique_graphs"] == 4
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for number, each in given.updates(4):
+            ours, theirs = given.give(compiled, number, each), given.give(plain, number, each)
+            # float32 rounds at 6e-8; losses are sums of some 500 terms near 5, added in another order.
+            assert ours.smoothed == pytest.approx(theirs.smoothed, rel=1e-5)
+            assert ours.nll == pytest.approx(theirs.nll, rel=1e-5)
+            assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=1e-4)
+            torch.testing.assert_close(compiled.weights.values, plain.weights.values, rtol=0, atol=2e-5)
+        # A validation runs the model itself, with shapes of its own.
+        assert compiled.model.eval().encode(given.batch(given.order.full).source).isfinite().all()
+    assert counters["stats"]["unique_graphs"] == 4
+
+
+VARIANTS = {
+    "modern": (
+        "model.norm=pre",
+        "model.norm_type=rms",
+        "model.activation=swiglu",
+        "model.positions=rotary",
+        "model.encoder_window=9",
+    ),
+    "learned": ("model.positions=learned", "model.attention_bias=true", "model.output_bias=true"),
+}
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_can_be_traced_and_fits_all_batches(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tracing(monkeypatch)
+    given = feed(prepared, tmp_path, *VARIANTS[name])
+    plain, compiled = plain_updater(given, monkeypatch, precision="bf16"), given.updater("bf16")
+    compiled.warm_up([given.batch(given.order.full)])
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for number, each in given.updates(2):
+            ours, theirs = given.give(compiled, number, each), given.give(plain, number, each)
+            # bf16 keeps 8 bits; losses are sums of some 500 terms whose errors differ in sign.
+            assert ours.smoothed == pytest.approx(theirs.smoothed, rel=2e-3)
+            assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=2e-2)
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracing(monkeypatch)
+    given = feed(prepared, tmp_path, "model.dropout=0.3")
+    updater, batch = given.updater("fp32"), given.batch(given.order.full)
+    keys = [(1, 0), (1, 1), (2, 0), (1, 0)]
+    losses = [
+        float(updater.accumulate(batch, key=key, target_tokens=1, is_first=False, is_last=False).smoothed)
+        for key in keys
+    ]
+    assert losses[0] == losses[3]
+    assert len(set(losses)) == 3
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_longer_sentences_need_the_layers_compiled_once_more_and_nothing_else(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracing(monkeypatch)
+    given = feed(prepared, tmp_path)
+    updater, batch = given.updater("fp32"), given.batch(given.order.full)
+    longer = Batch(replace(batch.source, bound=512), replace(batch.target, bound=512), batch.gold)
+    counters.clear()
+    updater.warm_up([batch])
+    before = counters["stats"]["unique_graphs"]
+    updater.warm_up([longer])
+    assert counters["stats"]["unique_graphs"] == before + 2
+    with torch.compiler.set_stance("fail_on_recompile"):
+        updater.warm_up([batch, longer, batch])
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_a_compiler_that_fails_is_an_error_with_a_way_out(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(graph: object, inputs: object) -> Callable[..., object]:
+        raise RuntimeError("Cannot find a working triton installation.\nMore about it.")
+
+    broken_compile = partial(torch.compile, fullgraph=True, dynamic=False, backend=broken)
+    monkeypatch.setattr(objective, "compiled", broken_compile)
+    given = feed(prepared, tmp_path)
+    with pytest.raises(DeviceError) as caught:
+        given.updater("fp32").warm_up([given.batch(given.order.full)])
+    assert caught.value.message == "the model cannot be compiled for cpu"
+    assert caught.value.where == "Cannot find a working triton installation."
+    assert caught.value.hint.startswith("--no-compile trains without")
+    assert caught.value.exit_code == 6
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_memory_that_is_missing_while_compiling_is_told_as_that(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def greedy(graph: object, inputs: object) -> Callable[..., object]:
+        raise torch.OutOfMemoryError
+
+    greedy_compile = partial(torch.compile, fullgraph=True, dynamic=False, backend=greedy)
+    monkeypatch.setattr(objective, "compiled", greedy_compile)
+    given = feed(prepared, tmp_path)
+    with pytest.raises(DeviceError, match=r"^the memory of cpu does not hold a micro-batch"):
+        given.updater("fp32").warm_up([given.batch(given.order.full)])
+
+
+def with_tools(monkeypatch: pytest.MonkeyPatch, *tools: str, cc: str | None = None, has_headers: bool = True) -> None:
+    """Let these programs and Python packages be installed, and no others, and let CC name a program."""
+    monkeypatch.setattr(devices, "_PYTHON_HEADER", Path(__file__ if has_headers else "/nowhere/Python.h"))
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in tools else None)
+    monkeypatch.setattr(devices, "find_spec", lambda name: object() if name in tools else None)
+    if cc is None:
+        monkeypatch.delenv("CC", raising=False)
+    else:
+        monkeypatch.setenv("CC", cc)
+
+
+NO_COMPILER = "no C compiler is found (apt-get install gcc libc6-dev)"
+NO_TRITON = "Triton is not installed (pip install triton)"
+
+
+@pytest.mark.parametrize(
+    ("tools", "cc", "reason"),
+    [
+        (("triton", "gcc"), None, None),
+        (("triton", "clang"), None, None),
+        (("triton", "cc-12"), "cc-12", None),
+        (("triton",), None, NO_COMPILER),
+        (("gcc",), None, NO_TRITON),
+        (("triton", "gcc"), "icc", "CC is 'icc', and no such program is found (unset CC)"),
+    ],
+)
+def test_without_a_tool_a_model_is_not_compiled_and_a_warning_says_what_to_install(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tools: tuple[str, ...],
+    cc: str | None,
+    reason: str | None,
+) -> None:
+    with_tools(monkeypatch, *tools, cc=cc)
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(tmp_path / "tiny.yaml", overrides=())
+    found = reason_not_to_compile(recipe, device=CUDA, dtype=torch.bfloat16)
+    assert found == reason
+    warn_of_missing_tool(found)
+    assert caplog.messages == ([f"the model is not compiled, and training is slower: {reason}"] if reason else [])
+
+
+def test_triton_needs_python_s_headers_and_a_folder_to_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with_tools(monkeypatch, "triton", "gcc", has_headers=False)
+    assert devices.missing_for_triton() == "Python.h is not found (apt-get install python3-dev)"
+    with_tools(monkeypatch, "triton", "gcc")
+    assert devices.missing_for_triton() is None
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "new" / "cache"))
+    assert devices.missing_for_triton() is None
+    monkeypatch.setattr("os.access", lambda folder, mode: folder != tmp_path)
+    assert devices.missing_for_triton() == (
+        f"{tmp_path / 'new' / 'cache'} cannot be written (set TRITON_CACHE_DIR to a folder that can)"
+    )
+
+
+def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_tools(monkeypatch, "triton", "gcc")
+    for variable in ("HOME", "TRITON_HOME", "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # no user has this number
+    with pytest.raises(RuntimeError):
+        Path.home()
+    assert devices.missing_for_triton() is None
+
+
+def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_tools(monkeypatch, "triton")
+    assert train(prepared, tmp_path / "other", "training.updates=1") == 0
+    assert not caplog.messages, "a CPU needs no compiler"
+    monkeypatch.setattr(update, "reason_not_to_compile", lambda recipe, **_: NO_COMPILER)
+    assert train(prepared, tmp_path / "run", "training.updates=2") == 0
+    assert caplog.messages == [f"the model is not compiled, and training is slower: {NO_COMPILER}"]
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "settings", "reason"),
+    [
+        (CUDA, torch.bfloat16, (), None),
+        (CUDA, torch.bfloat16, ("training.compile=false",), "training.compile is false"),
+        (CUDA, torch.float32, (), "with sdpa attention, shapes change from batch to batch"),
+        (CUDA, torch.bfloat16, ("model.d_v=32",), None),
+        (CUDA, torch.bfloat16, ("model.d_v=12",), "with sdpa attention, shapes change from batch to batch"),
+        (CUDA, torch.bfloat16, ("model.d_ff=60",), "d_model or d_ff is no multiple of 8"),
+        (CPU, torch.bfloat16, (), "on a CPU"),
+    ],
+)
+def test_what_is_not_compiled_has_a_reason(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+    dtype: torch.dtype,
+    settings: tuple[str, ...],
+    reason: str | None,
+) -> None:
+    with_tools(monkeypatch, "triton", "gcc")
+    monkeypatch.setattr(attention, "_HAS_TRITON", True)
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(tmp_path / "tiny.yaml", overrides=settings)
+    assert reason_not_to_compile(recipe, device=device, dtype=dtype) == reason
+
+
+@pytest.mark.parametrize(
+    ("device", "reason", "expected"),
+    [
+        (CUDA, None, "on cuda in bf16 with triton attention, compiled;"),
+        (CUDA, "training.compile is false", "with triton attention, not compiled (training.compile is false);"),
+        (CPU, "on a CPU", "on cpu in bf16 with products attention;"),
+    ],
+)
+def test_the_first_line_of_a_training_on_a_gpu_says_whether_it_is_compiled(
+    prepared: PreparedData,
+    tmp_path: Path,
+    device: torch.device,
+    reason: str | None,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention, "_HAS_TRITON", True)
+    given = feed(prepared, tmp_path)
+    updater = given.updater("bf16")
+    updater.reason_not_to_compile = reason
+    line = describe_training(given.recipe, updater, Ranks(0, 1, device), precision="bf16", max_tokens=320)
+    assert expected in line
+
+
+def test_no_compile_is_a_setting_that_may_change_between_two_starts(prepared: PreparedData, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(prepared, run, "training.updates=1", no_compile=True) == 0
+    assert load_recipe(run / "recipe.yaml", overrides=()).training.compile is False
+    assert train(prepared, run, "training.updates=2") == 0
+    assert load_recipe(run / "recipe.yaml", overrides=()).training.compile is True

@@ -1,0 +1,354 @@
+"""Several ranks train as one process would, and one message tells of a failure."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # documented there, and not declared
+
+from nmt_cli.artifacts.weights import read_tensors
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import DeviceError, UsageError
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.training.data_order import DataOrder
+from nmt_cli.training.ranks import ranks
+from nmt_cli.training.ranks import ranks as module
+from nmt_cli.training.ranks.ranks import (
+    ConnectionLost,
+    Failure,
+    FailureBoard,
+    Ranks,
+    earlier_failure,
+    find_failure_board,
+)
+from tests.training.tiny import RECIPE, checkpoint, checkpoints, events, stopped_after, train
+from tests.training.two_ranks import LAUNCHED, TORCHRUN, in_update, start
+
+UPDATES = 50
+SETTINGS = (
+    "training.batch_tokens=1600",
+    "training.max_tokens_per_device=224",
+    f"training.updates={UPDATES}",
+    "training.log_every=1",
+    "training.clip_norm=0.5",
+    "training.schedule.factor=0.05",  # at high rates the smallest difference, by rounding, grows tenfold in few updates
+)
+COUNTED = """
+def install():
+    from pathlib import Path
+    from torch import distributed
+    from nmt_cli.training.update import Updater
+    calls, counts, launch = [], [], Updater.launch
+    for name in ("all_reduce", "broadcast", "barrier"):
+        def counted(*arguments, function=getattr(distributed, name), **options):
+            calls.append(1)
+            return function(*arguments, **options)
+        setattr(distributed, name, counted)
+    def counting(self, *arguments, number, **options):
+        counts.append(len(calls))
+        buckets = len(self.weights._buckets.bounds)
+        Path(f"counts-{RANK}").write_text(f"{buckets} {counts}")
+        return launch(self, *arguments, number=number, **options)
+    Updater.launch = counting
+if RANK is not None:
+    install()
+"""
+
+
+@pytest.fixture(scope="module")
+def run_of_two(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of two processes that torchrun has started, with gloo on the CPU."""
+    folder = tmp_path_factory.mktemp("two")
+    process = start(TORCHRUN, prepared, folder, *SETTINGS)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert stdout == ""
+    assert stderr.count(f" 1/{UPDATES} ") == 1, "only the first rank talks"
+    assert stderr.count("next: nmt average run") == 1
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run_of_one(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("one") / "run"
+    assert train(prepared, run, *SETTINGS) == 0
+    return run
+
+
+def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: PreparedData, tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(tmp_path / "tiny.yaml", overrides=SETTINGS)
+    one, two = (DataOrder(prepared, recipe, world_size=size, max_tokens=224, fallback=tmp_path) for size in (1, 2))
+    for _ in range(UPDATES):
+        micro, of_two = one.next().micro, two.next().micro
+        assert len(micro) == len(of_two) == 8
+        for left, right in zip(micro, of_two, strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+def test_two_processes_log_the_losses_of_one(run_of_one: Path, run_of_two: Path) -> None:
+    alone, together = events(run_of_one, "train"), events(run_of_two, "train")
+    assert len(alone) == UPDATES
+    for one, two in zip(alone, together, strict=True):
+        for key in ("update", "epoch", "learning_rate", "source_tokens", "target_tokens"):
+            assert two[key] == one[key]
+        # Float32 sums of eight parts in another order, then Adam: 1e-5 is ten times what was seen.
+        for key in ("loss", "nll", "gradient_norm"):
+            assert two[key] == pytest.approx(one[key], rel=1e-5)
+
+
+def test_two_processes_end_with_the_weights_of_one(run_of_one: Path, run_of_two: Path) -> None:
+    one, two = (read_tensors(run / "model/model.safetensors", hint="") for run in (run_of_one, run_of_two))
+    assert one.keys() == two.keys()
+    # Gradients of eight parts are summed in another order, in float32, for weights of up to 1. An update more or less
+    # would show as 1e-3, the learning rate.
+    difference = torch.cat([(one[name] - two[name]).abs().flatten() for name in one])
+    assert difference.max() < 1e-6
+
+
+def test_two_processes_validate_and_save_once(run_of_one: Path, run_of_two: Path) -> None:
+    assert checkpoints(run_of_two) == checkpoints(run_of_one) == [*range(6, 50, 6), 50]
+    (alone, together) = (events(run, "validation") for run in (run_of_one, run_of_two))
+    assert [event["update"] for event in together] == [event["update"] for event in alone] == [*range(8, 50, 8), 50]
+    for one, two in zip(alone, together, strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+
+
+def test_a_run_of_two_goes_on_as_a_run_of_one(
+    prepared: PreparedData, run_of_one: Path, run_of_two: Path, tmp_path: Path
+) -> None:
+    settings = (*SETTINGS, "training.updates=53")
+    for run in (run_of_one, run_of_two):
+        assert train(prepared, run, *settings) == 0
+    last = [events(run, "train")[-1] for run in (run_of_one, run_of_two)]
+    assert [event["update"] for event in last] == [53, 53]
+    assert last[1]["loss"] == pytest.approx(last[0]["loss"], rel=1e-5)
+
+
+def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_that_did_not(
+    prepared: PreparedData, run_of_two: Path, tmp_path: Path
+) -> None:
+    def train_on(fault: str, *settings: str) -> tuple[int, list[str]]:
+        process = start(LAUNCHED, prepared, tmp_path, *SETTINGS, *settings, fault=fault)
+        stdout, stderr = process.communicate()
+        assert stdout == ""
+        assert "Traceback" not in stderr
+        return process.returncode, stderr.splitlines()
+
+    in_haste = "    from nmt_cli.training.ranks import watchdog\n    watchdog._DUMP_TICKS = 1\n"
+    code, lines = train_on(in_update(9, "time.sleep(600)", rank=1) + in_haste, "training.watchdog_seconds=12")
+    assert code == 7
+    check_stacks(lines)
+    assert checkpoints(tmp_path / "run") == [6]
+    # Only one of the two hears of it, and it is not the one that decides and saves.
+    code, lines = train_on(in_update(27, "os.kill(os.getpid(), 2)", rank=1))
+    assert (code, lines[-1]) == (130, "stopped after update 27, saved: the same command continues"), "\n".join(lines)
+    assert lines[0] == "resuming run after update 6"
+    assert checkpoints(tmp_path / "run") == [6, 12, 18, 24, 27]
+    for update in (6, 12, 18, 24):
+        assert checkpoint(tmp_path / "run", update) == checkpoint(run_of_two, update), update
+
+
+def test_nothing_travels_between_two_updates_but_gradients_and_one_sum(prepared: PreparedData, tmp_path: Path) -> None:
+    """Losses, norm and signals share a sum. Patience is asked for where a validation was, so not here."""
+    settings = (*SETTINGS, "training.updates=8", "training.patience=3", "validation.every=100")
+    process = start(LAUNCHED, prepared, tmp_path, *settings, fault=COUNTED)
+    _, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    for rank in range(2):
+        buckets, counts = (tmp_path / f"counts-{rank}").read_text(encoding="utf-8").split(" ", 1)
+        before = json.loads(counts)
+        assert len(before) == 8
+        between = [after - first for first, after in itertools.pairwise(before)]
+        # A checkpoint comes after update 6, and needs nothing of the other rank.
+        assert between == 7 * [int(buckets) + 1]
+
+
+def check_stacks(lines: list[str]) -> None:
+    """What is said of a hang: three lines of an error, and the stack of each rank, which one waits for in vain."""
+    error = lines.index("error: none of the ranks has made progress for 12 seconds: the training hangs")
+    where, fix, *stacks = lines[error + 1 :]
+    assert where == "at:    training.watchdog_seconds"
+    assert fix.startswith("fix:   the stacks below show what each rank waits for")
+    parts = "\n".join(stacks).split("rank ")
+    waits, hangs = (next(part for part in parts if part.startswith(f"{rank} of 2, process ")) for rank in (0, 1))
+    assert "in finish_sum" in waits
+    assert "sitecustomize.py" in hangs
+    assert "finish_sum" not in hangs
+
+
+def test_an_error_of_all_ranks_is_told_once_under_torchrun_too(prepared: PreparedData, tmp_path: Path) -> None:
+    process = start(TORCHRUN, prepared, tmp_path, "training.updatse=5")
+    _, stderr = process.communicate()
+    assert process.returncode == 1  # torchrun's own
+    assert stderr.count("error: ") == 1
+    assert "training.updatse" in stderr
+
+
+@pytest.mark.parametrize("value", ["", "two", "0", "-1"])
+def test_a_world_size_that_is_no_number_is_an_error(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", value)
+    with pytest.raises(DeviceError) as caught:
+        train(prepared, tmp_path / "run")
+    assert caught.value.message == f"WORLD_SIZE is {value!r}, and no number of processes"
+    assert caught.value.hint.startswith("unset WORLD_SIZE")
+
+
+def test_a_number_of_gpus_for_ranks_that_torchrun_has_started_is_refused(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(UsageError) as caught:
+        train(prepared, tmp_path / "run", gpus=4)
+    error = caught.value
+    assert error.message == "--gpus 4 was given to one of 1 process(es) that torchrun, by WORLD_SIZE, has started"
+    assert error.hint == "leave out --gpus and set torchrun's --nproc-per-node, or unset WORLD_SIZE"
+
+
+def test_another_attempt_of_torchrun_does_not_restart_the_run(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stopped_after(3):
+        assert train(prepared, tmp_path / "run") == 75
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(prepared, tmp_path / "run", "training.updates=4", restart=True) == 0
+    assert [event["update"] for event in events(tmp_path / "run", "resume")] == [3]
+
+
+def test_all_ranks_take_the_checkpoint_of_the_first_whatever_they_see(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("training.checkpoint_every=2", "training.updates=6")
+    assert train(prepared, tmp_path / "run", *settings) == 0
+    monkeypatch.setattr(Ranks, "of_first", lambda self, value: 4.0 if value == 6 else value)
+    assert train(prepared, tmp_path / "run", "training.checkpoint_every=2", "training.updates=8") == 0
+    assert [event["update"] for event in events(tmp_path / "run", "resume")] == [4]
+
+
+@pytest.fixture
+def join_with_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.device]:
+    """Joins two ranks of one machine as a rank that sees some GPUs; each call tells the device of another rank."""
+    store = HashStore()
+
+    def joined(*, local: int, gpus: Sequence[str]) -> torch.device:
+        properties = [SimpleNamespace(uuid=gpu) for gpu in gpus]
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties[device.index])
+        monkeypatch.setattr(ranks, "rendezvous", lambda *_, **__: iter([(store, local, 2)]))
+        monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
+        monkeypatch.setattr(ranks, "find_failure_board", lambda: None)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("LOCAL_RANK", str(local))
+        return ranks.join_ranks("auto").device
+
+    return joined
+
+
+def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(
+    join_with_gpus: Callable[..., torch.device],
+) -> None:
+    assert [join_with_gpus(local=local, gpus=["a", "b"]).index for local in (0, 1)] == [0, 1]
+    assert [join_with_gpus(local=local, gpus=[gpu]).index for local, gpu in enumerate("ab")] == [0, 0]
+    with pytest.raises(DeviceError, match=r"^device 'cuda:2' was asked for, but there are only 2 GPUs$"):
+        join_with_gpus(local=2, gpus=["a", "b"])
+
+
+def test_a_process_alone_makes_its_gpu_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Events, streams and kernels without a device are those of the current one.
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert ranks.join_ranks("cuda:1").device == torch.device("cuda:1")
+    assert chosen == [torch.device("cuda:1")]
+
+
+def test_two_ranks_with_the_same_gpu_are_an_error(join_with_gpus: Callable[..., torch.device]) -> None:
+    join_with_gpus(local=0, gpus=["a"])
+    with pytest.raises(DeviceError) as caught:
+        join_with_gpus(local=1, gpus=["a"])
+    assert caught.value.message == "two processes of the training see the same GPU, and no other"
+    assert caught.value.where == "CUDA_VISIBLE_DEVICES"
+    assert caught.value.hint.startswith("let every process see a GPU of its own")
+
+
+def test_a_plain_process_is_alone_and_first() -> None:
+    ranks = Ranks(0, 1, torch.device("cpu"))
+    tensor = torch.ones(3)
+    ranks.sum(tensor)
+    assert tensor.tolist() == [1, 1, 1]
+    assert (ranks.any(True), ranks.any(False), ranks.is_first) == (True, False, True)
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> FailureBoard:
+    """The board that every process finds."""
+    board = FailureBoard(HashStore())
+    monkeypatch.setattr(module, "find_failure_board", lambda: board)
+    monkeypatch.setattr(module, "_CAUSE_SECONDS", 0.5)
+    return board
+
+
+def test_only_the_first_that_fails_tells(board: FailureBoard) -> None:
+    assert board.failure() is None
+    assert earlier_failure(4, is_consequence=False) is None
+    assert earlier_failure(6, is_consequence=False) == Failure(4, is_stall=False)
+    assert board.failure() == Failure(4, is_stall=False)
+
+
+def test_a_lost_connection_waits_for_its_cause(board: FailureBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CAUSE_SECONDS", 60.0)
+    cause = threading.Timer(0.2, board.claim, [Failure(6, is_stall=False)])
+    cause.start()
+    assert earlier_failure(7, is_consequence=True) == Failure(6, is_stall=False)
+    cause.join()
+
+
+def test_a_lost_connection_is_told_where_nobody_tells_why(board: FailureBoard) -> None:
+    start = time.monotonic()
+    assert earlier_failure(7, is_consequence=True) is None
+    assert time.monotonic() - start > 0.4
+    assert board.failure() == Failure(7, is_stall=False)
+
+
+def test_without_a_board_each_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert find_failure_board() is None
+    assert earlier_failure(4, is_consequence=False) is None
+
+
+def test_another_attempt_of_torchrun_begins_without_the_failures_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HashStore()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    assert FailureBoard(store).claim(Failure(4, is_stall=False)) is None
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert FailureBoard(store).failure() is None
+
+
+def test_a_collective_that_fails_is_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:3321\n in gloo")
+
+    monkeypatch.setattr(dist, "all_reduce", broken)
+    with pytest.raises(ConnectionLost) as caught:
+        Ranks(1, 4, torch.device("cpu")).sum(torch.ones(2))
+    error = caught.value
+    assert error.exit_code == 7
+    assert error.message == "rank 1 of 4 lost the connection to the others"
+    assert error.where == "Connection closed by peer [127.0.0.1]:3321"
+    assert error.hint == "look for what ended another process; the same command continues from the newest checkpoint"
