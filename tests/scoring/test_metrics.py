@@ -8,14 +8,12 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import nmt_cli
 from nmt_cli.errors import UsageError
-from nmt_cli.scoring import metrics
-from nmt_cli.scoring.metrics import EvaluationSet, ScoreReport, bleu, score
+from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, bleu, score_systems
 from nmt_cli.scoring.paper_bleu import PaperText, comparable
 from tests.scoring.shell import nmt, run
 
@@ -23,20 +21,31 @@ _HYPOTHESES = ["Der Hund schläft im Garten .", "Zwei Frauen gehen nach Hause.",
 _REFERENCES = ["Der Hund schläft im Garten.", "Zwei Frauen gehen heim.", "Ein Mann liest das Buch."]
 
 
-def scored(hypotheses: list[str], references: list[list[str]], **options: Any) -> list[ScoreReport]:
-    return metrics.score(hypotheses, EvaluationSet(references), **options)
+def scored(
+    hypotheses: list[str],
+    references: list[list[str]],
+    *metrics: MetricName,
+    confidence: bool = False,
+    language: str | None = None,
+) -> list[ScoreReport]:
+    against = EvaluationSet(references, target_language=language)
+    (reports,) = score_systems([hypotheses], against, metrics=metrics, confidence=confidence)
+    return reports
+
+
+def sacrebleu(folder: Path, hypotheses: list[str], references: list[str], *options: str) -> str:
+    """The output of sacreBLEU's own command, with four digits."""
+    for name, lines in (("hyp", hypotheses), ("ref", references)):
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "--width", "4", *options]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_scores_confidence_and_signature_are_those_of_sacrebleu_s_command(tmp_path: Path) -> None:
-    for name, lines in (("hyp", _HYPOTHESES), ("ref", _REFERENCES)):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", "bleu", "chrf", "ter", "--confidence"]
-    command += ["--chrf-word-order", "2"]
-    output = subprocess.run(
-        [*command, "--format", "text", "--width", "4"], cwd=tmp_path, check=True, capture_output=True, text=True
-    ).stdout
-    reports = scored(_HYPOTHESES, [_REFERENCES], metrics=["bleu", "chrf++", "ter"], confidence=True)
-    for report, line in zip(reports, output.strip().split("\n"), strict=True):
+    options = "-m bleu chrf ter --confidence --chrf-word-order 2 --format text"
+    output = sacrebleu(tmp_path, _HYPOTHESES, _REFERENCES, *options.split())
+    reports = scored(_HYPOTHESES, [_REFERENCES], "bleu", "chrf++", "ter", confidence=True)
+    for report, line in zip(reports, output.split("\n"), strict=True):
         line = line.strip()
         assert line.startswith(f"{report.metric}|{report.signature} = {report.value:.4f} (")
         assert f"± {report.confidence:.4f})" in line
@@ -51,50 +60,43 @@ def test_bleu_of_one_sentence_is_what_the_formula_gives() -> None:
 
 
 def test_ter_of_one_edit_in_four_words_is_25() -> None:
-    (report,) = scored(["a b x d"], [["a b c d"]], metrics=["ter"], confidence=False)
+    (report,) = scored(["a b x d"], [["a b c d"]], "ter")
     assert report == ScoreReport("TER", 25.0, report.signature, None)
 
 
 def test_a_second_reference_can_only_help() -> None:
-    (one,) = scored(["a b c d e"], [["a b c d x"]], metrics=["bleu"], confidence=False)
-    (two,) = scored(["a b c d e"], [["a b c d x"], ["a b c d e"]], metrics=["bleu"], confidence=False)
+    (one,) = scored(["a b c d e"], [["a b c d x"]], "bleu")
+    (two,) = scored(["a b c d e"], [["a b c d x"], ["a b c d e"]], "bleu")
     assert one.value < 99
     assert two.value == pytest.approx(100)
 
 
 def test_the_confidence_of_identical_lines_is_zero() -> None:
-    reports = scored(["a b c d e"] * 20, [["a b c d x"] * 20], metrics=["bleu", "chrf", "ter"], confidence=True)
+    reports = scored(["a b c d e"] * 20, [["a b c d x"] * 20], "bleu", "chrf", "ter", confidence=True)
     assert [report.confidence for report in reports] == [0.0, 0.0, 0.0]
     assert all("|bs:1000|seed:12345|" in report.signature for report in reports)
 
 
 def test_carriage_returns_change_no_score() -> None:
-    plain = scored(_HYPOTHESES, [_REFERENCES], metrics=["bleu", "chrf", "ter"], confidence=False)
-    with_returns = scored(
-        [f"{line}\r" for line in _HYPOTHESES], [_REFERENCES], metrics=["bleu", "chrf", "ter"], confidence=False
-    )
+    plain = scored(_HYPOTHESES, [_REFERENCES], "bleu", "chrf", "ter")
+    with_returns = scored([f"{line}\r" for line in _HYPOTHESES], [_REFERENCES], "bleu", "chrf", "ter")
     assert len(plain) == 3
     assert plain == with_returns
 
 
 def test_chinese_has_the_tokens_of_sacrebleu_s_command(tmp_path: Path) -> None:
     hypotheses, references = ["我喜欢吃红苹果。", "他在家里看书。"], ["我喜欢吃苹果。", "他在家看一本书。"]
-    for name, lines in (("hyp", hypotheses), ("ref", references)):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-l", "en-zh", "-m", "bleu", "-w", "4", "-b"]
-    output = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    against = EvaluationSet([references], target_language="zh")
-    (report,) = metrics.score(hypotheses, against, metrics=["bleu"], confidence=False)
-    assert f"{report.value:.4f}" == output.strip()
+    output = sacrebleu(tmp_path, hypotheses, references, "-l", "en-zh", "-m", "bleu", "-b")
+    (report,) = scored(hypotheses, [references], "bleu", language="zh")
+    assert f"{report.value:.4f}" == output
     assert report.value > 20
     assert "|tok:zh|" in report.signature
 
 
 def test_a_tokenizer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
-    against = EvaluationSet([["本を読む。"]], target_language="ja")
     with pytest.raises(UsageError) as caught:
-        metrics.score(["本を読む。"], against, metrics=["bleu"], confidence=False)
+        scored(["本を読む。"], [["本を読む。"]], "bleu", language="ja")
     assert caught.value.message == "BLEU needs a tokenizer for the language 'ja' that is not installed"
     assert caught.value.hint == "pip install 'sacrebleu[ja]', or leave bleu out of `metrics`"
 
@@ -108,7 +110,7 @@ def test_what_does_not_fit_together_is_a_programmer_s_mistake(
     hypotheses: list[str], references: list[list[str]]
 ) -> None:
     with pytest.raises(ValueError, match="cannot be scored"):
-        scored(hypotheses, references, metrics=["bleu"], confidence=False)
+        scored(hypotheses, references, "bleu")
 
 
 def test_the_report_is_part_of_the_public_api() -> None:
@@ -117,7 +119,7 @@ def test_the_report_is_part_of_the_public_api() -> None:
 
 def test_a_confidence_interval_of_chrf_survives_resamples_without_a_match() -> None:
     hypotheses, references = ["xyz", "a cat", "qqq"], ["abc", "a cat", "fgh"]
-    (report,) = scored(hypotheses, [references], metrics=["chrf"], confidence=True)
+    (report,) = scored(hypotheses, [references], "chrf", confidence=True)
     assert report.confidence is not None
     assert 0 < report.confidence < 100
 
@@ -147,8 +149,8 @@ def test_a_blank_line_and_an_ellipsis_stay() -> None:
 
 
 def test_without_a_match_of_four_words_it_is_zero_like_multi_bleu() -> None:
-    against = EvaluationSet([["a b c x y z"]], target_language="de")
-    report, bleu = score(["a b c d e f"], against, metrics=["paper-bleu", "bleu"], confidence=True)
+    references = [["a b c x y z"]]
+    report, bleu = scored(["a b c d e f"], references, "paper-bleu", "bleu", confidence=True, language="de")
     assert (report.value, report.metric) == (0, "paper-BLEU")
     assert bleu.value > 0
     assert "|bs:1000|seed:12345|" in report.signature
@@ -177,7 +179,7 @@ def test_the_language_counts_and_not_how_its_code_is_written(languages: str) -> 
 
 def test_without_a_language_it_is_a_programmer_s_mistake() -> None:
     with pytest.raises(ValueError, match="known language"):
-        score(["a"], EvaluationSet([["a"]]), metrics=["paper-bleu"], confidence=False)
+        scored(["a"], [["a"]], "paper-bleu")
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.batching import plan_batches, search_batches
+from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.search.hypotheses import output_limit
 from nmt_cli.errors import ModelError
-from nmt_cli.model.forced import forced_log_probs, next_log_probs
+from nmt_cli.model.forced import next_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.scoring.forced import batched_log_probs
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, SPACE_MARK, UNK, Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -190,7 +191,8 @@ def _differences(
     """The absolute difference of the log-probabilities of each piece and each end of `targets`, one after the other."""
     longest = loaded.model.config.max_positions - 1  # after which there is a place for the end
     targets = [ids[:longest] for ids in targets]
-    ours = our_log_probs(loaded, rows, targets)
+    pairs = [([*row, EOS], [*target, EOS]) for row, target in zip(rows, targets, strict=True)]
+    ours = batched_log_probs(loaded.model, pairs, max_tokens=_BATCH_TOKENS, device=_CPU)
     theirs = engine.log_probs(sources, [loaded.target.pieces(ids) for ids in targets])
     for mine, other in zip(ours, theirs, strict=True):
         if len(mine) != len(other):
@@ -208,18 +210,6 @@ def _pair_of_full_length(
     pieces = [piece for ids in targets for piece in ids] or [loaded.target.vocab_size - 1]
     source = chain.from_iterable(cycle(rows))
     return list(islice(source, longest)), list(islice(cycle(pieces), longest))
-
-
-def our_log_probs(loaded: LoadedModel, rows: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[float]]:
-    """Our log-probability of each target piece, and of EOS after the last, given the source."""
-    scored: list[list[float]] = [[] for _ in rows]
-    lengths = [len(row) + len(target) + 1 for row, target in zip(rows, targets, strict=True)]
-    for batch in plan_batches(lengths, max_tokens=_BATCH_TOKENS):
-        sources, gold = ([[*side[index], EOS] for index in batch] for side in (rows, targets))
-        log_probs = forced_log_probs(loaded.model, sources, gold, bos=BOS, device=_CPU)
-        for index, found in zip(batch, log_probs, strict=True):
-            scored[index] = found
-    return scored
 
 
 def _is_tie(loaded: LoadedModel, row: list[int], ours: Sequence[int], theirs: Sequence[str]) -> bool:

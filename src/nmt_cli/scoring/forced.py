@@ -16,6 +16,7 @@ from nmt_cli.decoding.batching import plan_batches
 from nmt_cli.devices import choose_device, choose_precision, is_out_of_memory, multiply_float32_fast, parse_precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.forced import forced_log_probs
+from nmt_cli.model.transformer import Transformer
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ _BLOCK_PAIRS = 2000
 class ForcedScore:
     """The natural log-probability of a target given its source, and of each piece; the last piece is EOS.
 
-    Both are None for a pair that is too long for the model, of which there are only the pieces. A pair of blank lines
-    has no pieces, and log-probability 0, as in decoding.
+    Both are None if the pair is too long for the model. A pair of blank lines has no pieces, and log-probability 0, as
+    in decoding.
     """
 
     log_prob: float | None
@@ -98,8 +99,8 @@ class ForcedDecoder:
     def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[ForcedScore]:
         """The score of each pair, in order, as blocks of them are done.
 
-        Pairs too long for the model are left without a probability, and warned of in the end. DeviceError where the
-        memory of a GPU does not suffice.
+        Pairs too long for the model have no probability, and a warning counts them in the end. DeviceError if a batch
+        exhausts the memory of a GPU.
         """
         too_long: list[int] = []
         for start in range(0, len(sources), _BLOCK_PAIRS):
@@ -125,40 +126,47 @@ class ForcedDecoder:
             for source, target in zip(source_rows, target_rows, strict=True)
         ]
         longest = self._loaded.model.config.max_positions
-        # `plan_batches` adds EOS to each length; here both sides have theirs already.
-        lengths = [0 if max(map(len, pair)) > longest else sum(map(len, pair)) - 1 for pair in pairs]
-        found: list[list[float] | None] = [None if pair[0] else [] for pair in pairs]
-        for batch in plan_batches(lengths, max_tokens=self._batch_tokens):
-            log_probs = self._batch([pairs[index] for index in batch])
-            for index, of_pair in zip(batch, log_probs, strict=True):
-                found[index] = of_pair
+        fits = [max(map(len, pair)) <= longest for pair in pairs]
+        found = batched_log_probs(
+            self._loaded.model,
+            [pair if is_fitting else ([], []) for pair, is_fitting in zip(pairs, fits, strict=True)],
+            max_tokens=self._batch_tokens,
+            device=self._device,
+        )
         return [
             ForcedScore(
-                None if log_probs is None else math.fsum(log_probs),
-                self._loaded.target.pieces(pair[1]),
-                log_probs,
+                math.fsum(log_probs) if is_fitting else None,
+                self._loaded.target.pieces(ids),
+                log_probs if is_fitting else None,
                 len(target.split()),
             )
-            for pair, log_probs, target in zip(pairs, found, targets, strict=True)
+            for (_, ids), log_probs, is_fitting, target in zip(pairs, found, fits, targets, strict=True)
         ]
 
-    def _batch(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
+
+def batched_log_probs(
+    model: Transformer, pairs: Sequence[tuple[list[int], list[int]]], *, max_tokens: int, device: torch.device
+) -> list[list[float]]:
+    """The natural log-probability of each id of each target, given its source; both end in EOS, or are empty.
+
+    A batch has at most `max_tokens` ids of both sides, or one pair. DeviceError if a batch exhausts the memory.
+    """
+    found: list[list[float]] = [[] for _ in pairs]
+    # `plan_batches` adds EOS to each length; here both sides have theirs already.
+    lengths = [max(0, len(source) + len(target) - 1) for source, target in pairs]
+    for batch in plan_batches(lengths, max_tokens=max_tokens):
+        sources, targets = zip(*(pairs[index] for index in batch), strict=True)
         try:
-            return forced_log_probs(
-                self._loaded.model,
-                [source for source, _ in pairs],
-                [target for _, target in pairs],
-                bos=BOS,
-                device=self._device,
-            )
-        except Exception as problem:
+            log_probs = forced_log_probs(model, sources, targets, bos=BOS, device=device)
+        except (RuntimeError, MemoryError) as problem:
             if not is_out_of_memory(problem):
                 raise
-            raise DeviceError(
-                f"the memory of {self._device} does not hold a batch of {len(pairs)} pairs",
-                setting="batch_tokens",
-                hint=f"take `batch_tokens: {max(1, self._batch_tokens // 2)}`, or `device: cpu`",
-            ) from None
+            message = f"the memory of {device} does not hold a batch of {len(batch)} pairs"
+            hint = f"take `batch_tokens: {max(1, max_tokens // 2)}`, or `device: cpu`"
+            raise DeviceError(message, setting="batch_tokens", hint=hint) from None
+        for index, of_pair in zip(batch, log_probs, strict=True):
+            found[index] = of_pair
+    return found
 
 
 def _perplexity(log_prob: float, count: int) -> float | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
@@ -35,11 +35,10 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """One metric over a test set: `metric` is its title; `value` is from 0 to 100; TER may exceed it.
+    """One metric over a test set: its title, its value from 0 to 100, and its signature in sacreBLEU's form.
 
-    COMET's scale is its model's. `signature` is sacreBLEU's or in its manner; `confidence` is half the width of the
-    95 % interval from bootstrap resampling, or None; `details` are BLEU's n-gram precisions and lengths, in the form of
-    multi-bleu.perl.
+    TER may exceed 100, and COMET has the scale of its model. `confidence` is half the width of the 95 % interval from
+    bootstrap resampling, or None. `details` are BLEU's n-gram precisions and lengths, in the form of multi-bleu.perl.
     """
 
     metric: str
@@ -51,9 +50,9 @@ class ScoreReport:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """References, each with a line for each segment, and whatever else the metrics need.
+    """References, each with a line for each segment, and the other inputs of metrics.
 
-    paper-bleu wants the code of the target language, such as de, by which bleu chooses its tokens, too; comet wants its
+    paper-bleu needs the code of the target language, such as de, and bleu chooses its tokenizer by it. comet needs its
     installation and the sources. `test_set` is sacreBLEU's name of the set with the language pair, for the signatures.
     """
 
@@ -68,7 +67,7 @@ class EvaluationSet:
 class Scorer:
     """One metric and one evaluation set; the references are prepared once.
 
-    `prepare` makes of the hypotheses of each system the text that `metric`, one of sacreBLEU's form, takes.
+    `prepare` turns the hypotheses of each system into the text that `metric`, a metric of sacreBLEU's form, takes.
     """
 
     name: MetricName
@@ -86,21 +85,18 @@ class Scorer:
         result = self.metric.corpus_score(prepared, None, n_bootstrap=RESAMPLES if confidence else 1)
         # sacreBLEU prints the half width, but gives it no public name.
         half_width = float(result._ci) if confidence else None
-        signature = str(self.metric.get_signature())
-        return ScoreReport(self.title, float(result.score), signature, half_width, _details(result))
+        details = ""
+        if isinstance(result, BLEUScore):
+            details = "/".join(f"{precision:.1f}" for precision in result.precisions)
+            details += (
+                f" (BP={result.bp:.3f}, ratio={result.ratio:.3f}, hyp_len={result.sys_len}, ref_len={result.ref_len})"
+            )
+        return ScoreReport(self.title, float(result.score), str(self.metric.get_signature()), half_width, details)
 
     def segment_scores(self, prepared: Sequence[str]) -> list[float]:
         """The score of each segment of one system, on the metric's own scale."""
         rows = zip(prepared, *self.references, strict=True)
         return [float(self.metric.sentence_score(hypothesis, rest).score) for hypothesis, *rest in rows]
-
-
-def score(
-    hypotheses: Sequence[str], against: EvaluationSet, *, metrics: Sequence[MetricName], confidence: bool
-) -> list[ScoreReport]:
-    """The reports of one system, one per metric, in their order; see `score_systems`."""
-    (reports,) = score_systems([hypotheses], against, metrics=metrics, confidence=confidence)
-    return reports
 
 
 def score_systems(
@@ -130,15 +126,15 @@ def lower_is_better(title: str) -> bool:
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> ScoreReport:
     """BLEU against one reference for each hypothesis, as in the validation during training."""
-    (report,) = score(hypotheses, EvaluationSet([references]), metrics=["bleu"], confidence=False)
+    ((report,),) = score_systems([hypotheses], EvaluationSet([references]), metrics=["bleu"], confidence=False)
     return report
 
 
 def make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool, lengths: Sequence[int]) -> Scorer:
     """The metric against these references, for corpora, or for single segments: BLEU with its effective order.
 
-    Raises ValueError where systems of these lengths cannot be scored against the references, or where `against` lacks
-    what the metric wants.
+    ValueError if systems of these lengths cannot be scored against the references, or `against` lacks something that
+    the metric needs.
     """
     of_references = [len(lines) for lines in against.references]
     if not lengths or not of_references or len({*lengths, *of_references}) > 1 or not lengths[0]:
@@ -157,11 +153,6 @@ class SegmentScores:
     metric: str
     signature: str
     values: list[list[float]]
-
-    def gain(self, segment: int, *, system: int, baseline: int) -> float:
-        """How much better a system's segment is than the baseline's; negative if it is worse."""
-        difference = self.values[system][segment] - self.values[baseline][segment]
-        return -difference if lower_is_better(self.metric) else difference
 
 
 def segment_scores(
@@ -184,11 +175,10 @@ def largest_differences(scores: SegmentScores, *, count: int) -> tuple[list[int]
 
     Of equal differences the first segment comes first.
     """
-    gains = [scores.gain(segment, system=0, baseline=1) for segment in range(len(scores.values[0]))]
-    falling = sorted(range(len(gains)), key=lambda segment: -gains[segment])
-    rising = sorted(range(len(gains)), key=lambda segment: gains[segment])
-    best = [segment for segment in falling if gains[segment] > 0]
-    worst = [segment for segment in rising if gains[segment] < 0]
+    sign = -1 if lower_is_better(scores.metric) else 1
+    gains = [sign * (system - baseline) for system, baseline in zip(*scores.values, strict=True)]
+    best = sorted((segment for segment, gain in enumerate(gains) if gain > 0), key=lambda segment: -gains[segment])
+    worst = sorted((segment for segment, gain in enumerate(gains) if gain < 0), key=lambda segment: gains[segment])
     return best[:count], worst[:count]
 
 
@@ -253,12 +243,3 @@ class _Chrf(CHRF):
 
     def _compute_f_score(self, statistics: list[int]) -> float:
         return float(super()._compute_f_score(statistics))
-
-
-def _details(result: Any) -> str:
-    """The figures that multi-bleu.perl prints after its score; empty for other metrics."""
-    if not isinstance(result, BLEUScore):
-        return ""
-    precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
-    lengths = f"BP={result.bp:.3f}, ratio={result.ratio:.3f}, hyp_len={result.sys_len}, ref_len={result.ref_len}"
-    return f"{precisions} ({lengths})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sacrebleu.significance import PairedTest, Result
@@ -33,8 +33,8 @@ LEVEL = 0.05
 class PairedScore:
     """One system beside a baseline, by one metric; `mean` is the mean of the resamples, with `confidence` around it.
 
-    `difference` is the system's score less the baseline's, and `p_value` the chance of one at least as large, in either
-    direction, between systems that are equally good. Both are None for the baseline itself.
+    `difference` is the system's score less the baseline's. `p_value` is the chance of a difference at least as large,
+    in either direction, between equally good systems. Both are None for the baseline itself.
     """
 
     report: ScoreReport
@@ -119,25 +119,16 @@ def _paired_scores(scorer: Scorer, prepared: Sequence[Sequence[str]], *, test: T
     signatures, found = paired()
     ((_, signature),) = signatures.items()
     results: list[Result] = next(list(column) for title, column in found.items() if title != "System")  # type: ignore[arg-type]  # this column holds results
-    baseline = float(results[0].score)
-    scores = []
-    for number, result in enumerate(results):
+    scores: list[PairedScore] = []
+    for result in results:
         assert result.mean is not None
         assert result.ci is not None
         report = ScoreReport(scorer.title, float(result.score), str(signature), float(result.ci))
-        difference = report.value - baseline
-        # Where all resamples agree, sacreBLEU would take the smallest p-value that there is.
+        difference = report.value - float(results[0].score)
+        # If all resamples agree, sacreBLEU would take the smallest p-value that there is.
         p_value = 1.0 if difference == 0 or result.p_value is None else float(result.p_value)
-        is_baseline = number == 0
-        scores.append(
-            PairedScore(
-                report,
-                float(result.mean),
-                None if is_baseline else difference,
-                None if is_baseline else p_value,
-            )
-        )
-    return scores
+        scores.append(PairedScore(report, float(result.mean), difference, p_value))
+    return [replace(scores[0], difference=None, p_value=None), *scores[1:]]
 
 
 def _sentence(score: PairedScore, *, system: str, baseline: str) -> str:
