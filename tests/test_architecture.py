@@ -59,7 +59,6 @@ SMALL_FILES = {
     "decoding/alignment.py": "which source piece a target piece looks at: a noun of its own",
     "templates/render.py": "what all rooms with templates share, which knows none of them",
     "training/schedules.py": "one formula for each schedule of the recipe, and a noun of its own",
-    "serving/errors.py": "what a request is refused with, in the forms of all three APIs",
 }
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
 

@@ -14,8 +14,7 @@ MAX_FILE_LINES = 520
 MAX_FUNCTION_LINES = 60
 EDGES = {
     "serving/app.py",
-    "serving/workers/pool.py",
-    "serving/workers/worker.py",
+    "serving/worker_pool.py",
     "processes.py",
     "training/loader.py",
     "training/checkpointer.py",

@@ -22,6 +22,12 @@ carol  carol-secret-key  60000  operator
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The event loop of asynchronous tests: the server's."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Model directories by pair."""
     folder = tmp_path_factory.mktemp("models")
@@ -44,21 +50,11 @@ def servers(
     """`open` with two directions, `strict` with keys and small limits, `operated` with a model that may be replaced."""
     folder = tmp_path_factory.mktemp("servers")
     (folder / "keys").write_text(KEYS, encoding="utf-8")
-    small = [
-        "--cors",
-        "https://example.org",
-        "--char-limit",
-        "200",
-        "--batch-limit",
-        "4",
-        "--queue-size",
-        "8",
-        "--max-alternatives",
-        "2",
-    ]
+    small = ["--char-limit", "200", "--batch-limit", "4", "--queue-size", "8", "--max-alternatives", "2"]
+    named = ["--api-key-file", str(folder / "keys"), "--cors", "https://example.org"]
     servers = {
         "open": Server(folder / "open.log", "-m", models["en-de"], "-m", models["de-en"], "--max-wait-ms", "20"),
-        "strict": Server(folder / "strict.log", "-m", models["en-de"], "--api-key-file", folder / "keys", *small),
+        "strict": Server(folder / "strict.log", "-m", models["en-de"], *named, *small),
         "operated": Server(folder / "operated.log", "-m", replaceable),
     }
     try:

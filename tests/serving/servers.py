@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import subprocess
@@ -22,7 +21,8 @@ from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import LanguagePair
-from nmt_cli.serving.settings import EngineSettings, ModelSettings
+from nmt_cli.serving.models import ModelSettings
+from nmt_cli.serving.worker import EngineSettings
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.artifacts.builders import tiny_config, tiny_model, tiny_recipe, write_spm
 
@@ -96,30 +96,14 @@ class Answer:
 
 
 class Server:
-    """A running `nmt serve`, of one worker unless told; its port once `wait` has returned, its log in a file."""
+    """A running `nmt serve` with one worker; its port once `wait` has returned, its log in a file."""
 
     def __init__(self, log: Path, *arguments: str | Path) -> None:
         self.log_file = log
+        options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1"]
+        command = [sys.executable, "-m", "nmt_cli", "serve", *options, *map(str, arguments)]
         with log.open("wb") as stream:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "nmt_cli",
-                    "serve",
-                    "--port",
-                    "0",
-                    "--device",
-                    "cpu",
-                    "--threads",
-                    "1",
-                    *([] if "--workers" in arguments else ["--workers", "1"]),
-                    *map(str, arguments),
-                ],
-                stdout=subprocess.DEVNULL,
-                stderr=stream,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
         self.port = 0
         self._is_ending = False
 

@@ -18,18 +18,20 @@ from nmt_cli.serving.api.endpoints import openapi_document
 from nmt_cli.serving.app import APIS, create_app
 from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.metrics import ServerMetrics
-from nmt_cli.serving.routing import ModelRouter, Service
-from nmt_cli.serving.settings import RequestLimits
-from nmt_cli.serving.texts import TextTranslator
+from nmt_cli.serving.models import ModelRouter
+from nmt_cli.serving.service import RequestLimits, Service
 
+pytestmark = pytest.mark.anyio
 LIMITS = RequestLimits(
     characters=9, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=1, alternatives=3, beam=8
 )
 
 
-def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     metrics = ServerMetrics()
-    service = Service(ModelRouter([]), LIMITS, ApiKeys([]), metrics, TextTranslator(LIMITS))
+    service = Service(ModelRouter([]), LIMITS, ApiKeys([]), metrics)
     app = create_app(service, origins=[])
     sent: list[dict[str, object]] = []
 
@@ -48,7 +50,7 @@ def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(caplo
     scope = {"type": "http", "method": "GET", "path": "/v1/wrong", "query_string": b"", "headers": []}
     caplog.set_level(logging.INFO, "nmt_cli.serving.app")
     with pytest.raises(ZeroDivisionError):  # uvicorn logs it
-        asyncio.run(app(scope, receive, send))
+        await app(scope, receive, send)
     assert sent[0]["status"] == 500
     body = sent[1]["body"]
     assert isinstance(body, bytes)
@@ -58,12 +60,10 @@ def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(caplo
     assert json.loads(caplog.messages[0])["status"] == 500
 
 
-def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_is_none() -> None:
+async def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_is_none() -> None:
     metrics = ServerMetrics()
     limits = replace(LIMITS, requests=1)
-    app = create_app(
-        Service(ModelRouter([]), limits, ApiKeys([]), metrics, TextTranslator(limits)), origins=["https://example.org"]
-    )
+    app = create_app(Service(ModelRouter([]), limits, ApiKeys([]), metrics), origins=["https://example.org"])
 
     async def ask(body: asyncio.Future[bytes]) -> tuple[int, dict[bytes, bytes]]:
         sent: list[Message] = []
@@ -79,36 +79,33 @@ def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_
         await app(scope, receive, send)
         return sent[0]["status"], dict(sent[0]["headers"])
 
-    async def run() -> None:
-        may_go = asyncio.Event()
+    may_go = asyncio.Event()
 
-        async def wait(request: Request) -> PlainTextResponse:
-            await request.body()
-            await may_go.wait()
-            return PlainTextResponse("well")
+    async def wait(request: Request) -> PlainTextResponse:
+        await request.body()
+        await may_go.wait()
+        return PlainTextResponse("well")
 
-        app.router.routes.append(Route("/wait", wait, methods=["POST"]))
+    app.router.routes.append(Route("/wait", wait, methods=["POST"]))
 
-        bodies = [asyncio.get_running_loop().create_future() for _ in range(3)]
-        slow, first, second = (asyncio.ensure_future(ask(body)) for body in bodies)
-        await asyncio.sleep(0.01)
-        assert "nmt_requests_in_flight 0.0" in metrics.render().decode()
-        bodies[1].set_result(b"ab")
-        await asyncio.sleep(0.01)
-        assert "nmt_requests_in_flight 1.0" in metrics.render().decode()
-        bodies[2].set_result(b"ab")
-        status, headers = await second
-        assert status == 503
-        assert headers[b"retry-after"] == b"1"
-        assert headers[b"access-control-allow-origin"] == b"https://example.org"
-        assert headers[b"access-control-expose-headers"] == b"Retry-After"
-        may_go.set()
-        assert (await first)[0] == 200
-        bodies[0].set_result(b"ab")
-        assert (await slow)[0] == 200
-        assert "nmt_requests_in_flight 0.0" in metrics.render().decode()
-
-    asyncio.run(run())
+    bodies = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    slow, first, second = (asyncio.ensure_future(ask(body)) for body in bodies)
+    await asyncio.sleep(0.01)
+    assert "nmt_requests_in_flight 0.0" in metrics.render().decode()
+    bodies[1].set_result(b"ab")
+    await asyncio.sleep(0.01)
+    assert "nmt_requests_in_flight 1.0" in metrics.render().decode()
+    bodies[2].set_result(b"ab")
+    status, headers = await second
+    assert status == 503
+    assert headers[b"retry-after"] == b"1"
+    assert headers[b"access-control-allow-origin"] == b"https://example.org"
+    assert headers[b"access-control-expose-headers"] == b"Retry-After"
+    may_go.set()
+    assert (await first)[0] == 200
+    bodies[0].set_result(b"ab")
+    assert (await slow)[0] == 200
+    assert "nmt_requests_in_flight 0.0" in metrics.render().decode()
 
 
 def test_the_openapi_document_names_every_operation_and_model_once() -> None:

@@ -64,31 +64,42 @@ def port() -> Iterator[int]:
     thread.join()
 
 
-def sent_back(connection: socket.socket) -> bytes:
-    received = b""
-    while chunk := connection.recv(65536):
-        received += chunk
-    return received
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST_GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=10)
 
 
-def test_a_head_that_does_not_come_is_not_waited_for(port: int) -> None:
-    for begun in (b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "):
-        with connect(port) as connection:
-            connection.sendall(begun)
-            started = time.monotonic()
-            assert sent_back(connection).startswith(b"HTTP/1.1 408")
-            assert time.monotonic() - started < 5
+def sent_back(connection: socket.socket, *, end: bytes | None = None) -> bytes:
+    """All that comes until the server closes the connection, or until it has sent `end`."""
+    received = b""
+    while (end is None or not received.endswith(end)) and (chunk := connection.recv(65536)):
+        received += chunk
+    return received
+
+
+def answers_to(port: int, *parts: bytes) -> bytes:
+    """The answers to parts that come one after another, until the server closes the connection."""
+    with connect(port) as connection:
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(0.05)
+        return sent_back(connection)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+def test_a_head_that_does_not_come_is_not_waited_for(port: int, begun: bytes) -> None:
+    started = time.monotonic()
+    assert answers_to(port, begun).startswith(b"HTTP/1.1 408")
+    assert time.monotonic() - started < 5
 
 
 def test_a_second_head_is_not_waited_for_either(port: int) -> None:
     with connect(port) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        while not connection.recv(65536).endswith(b"well"):
-            pass
+        connection.sendall(GET)
+        sent_back(connection, end=b"well")
         time.sleep(0.4)  # an idle connection may stay
         connection.sendall(b"GET / HT")
         assert sent_back(connection).startswith(b"HTTP/1.1 408")
@@ -97,20 +108,17 @@ def test_a_second_head_is_not_waited_for_either(port: int) -> None:
 def test_one_connection_too_many_is_refused(port: int) -> None:
     with connect(port) as first, connect(port) as second:
         time.sleep(0.05)
-        with connect(port) as third:
-            answer = sent_back(third)
+        answer = answers_to(port)
         assert answer.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in answer
         assert b'{"error": "too many connections"' in answer
         for connection in (first, second):
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            connection.sendall(LAST_GET)
             assert sent_back(connection).endswith(b"well")
 
 
-def test_what_is_no_request_is_refused_as_json(port: int) -> None:
-    with connect(port) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 70_000)
-        answer = sent_back(connection)
+def test_a_head_that_is_too_long_is_refused_as_json(port: int) -> None:
+    answer = answers_to(port, b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 70_000)
     assert answer.startswith(b"HTTP/1.1 400")
     assert answer.endswith(b'"message": "this is no HTTP request that the server takes"}')
 
@@ -133,38 +141,38 @@ def test_what_is_no_request_is_refused_as_json(port: int) -> None:
         "GET / HTTP/1.1|X: no host",
         "GET / HTTP/1.1|Host: x|Host: y",
         "GET / HTTP/1.1|Host: x|" + "|".join(["a: b"] * 20_000),
+        "GET / HTTP/1.1|Host: x|X-A: " + "a" * 200_000,
+        "POST / HTTP/1.1|Host: x|Content-Length: -5",
+        "POST / HTTP/1.1|Host: x|Content-Length: " + "9" * 5000,
+        "BREW / HTTP/1.1|Host: x",
+        "GET /\xff\xfe HTTP/1.1|Host: x",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        "hello",
     ],
     ids=lambda head: head[:60],
 )
 def test_a_head_that_two_servers_may_read_differently_ends_the_connection(port: int, head: str) -> None:
     follower = b"0\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"
     with connect(port) as connection, suppress(ConnectionError):
-        connection.sendall(head.replace("|", "\r\n").encode() + b"\r\n\r\n" + follower)
+        connection.sendall(head.replace("|", "\r\n").encode("latin-1") + b"\r\n\r\n" + follower)
         answers = sent_back(connection)
         assert answers.startswith(b"HTTP/1.1 400 ")
         assert answers.count(b"HTTP/1.1") == 1
 
 
 def test_lines_that_end_without_a_carriage_return_are_refused(port: int) -> None:
-    with connect(port) as connection:
-        connection.sendall(b"GET / HTTP/1.1\nHost: x\n\n")
-        assert sent_back(connection).startswith(b"HTTP/1.1 400 ")
+    assert answers_to(port, b"GET / HTTP/1.1\nHost: x\n\n").startswith(b"HTTP/1.1 400 ")
 
 
-def test_what_was_asked_before_nonsense_is_answered(port: int) -> None:
-    with connect(port) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 2 + b"\0\0\r\n\r\n")
-        answers = sent_back(connection)
+def test_requests_before_nonsense_are_answered(port: int) -> None:
+    answers = answers_to(port, GET * 2 + b"\0\0\r\n\r\n")
     assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1") == 2
     assert answers.endswith(b"well")
 
 
 def test_a_body_that_breaks_off_in_nonsense_is_refused(port: int) -> None:
-    with connect(port) as connection:
-        connection.sendall(b"POST /body HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        time.sleep(0.05)
-        connection.sendall(b"zz\r\n")
-        assert sent_back(connection).startswith(b"HTTP/1.1 400 ")
+    head = b"POST /body HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert answers_to(port, head, b"zz\r\n").startswith(b"HTTP/1.1 400 ")
 
 
 def test_pipelined_requests_are_read_no_faster_than_they_are_answered(
@@ -178,28 +186,24 @@ def test_pipelined_requests_are_read_no_faster_than_they_are_answered(
         waiting.append(len(self.pipeline))
 
     monkeypatch.setattr(HttpToolsProtocol, "on_headers_complete", noted)
-    request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    with connect(port) as connection:
-        connection.sendall(request * 3000 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        assert sent_back(connection).count(b"HTTP/1.1 200 OK") == 3001
-    assert max(waiting) <= 8192 // len(request) + 1
+    assert answers_to(port, GET * 3000 + LAST_GET).count(b"HTTP/1.1 200 OK") == 3001
+    assert max(waiting) <= 8192 // len(GET) + 1
 
 
 @pytest.mark.parametrize("upgrade", [b"h2c", b"websocket"])
-def test_a_request_that_offers_another_protocol_is_answered_in_this_one(port: int, upgrade: bytes) -> None:
-    head = b"POST /body HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: " + upgrade
-    for request in (
-        b"\r\nContent-Length: 4\r\n\r\nbody",
-        b"\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
-    ):
-        with connect(port) as connection:
-            connection.sendall(head + request[:-6])
-            time.sleep(0.05)
-            connection.sendall(request[-6:] + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            answers = sent_back(connection)
-        assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1") == 2
-        assert b"\r\n\r\nbodyHTTP/1.1" in answers
-        assert answers.endswith(b"well")
+@pytest.mark.parametrize(
+    "request_end",
+    [b"Content-Length: 4\r\n\r\nbody", b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"],
+    ids=["length", "chunks"],
+)
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
+    port: int, upgrade: bytes, request_end: bytes
+) -> None:
+    head = b"POST /body HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n"
+    answers = answers_to(port, head + request_end[:-6], request_end[-6:] + LAST_GET)
+    assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1") == 2
+    assert b"\r\n\r\nbodyHTTP/1.1" in answers
+    assert answers.endswith(b"well")
 
 
 def test_an_answer_that_nobody_reads_is_given_up(port: int) -> None:
@@ -212,8 +216,7 @@ def test_an_answer_that_nobody_reads_is_given_up(port: int) -> None:
 def test_the_rest_of_a_request_that_is_answered_may_not_go_on_for_ever(port: int) -> None:
     with connect(port) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
-        while not connection.recv(65536).endswith(b"well"):
-            pass
+        sent_back(connection, end=b"well")
         with suppress(ConnectionError):
             for _ in range(500):
                 connection.sendall(b"x")
@@ -224,11 +227,10 @@ def test_the_rest_of_a_request_that_is_answered_may_not_go_on_for_ever(port: int
 def test_the_rest_of_a_request_that_is_answered_may_come_before_the_next(port: int) -> None:
     with connect(port) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nre")
-        while not connection.recv(65536).endswith(b"well"):
-            pass
+        sent_back(connection, end=b"well")
         connection.sendall(b"st")
         time.sleep(0.5)  # longer than a head or a rest would be waited for
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        connection.sendall(LAST_GET)
         assert sent_back(connection).endswith(b"well")
 
 
@@ -236,14 +238,12 @@ def test_the_rest_of_a_request_that_is_answered_may_come_before_the_next(port: i
 def test_a_pipelined_request_is_not_taken_for_the_rest_of_the_one_before(port: int, seconds: float) -> None:
     with connect(port) as connection:
         post = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + post + b"ab")
+        connection.sendall(GET + post + b"ab")
         time.sleep(seconds)
         connection.sendall(b"cd")
-        received = b""
-        while not received.endswith(b"abcd"):
-            received += connection.recv(65536)
+        sent_back(connection, end=b"abcd")
         time.sleep(0.5)  # an idle connection may stay
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        connection.sendall(LAST_GET)
         assert sent_back(connection).endswith(b"well")
 
 
@@ -272,9 +272,8 @@ def test_others_get_their_turn_while_much_arrives(port: int, monkeypatch: pytest
     monkeypatch.setattr(HttpToolsProtocol, "data_received", noted)
     with connect(port) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        while not connection.recv(65536).endswith(b"well"):
-            pass
-        connection.sendall(b"1\r\na\r\n" * 10_000 + b"0\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        sent_back(connection, end=b"well")
+        connection.sendall(b"1\r\na\r\n" * 10_000 + b"0\r\n\r\n" + LAST_GET)
         assert sent_back(connection).endswith(b"well")
     assert sum(sizes) > 60_000
     assert max(sizes) <= 8192
@@ -289,5 +288,5 @@ def test_answers_that_nobody_reads_do_not_hold_a_connection(port: int) -> None:
         time.sleep(1)
         with connect(port) as first, connect(port) as second:
             for connection in (first, second):
-                connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                connection.sendall(LAST_GET)
                 assert sent_back(connection).endswith(b"well")

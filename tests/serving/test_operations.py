@@ -19,8 +19,8 @@ from nmt_cli.cli.serve import serve
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.serving import server
-from nmt_cli.serving.routing import ModelRouter
-from nmt_cli.serving.settings import ServerSettings
+from nmt_cli.serving.models import ModelRouter
+from nmt_cli.serving.server import ServerSettings
 from tests.serving.servers import Answer, Server, save_model
 
 
@@ -134,7 +134,7 @@ def test_a_dead_worker_is_replaced_and_its_sentences_are_translated(operated: Se
     time.sleep(0.2)
     (worker,) = operated.worker_pids()
     os.kill(worker, signal.SIGKILL)
-    operated.until("was lost: it was killed by signal 9")
+    operated.until("a worker of en-de is replaced: a worker process was killed (SIGKILL)")
     assert operated.get("/ready").status == 503
     operated.until("a new worker serves en-de")
     load.stop()

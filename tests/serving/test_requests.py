@@ -180,59 +180,11 @@ def test_paths_and_methods_that_do_not_exist(server: Server, method: str, path: 
     assert "error" in answer.json
 
 
-def raw(server: Server, data: bytes, *, seconds: float = 10) -> bytes:
-    """What the server sends to these bytes until it closes the connection."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as connection:
-        connection.sendall(data)
-        received = b""
-        while chunk := connection.recv(65536):
-            received += chunk
-        return received
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"hello\r\n\r\n",
-        b"BREW /translate HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: " + b"a" * 200_000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(20_000)) + b"\r\n",
-    ],
-    ids=[
-        "tls",
-        "text",
-        "unknown method",
-        "bytes",
-        "negative",
-        "two lengths",
-        "long length",
-        "chunk",
-        "long header",
-        "many headers",
-    ],
-)
-def test_what_is_no_http(server: Server, data: bytes) -> None:
-    try:
-        received = raw(server, data)
-    except ConnectionError:
-        received = b""  # the server closed before it had read all that came
-    if received:
-        head, _, body = received.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 400")
-        assert "message" in json.loads(body) or "error" in json.loads(body)
-    assert server.get("/health").status == 200
-
-
 @pytest.mark.parametrize("host", [b"[", b"a]b:x", b"x/../..", b"\xff", b""])
 def test_any_host_is_answered(server: Server, host: bytes) -> None:
-    received = raw(server, b"POST /translate HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
-    assert received.startswith(b"HTTP/1.1 400")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"POST /translate HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
+        assert _status(connection) == 400
 
 
 def test_a_request_over_several_packets_and_two_in_a_row(server: Server) -> None:

@@ -96,8 +96,10 @@ def serve(
     Example: nmt serve -m runs/base --port 8000
     """
     _check_extra()
-    from nmt_cli.serving.server import run
-    from nmt_cli.serving.settings import EngineSettings, ModelSettings, RequestLimits, ServerSettings
+    from nmt_cli.serving.models import ModelSettings
+    from nmt_cli.serving.server import ServerSettings, run
+    from nmt_cli.serving.service import RequestLimits
+    from nmt_cli.serving.worker import EngineSettings
 
     models = model or models_of(None)
     num_workers = workers or _workers(engine, num_models=len(models), device=device, precision=precision)

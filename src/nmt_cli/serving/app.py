@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nmt_cli.errors import NmtError
 from nmt_cli.serving import metrics
 from nmt_cli.serving.api import deepl, libretranslate, v1
-from nmt_cli.serving.api.endpoints import Api, Call, NoFields, json_response, openapi_document
-from nmt_cli.serving.errors import ClientGone, RequestError, server_busy
-from nmt_cli.serving.routing import Service
+from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response, openapi_document
+from nmt_cli.serving.errors import ClientGone, RequestError, refusal_for, server_busy
+from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
 
 logger = logging.getLogger(__name__)
@@ -37,15 +37,53 @@ _PAGE_POLICY = (
 )
 
 
-OPERATIONS = Api(
+async def health(call: Call[NoFields]) -> Response:
+    """200 as long as the server answers at all."""
+    return json_response({"status": "ok"})
+
+
+async def ready(call: Call[NoFields]) -> Response:
+    """200 if every model has a worker, else 503."""
+    is_ready = call.service.models.are_ready
+    return json_response({"status": "ready" if is_ready else "not ready"}, status=200 if is_ready else 503)
+
+
+async def counters(call: Call[NoFields]) -> Response:
+    """The metrics in Prometheus's text format."""
+    return Response(call.service.metrics.render(), media_type=metrics.CONTENT_TYPE)
+
+
+_OPERATIONS = Api(
     "operations",
     prefix="",
     error=libretranslate.LibreError,
     error_content=libretranslate.error_content,
     missing_key_status=400,
+    endpoints=[
+        Endpoint("GET", "/health", health, NoFields, dict[str, str], "Whether the server runs", needs_key=False),
+        Endpoint(
+            "GET",
+            "/ready",
+            ready,
+            NoFields,
+            dict[str, str],
+            "Whether all models are loaded: 200 or 503",
+            needs_key=False,
+        ),
+        Endpoint(
+            "GET",
+            "/metrics",
+            counters,
+            NoFields,
+            str,
+            "Counters for Prometheus",
+            media_type="text/plain",
+            needs_key=False,
+        ),
+    ],
 )
 # The most used first, since a path is compared with one after another. The last has every other path.
-APIS = (v1.API, deepl.API, libretranslate.API, OPERATIONS)
+APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
 
 
 def create_app(service: Service, *, origins: Sequence[str]) -> Starlette:
@@ -62,47 +100,12 @@ def create_app(service: Service, *, origins: Sequence[str]) -> Starlette:
         )
         middleware.insert(0, cors)
     app = Starlette(
-        routes=[*(endpoint.route(service) for api in APIS for endpoint in api.endpoints), *_pages()],
+        routes=[*(route for api in APIS for route in api.routes(service)), *_pages()],
         middleware=middleware,
-        exception_handlers={
-            NmtError: _answer_known_error,
-            HTTPException: _answer_unknown_path,
-            ClientGone: _answer_client_gone,
-            Exception: _answer_internal_error,
-        },
+        exception_handlers=dict.fromkeys((NmtError, HTTPException, ClientGone, Exception), _answer_error),
     )
     app.router.redirect_slashes = False
     return app
-
-
-@OPERATIONS.endpoint(
-    "GET", "/health", "Whether the server runs", takes=NoFields, answer=dict[str, str], needs_key=False
-)
-async def health(call: Call[NoFields]) -> Response:
-    """200 as long as the server answers at all."""
-    return json_response({"status": "ok"})
-
-
-@OPERATIONS.endpoint(
-    "GET",
-    "/ready",
-    "Whether all models are loaded: 200 or 503",
-    takes=NoFields,
-    answer=dict[str, str],
-    needs_key=False,
-)
-async def ready(call: Call[NoFields]) -> Response:
-    """200 if every model has a worker, else 503."""
-    is_ready = call.service.models.are_ready
-    return json_response({"status": "ready" if is_ready else "not ready"}, status=200 if is_ready else 503)
-
-
-@OPERATIONS.endpoint(
-    "GET", "/metrics", "Counters for Prometheus", takes=NoFields, answer=str, media_type="text/plain", needs_key=False
-)
-async def counters(call: Call[NoFields]) -> Response:
-    """The metrics in Prometheus's text format."""
-    return Response(call.service.metrics.render(), media_type=metrics.CONTENT_TYPE)
 
 
 def _pages() -> list[Route]:
@@ -135,9 +138,8 @@ class OriginsMiddleware(CORSMiddleware):
             await super().__call__(scope, receive, send)
             return
         hint = "nmt serve --cors names the sites whose pages may"
-        refused = RequestError(
-            "a page of that site may not call the server", hint=hint, status=403, code="wrong_origin"
-        )
+        message = "a page of that site may not call the server"
+        refused = RequestError(message, hint=hint, status=403, code="wrong_origin")
         await _error_response(refused, path=scope["path"])(scope, receive, send)
 
 
@@ -223,28 +225,22 @@ def _has_body(scope: Scope) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
-async def _answer_known_error(request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, NmtError)
-    if not isinstance(problem, RequestError):
-        where = problem.where or problem.setting
-        problem = RequestError(problem.message, hint=problem.hint, where=where, status=400, code="invalid_request")
-    return _error_response(problem, path=request.scope["path"])
-
-
-async def _answer_unknown_path(request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, HTTPException)
-    message = {404: "there is no such path", 405: "this path has no such method"}.get(problem.status_code, "no")
-    refused = RequestError(message, hint="see /docs", status=problem.status_code, code="no_such_path")
-    return _error_response(refused, path=request.scope["path"], headers=problem.headers or {})
-
-
-async def _answer_client_gone(request: Request, problem: Exception) -> Response:
-    return Response(status_code=_STATUS_CLIENT_GONE)
-
-
-async def _answer_internal_error(request: Request, problem: Exception) -> Response:
-    refused = RequestError("the server made a mistake", hint="its log has more", status=500, code="internal")
-    return _error_response(refused, path=request.scope["path"])
+async def _answer_error(request: Request, problem: Exception) -> Response:
+    path = request.scope["path"]
+    match problem:
+        case ClientGone():
+            return Response(status_code=_STATUS_CLIENT_GONE)
+        case RequestError():
+            return _error_response(problem, path=path)
+        case NmtError():
+            return _error_response(refusal_for(problem, status=400, code="invalid_request"), path=path)
+        case HTTPException(status_code=status):
+            message = {404: "there is no such path", 405: "this path has no such method"}.get(status, "no")
+            refused = RequestError(message, hint="see /docs", status=status, code="no_such_path")
+            return _error_response(refused, path=path, headers=problem.headers)
+        case _:
+            refused = RequestError("the server made a mistake", hint="its log has more", status=500, code="internal")
+            return _error_response(refused, path=path)
 
 
 def _error_response(problem: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:

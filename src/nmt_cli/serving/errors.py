@@ -23,6 +23,24 @@ class RequestError(NmtError):
         self.code = code
         self.retry_after_seconds = retry_after_seconds
 
+    @property
+    def sentence(self) -> str:
+        """Message and hint, for the APIs that have one field for both."""
+        return f"{self.message} ({self.hint})"
+
+
+def refusal_for(problem: NmtError, *, status: int, code: str, retry_after_seconds: int | None = None) -> RequestError:
+    """The refusal of a request that an error of another room makes impossible."""
+    where = problem.where or problem.setting
+    return RequestError(
+        problem.message,
+        hint=problem.hint,
+        status=status,
+        code=code,
+        where=where,
+        retry_after_seconds=retry_after_seconds,
+    )
+
 
 def invalid_request(message: str, *, hint: str, where: str | None = None) -> RequestError:
     """A request that makes no sense: 400."""

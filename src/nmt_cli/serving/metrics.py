@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import generate_latest
 
@@ -20,42 +22,28 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
-        self.requests = Counter("nmt_requests_total", "Requests answered.", ["endpoint", "code"], registry=registry)
-        self.request_seconds = Histogram(
-            "nmt_request_duration_seconds",
-            "From the first byte of a request to the last of its answer.",
-            ["endpoint"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
         # Looked up once: that takes longer than to count.
         self._request_series: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-        self.in_flight = Gauge("nmt_requests_in_flight", "Requests that are being served.", registry=registry)
-        self.queue_seconds = Histogram(
-            "nmt_queue_wait_seconds", "A sentence's wait for its batch.", ["model"], buckets=_SECONDS, registry=registry
-        )
-        self.inference_seconds = Histogram(
-            "nmt_inference_duration_seconds", "A batch's search.", ["model"], buckets=_SECONDS, registry=registry
-        )
-        self.batch_sentences = Histogram(
-            "nmt_batch_sentences", "Sentences in a batch.", ["model"], buckets=_COUNTS, registry=registry
-        )
-        self.batch_tokens = Histogram(
-            "nmt_batch_tokens", "Padded source tokens of a batch.", ["model"], buckets=_TOKENS, registry=registry
-        )
-        self.queue_sentences = Gauge(
-            "nmt_queue_sentences", "Sentences that wait for a batch.", ["model"], registry=registry
-        )
-        self.tokens = Counter(
-            "nmt_tokens_total", "Pieces read and written, EOS counted.", ["model", "side"], registry=registry
-        )
-        self.dropped = Counter(
-            "nmt_dropped_sentences_total", "Sentences whose client was gone.", ["model"], registry=registry
-        )
-        self.restarts = Counter(
-            "nmt_worker_restarts_total", "Workers that died and were replaced.", ["model"], registry=registry
-        )
-        self.build = Gauge("nmt_build_info", "Always 1.", ["version", "model"], registry=registry)
+
+        counter = partial(Counter, registry=registry)
+        self.requests = counter("nmt_requests_total", "Requests answered.", ["endpoint", "code"])
+        self.tokens = counter("nmt_tokens_total", "Pieces read and written, EOS counted.", ["model", "side"])
+        self.dropped = counter("nmt_dropped_sentences_total", "Sentences whose client was gone.", ["model"])
+        self.restarts = counter("nmt_worker_restarts_total", "Workers that died and were replaced.", ["model"])
+
+        gauge = partial(Gauge, registry=registry)
+        self.in_flight = gauge("nmt_requests_in_flight", "Requests that are being served.")
+        self.queue_sentences = gauge("nmt_queue_sentences", "Sentences that wait for a batch.", ["model"])
+        self.build = gauge("nmt_build_info", "Always 1.", ["version", "model"])
+
+        seconds = partial(Histogram, buckets=_SECONDS, registry=registry)
+        counts, tokens = (partial(Histogram, buckets=buckets, registry=registry) for buckets in (_COUNTS, _TOKENS))
+        about = "From the first byte of a request to the last of its answer."
+        self.request_seconds = seconds("nmt_request_duration_seconds", about, ["endpoint"])
+        self.queue_seconds = seconds("nmt_queue_wait_seconds", "A sentence's wait for its batch.", ["model"])
+        self.inference_seconds = seconds("nmt_inference_duration_seconds", "A batch's search.", ["model"])
+        self.batch_sentences = counts("nmt_batch_sentences", "Sentences in a batch.", ["model"])
+        self.batch_tokens = tokens("nmt_batch_tokens", "Padded source tokens of a batch.", ["model"])
 
     def add_request(self, endpoint: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or whose client is gone."""

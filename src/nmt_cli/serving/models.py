@@ -1,24 +1,40 @@
-"""Served models: each has a language pair, a tokenizer that counts, a queue and workers."""
+"""Served models, each with a language pair, a tokenizer, a queue and workers; and the model for a text."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.artifacts.manifest import DAMAGED, kind_of, model_digest, require_model, verify_files
 from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_config, model_of_run
-from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.languages import Detected, Detector, match_code
+from nmt_cli.serving.errors import invalid_request, shortened
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
-from nmt_cli.serving.settings import ModelSettings
-from nmt_cli.serving.workers.pool import WorkerPool
+from nmt_cli.serving.worker import EngineSettings
+from nmt_cli.serving.worker_pool import WorkerPool
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 _TOKENIZER = "source.spm"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How each model is run: its workers, their engine, and the size of batches."""
+
+    engine: EngineSettings
+    workers: int
+    max_batch_tokens: int | None
+    max_wait_seconds: float
+    queue: int
+    batch_timeout_seconds: float
+    split_pieces: int
 
 
 class ServedModel:
@@ -27,9 +43,10 @@ class ServedModel:
     def __init__(self, given: Path, settings: ModelSettings, metrics: ServerMetrics) -> None:
         self.given = given
         self._settings = settings
-        self._take(_read_model_files(model_directory(given)))
+        found = _read_model(given)
+        self._take(found)
         self._swapping = asyncio.Lock()
-        self.pair = (self.config.languages.source, self.config.languages.target)
+        self.pair = found.pair
         self.name = "-".join(self.pair)
         metrics.name_model(self.name)
         self.queue = BatchQueue(
@@ -57,62 +74,38 @@ class ServedModel:
         """Load the model that its path names now; on any error the old one stays. Swaps wait for each other."""
         async with self._swapping:
             # All that may fail comes before the workers are replaced.
-            found = _read_model_files(model_directory(self.given))
-            directory, languages = found.directory, found.config.languages
-            if (languages.source, languages.target) != self.pair:
-                other = f"{languages.source}-{languages.target}"
-                raise UsageError(f"{directory} now translates {other}", where=str(directory), hint="restart nmt serve")
-            await self.pool.load(directory, found.digest)
+            found = _read_model(self.given)
+            if found.pair != self.pair:
+                message = f"{found.directory} now translates {'-'.join(found.pair)}"
+                raise UsageError(message, where=str(found.directory), hint="restart nmt serve")
+            await self.pool.load(found.directory, found.digest)
             self._take(found)
             self.queue.max_tokens = self._max_batch_tokens
-            logger.info("%s: %s is loaded in its place", self.name, directory)
+            logger.info("%s: %s is loaded in its place", self.name, found.directory)
 
     @property
     def wait_seconds(self) -> float:
         """Seconds until the workers have done all queued sentences."""
         return self.queue.queued_seconds / max(1, self.pool.num_ready)
 
-    def counter(self) -> PieceCounter:
-        """A counter of source pieces, for one request."""
-        return PieceCounter(self._tokenizer, self._longest)
-
     @property
-    def _max_batch_tokens(self) -> int:
-        return self._settings.max_batch_tokens or self.config.recipe.decoding.batch_tokens
+    def max_pieces(self) -> int:
+        """The source pieces of the longest sentence that is translated whole."""
+        positions, extra = self.config.recipe.model.max_positions, self.config.recipe.decoding.max_extra_tokens
+        # The translator would split longer sentences in its own way.
+        return min(self._settings.split_pieces, positions - max(1, min(extra, positions // 2)))
+
+    def num_pieces(self, text: str) -> int:
+        """Source pieces of a text, EOS not counted."""
+        return len(self._tokenizer.encode([text])[0])
 
     def _take(self, found: _ModelFiles) -> None:
         self.directory, self.digest = found.directory, found.digest
         self.config, self._tokenizer = found.config, found.tokenizer
-        config = found.config
-        positions, extra = config.recipe.model.max_positions, config.recipe.decoding.max_extra_tokens
-        # The translator would split longer sentences in its own way.
-        self._longest = min(self._settings.split_pieces, positions - max(1, min(extra, positions // 2)))
 
-
-class PieceCounter:
-    """Counts the source pieces of texts, of each text once."""
-
-    def __init__(self, tokenizer: Tokenizer, longest: int) -> None:
-        self._tokenizer = tokenizer
-        self._longest = longest
-        self._counted: dict[str, int] = {}
-
-    def count(self, text: str) -> int:
-        """Source pieces of a text, EOS not counted."""
-        if text not in self._counted:
-            self._counted[text] = len(self._tokenizer.encode([text])[0])
-        return self._counted[text]
-
-    def fits(self, text: str) -> bool:
-        """Whether the model takes the text as one sentence."""
-        return self.count(text) <= self._longest
-
-
-def model_directory(given: Path) -> Path:
-    """The given model directory, or the model of the given run; ModelError if there is none."""
-    directory = model_of_run(given) if kind_of(given) == "run" else given
-    require_model(directory)
-    return directory
+    @property
+    def _max_batch_tokens(self) -> int:
+        return self._settings.max_batch_tokens or self.config.recipe.decoding.batch_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +117,15 @@ class _ModelFiles:
     config: SavedModelConfig
     tokenizer: Tokenizer
 
+    @property
+    def pair(self) -> tuple[str, str]:
+        return self.config.languages.source, self.config.languages.target
 
-def _read_model_files(directory: Path) -> _ModelFiles:
-    """The model that the directory holds now; NmtError if it cannot be read."""
+
+def _read_model(given: Path) -> _ModelFiles:
+    """The model that a directory or run holds now; NmtError if there is none, or it cannot be read."""
+    directory = model_of_run(given) if kind_of(given) == "run" else given
+    require_model(directory)
     try:
         # The digest first: workers that agree with it afterwards have read the same model.
         digest = model_digest(directory)
@@ -137,3 +136,116 @@ def _read_model_files(directory: Path) -> _ModelFiles:
     except OSError as problem:
         hint = "the user that runs nmt serve must have the right to read it"
         raise ModelError(f"the model cannot be read: {problem.strerror}", where=problem.filename, hint=hint) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoute:
+    """The model for a text, and the language that was detected if none was given."""
+
+    model: ServedModel
+    detected: Detected | None
+
+
+class ModelRouter:
+    """All served models, by source and target."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._by_pair: dict[tuple[str, str], ServedModel] = {}
+        for model in models:
+            if model.pair in self._by_pair:
+                message = f"{self._by_pair[model.pair].given} and {model.given} both translate {model.name}"
+                raise UsageError(message, setting="model", hint="give one model for each language pair")
+            self._by_pair[model.pair] = model
+        self.detector = Detector(tuple(self.sources))
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._by_pair.values())
+
+    @property
+    def sources(self) -> list[str]:
+        """The codes of the source languages, in the order of the models."""
+        return list(dict.fromkeys(source for source, _ in self._by_pair))
+
+    @property
+    def targets(self) -> list[str]:
+        """The codes of the target languages, in the order of the models."""
+        return list(dict.fromkeys(target for _, target in self._by_pair))
+
+    def targets_of(self, source: str) -> list[str]:
+        """The target languages of a source language; empty if it is only a target."""
+        return [target for one, target in self._by_pair if one == source]
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether each model has a worker."""
+        return all(model.pool.num_ready > 0 for model in self)
+
+    def route(self, source: str | None, target: str | None, *, text: str) -> ModelRoute:
+        """The model for a source and a target.
+
+        Without a source (None or auto), the language of `text` is detected among the sources of the models to the
+        target. Without a target (None), there must be a single one.
+        """
+        detected = None
+        if source is None or source.strip().lower() in ("auto", ""):
+            detected = self.detect(text, target=target)
+            code = detected.code
+        else:
+            code = _matching_code(source, self.sources, name="source")
+        targets = self.targets_of(code)
+        if target is None:
+            if len(targets) > 1:
+                message, hint = "the target language is missing", f"give target: one of {', '.join(targets)}"
+                if detected is not None and not detected.is_only:
+                    message += f", and the text was detected as {code}"
+                    hint += "; or give source, if the text is in another language"
+                raise invalid_request(message, hint=hint, where="target")
+            return ModelRoute(self._by_pair[code, targets[0]], detected)
+        _matching_code(target, self.targets, name="target")
+        chosen = match_code(target, targets)
+        if chosen is None:
+            hint = f"give source and target of one of the models: {', '.join(model.name for model in self)}"
+            raise invalid_request(f"{code} to {shortened(target)} is not supported", hint=hint, where="target")
+        return ModelRoute(self._by_pair[code, chosen], detected)
+
+    def detect(self, text: str, *, target: str | None = None) -> Detected:
+        """The language of a text, among the sources or among the sources of a target."""
+        among = self.sources
+        if target is not None:
+            _matching_code(target, self.targets, name="target")
+            among = [source for source in among if match_code(target, self.targets_of(source)) is not None]
+        detected = self.detector.detect(text, among=among)
+        if detected is None:
+            hint = f"give the source language: one of {', '.join(among)}"
+            raise invalid_request("these languages cannot be told apart by their text", hint=hint, where="source")
+        return detected
+
+    async def load(self) -> None:
+        """Load all models; NmtError if one cannot be loaded."""
+        await asyncio.gather(asyncio.to_thread(self.detector.prepare), *(model.load() for model in self))
+
+    async def swap(self) -> list[NmtError]:
+        """Load each model again, and return the errors; a model whose load fails stays as it is."""
+        logger.info("loading the models again")
+        outcomes = await asyncio.gather(*(model.swap() for model in self), return_exceptions=True)
+        problems = []
+        for outcome in outcomes:
+            if isinstance(outcome, NmtError):
+                logger.error("the old model stays: %s; %s", outcome.message, outcome.hint)
+                problems.append(outcome)
+            elif outcome is not None:
+                raise outcome
+        return problems
+
+    async def close(self) -> None:
+        """End all workers."""
+        await asyncio.gather(*(model.pool.close() for model in self))
+
+
+def _matching_code(wanted: str, codes: Sequence[str], *, name: str) -> str:
+    """The code that a language of a request names; RequestError if there is none."""
+    code = match_code(wanted, codes)
+    if code is None:
+        message, hint = f"{shortened(wanted)} is not supported", f"{name}: one of {', '.join(codes)}"
+        raise invalid_request(message, hint=hint, where=name)
+    return code

@@ -20,7 +20,7 @@ from typing import Any, assert_never
 
 from nmt_cli.serving.errors import RequestError, server_busy
 from nmt_cli.serving.metrics import ServerMetrics
-from nmt_cli.serving.workers.messages import AttentionJob, Job, NextWordsJob, SearchJob
+from nmt_cli.serving.worker import AttentionJob, NextWordsJob, SearchJob, SentenceJob
 
 # How much a new measurement counts in the mean rate that Retry-After is reckoned from.
 _RATE_SMOOTHING = 0.2
@@ -37,7 +37,7 @@ class QueuedSentence:
 
     text: str
     tokens: int
-    job: Job
+    job: SentenceJob
     client: str
     result: asyncio.Future[dict[str, Any]]
     queued: float = 0.0
@@ -207,7 +207,7 @@ class BatchQueue:
         longest = max(one.tokens for one in batch)
         return longest * (len(batch) + 1) > self._budget(batch[0].job)
 
-    def _budget(self, job: Job) -> int:
+    def _budget(self, job: SentenceJob) -> int:
         return self.max_tokens // (job.beam if isinstance(job, SearchJob) else 1)
 
     def _remove(self, batch: Sequence[QueuedSentence]) -> list[QueuedSentence]:

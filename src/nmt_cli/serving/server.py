@@ -8,9 +8,11 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 import uvicorn
 
@@ -18,11 +20,10 @@ from nmt_cli.devices import collect_garbage_rarely
 from nmt_cli.errors import NmtError, UsageError
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.http_protocol import protocol_for
+from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.metrics import ServerMetrics
-from nmt_cli.serving.models import ServedModel
-from nmt_cli.serving.routing import ModelRouter, Service
-from nmt_cli.serving.settings import ServerSettings
-from nmt_cli.serving.texts import TextTranslator
+from nmt_cli.serving.models import ModelRouter, ModelSettings, ServedModel
+from nmt_cli.serving.service import RequestLimits, Service
 
 logger = logging.getLogger(__name__)
 # A logger of its own, whose lines can appear in spite of `--quiet`.
@@ -34,6 +35,19 @@ _BACKLOG = 1024
 # Beside connections: libraries, logs, pipes of workers.
 _OTHER_FILES = 256
 _KEEP_ALIVE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """The settings of `nmt serve`."""
+
+    models: Sequence[Path]
+    host: str
+    port: int
+    model_settings: ModelSettings
+    limits: RequestLimits
+    keys: ApiKeys
+    origins: Sequence[str]
 
 
 def missing_library() -> str | None:
@@ -49,8 +63,7 @@ def run(settings: ServerSettings) -> None:
     if settings.port == 0:
         _address_logger.setLevel(logging.INFO)  # nobody could know which port it is
     _allow_files(_CONNECTIONS_PER_REQUEST * settings.limits.requests + _OTHER_FILES)
-    listener = _bind(settings.host, settings.port)
-    with listener:
+    with _bind(settings.host, settings.port) as listener:
         asyncio.run(_serve(settings, listener))
 
 
@@ -60,8 +73,8 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     loop.add_signal_handler(signal.SIGHUP, logger.info, "the models are being loaded already")
     metrics = ServerMetrics()
     models = ModelRouter([ServedModel(path, settings.model_settings, metrics) for path in settings.models])
-    service = Service(models, settings.limits, settings.keys, metrics, TextTranslator(settings.limits))
     limits = settings.limits
+    service = Service(models, limits, settings.keys, metrics)
     config = uvicorn.Config(
         create_app(service, origins=settings.origins),
         http=protocol_for(
@@ -83,8 +96,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     try:
         await loading
         collect_garbage_rarely()
-        swaps = _Reloads(models)
-        loop.add_signal_handler(signal.SIGHUP, swaps.begin)
+        loop.add_signal_handler(signal.SIGHUP, _swap_models, models, set())
         listener.listen(_BACKLOG)
         host, port = listener.getsockname()[:2]
         _address_logger.info("ready: http://%s:%d", f"[{host}]" if ":" in host else host, port)
@@ -109,18 +121,11 @@ def _end(server: uvicorn.Server, loading: asyncio.Future[None]) -> None:
     server.should_exit = True
 
 
-class _Reloads:
-    """Swaps that a signal began, held until they are done."""
-
-    def __init__(self, models: ModelRouter) -> None:
-        self._models = models
-        self._tasks: set[asyncio.Task[list[NmtError]]] = set()
-
-    def begin(self) -> None:
-        """Begin to load all models again."""
-        task = asyncio.ensure_future(self._models.swap())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+def _swap_models(models: ModelRouter, swaps: set[asyncio.Task[list[NmtError]]]) -> None:
+    """Begin to load all models again; `swaps` keeps the task alive until it is done."""
+    swap = asyncio.ensure_future(models.swap())
+    swaps.add(swap)
+    swap.add_done_callback(swaps.discard)
 
 
 def _allow_files(wanted: int) -> None:
@@ -143,11 +148,9 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as problem:
         if problem.errno == errno.EADDRNOTAVAIL:
             raise _wrong_host(host, port, problem.strerror) from None
-        raise UsageError(
-            f"cannot listen at {host}:{port}: {problem.strerror}",
-            setting="port",
-            hint="give another `port`, or end what listens there; `host: 0.0.0.0` is every address of this machine",
-        ) from None
+        hint = "give another `port`, or end what listens there; `host: 0.0.0.0` is every address of this machine"
+        message = f"cannot listen at {host}:{port}: {problem.strerror}"
+        raise UsageError(message, setting="port", hint=hint) from None
     return listener
 
 

@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field, field_validator
 from starlette.responses import Response
 
 from nmt_cli.languages import name_of
-from nmt_cli.serving.api.endpoints import TEXT_ERRORS, Api, Call, NoFields, json_response
+from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
 from nmt_cli.serving.api.requests import refuse_markup, watch_caller
-from nmt_cli.serving.errors import RequestError, invalid_request
+from nmt_cli.serving.errors import invalid_request
 
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
@@ -95,56 +95,27 @@ class DeepLError(BaseModel):
     message: str
 
 
-def error_content(problem: RequestError) -> dict[str, Any]:
-    """A refusal as DeepL says it."""
-    return {"message": f"{problem.message} ({problem.hint})" if problem.hint else problem.message}
-
-
-API = Api("DeepL", prefix="/v2", error=DeepLError, error_content=error_content, missing_key_status=403)
-
-
-@API.endpoint(
-    "POST",
-    "/translate",
-    "Translate texts",
-    takes=DeepLTranslateRequest,
-    forms=True,
-    answer=DeepLTranslateAnswer,
-    errors=TEXT_ERRORS,
-)
 async def translate(call: Call[DeepLTranslateRequest]) -> Response:
     """Each text translated by the model for its language."""
     asked = call.fields
     refuse_unsupported(asked)
     async with watch_caller(call.request) as caller:
-        answered = await call.service.translate(
+        answered = await call.service.translate_each(
             asked.text,
             source=asked.source_lang,
             target=asked.target_lang,
             nbest=1,
             by_sentence=asked.split_sentences != "0",
-            client=call.owner,
+            owner=call.owner,
             caller=caller,
         )
     translations = [
-        {
-            "detected_source_language": one.model.pair[0].upper(),
-            "text": one.text.text,
-            "billed_characters": len(text),
-        }
-        for text, one in zip(asked.text, answered, strict=True)
+        {"detected_source_language": route.model.pair[0].upper(), "text": found.text, "billed_characters": len(text)}
+        for text, (found, route) in zip(asked.text, answered, strict=True)
     ]
     return json_response({"translations": translations})
 
 
-@API.endpoint(
-    "GET",
-    "/languages",
-    "The languages of the models",
-    takes=DeepLLanguagesRequest,
-    answer=list[DeepLLanguage],
-    errors=TEXT_ERRORS,
-)
 async def languages(call: Call[DeepLLanguagesRequest]) -> Response:
     """The languages of one side."""
     models = call.service.models
@@ -153,9 +124,6 @@ async def languages(call: Call[DeepLLanguagesRequest]) -> Response:
     return json_response([{"language": code.upper(), "name": name_of(code), **more} for code in codes])
 
 
-@API.endpoint(
-    "GET", "/usage", "Characters translated with this key", takes=NoFields, answer=DeepLUsage, errors=TEXT_ERRORS
-)
 async def usage(call: Call[NoFields]) -> Response:
     """The characters, and a limit that nobody reaches."""
     return json_response({"character_count": call.owner.characters, "character_limit": _NO_LIMIT})
@@ -180,3 +148,27 @@ def refuse_unsupported(asked: DeepLTranslateRequest) -> None:
 def _num_lines(text: str) -> int:
     """Lines of a text that are not blank."""
     return sum(bool(line.strip()) for line in text.splitlines())
+
+
+API = Api(
+    "DeepL",
+    prefix="/v2",
+    error=DeepLError,
+    error_content=lambda problem: {"message": problem.sentence},
+    missing_key_status=403,
+    endpoints=[
+        Endpoint(
+            "POST",
+            "/v2/translate",
+            translate,
+            DeepLTranslateRequest,
+            DeepLTranslateAnswer,
+            "Translate texts",
+            forms=True,
+        ),
+        Endpoint(
+            "GET", "/v2/languages", languages, DeepLLanguagesRequest, list[DeepLLanguage], "The languages of the models"
+        ),
+        Endpoint("GET", "/v2/usage", usage, NoFields, DeepLUsage, "Characters translated with this key"),
+    ],
+)

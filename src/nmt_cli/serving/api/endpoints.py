@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ from nmt_cli import __version__
 from nmt_cli.serving.api.requests import read_fields, validate_fields
 from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.keys import KeyOwner
-from nmt_cli.serving.routing import Service
+from nmt_cli.serving.service import Service
 
 Fields = TypeVar("Fields", bound=BaseModel)
 
@@ -24,7 +24,7 @@ Fields = TypeVar("Fields", bound=BaseModel)
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 # The statuses with which an endpoint may refuse a text.
-TEXT_ERRORS = (400, 403, 408, 413, 429, 503)
+_TEXT_ERRORS = (400, 403, 408, 413, 429, 503)
 _REASONS = {
     400: "The request makes no sense.",
     403: "The key is wrong.",
@@ -57,78 +57,90 @@ class Call(Generic[Fields]):
     owner: KeyOwner
 
 
-Handler = Callable[[Call[Fields]], Awaitable[Response]]
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[Fields]):
+    """A path and method of an API, the function that answers, and the models of request and answer.
+
+    `takes` is read from JSON, a form or the query string; the document names forms only if `forms`. With `streams`, the
+    answer may also be a stream of that media type. `errors` are the statuses of refusals, if the endpoint needs a key.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[Call[Fields]], Awaitable[Response]]
+    takes: type[Fields]
+    answer: Any
+    summary: str
+    forms: bool = False
+    media_type: str = "application/json"
+    streams: str | None = None
+    errors: Sequence[int] = _TEXT_ERRORS
+    needs_key: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A path and method of an API, with the models of its request and of its answer.
+class Api:
+    """The endpoints of one API, and its form of an error.
 
-    `takes` is read from JSON, a form or the query string; the document names forms only if `forms`.
+    A request without the key that the server needs is refused with `missing_key_status`.
     """
 
-    api: Api
-    method: str
-    path: str
-    summary: str
-    handler: Handler[Any]
-    takes: type[BaseModel]
-    forms: bool
-    answer: Any
-    media_type: str
-    streams: str | None
-    errors: Sequence[int]
-    needs_key: bool
+    name: str
+    prefix: str
+    error: type[BaseModel]
+    error_content: Callable[[RequestError], dict[str, Any]]
+    missing_key_status: int
+    endpoints: Sequence[Endpoint[Any]]
 
-    def route(self, service: Service) -> Route:
-        """The route that reads a request, finds the owner of its key, checks its fields, and has it answered."""
-        has_fields = self.takes is not NoFields
-        has_key_field = "api_key" in self.takes.model_fields
-        limits, keys, handler, nothing = service.limits, service.keys, self.handler, NoFields()
+    def routes(self, service: Service) -> Iterator[Route]:
+        """A route for each endpoint; it reads a request, finds the owner of its key, checks its fields, and answers."""
+        return (self._route(endpoint, service) for endpoint in self.endpoints)
+
+    def _route(self, endpoint: Endpoint[Any], service: Service) -> Route:
+        takes, keys, no_fields = endpoint.takes, service.keys, NoFields()
+        has_fields = takes is not NoFields
+        has_key_field = "api_key" in takes.model_fields
 
         async def answer(request: Request) -> Response:
-            given = await read_fields(request, limits, kind=self.takes) if has_fields else {}
+            given = await read_fields(request, service.limits, kind=takes) if has_fields else {}
             owner = keys.anonymous
-            if self.needs_key and keys.are_required:
+            if endpoint.needs_key and keys.are_required:
                 key = given.get("api_key") if has_key_field else None
-                owner = keys.authenticate(
-                    key if isinstance(key, str) else None,
-                    request.headers,
-                    missing_status=self.api.missing_key_status,
-                )
+                key = key if isinstance(key, str) else None
+                owner = keys.authenticate(key, request.headers, missing_status=self.missing_key_status)
                 request.state.client = owner.name
-            fields = validate_fields(self.takes, given) if has_fields else nothing
-            return await handler(Call(service, request, fields, owner))
+            fields = validate_fields(takes, given) if has_fields else no_fields
+            return await endpoint.handler(Call(service, request, fields, owner))
 
-        return Route(self.path, answer, methods=[self.method])
+        return Route(endpoint.path, answer, methods=[endpoint.method])
 
-    def document(self, schemas: dict[str, Any]) -> dict[str, Any]:
+    def operation(self, endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, Any]:
         """The operation in the OpenAPI document; models that it refers to are added to `schemas`."""
-        answers = {self.media_type: {"schema": _schema(self.answer, schemas, mode="serialization")}}
-        if self.streams is not None:
-            answers[self.streams] = {}
+        answers = {endpoint.media_type: {"schema": _schema(endpoint.answer, schemas, mode="serialization")}}
+        if endpoint.streams is not None:
+            answers[endpoint.streams] = {}
         found: dict[str, Any] = {
-            "tags": [self.api.name],
-            "summary": self.summary,
-            "operationId": f"{self.method}{self.path}".lower().replace("/", "_"),
+            "tags": [self.name],
+            "summary": endpoint.summary,
+            "operationId": f"{endpoint.method}{endpoint.path}".lower().replace("/", "_"),
             "responses": {"200": {"description": "The answer.", "content": answers}},
         }
-        missing_key = self.api.missing_key_status
-        for status in sorted({*self.errors, missing_key}) if self.needs_key else self.errors:
-            reason = _REASONS_WITH_MISSING_KEY[status] if status == missing_key else _REASONS[status]
-            content = {"application/json": {"schema": _schema(self.api.error, schemas, mode="serialization")}}
+        reasons = {status: _REASONS[status] for status in endpoint.errors}
+        reasons[self.missing_key_status] = _REASONS_WITH_MISSING_KEY[self.missing_key_status]
+        for status, reason in sorted(reasons.items()) if endpoint.needs_key else ():
+            content = {"application/json": {"schema": _schema(self.error, schemas, mode="serialization")}}
             found["responses"][str(status)] = {"description": reason, "content": content}
-        if self.takes is NoFields:
+        if endpoint.takes is NoFields:
             return found
-        if self.method == "GET":
-            schema = self.takes.model_json_schema()
+        if endpoint.method == "GET":
+            schema = endpoint.takes.model_json_schema()
             found["parameters"] = [
                 {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": field}
                 for name, field in schema["properties"].items()
             ]
             return found
-        body = {"schema": _schema(self.takes, schemas, mode="validation")}
-        kinds = ("application/json", *(_FORMS if self.forms else ()))
+        body = {"schema": _schema(endpoint.takes, schemas, mode="validation")}
+        kinds = ("application/json", *(_FORMS if endpoint.forms else ()))
         found["requestBody"] = {"required": True, "content": dict.fromkeys(kinds, body)}
         return found
 
@@ -138,73 +150,13 @@ def json_response(content: Any, *, status: int = 200) -> Response:
     return Response(_JSON.encode(content).encode(), status_code=status, media_type="application/json")
 
 
-class Api:
-    """The endpoints of one API, and its form of an error.
-
-    A request without the key that the server needs is refused with `missing_key_status`.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        prefix: str,
-        error: type[BaseModel],
-        error_content: Callable[[RequestError], dict[str, Any]],
-        missing_key_status: int,
-    ) -> None:
-        self.name = name
-        self.prefix = prefix
-        self.error = error
-        self.error_content = error_content
-        self.missing_key_status = missing_key_status
-        self.endpoints: list[Endpoint] = []
-
-    def endpoint(
-        self,
-        method: str,
-        path: str,
-        summary: str,
-        *,
-        takes: type[Fields],
-        answer: Any,
-        forms: bool = False,
-        media_type: str = "application/json",
-        streams: str | None = None,
-        errors: Sequence[int] = (),
-        needs_key: bool = True,
-    ) -> Callable[[Handler[Fields]], Handler[Fields]]:
-        """Have the decorated function answer the requests of a path."""
-
-        def add(handler: Handler[Fields]) -> Handler[Fields]:
-            self.endpoints.append(
-                Endpoint(
-                    api=self,
-                    method=method,
-                    path=self.prefix + path,
-                    summary=summary,
-                    handler=handler,
-                    takes=takes,
-                    forms=forms,
-                    answer=answer,
-                    media_type=media_type,
-                    streams=streams,
-                    errors=errors,
-                    needs_key=needs_key,
-                )
-            )
-            return handler
-
-        return add
-
-
 def openapi_document(apis: Sequence[Api]) -> dict[str, Any]:
     """The OpenAPI document of all endpoints."""
     schemas: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for api in apis:
         for endpoint in api.endpoints:
-            paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = endpoint.document(schemas)
+            paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = api.operation(endpoint, schemas)
     return {
         "openapi": "3.1.0",
         "info": {

@@ -11,10 +11,9 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from nmt_cli.languages import Detected, name_of
-from nmt_cli.serving.api.endpoints import TEXT_ERRORS, Api, Call, NoFields, json_response
+from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
 from nmt_cli.serving.api.requests import refuse_markup, watch_caller
 from nmt_cli.serving.errors import RequestError, invalid_request
-from nmt_cli.serving.routing import RoutedTranslation, Service
 
 
 class LibreTranslateRequest(BaseModel):
@@ -66,69 +65,51 @@ class LibreError(BaseModel):
 
 def error_content(problem: RequestError) -> dict[str, Any]:
     """A refusal as LibreTranslate says it."""
-    return {"error": f"{problem.message} ({problem.hint})" if problem.hint else problem.message}
+    return {"error": problem.sentence}
 
 
-API = Api("LibreTranslate", prefix="", error=LibreError, error_content=error_content, missing_key_status=400)
-
-
-@API.endpoint(
-    "POST",
-    "/translate",
-    "Translate text",
-    takes=LibreTranslateRequest,
-    forms=True,
-    answer=LibreTranslateAnswer,
-    errors=TEXT_ERRORS,
-)
 async def translate(call: Call[LibreTranslateRequest]) -> Response:
     """A text, or each of a list of texts, translated by the model for its language."""
-    asked, limits = call.fields, call.service.limits
+    asked, limit = call.fields, call.service.limits.alternatives
     refuse_markup(asked.format)
     if asked.q == []:
         raise invalid_request("Invalid request: missing q parameter", hint="q is the text to translate", where="q")
-    if asked.alternatives > limits.alternatives:
-        hint = f"ask for at most {limits.alternatives}"
-        raise invalid_request(f"{asked.alternatives} alternatives are too many", hint=hint, where="alternatives")
-    is_form = not call.request.headers.get("content-type", "").startswith("application/json")
+    if asked.alternatives > limit:
+        message = f"{asked.alternatives} alternatives are too many"
+        raise invalid_request(message, hint=f"ask for at most {limit}", where="alternatives")
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
-    if is_form:
+    if not call.request.headers.get("content-type", "").startswith("application/json"):
+        # Forms send the line breaks of a text as \r\n.
         texts = ["\n".join(text.splitlines()) if "\r" in text else text for text in texts]
     async with watch_caller(call.request) as caller:
-        answered = await call.service.translate(
+        answered = await call.service.translate_each(
             texts,
             source=asked.source,
             target=asked.target,
             nbest=1 + asked.alternatives,
             by_sentence=True,
-            client=call.owner,
+            owner=call.owner,
             caller=caller,
         )
-    return json_response(_answer(answered, is_list=isinstance(asked.q, list), alternatives=asked.alternatives))
+    answer: dict[str, list[Any]] = {"translatedText": [found.text for found, _ in answered]}
+    detected = [_detected_language(route.detected) for _, route in answered if route.detected]
+    if detected:
+        answer["detectedLanguage"] = detected
+    if asked.alternatives:
+        answer["alternatives"] = [[other.text for other in found.candidates[1:]] for found, _ in answered]
+    is_list = isinstance(asked.q, list)
+    return json_response(answer if is_list else {name: values[0] for name, values in answer.items()})
 
 
-@API.endpoint(
-    "POST",
-    "/detect",
-    "Detect the language of a text, among those of the models",
-    takes=LibreDetectRequest,
-    forms=True,
-    answer=list[LibreDetectedLanguage],
-    errors=TEXT_ERRORS,
-)
 async def detect(call: Call[LibreDetectRequest]) -> Response:
     """The most likely language."""
-    asked = call.fields
-    if not asked.q:
+    text = call.fields.q
+    if not text:
         raise invalid_request("Invalid request: missing q parameter", hint="q is the text", where="q")
-    call.service.translator.check([asked.q])
-    call.owner.spend(1)
-    return json_response([_detected(call.service.models.detect(asked.q))])
+    call.service.accept([text], call.owner)
+    return json_response([_detected_language(call.service.models.detect(text))])
 
 
-@API.endpoint(
-    "GET", "/languages", "The languages of the models", takes=NoFields, answer=list[LibreLanguage], needs_key=False
-)
 async def languages(call: Call[NoFields]) -> Response:
     """Each language, and the languages that it is translated into."""
     models = call.service.models
@@ -136,40 +117,68 @@ async def languages(call: Call[NoFields]) -> Response:
     return json_response([{"code": code, "name": name_of(code), "targets": models.targets_of(code)} for code in codes])
 
 
-@API.endpoint(
-    "GET", "/frontend/settings", "What a page needs to know", takes=NoFields, answer=dict[str, Any], needs_key=False
-)
 async def settings(call: Call[NoFields]) -> Response:
     """Limits, keys, and the languages to begin with."""
-    return json_response(_settings(call.service))
-
-
-def _settings(service: Service) -> dict[str, Any]:
+    service = call.service
     source = service.models.sources[0]
     target = service.models.targets_of(source)[0]
-    return {
-        "apiKeys": service.keys.are_required,
-        "keyRequired": service.keys.are_required,
-        "charLimit": service.limits.characters,
-        "frontendTimeout": 500,
-        "suggestions": False,
-        "filesTranslation": False,
-        "supportedFilesFormat": [],
-        "language": {
-            "source": {"code": source, "name": name_of(source)},
-            "target": {"code": target, "name": name_of(target)},
-        },
-    }
+    return json_response(
+        {
+            "apiKeys": service.keys.are_required,
+            "keyRequired": service.keys.are_required,
+            "charLimit": service.limits.characters,
+            "frontendTimeout": 500,
+            "suggestions": False,
+            "filesTranslation": False,
+            "supportedFilesFormat": [],
+            "language": {
+                "source": {"code": source, "name": name_of(source)},
+                "target": {"code": target, "name": name_of(target)},
+            },
+        }
+    )
 
 
-def _answer(answered: list[RoutedTranslation], *, is_list: bool, alternatives: int) -> dict[str, Any]:
-    fields: dict[str, list[Any]] = {"translatedText": [one.text.text for one in answered]}
-    if any(one.detected for one in answered):
-        fields["detectedLanguage"] = [_detected(one.detected) for one in answered if one.detected]
-    if alternatives:
-        fields["alternatives"] = [[other.text for other in one.text.candidates[1:]] for one in answered]
-    return fields if is_list else {name: values[0] for name, values in fields.items()}
-
-
-def _detected(detected: Detected) -> dict[str, Any]:
+def _detected_language(detected: Detected) -> dict[str, Any]:
     return {"confidence": round(100 * detected.confidence, 1), "language": detected.code}
+
+
+API = Api(
+    "LibreTranslate",
+    prefix="",
+    error=LibreError,
+    error_content=error_content,
+    missing_key_status=400,
+    endpoints=[
+        Endpoint(
+            "POST", "/translate", translate, LibreTranslateRequest, LibreTranslateAnswer, "Translate text", forms=True
+        ),
+        Endpoint(
+            "POST",
+            "/detect",
+            detect,
+            LibreDetectRequest,
+            list[LibreDetectedLanguage],
+            "Detect the language of a text, among those of the models",
+            forms=True,
+        ),
+        Endpoint(
+            "GET",
+            "/languages",
+            languages,
+            NoFields,
+            list[LibreLanguage],
+            "The languages of the models",
+            needs_key=False,
+        ),
+        Endpoint(
+            "GET",
+            "/frontend/settings",
+            settings,
+            NoFields,
+            dict[str, Any],
+            "What a page needs to know",
+            needs_key=False,
+        ),
+    ],
+)

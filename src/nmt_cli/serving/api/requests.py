@@ -15,8 +15,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from nmt_cli.serving.errors import RequestError, invalid_request, shortened, too_large, too_many_texts
-from nmt_cli.serving.settings import RequestLimits
-from nmt_cli.serving.texts import Caller
+from nmt_cli.serving.service import Caller, RequestLimits
 
 M = TypeVar("M", bound=BaseModel)
 

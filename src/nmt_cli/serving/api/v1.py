@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from nmt_cli.languages import Detected, name_of
-from nmt_cli.serving.api.endpoints import TEXT_ERRORS, Api, Call, NoFields, json_response
+from nmt_cli.languages import name_of
+from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request
+from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request, refusal_for
 from nmt_cli.serving.models import ServedModel
-from nmt_cli.serving.routing import Service
-from nmt_cli.serving.texts import TranslatedText
-from nmt_cli.serving.workers.messages import AttentionJob, NextWordsJob, SearchJob
+from nmt_cli.serving.service import Service
+from nmt_cli.serving.texts import TextCandidate, TranslatedText
+from nmt_cli.serving.worker import AttentionJob, NextWordsJob, SearchJob
 
 _NDJSON = "application/x-ndjson"
 
@@ -140,36 +139,16 @@ class ErrorAnswer(BaseModel):
 
 def error_content(problem: RequestError) -> dict[str, Any]:
     """A refusal as this API says it."""
-    return {
-        "error": {
-            "code": problem.code,
-            "message": problem.message,
-            "hint": problem.hint,
-            "where": problem.where,
-        }
-    }
+    return {"error": {name: getattr(problem, name) for name in ("code", "message", "hint", "where")}}
 
 
-API = Api("nmt", prefix="/v1", error=ErrorAnswer, error_content=error_content, missing_key_status=401)
-
-
-@API.endpoint(
-    "POST",
-    "/translate",
-    "Translate texts",
-    takes=TranslateRequest,
-    answer=TranslateAnswer,
-    streams=_NDJSON,
-    errors=TEXT_ERRORS,
-)
 async def translate(call: Call[TranslateRequest]) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
     asked, service = call.fields, call.service
     texts = [asked.text] if isinstance(asked.text, str) else asked.text
-    service.translator.check(texts)
-    call.owner.spend(max(1, len(texts)))
+    service.accept(texts, call.owner)
     route = service.models.route(asked.source, asked.target, text=texts[0] if texts else "")
-    search = service.translator.search(
+    job = service.search_job(
         route.model,
         nbest=asked.nbest,
         beam=asked.beam,
@@ -181,74 +160,48 @@ async def translate(call: Call[TranslateRequest]) -> Response:
     call.owner.characters += sum(map(len, texts))
     by_sentence = asked.split == "sentences"
     if asked.stream:
-        lines = _stream_lines(service, texts, route.model, search, call.request, by_sentence=by_sentence)
+        lines = _stream_lines(call, texts, route.model, job, by_sentence=by_sentence)
         # The first line comes before the status is sent, so that a full queue is a 503.
         first = await anext(lines, b"")
         return StreamingResponse(_chain(first, lines), media_type=_NDJSON)
     async with watch_caller(call.request) as caller:
-        translated = await service.translator.translate(
-            texts, route.model, search, by_sentence=by_sentence, caller=caller
-        )
-    header = _header(route.model, route.detected)
-    return json_response({**header, "translations": [_text_answer(text, search) for text in translated]})
+        translated = await service.translate(texts, route.model, job, by_sentence=by_sentence, caller=caller)
+    detected = route.detected
+    answer = {
+        "source": route.model.pair[0],
+        "target": route.model.pair[1],
+        "detection": "given" if detected is None else "only" if detected.is_only else "detected",
+        "confidence": 1.0 if detected is None else round(detected.confidence, 4),
+        "translations": [_text_answer(text, job) for text in translated],
+    }
+    return json_response(answer)
 
 
-@API.endpoint(
-    "POST",
-    "/words",
-    "Words that may come next in a translation that has begun",
-    takes=NextWordsRequest,
-    answer=NextWordsAnswer,
-    errors=TEXT_ERRORS,
-)
 async def words(call: Call[NextWordsRequest]) -> Response:
     """The next words that the model thinks likely, each with the best translation that has it."""
-    asked, service = call.fields, call.service
-    call.owner.spend(1)
-    _check_text(asked.text)
-    route = service.models.route(asked.source, asked.target, text=asked.text)
-    beam = route.model.config.recipe.decoding.beam
-    job = NextWordsJob(" ".join(asked.prefix.split()), service.limits.alternatives + 1, beam)
+    model = _model_for_sentence(call)
+    number, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
+    job = NextWordsJob(" ".join(call.fields.prefix.split()), number, beam)
     async with watch_caller(call.request) as caller:
-        return json_response(await service.translator.look(asked.text, job, route.model, caller=caller))
+        return json_response(await call.service.look(call.fields.text, job, model, caller=caller))
 
 
-@API.endpoint(
-    "POST",
-    "/attention",
-    "What the words of a translation looked at",
-    takes=AttentionRequest,
-    answer=AttentionAnswer,
-    errors=TEXT_ERRORS,
-)
 async def attention(call: Call[AttentionRequest]) -> Response:
     """The weights of the cross-attention between the words of a sentence and of its translation."""
-    asked, service = call.fields, call.service
-    call.owner.spend(1)
-    _check_text(asked.text)
-    if not asked.translation.strip():
+    model = _model_for_sentence(call)
+    job = AttentionJob(call.fields.translation.strip())
+    if not job.target:
         raise invalid_request("the translation is blank", hint="give the translation of the text", where="translation")
-    route = service.models.route(asked.source, asked.target, text=asked.text)
-    job = AttentionJob(asked.translation.strip())
     async with watch_caller(call.request) as caller:
-        found = await service.translator.look(asked.text, job, route.model, caller=caller)
+        found = await call.service.look(call.fields.text, job, model, caller=caller)
     return Response(found["map"], media_type="application/json")
 
 
-@API.endpoint("GET", "/models", "The models and the limits", takes=NoFields, answer=dict[str, Any], needs_key=False)
 async def models(call: Call[NoFields]) -> Response:
     """The served models, and the limits of a request."""
     return json_response(_models_and_limits(call.service))
 
 
-@API.endpoint(
-    "POST",
-    "/reload",
-    "Load all models again from where they lie; asks for an operator's key",
-    takes=NoFields,
-    answer=dict[str, Any],
-    errors=(403, 409, 429, 503),
-)
 async def reload(call: Call[NoFields]) -> Response:
     """The models after each was loaded again; 409 if one could not be, and the old one stays."""
     service = call.service
@@ -262,64 +215,20 @@ async def reload(call: Call[NoFields]) -> Response:
     problems = await service.models.swap()
     found = [_model(model) | {"is_new": model.digest != digest} for model, digest in before.items()]
     answer = _models_and_limits(service) | {"models": found}
-    for problem in problems:
-        message = f"the old model stays: {problem.message}"
-        where = problem.where or problem.setting
-        refused = RequestError(message, hint=problem.hint, where=where, status=409, code="not_loaded")
-        return json_response(answer | error_content(refused), status=refused.status)
-    return json_response(answer)
+    if not problems:
+        return json_response(answer)
+    refused = refusal_for(problems[0], status=409, code="not_loaded")
+    refused.message = f"the old model stays: {refused.message}"
+    return json_response(answer | error_content(refused), status=refused.status)
 
 
 def _models_and_limits(service: Service) -> dict[str, Any]:
-    limits = service.limits
     names = ("characters", "texts", "sentences", "alternatives", "beam")
     return {
         "models": [_model(model) for model in service.models],
         "key_required": service.keys.are_required,
-        "limits": {name: getattr(limits, name) for name in names},
+        "limits": {name: getattr(service.limits, name) for name in names},
     }
-
-
-async def _stream_lines(
-    service: Service, texts: list[str], model: ServedModel, search: SearchJob, request: Request, *, by_sentence: bool
-) -> AsyncIterator[bytes]:
-    """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
-    is_begun = False
-    async with watch_caller(request) as caller:
-        try:
-            async for text in service.translator.stream(texts, model, search, by_sentence=by_sentence, caller=caller):
-                yield json.dumps(_text_answer(text, search), ensure_ascii=False).encode() + b"\n"
-                is_begun = True
-        except ClientGone:
-            return
-        except RequestError as problem:
-            if not is_begun:
-                raise
-            yield json.dumps(error_content(problem), ensure_ascii=False).encode() + b"\n"
-
-
-def _header(model: ServedModel, detected: Detected | None) -> dict[str, Any]:
-    detection = "given" if detected is None else "only" if detected.is_only else "detected"
-    return {
-        "source": model.pair[0],
-        "target": model.pair[1],
-        "detection": detection,
-        "confidence": 1.0 if detected is None else round(detected.confidence, 4),
-    }
-
-
-def _text_answer(text: TranslatedText, search: SearchJob) -> dict[str, Any]:
-    best, *others = [_candidate(candidate) for candidate in text.candidates]
-    sentences = []
-    for sentence in text.sentences:
-        first, *rest = [_candidate(candidate) for candidate in sentence.candidates]
-        alignment = sentence.alignment if search.alignments else None
-        sentences.append({"source": sentence.source, **first, "alternatives": rest, "alignment": alignment})
-    return {**best, "alternatives": others, "sentences": sentences}
-
-
-def _candidate(candidate: Any) -> dict[str, Any]:
-    return {"text": candidate.text, "score": round(candidate.score, 6), "log_prob": round(candidate.log_prob, 6)}
 
 
 def _model(model: ServedModel) -> dict[str, Any]:
@@ -336,12 +245,93 @@ def _model(model: ServedModel) -> dict[str, Any]:
     }
 
 
+def _model_for_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -> ServedModel:
+    """The model for the sentence of a request, which its key pays for; RequestError if the sentence is blank."""
+    asked = call.fields
+    call.owner.spend(1)
+    if not asked.text.strip():
+        raise invalid_request("the sentence is blank", hint="give the sentence that is translated", where="text")
+    return call.service.models.route(asked.source, asked.target, text=asked.text).model
+
+
+async def _stream_lines(
+    call: Call[TranslateRequest], texts: list[str], model: ServedModel, job: SearchJob, *, by_sentence: bool
+) -> AsyncIterator[bytes]:
+    """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
+    is_begun = False
+    async with watch_caller(call.request) as caller:
+        try:
+            async for text in call.service.stream(texts, model, job, by_sentence=by_sentence, caller=caller):
+                yield json.dumps(_text_answer(text, job), ensure_ascii=False).encode() + b"\n"
+                is_begun = True
+        except ClientGone:
+            return
+        except RequestError as problem:
+            if not is_begun:
+                raise
+            yield json.dumps(error_content(problem), ensure_ascii=False).encode() + b"\n"
+
+
 async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
     async for line in rest:
         yield line
 
 
-def _check_text(text: str) -> None:
-    if not text.strip():
-        raise invalid_request("the sentence is blank", hint="give the sentence that is translated", where="text")
+def _text_answer(text: TranslatedText, job: SearchJob) -> dict[str, Any]:
+    sentences = [
+        {
+            "source": sentence.source,
+            **_best_and_others(sentence.candidates),
+            "alignment": sentence.alignment if job.alignments else None,
+        }
+        for sentence in text.sentences
+    ]
+    return {**_best_and_others(text.candidates), "sentences": sentences}
+
+
+def _best_and_others(candidates: Sequence[TextCandidate]) -> dict[str, Any]:
+    best, *others = [
+        {"text": one.text, "score": round(one.score, 6), "log_prob": round(one.log_prob, 6)} for one in candidates
+    ]
+    return {**best, "alternatives": others}
+
+
+API = Api(
+    "nmt",
+    prefix="/v1",
+    error=ErrorAnswer,
+    error_content=error_content,
+    missing_key_status=401,
+    endpoints=[
+        Endpoint(
+            "POST", "/v1/translate", translate, TranslateRequest, TranslateAnswer, "Translate texts", streams=_NDJSON
+        ),
+        Endpoint(
+            "POST",
+            "/v1/words",
+            words,
+            NextWordsRequest,
+            NextWordsAnswer,
+            "Words that may come next in a translation that has begun",
+        ),
+        Endpoint(
+            "POST",
+            "/v1/attention",
+            attention,
+            AttentionRequest,
+            AttentionAnswer,
+            "What the words of a translation looked at",
+        ),
+        Endpoint("GET", "/v1/models", models, NoFields, dict[str, Any], "The models and the limits", needs_key=False),
+        Endpoint(
+            "POST",
+            "/v1/reload",
+            reload,
+            NoFields,
+            dict[str, Any],
+            "Load all models again from where they lie; asks for an operator's key",
+            errors=(403, 409, 429, 503),
+        ),
+    ],
+)

@@ -11,11 +11,10 @@ from typing import Any
 
 from nmt_cli.artifacts.manifest import is_model_there
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
-from nmt_cli.serving.errors import RequestError
+from nmt_cli.serving.errors import RequestError, refusal_for
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue, QueuedSentence
-from nmt_cli.serving.settings import EngineSettings
-from nmt_cli.serving.workers.client import WorkerFailed, WorkerProcess
+from nmt_cli.serving.worker import EngineSettings, WorkerFailed, WorkerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +71,8 @@ class WorkerPool:
             await asyncio.gather(*(worker.close() for worker in done if isinstance(worker, WorkerProcess)))
             if isinstance(problem, WorkerFailed | OSError):
                 hint = "memory or open files may not suffice: see what the log says above"
-                raise NmtError(
-                    f"the model's worker died while it loaded: {problem}", where=str(model), hint=hint
-                ) from None
+                message = f"the model's worker died while it loaded: {problem}"
+                raise NmtError(message, where=str(model), hint=hint) from None
             raise
         self._queue.narrow = workers[0].narrow
         old = self._slots
@@ -125,6 +123,7 @@ class _PoolSlot:
 
     def __init__(self, pool: WorkerPool, model: Path, worker: WorkerProcess) -> None:
         self._pool = pool
+        self._queue, self._metrics = pool._queue, pool._metrics
         self._model = model
         self._digest = worker.digest
         self.worker: WorkerProcess | None = worker
@@ -156,11 +155,11 @@ class _PoolSlot:
                 self.pause = 0.0
                 await self._do(batch, self.worker)
             except WorkerFailed as problem:
-                logger.error("a worker of %s was lost: %s; it is replaced", self._pool._queue.name, problem)
+                logger.error("a worker of %s is replaced: %s", self._queue.name, problem)
                 await self._dismiss(self.worker)
                 self._after_loss(batch)
             except Exception:
-                logger.exception("a mistake with a batch of %s; its worker is replaced", self._pool._queue.name)
+                logger.exception("a mistake with a batch of %s; its worker is replaced", self._queue.name)
                 hint = "leave the text out; the server's log says more"
                 _fail(batch, NmtError("the server made a mistake with this text", hint=hint))
                 # Its next answer may belong to another batch.
@@ -168,11 +167,11 @@ class _PoolSlot:
                 await self._dismiss(self.worker)
 
     async def _take(self, worker: WorkerProcess) -> list[QueuedSentence]:
-        """The next batch; WorkerLost if the worker dies first."""
+        """The next batch; WorkerFailed if the worker dies first."""
         self._is_idle = True
         try:
             if not self._has_died:
-                return await self._pool._queue.take()
+                return await self._queue.take()
         except asyncio.CancelledError:
             if self._is_retired or not self._has_died:
                 raise
@@ -194,7 +193,7 @@ class _PoolSlot:
         self.worker = None
 
     async def _do(self, batch: Sequence[QueuedSentence], worker: WorkerProcess) -> None:
-        loop, metrics, name = asyncio.get_running_loop(), self._pool._metrics, self._pool._queue.name
+        loop, metrics, name = asyncio.get_running_loop(), self._metrics, self._queue.name
         started = loop.time()
         texts = [sentence.text for sentence in batch]
         try:
@@ -203,7 +202,7 @@ class _PoolSlot:
             _fail(batch, problem)
             return
         seconds = loop.time() - started
-        self._pool._queue.done(batch, seconds=seconds)
+        self._queue.done(batch, seconds=seconds)
         metrics.inference_seconds.labels(name).observe(seconds)
         metrics.tokens.labels(name, "source").inc(sum(sentence.tokens for sentence in batch))
         metrics.tokens.labels(name, "target").inc(sum(answer.get("num_pieces", 0) + 1 for answer in answers))
@@ -213,18 +212,17 @@ class _PoolSlot:
 
     def _after_loss(self, batch: Sequence[QueuedSentence]) -> None:
         """Queue the batch of a lost worker again; a sentence that lost two workers is refused."""
+        hint = "leave it out; the server's log says more"
         hopeless = [sentence for sentence in batch if sentence.num_losses + 1 >= _MAX_LOSSES]
-        _fail(
-            hopeless, NmtError("the model died twice on this sentence", hint="leave it out; the server's log says more")
-        )
-        self._pool._queue.give_back([sentence for sentence in batch if sentence.num_losses + 1 < _MAX_LOSSES])
+        _fail(hopeless, NmtError("the model died twice on this sentence", hint=hint))
+        self._queue.give_back([sentence for sentence in batch if sentence.num_losses + 1 < _MAX_LOSSES])
 
     async def _replace(self) -> None:
         """Start a new worker, again and again until one starts; the pauses grow until one takes a batch."""
         self._is_idle = True
         while self.worker is None:
             if (refusal := self._pool.refusal) is not None:
-                self._pool._queue.refuse(refusal)
+                self._queue.refuse(refusal)
             await asyncio.sleep(self.pause)
             is_same = is_model_there(self._model, self._digest)
             longest = _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_CHANGE_PAUSE_SECONDS
@@ -240,8 +238,8 @@ class _PoolSlot:
         self._has_died = False
         self.has_failed = False
         self._watching = asyncio.ensure_future(self._watch(self.worker))
-        self._pool._metrics.restarts.labels(self._pool._queue.name).inc()
-        logger.warning("a new worker serves %s", self._pool._queue.name)
+        self._metrics.restarts.labels(self._queue.name).inc()
+        logger.warning("a new worker serves %s", self._queue.name)
 
     async def _start(self) -> WorkerProcess | None:
         """A worker with the model of the others. If another model is on disk, all slots change, and this is None."""
@@ -256,16 +254,12 @@ class _PoolSlot:
 
 
 def _fail(sentences: Sequence[QueuedSentence], problem: NmtError) -> None:
-    is_ours = not isinstance(problem, DataError | UsageError)
-    refused = RequestError(
-        problem.message,
-        hint=problem.hint,
-        where=problem.where or problem.setting,
-        status=503 if is_ours else 400,
-        code="failed" if is_ours else "invalid_request",
+    if isinstance(problem, DataError | UsageError):
+        refused = refusal_for(problem, status=400, code="invalid_request")
+    else:
         # A model that is gone does not come back.
-        retry_after_seconds=1 if is_ours and not isinstance(problem, ModelError) else None,
-    )
+        seconds = None if isinstance(problem, ModelError) else 1
+        refused = refusal_for(problem, status=503, code="failed", retry_after_seconds=seconds)
     for sentence in sentences:
         if sentence.is_wanted:
             sentence.result.set_exception(refused)

@@ -1,0 +1,186 @@
+"""The service behind the APIs: which model, how much, for whom and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from nmt_cli.errors import DataError
+from nmt_cli.languages import Detector
+from nmt_cli.serving.api.deepl import DeepLTranslateRequest, refuse_unsupported
+from nmt_cli.serving.api.requests import watch_caller
+from nmt_cli.serving.errors import ClientGone, RequestError
+from nmt_cli.serving.keys import ApiKeys, KeyOwner, read_keys
+from nmt_cli.serving.metrics import ServerMetrics
+from nmt_cli.serving.models import ModelRouter, ServedModel
+from nmt_cli.serving.queue import QueuedSentence
+from nmt_cli.serving.service import Caller, RequestLimits, Service
+from nmt_cli.serving.worker import SearchJob
+from nmt_cli.serving.worker_pool import WorkerPool
+from tests.serving.servers import MODEL_SETTINGS, save_model
+
+pytestmark = pytest.mark.anyio
+SEARCH = SearchJob(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
+LIMITS = RequestLimits(
+    characters=1000, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=0.2, alternatives=3, beam=8
+)
+
+
+def queued_sentence(*, tokens: int) -> QueuedSentence:
+    return QueuedSentence("the sea", tokens, SEARCH, "one", asyncio.get_running_loop().create_future())
+
+
+async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ServedModel(models["en-de"], MODEL_SETTINGS, ServerMetrics())  # nobody works
+    service = Service(ModelRouter([model]), LIMITS, ApiKeys([]), ServerMetrics())
+    caller, other = Caller("one", asyncio.Future()), Caller("two", asyncio.Future())
+    with pytest.raises(RequestError, match="the translation took too long") as error:
+        await service.translate(["the sea\nthe sea"], model, SEARCH, by_sentence=True, caller=caller)
+    assert (error.value.status, error.value.retry_after_seconds) == (503, 1)
+    caller.gone.set_result(None)
+    with pytest.raises(ClientGone):
+        await service.translate(["the sea"], model, SEARCH, by_sentence=True, caller=caller)
+    with pytest.raises(RequestError, match="10 sentences are too many"):
+        await service.translate(["sea\n" * 10], model, SEARCH, by_sentence=True, caller=caller)
+    model.queue.submit(late := [queued_sentence(tokens=9999) for _ in range(2)])
+    model.queue.done([queued_sentence(tokens=9999)], seconds=2)
+    with pytest.raises(RequestError, match=r"the server is 4 s behind, and a request may take 0\.2 s") as error:
+        await service.translate(["the sea"], model, SEARCH, by_sentence=True, caller=other)
+    assert (error.value.status, error.value.retry_after_seconds) == (503, 2)
+    for one in late:
+        one.result.cancel()
+    # All nine places are free again.
+    asked = service.translate(["sea\n" * 9], model, SEARCH, by_sentence=True, caller=other)
+    waiting = asyncio.ensure_future(asked)
+    await asyncio.sleep(0)
+    assert len(await asyncio.wait_for(model.queue.take(), 5)) == 9
+    waiting.cancel()
+    refusal = RequestError("the model en-de is not loaded now", hint="wait", status=503, code="not_loaded")
+    monkeypatch.setattr(WorkerPool, "refusal", refusal)
+    with pytest.raises(RequestError, match="the model en-de is not loaded now"):
+        await service.translate(["sea"], model, SEARCH, by_sentence=True, caller=other)
+
+
+async def test_a_text_is_detected_among_the_languages_of_the_models_to_the_target(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    german = "Das Haus steht am alten Meer."
+    paths = [*models.values(), save_model(tmp_path / "en-fr", "en", "fr")]
+    served = ModelRouter([ServedModel(path, MODEL_SETTINGS, ServerMetrics()) for path in paths])
+    found = served.route("auto", "FR", text=german)
+    assert found.model.name == "en-fr"
+    assert found.detected is not None
+    assert found.detected.is_only
+    assert served.route(None, None, text=german).model.name == "de-en"
+    with pytest.raises(RequestError, match="the target language is missing, and the text was detected as en") as error:
+        served.route(None, None, text="The house stands by the old sea.")
+    assert error.value.hint == "give target: one of de, fr; or give source, if the text is in another language"
+    with pytest.raises(RequestError, match="de to fr is not supported") as error:
+        served.route("de", "fr", text=german)
+    assert error.value.hint == "give source and target of one of the models: en-de, de-en, en-fr"
+    with pytest.raises(RequestError, match="it is not supported") as error:
+        served.route("auto", "it", text=german)
+    assert error.value.hint == "target: one of de, en, fr"
+    monkeypatch.setattr(Detector, "detect", lambda self, text, among: None)
+    with pytest.raises(RequestError, match="these languages cannot be told apart by their text") as error:
+        served.detect(german)
+    assert error.value.hint == f"give the source language: one of {', '.join(served.sources)}"
+
+
+def write_keys(folder: Path, text: str) -> Path:
+    (folder / "keys").write_text(text)
+    return folder / "keys"
+
+
+def owner(keys: ApiKeys, key: str) -> KeyOwner:
+    found = keys.find(key)
+    assert found is not None
+    return found
+
+
+def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(tmp_path: Path) -> None:
+    now = 0.0
+    lines = "bob bob-secret-key 2\nrare rare-secret-key 0.5\ncarol carol-secret-key 60 operator\n"
+    keys = read_keys(write_keys(tmp_path, lines), clock=lambda: now)
+    bob, rare, carol = (owner(keys, f"{name}-secret-key") for name in ("bob", "rare", "carol"))
+    assert [one.is_operator for one in (bob, rare, carol)] == [False, False, True]
+    with pytest.raises(RequestError, match="1,000 texts are more than the 60 requests a minute of this key") as error:
+        carol.spend(1000)
+    # Not 429: DeepL's clients would send it again and again.
+    assert (error.value.status, error.value.code, error.value.retry_after_seconds) == (413, "too_large", None)
+    assert error.value.hint == "send at most 60 texts in a request"
+    carol.spend(60)
+    bob.spend(1)
+    bob.spend(1)
+    rare.spend(1)
+    for spender, seconds in ((bob, 30), (rare, 120)):
+        with pytest.raises(RequestError, match=r"this key has used its (2|0\.5) requests a minute") as error:
+            spender.spend(1)
+        assert (error.value.status, error.value.retry_after_seconds) == (429, seconds)
+    now = 30.0
+    with pytest.raises(RequestError, match="this key has fewer than 2 left of its 2 requests a minute") as error:
+        bob.spend(2)
+    assert (error.value.hint, error.value.retry_after_seconds) == ("try again in 30 s", 30)
+    bob.spend(1)  # the refused request took nothing
+    now = 120.0
+    bob.spend(2)
+    rare.spend(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("alice alice-secret-key", "line 1 is not a key"),
+        ("# none\n", "keys has no keys"),
+        ("\nalice secret 5", "the key of alice has fewer than 8 characters"),
+        ("a same-secret 5\nb same-secret 5", "the key of b is there twice"),
+        ("a long-secret 0", "line 1 is not a key"),
+        ("a long-secret 5 boss", "line 1 is not a key"),
+        ("a long-secret operator", "line 1 is not a key"),
+        ("a long-secret nan", "line 1 is not a key"),
+    ],
+)
+def test_a_wrong_key_file_is_refused_by_its_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as error:
+        read_keys(write_keys(tmp_path, text), clock=lambda: 0.0)
+    assert error.value.hint
+    assert "secret" not in error.value.message
+    with pytest.raises(DataError, match="the keys cannot be read"):
+        read_keys(tmp_path / "none", clock=lambda: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "address", "name"),
+    [({"client": "alice"}, ("192.0.2.1", 5), "alice"), ({}, ("192.0.2.1", 5), "192.0.2.1"), ({}, None, "")],
+)
+async def test_who_asks_is_the_owner_of_the_key_or_else_an_address(
+    state: dict[str, str], address: tuple[str, int] | None, name: str
+) -> None:
+    async def never() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with watch_caller(Request({"type": "http", "state": state, "client": address}, never)) as caller:
+        assert caller.name == name
+
+
+def test_a_number_is_as_good_as_its_digits() -> None:
+    asked = {"text": "the sea", "target_lang": "DE", "split_sentences": 0}
+    assert DeepLTranslateRequest.model_validate(asked).split_sentences == "0"
+
+
+@pytest.mark.parametrize(("text", "is_taken"), [("\nsea", True), ("sea\n \n", True), ("", True), ("the\n\nsea", False)])
+def test_only_a_line_break_inside_a_text_is_too_many_for_nonewlines(text: str, is_taken: bool) -> None:
+    asked = DeepLTranslateRequest(text=["the sea", text], target_lang="DE", split_sentences="nonewlines")
+    if is_taken:
+        refuse_unsupported(asked)
+        return
+    with pytest.raises(RequestError, match="a line break ends a sentence") as error:
+        refuse_unsupported(asked)
+    assert error.value.hint == "put each sentence on one line, or leave split_sentences out"

@@ -1,0 +1,204 @@
+"""What a worker answers with a model, what it refuses, and what is left of its process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nmt_cli import processes
+from nmt_cli.artifacts import model_directory
+from nmt_cli.decoding.attention_maps import AttentionMaps
+from nmt_cli.decoding.translation import Translation
+from nmt_cli.decoding.translator import Translator
+from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
+from nmt_cli.serving import worker
+from nmt_cli.serving.worker import (
+    AttentionJob,
+    EngineSettings,
+    NextWordsJob,
+    SearchJob,
+    SentenceJob,
+    WorkerFailed,
+    WorkerModel,
+    WorkerProcess,
+)
+from tests.serving.servers import save_model
+
+pytestmark = pytest.mark.anyio
+TWO_BEST = SearchJob(beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5, prefix="", alignments=False)
+TORCH = EngineSettings("torch", "cpu", "fp32", 1)
+CTRANSLATE2 = EngineSettings("ctranslate2", "cpu", "fp32", 1)
+
+
+@pytest.fixture(scope="module")
+def model(models: dict[str, Path]) -> WorkerModel:
+    return WorkerModel(models["en-de"], TORCH)
+
+
+@pytest.fixture(params=[TORCH, CTRANSLATE2], ids=["torch", "ctranslate2"])
+def engine(request: pytest.FixtureRequest) -> EngineSettings:
+    engine: EngineSettings = request.param
+    pytest.importorskip(engine.name)
+    return engine
+
+
+def test_either_engine_answers_as_decode_does(models: dict[str, Path], engine: EngineSettings) -> None:
+    lines = ["the old sea", "a small house stands"]
+    model = WorkerModel(models["en-de"], engine)
+    assert model.narrow == 0
+    translator = Translator.from_pretrained(models["en-de"], engine=engine.name, device="cpu", precision="fp32")
+    expected = translator.translate(lines, nbest=2, length_penalty=0.6)
+    found = model.answer(lines, TWO_BEST)
+    assert [one["text"] for one in found] == [one.text for one in expected]
+    assert [one["alternatives"][0]["text"] for one in found] == [one.alternatives[0].text for one in expected]
+    attended = json.loads(model.answer(["the sea"], AttentionJob("das Meer"))[0]["map"])
+    assert attended["rows"] == ["das", "Meer", "</s>"]
+    again = AttentionMaps.from_pretrained(models["en-de"]).cross_words("the sea", "das Meer").as_json()
+    assert np.allclose(attended["weights"], again["weights"], atol=2e-3)  # of numbers rounded to three places
+
+
+def test_short_sentences_are_kept_apart_for_ctranslate2_in_int8(models: dict[str, Path]) -> None:
+    pytest.importorskip("ctranslate2")
+    assert WorkerModel(models["en-de"], replace(CTRANSLATE2, precision="int8")).narrow == 16
+
+
+def test_a_torch_worker_shows_the_attention_of_the_model_that_it_has(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = WorkerModel(models["en-de"], replace(TORCH, precision="bf16"))
+    monkeypatch.setattr(model_directory, "load_model", None)  # no second one is read
+    (found,) = model.answer(["the sea"], AttentionJob("das Meer"))
+    assert np.allclose(np.sum(json.loads(found["map"])["weights"], axis=-1), 1, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("line", "job", "name"),
+    [
+        ("the sea", NextWordsJob("x " * 40, 3, 2), "prefix"),
+        ("x " * 40, NextWordsJob("", 3, 2), "text"),
+        ("the sea", replace(TWO_BEST, prefix="x " * 40), "prefix"),
+        ("the sea", AttentionJob("x " * 40), "translation"),
+    ],
+)
+def test_a_text_too_long_for_the_model_is_refused_by_its_field(
+    model: WorkerModel, line: str, job: SentenceJob, name: str
+) -> None:
+    with pytest.raises(DataError, match=f"the {name} has 80 pieces, and the model takes 63") as error:
+        model.answer([line], job)
+    assert (error.value.where, error.value.hint) == (name, "give a shorter one")
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        (DeviceError, "give a shorter sentence, or ask for a smaller beam"),
+        (UsageError, "leave out how to search: the model's own settings do"),
+    ],
+)
+def test_no_error_names_an_option_of_the_command_line(
+    kind: type[NmtError], hint: str, model: WorkerModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def translate(self: Translator, *arguments: object, **options: object) -> list[Translation]:
+        raise kind("the memory of cpu does not hold a sentence", setting="beam", hint="take `device: cpu`")
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    with pytest.raises(kind, match="the memory of cpu does not hold a sentence") as error:
+        model.answer(["the sea"], TWO_BEST)
+    assert (error.value.where, error.value.hint) == (None, hint)
+
+
+def test_an_engine_that_lacks_what_requests_may_ask_for_is_refused_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    directory = save_model(tmp_path / "model", "en", "de", decoding={"beam": 1, "min_tokens": 2})
+    with pytest.raises(UsageError, match="the engine ctranslate2 has no minimum length in a beam search") as error:
+        WorkerModel(directory, CTRANSLATE2)
+    assert (error.value.setting, error.value.hint) == ("engine", "take `engine: torch`")
+    WorkerModel(directory, TORCH)
+
+
+def test_a_model_whose_own_setting_is_to_sample_is_searched(tmp_path: Path, engine: EngineSettings) -> None:
+    directory = save_model(tmp_path / "model", "en", "de", decoding={"samples": 4})
+    model = WorkerModel(directory, engine)
+    (found,) = model.answer(["the old sea"], TWO_BEST)
+    (varied,) = model.answer(["the old sea"], NextWordsJob("", 3, 2))
+    assert len(varied["words"]) == 3
+    (expected,) = Translator.from_pretrained(directory, engine=engine.name, device="cpu").translate(
+        ["the old sea"], samples=0, beam=2, nbest=2, length_penalty=0.6, max_extra_tokens=5
+    )
+    assert (found["text"], len(found["alternatives"])) == (expected.text, 1)
+
+
+def test_words_are_never_told_of_a_model_that_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ctranslate2")
+    directory = save_model(tmp_path / "model", "en", "de", seed=1)
+    model = WorkerModel(directory, CTRANSLATE2)
+    load = model_directory.load_model
+
+    def late(path: Path, *, device: torch.device, dtype: torch.dtype) -> model_directory.LoadedModel:
+        loaded = load(path, device=device, dtype=dtype)
+        save_model(directory, "en", "de", seed=4, overwrite=True)
+        return loaded
+
+    monkeypatch.setattr(model_directory, "load_model", late)
+    with pytest.raises(ModelError, match="the model was replaced, and this one is gone") as error:
+        model.answer(["the sea"], AttentionJob("das Meer"))
+    assert error.value.hint == "whoever runs the server must have its models loaded again"
+    monkeypatch.setattr(model_directory, "load_model", None)  # what cannot be the same is not read
+    with pytest.raises(ModelError, match="the model was replaced, and this one is gone"):
+        model.answer(["the sea"], AttentionJob("das Meer"))
+    shutil.rmtree(directory)
+    with pytest.raises(ModelError, match="the model was replaced, and this one is gone"):
+        model.answer(["the sea"], NextWordsJob("", 3, 2))
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this process's temporary files."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+async def test_a_worker_that_does_not_load_is_given_up(
+    models: dict[str, Path], temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It leaves a file, and does not end by itself.
+    monkeypatch.setattr(processes, "_WORKER_CODE", "import time, tempfile; tempfile.mkdtemp(); time.sleep(60)")
+    monkeypatch.setattr(worker, "_LOADING_SECONDS", 0.5)
+    with pytest.raises(WorkerFailed, match=r"no answer within 0\.5 s"):
+        await WorkerProcess.start(models["en-de"], TORCH)
+    assert list(temporary.iterdir()) == []
+
+
+async def test_a_worker_that_is_killed_or_closed_within_a_batch_leaves_no_files(
+    models: dict[str, Path], temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = "import tempfile; tempfile.NamedTemporaryFile(delete=False).write(b'much')"
+    monkeypatch.setattr(processes, "_WORKER_CODE", f"{writes}; {processes._WORKER_CODE}")
+    killed, busy = await asyncio.gather(*(WorkerProcess.start(models["en-de"], TORCH) for _ in range(2)))
+    assert [len(list(folder.iterdir())) for folder in temporary.iterdir()] == [1, 1]
+    killed.kill()
+    assert await killed.ended() == "a worker process was killed (SIGKILL)"
+    with pytest.raises(WorkerFailed, match="SIGKILL"):
+        await killed.ask(["the sea"], TWO_BEST, timeout_seconds=9)
+    asking = asyncio.ensure_future(busy.ask(["the sea"] * 100_000, TWO_BEST, timeout_seconds=99))
+    await asyncio.sleep(0.1)
+    asking.cancel()
+    await asyncio.wait_for(asyncio.gather(killed.close(), busy.close()), 5)
+    assert list(temporary.iterdir()) == []
+
+
+async def test_a_mistake_in_a_worker_ends_it(models: dict[str, Path]) -> None:
+    process = await WorkerProcess.start(models["en-de"], TORCH)
+    with pytest.raises(WorkerFailed, match=r"in a worker process:\n(.*\n)*AttributeError"):
+        await process.ask([1], TWO_BEST, timeout_seconds=9)  # type: ignore[list-item]  # the mistake
+    assert "SIGKILL" in await process.ended()
+    await process.close()
