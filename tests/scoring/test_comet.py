@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.errors import ModelError, NmtError, UsageError
+from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.scoring.comet import Comet, SegmentMean
 from tests.scoring.shell import nmt, refuse
 
@@ -52,10 +52,6 @@ def write_program(programs: Path, body: str, *, interpreter: str = sys.executabl
     return program
 
 
-def failure(*arguments: str) -> NmtError:
-    return refuse(ModelError, *ARGUMENTS, *arguments)
-
-
 def test_a_missing_installation_is_told_with_what_to_type(programs: Path) -> None:
     error = refuse(UsageError, *ARGUMENTS)
     assert error.message == "`metrics: comet` needs COMET, and there is no comet-score here"
@@ -65,33 +61,36 @@ def test_a_missing_installation_is_told_with_what_to_type(programs: Path) -> Non
     )
 
 
-def test_a_model_that_cannot_be_fetched_is_named(programs: Path) -> None:
-    program = write_program(programs, UNREACHABLE)
-    error = failure()
-    assert error.message == "COMET has no model 'Unbabel/wmt22-comet-da' here and cannot fetch it"
-    assert error.where == str(program)
-    assert error.hint == (
-        "fetch it where there is a network, or give a checkpoint: `comet_model: .../checkpoints/model.ckpt`"
-    )
-
-
-def test_an_installation_beside_a_new_setuptools_is_mended(programs: Path) -> None:
-    write_program(programs, NO_PKG_RESOURCES)
-    error = failure()
-    assert error.message == "COMET needs a setuptools that still has pkg_resources"
-    assert error.hint == f"{programs}/pip install 'setuptools<81'"
-
-
-def test_any_other_failure_gives_the_program_s_last_words(programs: Path) -> None:
-    write_program(programs, "sys.exit('RuntimeError: CUDA out of memory\\n\\n')\n")
-    error = failure("--comet-model", "Unbabel/XCOMET-XL")
-    assert error.message == "comet-score failed: RuntimeError: CUDA out of memory"
-    assert error.hint == "try it alone: comet-score -s SRC -t HYP -r REF --model Unbabel/XCOMET-XL"
+@pytest.mark.parametrize(
+    ("body", "message", "hint"),
+    [
+        (
+            UNREACHABLE,
+            "COMET has no model 'Unbabel/wmt22-comet-da' here and cannot fetch it",
+            "fetch it where there is a network, or give a checkpoint: `comet_model: .../checkpoints/model.ckpt`",
+        ),
+        (
+            NO_PKG_RESOURCES,
+            "COMET needs a setuptools that still has pkg_resources",
+            "PROGRAMS/pip install 'setuptools<81'",
+        ),
+        (
+            "sys.exit('RuntimeError: CUDA out of memory\\n\\n')\n",
+            "comet-score failed: RuntimeError: CUDA out of memory",
+            "try it alone: comet-score -s SRC -t HYP -r REF --model Unbabel/wmt22-comet-da",
+        ),
+    ],
+)
+def test_a_program_that_fails_is_named_with_what_to_type(programs: Path, body: str, message: str, hint: str) -> None:
+    program = write_program(programs, body)
+    error = refuse(ModelError, *ARGUMENTS)
+    assert (error.message, error.where) == (message, str(program))
+    assert error.hint == hint.replace("PROGRAMS", str(programs))
 
 
 def test_a_program_whose_python_has_gone_is_named(programs: Path) -> None:
     program = write_program(programs, "", interpreter="/nowhere/python")
-    error = failure()
+    error = refuse(ModelError, *ARGUMENTS)
     assert error.message == f"{program} does not start: No such file or directory"
     assert error.hint.startswith("make it again: python3 -m venv ~/comet ")
 
@@ -109,7 +108,7 @@ def test_an_answer_that_is_not_a_score_for_each_segment_is_refused(
     (folder / "model.ckpt").write_bytes(b"weights")
     (folder / "hyp").write_bytes((folder / "hyp").read_bytes().replace(b"Hund", b"Hu\rnd"))
     write_program(programs, SHORT_ANSWER)
-    error = failure("--comet-model", "model.ckpt")
+    error = refuse(ModelError, *ARGUMENTS, "--comet-model", "model.ckpt")
     assert error.message == "what comet-score wrote is not a score for each segment"
     arguments, source, reference, hypothesis = json.loads((folder / "asked").read_text())
     expected = "-s src -r ref --to_json scores.json -t 0.hyp --only_system --quiet --model"

@@ -9,7 +9,7 @@ import io
 import json
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,16 +30,22 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+def pack(archive: Path, texts: Mapping[str, str]) -> list[str]:
+    """The MD5 of an archive of these files, as a test set gives it."""
+    with tarfile.open(archive, "w:gz") as packed:
+        for name, text in texts.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            packed.addfile(member, io.BytesIO(text.encode()))
+    return [hashlib.md5(archive.read_bytes()).hexdigest()]
+
+
 @pytest.fixture
 def archive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The archive of the test set `toy`, which a server gives; sacreBLEU's folder is `cache`."""
     file = folder / "served" / "toy.tgz"
     file.parent.mkdir()
-    with tarfile.open(file, "w:gz") as archive:
-        for name, text in (("toy/test.en", SRC), ("toy/test.de", REF)):
-            member = tarfile.TarInfo(name)
-            member.size = len(text.encode())
-            archive.addfile(member, io.BytesIO(text.encode()))
+    md5 = pack(file, {"toy/test.en": SRC, "toy/test.de": REF})
     handler = functools.partial(_Quiet, directory=str(file.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -49,7 +55,7 @@ def archive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         toy = PlainTextDataset(
             "toy",
             data=[f"http://127.0.0.1:{server.server_port}/toy.tgz"],
-            md5=[hashlib.md5(file.read_bytes()).hexdigest()],
+            md5=md5,
             langpairs={"en-de": ["toy/test.en", "toy/test.de"]},
         )
         monkeypatch.setitem(DATASETS, "toy", toy)
@@ -76,12 +82,7 @@ def test_of_several_translators_sacrebleu_s_own_choice_is_the_reference(
     for side, (language, translator, text) in sides.items():
         segments = "".join(f'<seg id="{number}">{line}</seg>' for number, line in enumerate(text.splitlines(), 1))
         xml += f'<{side[:3]} lang="{language}"{translator}><p>{segments}</p></{side[:3]}>'
-    content = f'<dataset><doc id="1" origlang="en">{xml}</doc></dataset>'.encode()
-    with tarfile.open(archive, "w:gz") as packed:
-        member = tarfile.TarInfo("toy/test.xml")
-        member.size = len(content)
-        packed.addfile(member, io.BytesIO(content))
-    md5 = [hashlib.md5(archive.read_bytes()).hexdigest()]
+    md5 = pack(archive, {"toy/test.xml": f'<dataset><doc id="1" origlang="en">{xml}</doc></dataset>'})
     toy = WMTXMLDataset("toy", data=DATASETS["toy"].data, md5=md5, langpairs={"en-de": ["toy/test.xml"]}, refs=["A"])
     monkeypatch.setitem(DATASETS, "toy", toy)
     result = json.loads(run("-t", "toy", "-l", "en-de", "-i", "hyp", "-m", "bleu", "--json"))

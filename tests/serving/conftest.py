@@ -64,6 +64,9 @@ def servers(
             server.end()
         codes = [server.stop() for server in servers.values()]
     assert codes == [0, 0, 0]
+    for server in servers.values():  # no request of any test was a mistake of the server
+        assert "Traceback" not in server.log
+        assert '"status": 500' not in server.log
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.artifacts.builders import tiny_config, tiny_model, tiny_recipe, write_spm
 
 _READY = re.compile(r"ready: http://127\.0\.0\.1:(\d+)")
-_SECONDS = 60
+_SECONDS = 300
 MODEL_SETTINGS = ModelSettings(
     engine=EngineSettings("torch", "cpu", "fp32", 1),
     workers=1,

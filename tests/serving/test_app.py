@@ -22,9 +22,7 @@ from nmt_cli.serving.models import ModelRouter
 from nmt_cli.serving.service import RequestLimits, Service
 
 pytestmark = pytest.mark.anyio
-LIMITS = RequestLimits(
-    characters=9, texts=9, sentences=9, queue=9, requests=9, timeout_seconds=1, alternatives=3, beam=8
-)
+LIMITS = RequestLimits(characters=9, texts=9, sentences=9, requests=9, timeout_seconds=1, alternatives=3, beam=8)
 
 
 async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(

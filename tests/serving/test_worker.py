@@ -15,6 +15,7 @@ import torch
 
 from nmt_cli import processes
 from nmt_cli.artifacts import model_directory
+from nmt_cli.artifacts.manifest import model_digest
 from nmt_cli.decoding.attention_maps import AttentionMaps
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import Translator
@@ -167,38 +168,44 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+# It leaves a file, and neither answers nor ends by itself.
+HANGS = "import time, tempfile; tempfile.mkdtemp(); time.sleep(60)"
+
+
 async def test_a_worker_that_does_not_load_is_given_up(
     models: dict[str, Path], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It leaves a file, and does not end by itself.
-    monkeypatch.setattr(processes, "_WORKER_CODE", "import time, tempfile; tempfile.mkdtemp(); time.sleep(60)")
+    monkeypatch.setattr(processes, "_WORKER_CODE", HANGS)
     monkeypatch.setattr(worker, "_LOADING_SECONDS", 0.5)
     with pytest.raises(WorkerFailed, match=r"no answer within 0\.5 s"):
         await WorkerProcess.start(models["en-de"], TORCH)
     assert list(temporary.iterdir()) == []
 
 
-async def test_a_worker_that_is_killed_or_closed_within_a_batch_leaves_no_files(
+async def test_a_worker_is_closed_at_once_within_a_batch(
+    models: dict[str, Path], temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_WORKER_CODE", HANGS)
+    process = WorkerProcess(models["en-de"], TORCH)
+    asking = asyncio.ensure_future(process.ask(["the sea"], TWO_BEST, timeout_seconds=99))
+    await asyncio.sleep(0.1)
+    asking.cancel()
+    await asyncio.wait_for(process.close(), 4)
+    assert list(temporary.iterdir()) == []
+
+
+async def test_a_worker_that_makes_a_mistake_is_ended_and_leaves_no_files(
     models: dict[str, Path], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes = "import tempfile; tempfile.NamedTemporaryFile(delete=False).write(b'much')"
     monkeypatch.setattr(processes, "_WORKER_CODE", f"{writes}; {processes._WORKER_CODE}")
-    killed, busy = await asyncio.gather(*(WorkerProcess.start(models["en-de"], TORCH) for _ in range(2)))
-    assert [len(list(folder.iterdir())) for folder in temporary.iterdir()] == [1, 1]
-    killed.kill()
-    assert await killed.ended() == "a worker process was killed (SIGKILL)"
-    with pytest.raises(WorkerFailed, match="SIGKILL"):
-        await killed.ask(["the sea"], TWO_BEST, timeout_seconds=9)
-    asking = asyncio.ensure_future(busy.ask(["the sea"] * 100_000, TWO_BEST, timeout_seconds=99))
-    await asyncio.sleep(0.1)
-    asking.cancel()
-    await asyncio.wait_for(asyncio.gather(killed.close(), busy.close()), 5)
-    assert list(temporary.iterdir()) == []
-
-
-async def test_a_mistake_in_a_worker_ends_it(models: dict[str, Path]) -> None:
     process = await WorkerProcess.start(models["en-de"], TORCH)
-    with pytest.raises(WorkerFailed, match=r"in a worker process:\n(.*\n)*AttributeError"):
+    assert [len(list(folder.iterdir())) for folder in temporary.iterdir()] == [1]
+    assert process.digest == model_digest(models["en-de"])
+    with pytest.raises(WorkerFailed, match=r"in a worker process:\n(.*\n)*TypeError: object of type .int. has no len"):
         await process.ask([1], TWO_BEST, timeout_seconds=9)  # type: ignore[list-item]  # the mistake
-    assert "SIGKILL" in await process.ended()
+    assert await process.ended() == "a worker process was killed (SIGKILL)"
+    with pytest.raises(WorkerFailed, match="SIGKILL"):
+        await process.ask(["the sea"], TWO_BEST, timeout_seconds=9)
     await process.close()
+    assert list(temporary.iterdir()) == []

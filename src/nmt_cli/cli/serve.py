@@ -120,7 +120,6 @@ def serve(
             characters=char_limit,
             texts=batch_limit,
             sentences=queue_size,
-            queue=queue_size,
             requests=max_requests,
             timeout_seconds=timeout,
             alternatives=max_alternatives,

@@ -20,17 +20,15 @@ from nmt_cli.serving.worker import AttentionJob, NextWordsJob, SearchJob, Senten
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of one request and of all requests together.
+    """Limits of one request; `requests` limits the requests in work.
 
-    `characters`, `texts` and `sentences` limit one request. `queue` limits the waiting sentences of a model, and
-    `requests` limits the requests in work. `timeout_seconds` is the longest time from the last byte of a request to
-    its answer; a client may take as long to send a request.
+    `timeout_seconds` is the longest time from the last byte of a request to its answer. A client may take as long to
+    send a request.
     """
 
     characters: int
     texts: int
     sentences: int
-    queue: int
     requests: int
     timeout_seconds: float
     alternatives: int

@@ -135,7 +135,7 @@ class WorkerProcess:
         """End the process: between two batches by itself, within a batch at once."""
         if self._answer is not None and not self._answer.done():
             self.kill()
-            await asyncio.wait([asyncio.wrap_future(self._answer)])
+            await asyncio.gather(asyncio.wrap_future(self._answer), return_exceptions=True)
         await asyncio.wrap_future(self._threads.submit(self._worker.close))
         self._threads.shutdown(wait=False)
         self._folder.cleanup()
@@ -155,7 +155,7 @@ _Task = tuple[list[str], SentenceJob] | None
 
 @dataclass(frozen=True, slots=True)
 class _ModelJob:
-    """What a worker process does: it loads a model, and then answers."""
+    """The job of a worker process: to load a model, and then to answer."""
 
     directory: Path
     engine: EngineSettings
