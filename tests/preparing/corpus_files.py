@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_prefixes
+from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_prefixes, load_corpus
 from nmt_cli.preparing.pipeline import Prepared, prepare
 from nmt_cli.preparing.sources.base import Split
 
@@ -50,6 +50,14 @@ def small_corpus(folder: Path, *overrides: str, pairs: int = 600, with_test: boo
         prefixes["test"] = write_prefix(folder / "test", made[20:40])
     settings = ["tokenizer.vocab_size=400", *overrides]
     return corpus_from_prefixes(prefixes, languages="en-de", name="small", overrides=settings)
+
+
+def corpus_of(folder: Path, train: str, *overrides: str, valid: str = "{kind: text, prefix: valid}") -> LocatedCorpus:
+    """A corpus file in `folder` with these sources of training and validation text, in YAML; a vocabulary of 400."""
+    (folder / "c.yaml").write_text(
+        f"languages: {{source: en, target: de}}\ntokenizer: {{vocab_size: 400}}\ntrain: [{train}]\nvalid: [{valid}]\n"
+    )
+    return load_corpus(str(folder / "c.yaml"), overrides=overrides)
 
 
 def run(located: LocatedCorpus, output: Path, *, overwrite: bool = False, num_workers: int = 1) -> Prepared:

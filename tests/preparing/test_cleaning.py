@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from nmt_cli.errors import DataError
+from nmt_cli.languages import language_identifier
 from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.rules import (
     DUPLICATE,
@@ -20,6 +23,7 @@ from nmt_cli.preparing.cleaning.rules import (
     is_unicode,
     normalize_spaces,
 )
+from nmt_cli.preparing.cleaning.scripts import LanguageRule, ScriptRule
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
 
@@ -74,10 +78,15 @@ def apply(pairs: Pairs, *, languages: CorpusLanguages = EN_DE, **config: Any) ->
     return CleaningRules(CleaningConfig(**config), languages).apply(chunk(pairs))
 
 
-def reason_of(src: str, tgt: str, *, languages: CorpusLanguages = EN_DE, **config: Any) -> str | None:
+def dropped_from(pairs: Pairs, languages: tuple[str, str] = ("en", "de"), **config: Any) -> dict[str, int]:
+    """The number of pairs dropped for each reason."""
+    counts = apply(pairs, languages=CorpusLanguages(source=languages[0], target=languages[1]), **config).counts
+    return {reason: dropped.count for reason, dropped in counts.dropped.items() if dropped.count}
+
+
+def reason_of(src: str, tgt: str, **config: Any) -> str | None:
     """Why a single pair is dropped by these rules alone."""
-    tally = apply([(src, tgt)], languages=languages, **{**OFF, **config}).tally
-    return next((reason for reason, dropped in tally.dropped.items() if dropped.count), None)
+    return next(iter(dropped_from([(src, tgt)], **{**OFF, **config})), None)
 
 
 def test_every_pair_is_judged_as_by_hand() -> None:
@@ -85,25 +94,25 @@ def test_every_pair_is_judged_as_by_hand() -> None:
     kept = [(src.strip(), tgt.strip()) for judged, src, tgt in JUDGED if judged is None]
     assert list(zip(cleaned.src, cleaned.tgt, strict=True)) == kept
     assert cleaned.indices == [index for index, (judged, _, _) in enumerate(JUDGED) if judged is None]
-    assert {reason: dropped.count for reason, dropped in cleaned.tally.dropped.items()} == DROPPED
-    assert (cleaned.tally.read, cleaned.tally.kept) == (len(JUDGED), len(kept))
-    assert cleaned.tally.tidied == 2
+    assert {reason: dropped.count for reason, dropped in cleaned.counts.dropped.items()} == DROPPED
+    assert (cleaned.counts.read, cleaned.counts.kept) == (len(JUDGED), len(kept))
+    assert cleaned.counts.tidied == 2
 
 
 def test_examples_are_the_first_and_name_their_line() -> None:
-    rules, tally = CleaningRules(CleaningConfig(), EN_DE), CleaningCounts()
-    tally.add(rules.apply(chunk([("good", "gut"), ("", "a")], first_line=101)).tally)
-    tally.add(rules.apply(chunk([("", f"{number}") for number in range(9)], first_line=201)).tally)
-    examples = tally.dropped["empty"].examples
+    rules, counts = CleaningRules(CleaningConfig(), EN_DE), CleaningCounts()
+    counts.add(rules.apply(chunk([("good", "gut"), ("", "a")], first_line=101)).counts)
+    counts.add(rules.apply(chunk([("", f"{number}") for number in range(9)], first_line=201)).counts)
+    examples = counts.dropped["empty"].examples
     assert [example.where for example in examples] == ["train.en:102", "train.en:201", "train.en:202"]
     assert len(examples) == EXAMPLES_PER_REASON
     assert [example.target for example in examples] == ["a", "0", "1"]
-    assert tally.dropped["empty"].count == 10
+    assert counts.dropped["empty"].count == 10
 
 
 def test_examples_show_what_cannot_be_printed() -> None:
-    tally = apply([(b"caf\xe9".decode("utf-8", "surrogateescape"), "\ud83d"), ("a\x00b", "x" * 500)]).tally
-    invalid, control = (tally.dropped[reason].examples[0] for reason in ("invalid UTF-8", "control characters"))
+    counts = apply([(b"caf\xe9".decode("utf-8", "surrogateescape"), "\ud83d"), ("a\x00b", "x" * 500)]).counts
+    invalid, control = (counts.dropped[reason].examples[0] for reason in ("invalid UTF-8", "control characters"))
     assert (invalid.source, invalid.target) == ("caf\\xe9", "\\ud83d")
     assert control.source == "a\\x00b"
     assert control.target == "x" * 160 + " …"
@@ -113,14 +122,14 @@ def test_malformed_records_are_counted_with_what_was_read() -> None:
     broken = ParsedChunk(["a b", ""], ["c d", ""], 1, "train.jsonl", {1: "{not json"})
     cleaned = CleaningRules(CleaningConfig(), EN_DE).apply(broken)
     assert (cleaned.src, cleaned.tgt, cleaned.indices) == (["a b"], ["c d"], [0])
-    assert cleaned.tally.dropped["malformed record"].count == 1
-    assert cleaned.tally.dropped["malformed record"].examples[0].source == "{not json"
+    assert cleaned.counts.dropped["malformed record"].count == 1
+    assert cleaned.counts.dropped["malformed record"].examples[0].source == "{not json"
 
 
 def test_rules_that_are_off_drop_nothing() -> None:
-    tally = apply([(src, tgt) for _, src, tgt in JUDGED], **OFF).tally
+    counts = apply([(src, tgt) for _, src, tgt in JUDGED], **OFF).counts
     always = DROPPED["empty"] + DROPPED["invalid UTF-8"] + DROPPED["line break"]
-    assert tally.read - tally.kept == always
+    assert counts.read - counts.kept == always
 
 
 @pytest.mark.parametrize(
@@ -163,13 +172,13 @@ def test_further_rules_judge_as_by_hand(src: str, tgt: str, config: dict[str, An
     assert reason_of(tgt, src, **config) == reason
     others = [("two words", "zwei Wörter")] * 3
     cleaned = apply([*others, (src, tgt), *others, (tgt, src)], **{**OFF, **config})
-    assert cleaned.tally.kept == 6 + 2 * (reason is None)
+    assert cleaned.counts.kept == 6 + 2 * (reason is None)
 
 
 def test_a_run_does_not_reach_from_one_text_into_the_next() -> None:
     cleaned = apply([("xaaa", "b"), ("aaax", "b"), ("aaaa", "b")], **{**OFF, "max_repeated_characters": 3})
     assert cleaned.src == ["xaaa", "aaax"]
-    assert cleaned.tally.dropped["repeated characters"].examples[0].where == "train.en:3"
+    assert cleaned.counts.dropped["repeated characters"].examples[0].where == "train.en:3"
 
 
 def test_bounds_in_the_wrong_order_are_refused() -> None:
@@ -181,17 +190,92 @@ def test_bounds_in_the_wrong_order_are_refused() -> None:
 
 
 def test_a_tally_survives_json_and_counts_what_is_found_later() -> None:
-    tally = apply([("", "a"), ("b", "c"), ("d", "e")]).tally
-    tally.drop_text(DUPLICATE, "train.en:2", "b", "c")
-    tally.dropped[HELD_OUT].count += 1
-    values = json.loads(json.dumps(tally.to_json()))
-    assert CleaningCounts.from_json(values) == tally
+    counts = apply([("", "a"), ("b", "c"), ("d", "e")]).counts
+    counts.drop(DUPLICATE, "train.en:2", "b", "c")
+    counts.dropped[HELD_OUT].count += 1
+    values = json.loads(json.dumps(counts.to_json()))
+    assert CleaningCounts.from_json(values) == counts
     assert (values["read"], values["kept"]) == (3, 0)
     assert values["dropped"][DUPLICATE] == {
         "count": 1,
         "examples": [{"where": "train.en:2", "source": "b", "target": "c"}],
     }
     assert tuple(values["dropped"]) == REASONS
+
+
+@pytest.mark.parametrize(
+    ("code", "kept", "dropped"),
+    [
+        ("de", ["Straße", "5 €", "", "Wörter слово", "ǅ ǆ ﬁ Ⅷ", "𝐀𝐁 ʻ", "Ａｂｃ"], ["слово a", "の", "Ελλάδα"]),
+        ("ru", ["Это слово", "Linux и Россия", "1914", "!"], ["word", "Linux и", "Ελλάδα"]),
+        ("el", ["Ελληνικά", "ἀρχή", "µ"], ["Cyrl Ω", "слово"]),
+        ("ja", ["これはペンです", "東京", "ｶﾀｶﾅ", "々〆"], ["word", "한국어"]),
+        ("zh", ["这是一本书", "𠀀𠀁", "ㄅㄆ"], ["これはペンです", "book"]),
+        ("ko", ["한국어", "韓國", "ㅋㅋ"], ["かな", "book"]),
+        ("ar", ["مرحبا", "ﷲ", "مـرحبا"], ["שלום", "salam"]),
+        ("hi", ["नमस्ते दुनिया", "क्‍ष"], ["নমস্কার", "namaste"]),
+        ("am", ["ሰላም"], ["selam"]),
+    ],
+)
+def test_the_script_rule_judges_as_by_hand(code: str, kept: list[str], dropped: list[str]) -> None:
+    rule = ScriptRule(code)
+    texts = [text for pair in zip(kept, dropped, strict=False) for text in pair]
+    texts += [*kept[len(dropped) :], *dropped[len(kept) :]]
+    assert [texts[place] for place in rule(texts)] == [text for text in texts if text in dropped]
+    assert rule([]) == []
+
+
+def test_each_side_has_its_own_script() -> None:
+    pairs = [("a book", "книга"), ("книга", "a book"), ("book", "book!"), ("книга", "книга!")]
+    for languages in (("en", "ru"), ("ru", "en")):
+        assert dropped_from(pairs, languages, other_script=True) == {"other script": 3}
+
+
+ENGLISH = "The committee will meet again in the second week of September."
+GERMAN = "Der Ausschuss wird in der zweiten Septemberwoche erneut tagen."
+
+
+def test_text_in_another_language_is_found() -> None:
+    pytest.importorskip("py3langid")
+    pairs = [
+        (ENGLISH, GERMAN),
+        (ENGLISH, f"{ENGLISH} Thank you."),  # not translated
+        (GERMAN, GERMAN + " Danke."),
+        (ENGLISH, "Le comité se réunira de nouveau la deuxième semaine de septembre."),
+        ("Yes, the New York Times.", "Die New York Times!"),  # too short to say
+    ]
+    for languages in (("en", "de"), ("eng_Latn", "deu_Latn")):
+        assert dropped_from(pairs, languages, other_language=True) == {"other language": 3}
+    assert dropped_from([(GERMAN, ENGLISH)], ("de-AT", "en-GB"), other_language=True) == {}
+
+
+def test_languages_near_to_each_other_are_not_dropped() -> None:
+    pytest.importorskip("py3langid")
+    danish = "Udvalget mødes igen i den anden uge af september, siger formanden."
+    norwegian = "Utvalget møtes igjen i den andre uken i september, sier lederen."
+    assert LanguageRule("nb")([norwegian, ENGLISH]) == [1]
+    assert LanguageRule("da")([danish, GERMAN]) == [1]
+
+
+def test_a_language_that_cannot_be_identified_is_an_error() -> None:
+    pytest.importorskip("py3langid")
+    with pytest.raises(DataError) as caught:
+        dropped_from([], ("en", "tlh"), other_language=True)
+    assert caught.value.message == "py3langid cannot identify 'tlh'"
+    assert caught.value.where == "cleaning.other_language"
+    assert caught.value.hint == "switch the rule off: --set cleaning.other_language=false"
+
+
+def test_the_error_without_py3langid_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.partition(".")[0] == "py3langid"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "py3langid", None)
+    language_identifier.cache_clear()
+    with pytest.raises(DataError) as caught:
+        dropped_from([], ("en", "de"), other_language=True)
+    assert "py3langid, which is not installed" in caught.value.message
+    assert caught.value.hint == "pip install 'nmt-cli[langid]'"
+    assert dropped_from([], ("en", "de")) == {}
 
 
 # Texts that come near every rule; also surrogates, white space of all kinds, combining and astral characters.
@@ -220,7 +304,7 @@ def test_what_is_kept_breaks_no_rule_and_counts_add_up(pairs: Pairs, config: Cle
     cleaned = CleaningRules(config, EN_DE).apply(chunk(pairs))
     kept = list(zip(cleaned.src, cleaned.tgt, strict=True))
     assert kept == [(normalize_spaces(pairs[index][0]), normalize_spaces(pairs[index][1])) for index in cleaned.indices]
-    assert cleaned.tally.tidied == sum(pair != pairs[index] for pair, index in zip(kept, cleaned.indices, strict=True))
+    assert cleaned.counts.tidied == sum(pair != pairs[index] for pair, index in zip(kept, cleaned.indices, strict=True))
     for src, tgt in kept:
         lengths = sorted(len(side) for side in (src, tgt))
         words = sorted(len(side.split()) for side in (src, tgt))
@@ -239,9 +323,9 @@ def test_what_is_kept_breaks_no_rule_and_counts_add_up(pairs: Pairs, config: Cle
             run = config.max_repeated_characters
             assert run is None or all(letter * (run + 1) not in side for letter in side)
             assert not config.other_script or 2 * sum(map(side.count, "жの")) <= sum(map(side.count, "abäwжの"))
-    assert cleaned.tally.kept == len(kept)
-    assert cleaned.tally.read == len(pairs)
-    for dropped in cleaned.tally.dropped.values():
+    assert cleaned.counts.kept == len(kept)
+    assert cleaned.counts.read == len(pairs)
+    for dropped in cleaned.counts.dropped.values():
         assert len(dropped.examples) == min(dropped.count, EXAMPLES_PER_REASON)
 
 
@@ -250,10 +334,10 @@ def test_a_chunk_is_cleaned_as_its_pieces_are(pairs: Pairs, config: CleaningConf
     rules = CleaningRules(config, EN_DE)
     whole = rules.apply(chunk(pairs))
     pieces = [rules.apply(chunk(pairs[:cut])), rules.apply(chunk(pairs[cut:], first_line=1 + min(cut, len(pairs))))]
-    tally = CleaningCounts()
+    counts = CleaningCounts()
     for piece in pieces:
-        tally.add(piece.tally)
-    assert tally == whole.tally
+        counts.add(piece.counts)
+    assert counts == whole.counts
     assert [*pieces[0].src, *pieces[1].src] == whole.src
     assert [*pieces[0].tgt, *pieces[1].tgt] == whole.tgt
 
@@ -262,14 +346,14 @@ def test_a_chunk_is_cleaned_as_its_pieces_are(pairs: Pairs, config: CleaningConf
 def test_each_pair_counts_for_the_first_rule_that_drops_it(pairs: Pairs, config: CleaningConfig) -> None:
     """Asked alone, every rule that is on may drop a pair; of those that do, the first in the list gets the count."""
     on = {key: value for key, value in config.model_dump().items() if value not in (None, False)}
-    counts = dict.fromkeys(REASONS, 0)
+    expected = dict.fromkeys(REASONS, 0)
     for pair in pairs:
         alone = {reason_of(*pair, **{key: value}) for key, value in on.items() if not key.startswith(("dup", "over"))}
         alone |= {reason_of(*pair)}
         if first := next((reason for reason in REASONS if reason in alone), None):
-            counts[first] += 1
-    tally = CleaningRules(config, EN_DE).apply(chunk(pairs)).tally
-    assert {reason: dropped.count for reason, dropped in tally.dropped.items()} == counts
+            expected[first] += 1
+    counts = CleaningRules(config, EN_DE).apply(chunk(pairs)).counts
+    assert {reason: dropped.count for reason, dropped in counts.dropped.items()} == expected
 
 
 @given(text=st.text())

@@ -66,17 +66,13 @@ def test_wmt14_is_described_as_in_the_paper() -> None:
     assert parts["en-fr"] == [europarl, crawl, "training-parallel-un.tgz", news, "training-giga-fren.tar"]
 
 
-def test_the_old_name_of_multi30k_is_answered_with_the_new_ones() -> None:
-    with pytest.raises(RecipeError, match="there is no corpus 'multi30k'") as caught:
-        load_corpus("multi30k", overrides=[])
-    assert "multi30k-en-de" in caught.value.hint
-
-
 def test_a_corpus_file_takes_every_kind_of_source(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(CORPUS)
     located = load_corpus(str(tmp_path / "mine.yaml"), overrides=["cleaning.max_words=null", "tokenizer.shared=false"])
     corpus = located.corpus
     assert located.folder == tmp_path
+    (tmp_path / "mine.yaml").write_text(CORPUS.replace("target: no", "target: pt-BR"))
+    assert load_corpus(str(tmp_path / "mine.yaml"), overrides=[]).corpus.languages.target == "pt-BR"
     assert corpus.name == "mine"
     assert corpus.languages.target == "no"  # Norwegian, not false
     assert [source.kind for source in corpus.sources("train")] == ["text", "tsv", "jsonl"]
@@ -86,43 +82,59 @@ def test_a_corpus_file_takes_every_kind_of_source(tmp_path: Path) -> None:
     assert not corpus.tokenizer.shared
 
 
-def test_an_unknown_key_is_named_with_its_line_and_a_near_match(tmp_path: Path) -> None:
-    error = refusal(tmp_path, CORPUS + "tokenizer:\n  vocab_sise: 9000\n")
-    assert "tokenizer.vocab_sise" in error.message
-    assert error.where == f"{tmp_path / 'corpus.yaml'}:8"
-    assert "vocab_size" in error.hint
+HUB = "test: [{kind: hub, repository: a/b, split: x, otherwise: "
+FORMER = "corpus files no longer have the key"
 
 
-def test_a_key_of_a_source_is_checked_as_well(tmp_path: Path) -> None:
-    error = refusal(tmp_path, CORPUS.replace("prefix: parts/a", "prefx: parts/a"))
-    assert "prefx" in error.message
-    assert error.where == f"{tmp_path / 'corpus.yaml'}:3"
-    assert "prefix" in error.hint
-    error = refusal(tmp_path, CORPUS.replace("kind: jsonl", "kind: json"))
-    assert "jsonl" in f"{error.message} {error.hint}"
-    assert error.where == f"{tmp_path / 'corpus.yaml'}:5"
+@pytest.mark.parametrize(
+    ("text", "overrides", "where", "parts"),
+    [
+        (CORPUS + "tokenizer:\n  vocab_sise: 9000\n", [], "corpus.yaml:8", ["tokenizer.vocab_sise", "vocab_size"]),
+        (CORPUS.replace("prefix:", "prefx:"), [], "corpus.yaml:3", ["prefx", "prefix"]),
+        (CORPUS.replace("kind: jsonl", "kind: json"), [], "corpus.yaml:5", ["jsonl"]),
+        (CORPUS, ["tokenizer.vocab_size=many"], "--set tokenizer.vocab_size=many", ["tokenizer.vocab_size", "many"]),
+        *(
+            (CORPUS.replace("parts/a", f"parts/a, weight: {weight}"), [], "corpus.yaml:3", ["train.0.weight is ", part])
+            for weight, part in (
+                ("0", "should be greater than 0"),
+                ("-1", "should be greater than 0"),
+                ("many", "should be a number"),
+                (".nan", "should be a finite number"),
+            )
+        ),
+        (CORPUS + "mirror: archives\n", [], "corpus.yaml:7", [f"{FORMER} mirror", "write file: PATH in place of url:"]),
+        (CORPUS, ["mirror=a"], "--set mirror=a", [f"{FORMER} mirror", "write file: PATH in place of url:"]),
+        (CORPUS + "generator: {kind: demo}\n", [], "corpus.yaml:7", [f"{FORMER} generator", "nmt prepare demo"]),
+        (
+            f"{CORPUS}{HUB}[{{kind: text, prefix: x}}]}}]\n",
+            [],
+            "corpus.yaml:7",
+            [f"{FORMER} otherwise", "in place of the source that has it"],
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_and_what_to_write(
+    tmp_path: Path, text: str, overrides: list[str], where: str, parts: list[str]
+) -> None:
+    error = refusal(tmp_path, text, *overrides)
+    assert (error.where or "").endswith(where)
+    for part in parts:
+        assert part in f"{error.message}; {error.hint}"
 
 
-def test_a_wrong_value_is_named_with_its_flag(tmp_path: Path) -> None:
-    error = refusal(tmp_path, CORPUS, "tokenizer.vocab_size=many")
-    assert "tokenizer.vocab_size" in error.message
-    assert "many" in error.message
-    assert error.where == "--set tokenizer.vocab_size=many"
+def test_a_key_that_went_may_stand_there_empty(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(f"{CORPUS}mirror: null\ngenerator: null\n{HUB}[]}}]\n")
+    assert len(load_corpus(str(tmp_path / "c.yaml"), overrides=[]).corpus.sources("test")) == 1
+
+
+NEEDS_BOTH = ("a corpus needs train and valid", "write a list of sources for each of them")
 
 
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        (
-            "languages: {source: en, target: de}\n",
-            "a corpus needs train and valid",
-            "write a list of sources for each of them",
-        ),
-        (
-            CORPUS.replace("valid:", "test:"),
-            "a corpus needs train and valid",
-            "write a list of sources for each of them",
-        ),
+        ("languages: {source: en, target: de}\n", *NEEDS_BOTH),
+        (CORPUS.replace("valid:", "test:"), *NEEDS_BOTH),
         (
             CORPUS.replace("source: v.txt, ", ""),
             "a text source needs either prefix, or both source and target",
@@ -134,30 +146,26 @@ def test_a_wrong_value_is_named_with_its_flag(tmp_path: Path) -> None:
             "remove weight there",
         ),
         (
-            CORPUS.replace(TSV, "{kind: archive, source: a, target: b}"),
-            "an archive needs either file or url",
-            "write file: PATH, or url: https://HOST/PATH",
+            CORPUS.replace("target: no}", "target: en}"),
+            "source and target are both 'en'",
+            "give each language a code of its own",
         ),
-        (
-            CORPUS.replace(
-                TSV,
-                "{kind: archive, url: statmt.org/a.tgz, source: a, target: b}",
-            ),
-            "'statmt.org/a.tgz' is not the address of a file",
-            "write the whole address of the file, with http:// or https://",
-        ),
-        (
-            CORPUS.replace(
-                TSV,
-                "{kind: archive, file: a.tgz, sha256: 12AB, source: a, target: b}",
-            ),
-            "sha256 is '12AB', not 64 hexadecimal digits in lower case",
-            "write what sha256sum prints for the file, or null",
-        ),
-        (
-            CORPUS.replace(TSV, "{kind: archive, file: https://host/a.tgz, source: a, target: b}"),
-            "the file of an archive is an address",
-            "write url: https://host/a.tgz",
+        *(
+            (CORPUS.replace(TSV, f"{{kind: archive, source: a, target: b{keys}}}"), message, hint)
+            for keys, message, hint in (
+                ("", "an archive needs either file or url", "write file: PATH, or url: https://HOST/PATH"),
+                (
+                    ", url: statmt.org/a.tgz",
+                    "'statmt.org/a.tgz' is not the address of a file",
+                    "write the whole address of the file, with http:// or https://",
+                ),
+                (
+                    ", file: a.tgz, sha256: 12AB",
+                    "sha256 is '12AB', not 64 hexadecimal digits in lower case",
+                    "write what sha256sum prints for the file, or null",
+                ),
+                (", file: https://host/a.tgz", "the file of an archive is an address", "write url: https://host/a.tgz"),
+            )
         ),
         *(
             (
@@ -171,11 +179,6 @@ def test_a_wrong_value_is_named_with_its_flag(tmp_path: Path) -> None:
                 "prefix: https://host/a",
             )
         ),
-        (
-            CORPUS.replace("target: no}", "target: en}"),
-            "source and target are both 'en'",
-            "give each language a code of its own",
-        ),
     ],
 )
 def test_what_does_not_make_sense_together_is_said(tmp_path: Path, text: str, message: str, hint: str) -> None:
@@ -183,48 +186,11 @@ def test_what_does_not_make_sense_together_is_said(tmp_path: Path, text: str, me
     assert (error.message, error.hint) == (message, hint)
 
 
-@pytest.mark.parametrize(
-    ("text", "overrides", "key", "where", "hint"),
-    [
-        ("mirror: archives\n", [], "mirror", "corpus.yaml:7", "write file: PATH in place of url:"),
-        ("", ["mirror=archives"], "mirror", "--set mirror=archives", "write file: PATH in place of url:"),
-        ("generator: {kind: demo}\n", [], "generator", "corpus.yaml:7", "nmt prepare demo"),
-        (
-            "test: [{kind: hub, repository: a/b, split: x, otherwise: [{kind: text, prefix: x}]}]\n",
-            [],
-            "otherwise",
-            "corpus.yaml:7",
-            "in place of the source that has it",
-        ),
-    ],
-)
-def test_a_key_that_went_is_answered_with_what_takes_its_place(
-    tmp_path: Path, text: str, overrides: list[str], key: str, where: str, hint: str
-) -> None:
-    error = refusal(tmp_path, CORPUS + text, *overrides)
-    assert error.message == f"corpus files no longer have the key {key}"
-    assert (error.where or "").endswith(where)
-    assert hint in error.hint
-
-
-def test_a_key_that_went_may_stand_there_empty(tmp_path: Path) -> None:
-    sources = "test: [{kind: hub, repository: a/b, split: x, otherwise: []}]\n"
-    (tmp_path / "c.yaml").write_text(CORPUS + "mirror: null\ngenerator: null\n" + sources)
-    assert len(load_corpus(str(tmp_path / "c.yaml"), overrides=[]).corpus.sources("test")) == 1
-
-
-@pytest.mark.parametrize("weight", ["0", "-1", "many", ".nan"])
-def test_a_weight_is_a_positive_number(tmp_path: Path, weight: str) -> None:
-    error = refusal(tmp_path, CORPUS.replace("prefix: parts/a", f"prefix: parts/a, weight: {weight}"))
-    assert error.message.startswith("train.0.weight is ")
-    assert error.message.endswith(("should be greater than 0", "should be a number", "should be a finite number"))
-    assert error.where == f"{tmp_path / 'corpus.yaml'}:3"
-
-
-def test_an_unknown_corpus_is_answered_with_near_names() -> None:
-    with pytest.raises(RecipeError, match="there is no corpus 'wmt14-de-en'") as caught:
-        load_corpus("wmt14-de-en", overrides=[])
-    assert "wmt14-en-de" in caught.value.hint
+@pytest.mark.parametrize(("name", "near"), [("wmt14-de-en", "wmt14-en-de"), ("multi30k", "multi30k-en-de")])
+def test_an_unknown_corpus_is_answered_with_near_names(name: str, near: str) -> None:
+    with pytest.raises(RecipeError, match=f"there is no corpus '{name}'") as caught:
+        load_corpus(name, overrides=[])
+    assert near in caught.value.hint
 
 
 def test_prefixes_make_a_corpus_of_text() -> None:
@@ -263,11 +229,6 @@ def test_names_of_files_that_are_not_utf8_are_refused() -> None:
     with pytest.raises(RecipeError, match="a text or the name of a file in it is not valid Unicode") as caught:
         corpus_from_prefixes(prefixes, languages="en-de", name="x", overrides=[])
     assert caught.value.hint == "give files names in UTF-8"
-
-
-def test_a_code_with_a_hyphen_stands_in_a_corpus_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(CORPUS.replace("target: no", "target: pt-BR"))
-    assert load_corpus(str(tmp_path / "mine.yaml"), overrides=[]).corpus.languages.target == "pt-BR"
 
 
 def test_every_key_says_what_it_means() -> None:

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from nmt_cli.console import Progress
+from nmt_cli.errors import DataError
 from nmt_cli.preparing import download
 from nmt_cli.preparing.download import Unreachable, cached_file, check_file, download_file
 from tests.preparing.corpus_files import refusal, silent
@@ -34,8 +36,31 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServ
         yield server
 
 
-def fetch(server: FileServer, *, size: int | None = None, sha256: str | None = None) -> Path:
-    return download_file(f"{server.address}/a.tgz", size=size, sha256=sha256, progress=silent)
+def fetch(
+    server: FileServer,
+    name: str = "a.tgz",
+    *,
+    size: int | None = None,
+    sha256: str | None = None,
+    progress: Progress = silent,
+) -> Path:
+    return download_file(f"{server.address}/{name}", size=size, sha256=sha256, progress=progress)
+
+
+def cached(server: FileServer) -> Path:
+    return cached_file(f"{server.address}/a.tgz")
+
+
+def break_off(server: FileServer) -> DataError:
+    """The error of a download that breaks off after 1,000,000 bytes, and whose server then refuses to go on."""
+    server.cuts = [1_000_000]
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        server.statuses = [503] * 9
+
+    error = refusal(lambda: fetch(server, progress=stop))
+    server.statuses = []
+    return error
 
 
 def names(folder: Path) -> list[str]:
@@ -47,16 +72,15 @@ def test_a_file_is_downloaded_once_and_its_facts_are_told(
 ) -> None:
     caplog.set_level("INFO", logger="nmt_cli")
     seen: list[tuple[str, int, int | None]] = []
-    url = f"{server.address}/a.tgz"
-    file = download_file(url, size=None, sha256=None, progress=lambda *event: seen.append(event))
-    assert file == cached_file(url)
+    file = fetch(server, progress=lambda *event: seen.append(event))
+    assert file == cached(server)
     assert file.is_relative_to(tmp_path / "cache" / "downloads")
     assert file.read_bytes() == CONTENT
     assert f"downloaded a.tgz: 3,000,000 bytes, SHA-256 {DIGEST}" in caplog.messages
     assert seen[-1] == ("downloading a.tgz", len(CONTENT), len(CONTENT))
     assert fetch(server, size=len(CONTENT), sha256=DIGEST) == file
     assert len(server.requests) == 1
-    assert names(file.parent) == ["a.tgz"]
+    assert sorted(path.name for path in file.parent.iterdir() if not path.name.endswith(".lock")) == ["a.tgz"]
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_was(server: FileServer) -> None:
@@ -66,35 +90,20 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(server: FileServer) -> 
 
 
 def test_what_has_come_stays_for_the_next_command(server: FileServer) -> None:
-    server.cuts, server.statuses = [1_000_000], []
-    part = cached_file(f"{server.address}/a.tgz").with_name(".a.tgz.part")
-
-    def stop(stage: str, done: int, total: int | None) -> None:
-        server.statuses = [503] * 9
-
-    url = f"{server.address}/a.tgz"
-    error = refusal(lambda: download_file(url, size=None, sha256=None, progress=stop))
+    error = break_off(server)
     assert isinstance(error, Unreachable)
-    assert error.message == f"cannot download {url}: the server answers 503 Service Unavailable"
+    assert error.message == f"cannot download {server.address}/a.tgz: the server answers 503 Service Unavailable"
     assert error.hint.endswith("/a.tgz; 1,000,000 bytes are kept, and the same command continues")
-    assert part.stat().st_size == 1_000_000
-    server.statuses = []
+    assert cached(server).with_name(".a.tgz.part").stat().st_size == 1_000_000
     assert fetch(server).read_bytes() == CONTENT
     assert server.requests[-1][2] == "bytes=1000000-"
 
 
 @pytest.mark.parametrize("kind", ["as it should be", "without tags", "without If-Range"])
 def test_a_part_of_another_version_is_not_continued(server: FileServer, kind: str) -> None:
-    server.cuts = [1_000_000]
     server.has_tags = kind != "without tags"
     server.heeds_if_range = kind != "without If-Range"
-
-    def stop(stage: str, done: int, total: int | None) -> None:
-        server.statuses = [503] * 9
-
-    url = f"{server.address}/a.tgz"
-    refusal(lambda: download_file(url, size=None, sha256=None, progress=stop))
-    server.statuses = []
+    break_off(server)
     (server.folder / "a.tgz").write_bytes(CONTENT[::-1])
     assert fetch(server).read_bytes() == CONTENT[::-1]
 
@@ -116,21 +125,11 @@ def test_a_network_that_fails_while_it_is_read_is_not_taken_for_the_disk(
 
 def test_an_address_is_quoted_where_it_has_to_be(server: FileServer) -> None:
     with pytest.raises(Unreachable):
-        download_file(f"{server.address}/größe a%20b.tgz", size=None, sha256=None, progress=silent)
+        fetch(server, "größe a%20b.tgz")
     assert server.requests[-1][1] == "/gr%C3%B6%C3%9Fe%20a%20b.tgz"
-
-
-def test_addresses_that_differ_in_the_query_are_two_files(server: FileServer) -> None:
     ours, theirs = (cached_file(f"https://host/download.php?file={name}.zip") for name in ("a", "b"))
     assert ours != theirs
     assert ours.name == theirs.name == "download.php"
-
-
-def test_a_cached_file_whose_content_has_changed_is_not_used(server: FileServer) -> None:
-    file = fetch(server, sha256=DIGEST)
-    file.write_bytes(CONTENT[::-1])  # as long as before
-    assert fetch(server, sha256=DIGEST).read_bytes() == CONTENT
-    assert file.with_name("a.tgz.mismatch-1").read_bytes() == CONTENT[::-1]
 
 
 def test_a_disk_without_locks_is_named(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +143,7 @@ def test_a_disk_without_locks_is_named(server: FileServer, monkeypatch: pytest.M
 
 
 def test_a_part_that_was_whole_already_is_no_obstacle(server: FileServer) -> None:
-    file = cached_file(f"{server.address}/a.tgz")
+    file = cached(server)
     file.parent.mkdir(parents=True)
     file.with_name(".a.tgz.part").write_bytes(CONTENT)
     file.with_name(".a.tgz.version").write_text(f'"{hash(CONTENT)}"')
@@ -155,7 +154,7 @@ def test_errors_that_pass_are_waited_for_and_others_are_not(server: FileServer) 
     server.statuses = [503, 429]
     assert fetch(server).read_bytes() == CONTENT
     server.requests.clear()
-    error = refusal(lambda: download_file(f"{server.address}/b.tgz", size=None, sha256=None, progress=silent))
+    error = refusal(lambda: fetch(server, "b.tgz"))
     assert error.message.endswith("/b.tgz: the server answers 404 Not Found")
     assert len(server.requests) == 1
 
@@ -172,38 +171,35 @@ def test_no_network_is_said_at_once_with_what_to_do(server: FileServer, monkeypa
 
 
 def test_a_wrong_checksum_is_kept_aside_named_and_never_used(server: FileServer) -> None:
-    url = f"{server.address}/a.tgz"
     wrong = "0" * 64
     for number in (1, 2):
         error = refusal(lambda: fetch(server, sha256=wrong))
-        aside = cached_file(url).with_name(f"a.tgz.mismatch-{number}")
+        aside = cached(server).with_name(f"a.tgz.mismatch-{number}")
         assert error.message == f"a.tgz is not the file that it should be: its SHA-256 is {DIGEST}, not {wrong}"
-        assert error.where == url
+        assert error.where == f"{server.address}/a.tgz"
         assert error.hint.startswith(f"it is kept as {aside}, and not used; the same command downloads it again")
         assert aside.read_bytes() == CONTENT
-    assert not cached_file(url).exists()
+    assert not cached(server).exists()
     error = refusal(lambda: fetch(server, size=7))
     assert error.message == "a.tgz is not the file that it should be: it has 3,000,000 bytes, not 7"
     assert fetch(server, sha256=DIGEST).read_bytes() == CONTENT
 
 
-def test_a_cached_file_of_another_version_gives_way(server: FileServer, caplog: pytest.LogCaptureFixture) -> None:
-    file = fetch(server)
-    (server.folder / "a.tgz").write_bytes(b"new")
-    new = hashlib.sha256(b"new").hexdigest()
-    assert fetch(server, sha256=new).read_bytes() == b"new"
-    assert f"a.tgz in the cache is another version; it is now {file.with_name('a.tgz.mismatch-1')}" in caplog.text
-
-
-def test_a_file_put_into_the_cache_by_hand_is_checked_and_taken(server: FileServer) -> None:
-    file = cached_file(f"{server.address}/a.tgz")
+def test_a_cached_file_is_checked_and_gives_way_if_it_is_another(
+    server: FileServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = cached(server)
     file.parent.mkdir(parents=True)
-    file.write_bytes(CONTENT)
+    file.write_bytes(CONTENT)  # by hand
     assert fetch(server, sha256=DIGEST) == file
-    file.write_bytes(CONTENT[:5])
-    assert fetch(server, sha256=DIGEST).read_bytes() == CONTENT
-    assert file.with_name("a.tgz.mismatch-1").read_bytes() == CONTENT[:5]
-    assert len(server.requests) == 1
+    assert server.requests == []
+    for number, other in enumerate([CONTENT[:5], CONTENT[::-1]], start=1):  # the second one as long as before
+        file.write_bytes(other)
+        assert fetch(server, sha256=DIGEST).read_bytes() == CONTENT
+        aside = file.with_name(f"a.tgz.mismatch-{number}")
+        assert aside.read_bytes() == other
+        assert f"a.tgz in the cache is another version; it is now {aside}" in caplog.text
+    assert len(server.requests) == 2
 
 
 def test_a_disk_without_room_is_said_before_the_download(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,12 +214,11 @@ def test_a_disk_that_fills_up_keeps_what_has_come(server: FileServer) -> None:
     def full(stage: str, done: int, total: int | None) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    url = f"{server.address}/a.tgz"
-    error = refusal(lambda: download_file(url, size=None, sha256=None, progress=full))
+    error = refusal(lambda: fetch(server, progress=full))
     assert error.message == "cannot write a.tgz: the disk is full"
-    assert error.where == str(cached_file(url))
+    assert error.where == str(cached(server))
     assert "it continues" in error.hint
-    assert cached_file(url).with_name(".a.tgz.part").stat().st_size > 0
+    assert cached(server).with_name(".a.tgz.part").stat().st_size > 0
     assert fetch(server).read_bytes() == CONTENT
 
 
@@ -237,29 +232,31 @@ print(download_file(sys.argv[1], size=None, sha256=None, progress=lambda *event:
 
 
 def test_two_processes_that_want_the_same_file_download_it_once(server: FileServer, repository: Path) -> None:
-    url = f"{server.address}/a.tgz"
     environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
-    command = [sys.executable, "-c", PROGRAM, url]
+    command = [sys.executable, "-c", PROGRAM, f"{server.address}/a.tgz"]
     processes = [
         subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(2)
     ]
     outputs = [process.communicate(timeout=300) for process in processes]
-    assert [stdout.strip() for stdout, _ in outputs] == [str(cached_file(url))] * 2
+    assert [stdout.strip() for stdout, _ in outputs] == [str(cached(server))] * 2
     assert len(server.requests) == 1
     assert "waiting for another process that fetches a.tgz" in "".join(stderr for _, stderr in outputs)
 
 
 def test_a_file_of_the_users_is_checked_in_the_same_way(tmp_path: Path) -> None:
-    (tmp_path / "a.tgz").write_bytes(b"abc")
-    digest = hashlib.sha256(b"abc").hexdigest()
-    check_file(tmp_path / "a.tgz", digest, size=3, sha256=digest)
-    error = refusal(lambda: check_file(tmp_path / "a.tgz", digest, size=4, sha256=digest))
-    assert (error.message, error.where) == ("a.tgz has 3 bytes, and should have 4", str(tmp_path / "a.tgz"))
-    assert error.hint == "it was cut short or is another file: fetch it again"
-    error = refusal(lambda: check_file(tmp_path / "a.tgz", digest, size=3, sha256="f" * 64))
-    assert error.message == f"a.tgz is not the file that it should be: its SHA-256 is {digest}, not {'f' * 64}"
-    assert error.hint == "fetch it again; where another version is meant, correct sha256 in the corpus file"
+    file, digest = tmp_path / "a.tgz", hashlib.sha256(b"abc").hexdigest()
+    file.write_bytes(b"abc")
+    check_file(file, size=3, sha256=digest)
+    wanted: dict[str, tuple[int, str]] = {
+        "it has 3 bytes, not 4": (4, digest),
+        f"its SHA-256 is {digest}, not {'f' * 64}": (3, "f" * 64),
+    }
+    for differs, (size, sha256) in wanted.items():
+        error = refusal(lambda: check_file(file, size=size, sha256=sha256))  # noqa: B023  # called at once
+        assert error.message == f"a.tgz is not the file that it should be: {differs}"
+        assert error.where == str(file)
+        assert error.hint == "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,12 +267,7 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     assert download.cache_folder() == Path("/xdg/nmt")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert download.cache_folder() == Path.home() / ".cache" / "nmt"
-    assert cached_file("https://user:secret@host:80/a/../b%20c/d.tgz").parts[-4:] == (
-        "host_80",
-        "a",
-        "b c",
-        "d.tgz",
-    )
+    assert cached_file("https://user:secret@host:80/a/../b%20c/d.tgz").parts[-4:] == ("host_80", "a", "b c", "d.tgz")
 
 
 def test_a_cache_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import errno
 import gzip
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import huggingface_hub
@@ -12,20 +12,12 @@ import pytest
 
 from nmt_cli.preparing.corpus import LocatedCorpus, load_corpus
 from nmt_cli.preparing.download import Unreachable
-from nmt_cli.preparing.inputs import (
-    FetchedInputs,
-    declared_key,
-    describe_remote_inputs,
-    fetch_inputs,
-    find_local_inputs,
-    reading_key,
-)
+from nmt_cli.preparing.inputs import FetchedInputs, declared_key, fetch_inputs, find_local_inputs, reading_key
 from nmt_cli.preparing.sources import hub
-from nmt_cli.preparing.sources.archive import ArchiveSource
 from nmt_cli.preparing.sources.base import read_chunks
 from nmt_cli.preparing.sources.hub import HubSource
 from tests.hub import write_translations
-from tests.preparing.corpus_files import invented_pairs, refusal, silent, write_prefix
+from tests.preparing.corpus_files import corpus_of, invented_pairs, refusal, silent, write_prefix
 from tests.preparing.file_server import FileServer, serve_files
 from tests.preparing.test_archives import pack
 
@@ -46,16 +38,14 @@ def server(tmp_path: Path) -> Iterator[FileServer]:
         yield server
 
 
-def corpus(folder: Path, train: str, *overrides: str) -> LocatedCorpus:
-    """A corpus with these sources of training text; its validation text is there."""
+def corpus(folder: Path, *train: str, overrides: Sequence[str] = ()) -> LocatedCorpus:
+    """A corpus with these sources of training text, in YAML; its validation text is there."""
     write_prefix(folder / "valid", PAIRS[:3])
-    text = f"languages: {{source: en, target: de}}\ntrain:\n{train}\nvalid: [{{kind: text, prefix: valid}}]\n"
-    (folder / "c.yaml").write_text(text)
-    return load_corpus(str(folder / "c.yaml"), overrides=overrides)
+    return corpus_of(folder, ", ".join(f"{{{source}}}" for source in train), *overrides)
 
 
-def fetched(folder: Path, train: str, *overrides: str) -> FetchedInputs:
-    return fetch_inputs(corpus(folder, train, *overrides), progress=silent)
+def fetched(folder: Path, *train: str, overrides: Sequence[str] = ()) -> FetchedInputs:
+    return fetch_inputs(corpus(folder, *train, overrides=overrides), progress=silent)
 
 
 def pairs_of(found: FetchedInputs) -> list[tuple[str, str]]:
@@ -81,23 +71,22 @@ def test_every_kind_of_source_is_fetched_in_order_with_its_weight(tmp_path: Path
         lines = "".join(f"{pair[side]}\n" for pair in PAIRS[40:50])
         (server.folder / f"five.{code}.gz").write_bytes(gzip.compress(lines.encode()))
     (server.folder / "six.tsv").write_text("".join(f"{tgt}\t{src}\n" for src, tgt in PAIRS[50:]))
+    at = server.address
     found = fetched(
         tmp_path,
-        f"""\
-  - {{kind: text, prefix: one, weight: 2}}
-  - {{kind: archive, url: {server.address}/two.tgz, source: training/a.en.gz, target: a.de.gz, weight: 0.5}}
-  - {{kind: parquet, file: three.parquet}}
-  - {{kind: archive, file: four.zip, source: a.en, target: a.de}}
-  - {{kind: text, source: {server.address}/five.en.gz, target: {server.address}/five.de.gz}}
-  - {{kind: tsv, file: {server.address}/six.tsv, source: 2, target: 1}}
-""",
+        "kind: text, prefix: one, weight: 2",
+        f"kind: archive, url: {at}/two.tgz, source: training/a.en.gz, target: a.de.gz, weight: 0.5",
+        "kind: parquet, file: three.parquet",
+        "kind: archive, file: four.zip, source: a.en, target: a.de",
+        f"kind: text, source: {at}/five.en.gz, target: {at}/five.de.gz",
+        f"kind: tsv, file: {at}/six.tsv, source: 2, target: 1",
     )
     assert pairs_of(found) == PAIRS
     assert [source.weight for source in found.sources["train"]] == [2, 0.5, 1, 1, 1, 1]
     train = [record for record in found.records if record.split == "train"]
-    names = ["one.en", "one.de", "two.tgz:training/a.en.gz", "two.tgz:a.de.gz", "three.parquet"]
-    names += ["four.zip:a.en", "four.zip:a.de", *(f"{server.address}/{name}" for name in ("five.en.gz", "five.de.gz"))]
-    assert [record.name for record in train] == [*names, f"{server.address}/six.tsv"]
+    names = ["one.en", "one.de", "two.tgz:training/a.en.gz", "two.tgz:a.de.gz", "three.parquet", "four.zip:a.en"]
+    names += ["four.zip:a.de", *(f"{at}/{name}" for name in ("five.en.gz", "five.de.gz", "six.tsv"))]
+    assert [record.name for record in train] == names
     for record in train[:2]:
         content = (tmp_path / record.name).read_bytes()
         assert (record.bytes, record.sha256) == (len(content), hashlib.sha256(content).hexdigest())
@@ -106,20 +95,18 @@ def test_every_kind_of_source_is_fetched_in_order_with_its_weight(tmp_path: Path
 def test_a_limit_fetches_no_more_than_it_needs(tmp_path: Path, server: FileServer) -> None:
     for number in range(3):
         archive_of(server.folder / f"{number}.tgz", PAIRS[20 * number : 20 * number + 20])
-    train = "".join(
-        f"  - {{kind: archive, url: {server.address}/{number}.tgz, source: a.en, target: a.de}}\n"
-        for number in range(3)
-    )
-    found = fetched(tmp_path, train, "limit=25")
+    train = [f"kind: archive, url: {server.address}/{number}.tgz, source: a.en, target: a.de" for number in range(3)]
+    found = fetched(tmp_path, *train, overrides=["limit=25"])
     assert len(found.sources["train"]) == 2
     assert [path for _, path, _ in server.requests] == ["/0.tgz", "/1.tgz"]
-    server.requests.clear()
-    assert len(fetched(tmp_path, train, "limit=20").sources["train"]) == 1
+    assert len(fetched(tmp_path, *train, overrides=["limit=20"]).sources["train"]) == 1
+    server.statuses = [404] * 9
+    assert fetched(tmp_path, *train, overrides=["limit=25"]) == found  # of the cache, without the network
 
 
 def test_a_checksum_that_does_not_match_is_an_error_for_files_of_ones_own(tmp_path: Path) -> None:
     archive_of(tmp_path / "a.tgz")
-    train = "  - {kind: archive, file: a.tgz, source: a.en, target: a.de, sha256: " + "f" * 64 + "}"
+    train = f"kind: archive, file: a.tgz, source: a.en, target: a.de, sha256: {'f' * 64}"
     error = refusal(lambda: fetched(tmp_path, train))
     assert error.message.startswith("a.tgz is not the file that it should be: its SHA-256 is ")
     assert error.where == str(tmp_path / "a.tgz")
@@ -129,40 +116,33 @@ def test_a_folder_stands_in_for_an_archive(tmp_path: Path) -> None:
     for name, pairs in (("training/a", PAIRS), ("other/a", PAIRS[:1])):
         (tmp_path / "parts" / name).parent.mkdir(parents=True)
         write_prefix(tmp_path / "parts" / name, pairs)
-    train = "  - {{kind: archive, file: {file}, source: {folder}a.en, target: {folder}a.de}}"
+    train = "kind: archive, file: {file}, source: {folder}a.en, target: {folder}a.de"
     found = fetched(tmp_path, train.format(file="parts", folder="training/"))
     assert pairs_of(found) == PAIRS
     assert [record.name for record in found.records][:2] == ["parts:training/a.en", "parts:training/a.de"]
     error = refusal(lambda: fetched(tmp_path, train.format(file="parts", folder="")))
     assert error.message == "parts has 2 members called a.en"
     assert error.hint == "write the whole path of one: other/a.en, training/a.en"
-    for code in ("en", "de"):
-        packed = gzip.compress((tmp_path / "parts" / "training" / f"a.{code}").read_bytes())
-        (tmp_path / f"packed.{code}").write_bytes(packed)
     (tmp_path / "flat" / "x").mkdir(parents=True)
     for code in ("en", "de"):
-        (tmp_path / f"packed.{code}").rename(tmp_path / "flat" / "x" / f"a.{code}.gz")
+        packed = gzip.compress((tmp_path / "parts" / "training" / f"a.{code}").read_bytes())
+        (tmp_path / "flat" / "x" / f"a.{code}.gz").write_bytes(packed)
     assert pairs_of(fetched(tmp_path, train.format(file="flat", folder="training/"))) == PAIRS
     error = refusal(lambda: fetched(tmp_path, train.format(file="flat", folder="b")))
     assert (error.message, error.hint) == ("flat has no member ba.en", "near it there are x/a.en.gz")
 
 
 def test_an_archive_that_is_put_into_the_cache_spares_the_network(tmp_path: Path) -> None:
-    train = "  - {{kind: archive, url: {url}/x/parts.tgz, {sha}source: a.en, target: a.de}}"
-    error = refusal(lambda: fetched(tmp_path, train.format(url=NO_NETWORK, sha="")))
+    train = f"kind: archive, url: {NO_NETWORK}/x/parts.tgz, source: a.en, target: a.de"
+    error = refusal(lambda: fetched(tmp_path, train))
     assert isinstance(error, Unreachable)
     place = re.search(r"or fetch it by other means and save it as (\S+)", error.hint)
     assert place is not None
     _, digest = archive_of(Path(place[1]))
-    assert pairs_of(fetched(tmp_path, train.format(url=NO_NETWORK, sha=f"sha256: {digest}, "))) == PAIRS
-    found = load_corpus("wmt14-en-de-archives", overrides=[]).corpus.sources("train")[0]
-    assert isinstance(found, ArchiveSource)
+    assert pairs_of(fetched(tmp_path, f"{train}, sha256: {digest}")) == PAIRS
 
 
-HUB = "  - {kind: hub, repository: wmt/wmt14, split: train}"
-
-
-def test_without_a_network_everything_that_helps_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_asked_once_for_each_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[HubSource] = []
 
     def ask(source: HubSource) -> Unreachable:
@@ -170,8 +150,11 @@ def test_without_a_network_everything_that_helps_is_said(tmp_path: Path, monkeyp
         return Unreachable("no hub", hint="wait")
 
     monkeypatch.setattr(hub, "_ask", ask)
-    error = refusal(lambda: fetched(tmp_path, f"{HUB}\n{HUB}"))
-    assert (error.message, len(asked)) == ("no hub", 1)
+    at = corpus(tmp_path, "kind: hub, repository: wmt/wmt14, split: train").location()
+    for split in ("train", "validation"):
+        source = HubSource(kind="hub", repository="wmt/wmt14", split=split)
+        assert refusal(lambda: source.find_split(at)).message == "no hub"  # noqa: B023  # called at once
+    assert len(asked) == 1
 
 
 SGML = """\
@@ -206,16 +189,17 @@ def test_sentences_are_taken_out_of_markup(tmp_path: Path, markup: str, text: st
     pack(tmp_path / "a.tgz", {"t/a.en": text.encode(), "t/a.de": text.upper().replace("SEG", "seg").encode()})
     for code in ("en", "de"):
         (tmp_path / f"b.{code}.sgm").write_text(text)
-    train = f"""\
-  - {{kind: text, source: b.en.sgm, target: b.de.sgm, markup: {markup}}}
-  - {{kind: archive, file: a.tgz, source: a.en, target: a.en, markup: {markup}}}
-"""
-    assert pairs_of(fetched(tmp_path, train)) == [(line, line) for line in lines] * 2
+    found = fetched(
+        tmp_path,
+        f"kind: text, source: b.en.sgm, target: b.de.sgm, markup: {markup}",
+        f"kind: archive, file: a.tgz, source: a.en, target: a.en, markup: {markup}",
+    )
+    assert pairs_of(found) == [(line, line) for line in lines] * 2
 
 
 def test_text_without_the_markup_that_is_named_is_an_error(tmp_path: Path) -> None:
     write_prefix(tmp_path / "a", PAIRS)
-    error = refusal(lambda: fetched(tmp_path, "  - {kind: text, prefix: a, markup: seg}"))
+    error = refusal(lambda: fetched(tmp_path, "kind: text, prefix: a, markup: seg"))
     assert error.message == "a.en has no sentence in the markup seg"
     assert error.where == str(tmp_path / "a.en")
     assert error.hint == "write markup: seg for <seg> elements, ted for tagged talks, null for plain text"
@@ -235,7 +219,7 @@ def test_test_sets_are_read_by_their_names(tmp_path: Path, monkeypatch: pytest.M
 
     write_prefix(tmp_path / "test", PAIRS)
     monkeypatch.setitem(sacrebleu.dataset.DATASETS, "wmt14/full", Known())
-    found = fetched(tmp_path, "  - {kind: testset, name: wmt14/full}")
+    found = fetched(tmp_path, "kind: testset, name: wmt14/full")
     assert pairs_of(found) == PAIRS
     assert [record.name for record in found.records][:2] == [
         "sacrebleu:wmt14/full en-de source",
@@ -253,38 +237,31 @@ def test_test_sets_are_read_by_their_names(tmp_path: Path, monkeypatch: pytest.M
 def test_a_test_set_that_is_not_known_is_answered_with_what_is(
     tmp_path: Path, name: str, message: str, hint: str
 ) -> None:
-    error = refusal(lambda: fetched(tmp_path, f"  - {{kind: testset, name: {name}}}"))
+    error = refusal(lambda: fetched(tmp_path, f"kind: testset, name: {name}"))
     assert (error.message, error.where) == (message, f"kind: testset, name: {name}")
     assert error.hint.startswith(hint)
 
 
 def test_keys_follow_from_contents_and_not_from_places(tmp_path: Path, server: FileServer) -> None:
     _, digest = archive_of(server.folder / "parts.tgz")
-    train = """\
-  - {{kind: archive, url: {url}, {sha} source: training/a.en, target: training/a.de}}
-  - {{kind: tsv, file: {file}}}
-"""
-    (tmp_path / "a.tsv").write_text("one\teins\n")
-    (tmp_path / "b.tsv").write_text("one\teins\n")
+    (server.folder / "x").mkdir()
+    archive_of(server.folder / "x" / "parts.tgz")
+    for name, text in (("a", "one\teins\n"), ("b", "one\teins\n"), ("c", "two\tzwei\n")):
+        (tmp_path / f"{name}.tsv").write_text(text)
 
-    def keys(url: str, file: str, *overrides: str, sha: str = digest) -> list[str]:
-        located = corpus(tmp_path, train.format(url=url, sha=f"sha256: {sha}," if sha else "", file=file), *overrides)
+    def keys(*overrides: str, url: str = "parts.tgz", file: str = "a.tsv", sha: str = f"sha256: {digest}") -> list[str]:
+        archive = f"kind: archive, url: {server.address}/{url}, source: training/a.en, target: training/a.de, {sha}"
+        located = corpus(tmp_path, archive, f"kind: tsv, file: {file}", overrides=overrides)
         found = fetch_inputs(located, progress=silent)
         return [declared_key(located, find_local_inputs(located), earlier={}), reading_key(located, found)]
 
-    first = keys(f"{server.address}/parts.tgz", "a.tsv")
-    server.folder.joinpath("x").mkdir()
-    archive_of(server.folder / "x" / "parts.tgz")
-    assert keys(f"{server.address}/x/parts.tgz", "b.tsv") == first
-    unnamed = keys(f"{server.address}/parts.tgz", "a.tsv", sha="")
+    first = keys()
+    assert keys(url="x/parts.tgz", file="b.tsv") == first
+    unnamed = keys(sha="sha256: null")
     assert unnamed[0] != first[0]
     assert unnamed[1] == first[1]
-    for change in ("limit=5", "cleaning.max_words=9", "train.1.weight"):
-        if change.startswith("train"):
-            (tmp_path / "b.tsv").write_text("two\tzwei\n")
-            changed = keys(f"{server.address}/parts.tgz", "b.tsv")
-        else:
-            changed = keys(f"{server.address}/parts.tgz", "a.tsv", change)
+    weighted = keys(sha=f"sha256: {digest}, weight: 2")
+    for changed in (weighted, keys("limit=5"), keys("cleaning.max_words=9"), keys(file="c.tsv")):
         assert changed[0] != first[0]
         assert changed[1] != first[1]
 
@@ -307,50 +284,26 @@ valid: [{kind: hub, repository: a/b, split: valid}]
     assert declared_key(located, [], earlier={}) != declared_key(located, [], earlier=earlier)
 
 
-def test_a_weight_belongs_to_the_keys(tmp_path: Path) -> None:
-    write_prefix(tmp_path / "a", PAIRS)
-    keys = set()
-    for weight in (1, 2):
-        located = corpus(tmp_path, f"  - {{kind: text, prefix: a, weight: {weight}}}")
-        keys |= {
-            declared_key(located, find_local_inputs(located), earlier={}),
-            reading_key(located, fetch_inputs(located, progress=silent)),
-        }
-    assert len(keys) == 4
-
-
 def test_what_would_be_downloaded_is_told_in_words(tmp_path: Path) -> None:
-    described = [
-        text for split, text in describe_remote_inputs(load_corpus("wmt14-en-de", overrides=[])) if split == "train"
-    ]
-    assert described == ["wmt/wmt14 on the hub, de-en, train"]
+    (train,) = load_corpus("wmt14-en-de", overrides=[]).corpus.sources("train")
+    assert train.describe() == ["wmt/wmt14 on the hub, de-en, train"]
     located = corpus(
         tmp_path,
-        """\
-  - {kind: archive, url: https://host/a.tgz, bytes: 1200, source: a.en, target: a.de}
-  - {kind: testset, name: wmt14/full}
-  - {kind: text, source: https://host/a.en.gz, target: https://host/a.de.gz}
-  - {kind: jsonl, file: https://host/a.jsonl}
-  - {kind: text, prefix: valid}
-  - {kind: hub, repository: ./here, split: train}
-""",
+        "kind: archive, url: https://host/a.tgz, bytes: 1200, source: a.en, target: a.de",
+        "kind: testset, name: wmt14/full",
+        "kind: text, source: https://host/a.en.gz, target: https://host/a.de.gz",
+        "kind: jsonl, file: https://host/a.jsonl",
+        "kind: text, prefix: valid",
+        "kind: hub, repository: ./here, split: train",
     )
-    assert [text for _, text in describe_remote_inputs(located)] == [
-        "https://host/a.tgz, 1,200 bytes: a.en, a.de",
-        "wmt14/full, from sacreBLEU",
-        "https://host/a.en.gz",
-        "https://host/a.de.gz",
-        "https://host/a.jsonl",
+    assert [source.describe() for source in located.corpus.sources("train")] == [
+        ["https://host/a.tgz, 1,200 bytes: a.en, a.de"],
+        ["wmt14/full, from sacreBLEU"],
+        ["https://host/a.en.gz", "https://host/a.de.gz"],
+        ["https://host/a.jsonl"],
+        [],
+        [],
     ]
-
-
-def test_downloads_of_a_whole_corpus_are_found_again_without_the_network(tmp_path: Path) -> None:
-    (tmp_path / "web").mkdir()
-    with serve_files(tmp_path / "web") as server:
-        archive_of(server.folder / "parts.tgz")
-        train = f"  - {{kind: archive, url: {server.address}/parts.tgz, source: a.en, target: a.de}}"
-        first = fetched(tmp_path, train)
-    assert fetched(tmp_path, train) == first
 
 
 def test_a_disk_that_fills_up_under_the_hubs_cache_says_which_one(
@@ -360,7 +313,7 @@ def test_a_disk_that_fills_up_under_the_hubs_cache_says_which_one(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", full)
-    split = hub.HubSplit("wmt/wmt14", "abc", (hub.HubFile("train.parquet", None, None),), "parquet", ())
-    error = refusal(lambda: hub.fetch_file(split, split.files[0], progress=silent))
+    split = hub.HubSplit("wmt/wmt14", "abc", {"train.parquet": None}, "parquet", ())
+    error = refusal(lambda: split.fetch("train.parquet", progress=silent))
     assert error.message == "cannot download wmt/wmt14/train.parquet: the disk is full"
     assert "export HF_HOME=FOLDER" in error.hint

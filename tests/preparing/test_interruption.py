@@ -181,10 +181,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, repository: Path) ->
     ("stage", "reports", "workers", "kept"),
     [
         ("cleaning", 5, 2, "cleaned: 4 pieces finished before, kept"),
-        ("cleaning", 9, 1, "cleaned: 8 pieces finished before, kept"),
         ("tokenizer", 1, 2, "cleaned: finished before, kept"),
         ("encoding", 1, 3, "tokenizer: finished before, kept"),
-        ("encoding", 6, 2, "encoded: 3,000 pairs encoded before, kept"),
+        ("encoding", 6, 1, "encoded: 3,000 pairs encoded before, kept"),
     ],
 )
 def test_a_killed_preparation_continues_to_the_same_bytes(

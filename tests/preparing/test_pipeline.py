@@ -15,7 +15,16 @@ from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.stages import open_work_folder, work_path
 from nmt_cli.preparing.vocabulary import write_tokenizers
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus, write_prefix
+from tests.preparing.corpus_files import (
+    contents,
+    corpus_of,
+    invented_pairs,
+    refusal,
+    run,
+    silent,
+    small_corpus,
+    write_prefix,
+)
 
 
 def test_the_same_input_gives_the_same_bytes_whatever_the_workers(
@@ -24,26 +33,25 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_workers(
     monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 40)
     monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)  # 8 pieces of text
     located = small_corpus(tmp_path, "tokenizer.sample_lines=700", "tokenizer.shared=false")
-    made = [run(located, tmp_path / str(number), num_workers=number) for number in (1, 2, 3)]
-    assert contents(made[0].directory) == contents(made[1].directory) == contents(made[2].directory)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["1", "2", "3"]
+    alone, three = (run(located, tmp_path / str(number), num_workers=number) for number in (1, 3))
+    assert contents(alone.directory) == contents(three.directory)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["1", "3"]
 
 
 def test_training_text_is_the_cleaned_pairs_in_their_order(tmp_path: Path) -> None:
     pairs = invented_pairs(300, seed=2)
-    write_prefix(tmp_path / "train", [*pairs, ("", "leer"), pairs[5], ("double  space", "zwei Leerzeichen")])
+    broken = [("one\ntwo", "eins"), ("", "leer"), ("one", "eins\nzwei"), pairs[5]]
+    records = [{"en": src, "de": tgt} for src, tgt in [*pairs[:200], *broken, *pairs[200:], ("a  b", " zwei b ")]]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     write_prefix(tmp_path / "valid", invented_pairs(5, seed=3))
-    located = corpus_from_prefixes(
-        {"train": str(tmp_path / "train"), "valid": str(tmp_path / "valid")},
-        languages="en-de",
-        name="x",
-        overrides=["tokenizer.vocab_size=400"],
-    )
-    data = open_prepared(run(located, tmp_path / "data").directory)
-    tokenizer = Tokenizer.load(data.source_tokenizer_file)
-    train = data.split("train")
-    assert tokenizer.decode([row.tolist() for row in train.src]) == [src for src, _ in pairs] + ["double space"]
-    assert tokenizer.decode([row.tolist() for row in train.tgt]) == [tgt for _, tgt in pairs] + ["zwei Leerzeichen"]
+    located = corpus_of(tmp_path, "{kind: jsonl, file: train.jsonl}", "cleaning.control_characters=false")
+    prepared = run(located, tmp_path / "data")
+    dropped = {reason: facts["count"] for reason, facts in prepared.report["cleaning"]["dropped"].items()}
+    assert (dropped["line break"], dropped["empty"], dropped["duplicate"]) == (2, 1, 1)
+    data = open_prepared(prepared.directory)
+    tokenizer, train = Tokenizer.load(data.source_tokenizer_file), data.split("train")
+    for rows, side, last in ((train.src, 0, "a b"), (train.tgt, 1, "zwei b")):
+        assert tokenizer.decode([row.tolist() for row in rows]) == [*(pair[side] for pair in pairs), last]
 
 
 def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Path) -> None:
@@ -58,12 +66,6 @@ def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Pat
     # Only German text ends in "!" here: an English vocabulary has no piece for it.
     (ids,) = Tokenizer.load(separate.source_tokenizer_file).encode(["!"])
     assert "<0x21>" in Tokenizer.load(separate.source_tokenizer_file).pieces(ids)
-
-
-def test_a_limit_reads_the_first_pairs_of_training_only(tmp_path: Path) -> None:
-    prepared = run(small_corpus(tmp_path, "limit=500"), tmp_path / "data")
-    assert prepared.report["pairs"] == {"train": 500, "valid": 20, "test": 20}
-    assert prepared.report["cleaning"]["read"] == 500
 
 
 def test_held_out_text_is_kept_byte_for_byte(tmp_path: Path) -> None:
@@ -91,39 +93,15 @@ def test_invalid_utf8_is_counted_in_training_and_refused_in_held_out_text(tmp_pa
     assert error.hint.startswith("mend that line")
 
 
-def test_a_line_break_inside_held_out_text_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [('{"en": "one\\ntwo", "de": "eins"}\n', "a line break inside a sentence"), ("{broken\n", "a malformed record")],
+)
+def test_held_out_text_that_cannot_be_kept_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     write_prefix(tmp_path / "train", invented_pairs(300, seed=2))
-    (tmp_path / "valid.jsonl").write_text('{"en": "one\\ntwo", "de": "eins"}\n')
-    (tmp_path / "c.yaml").write_text(
-        "languages: {source: en, target: de}\ntrain: [{kind: text, prefix: train}]\n"
-        "valid: [{kind: jsonl, file: valid.jsonl}]\ntokenizer: {vocab_size: 400}\n"
-    )
-    located = load_corpus(str(tmp_path / "c.yaml"), overrides=[])
-    assert (
-        refusal(lambda: run(located, tmp_path / "data")).message == "the valid text has a line break inside a sentence"
-    )
-    (tmp_path / "valid.jsonl").write_text("{broken\n")
-    assert refusal(lambda: run(located, tmp_path / "data")).message == "the valid text has a malformed record"
-
-
-def test_a_line_break_inside_training_text_never_parts_the_sides(tmp_path: Path) -> None:
-    pairs = invented_pairs(320, seed=2)
-    records = [{"en": src, "de": tgt} for src, tgt in pairs[20:]]
-    records[7] |= {"en": "one\ntwo"}
-    records[9] |= {"de": "eins\nzwei"}
-    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    write_prefix(tmp_path / "valid", pairs[:20])
-    (tmp_path / "c.yaml").write_text(
-        "languages: {source: en, target: de}\ntrain: [{kind: jsonl, file: train.jsonl}]\n"
-        "valid: [{kind: text, prefix: valid}]\ntokenizer: {vocab_size: 400}\ncleaning: {control_characters: false}\n"
-    )
-    prepared = run(load_corpus(str(tmp_path / "c.yaml"), overrides=[]), tmp_path / "data")
-    assert prepared.report["cleaning"]["dropped"]["line break"]["count"] == 2
-    data = open_prepared(prepared.directory)
-    tokenizer, train = Tokenizer.load(data.target_tokenizer_file), data.split("train")
-    expected = [pair for index, pair in enumerate(pairs[20:]) if index not in (7, 9)]
-    for rows, side in ((train.src, 0), (train.tgt, 1)):
-        assert tokenizer.decode([row.tolist() for row in rows]) == [pair[side] for pair in expected]
+    (tmp_path / "valid.jsonl").write_text(text)
+    located = corpus_of(tmp_path, "{kind: text, prefix: train}", valid="{kind: jsonl, file: valid.jsonl}")
+    assert refusal(lambda: run(located, tmp_path / "data")).message == f"the valid text has {problem}"
 
 
 def test_a_damaged_piece_of_clean_text_is_refused(tmp_path: Path) -> None:
@@ -149,11 +127,9 @@ def test_a_byte_order_mark_of_a_later_file_does_not_get_into_a_sentence(tmp_path
     for number, sides in enumerate(parts):
         for code, text in zip(("en", "de"), sides, strict=True):
             (tmp_path / f"valid{number}.{code}").write_bytes(text)
-    (tmp_path / "c.yaml").write_text(
-        "languages: {source: en, target: de}\ntrain: [{kind: text, prefix: train}]\ntokenizer: {vocab_size: 400}\n"
-        "valid: [{kind: text, prefix: valid0}, {kind: text, prefix: valid1}, {kind: text, prefix: valid2}]\n"
-    )
-    data = open_prepared(run(load_corpus(str(tmp_path / "c.yaml"), overrides=[]), tmp_path / "data").directory)
+    valid = "{kind: text, prefix: valid0}, {kind: text, prefix: valid1}, {kind: text, prefix: valid2}"
+    located = corpus_of(tmp_path, "{kind: text, prefix: train}", valid=valid)
+    data = open_prepared(run(located, tmp_path / "data").directory)
     assert (data.directory / "valid.en").read_bytes() == b"\xef\xbb\xbfone\ntwo\n3\n"
     assert data.texts("valid") == (["one", "two", "3"], ["eins", "zwei", "3"])
 
@@ -173,9 +149,11 @@ def test_finished_data_is_found_again_until_something_changes(tmp_path: Path) ->
     located = small_corpus(tmp_path)
     run(located, tmp_path / "data")
     before = contents(tmp_path / "data")
-    again = run(located, tmp_path / "data")
-    assert again.was_finished
-    assert again.report["pairs"]["train"] == 600
+    (tmp_path / "moved").mkdir()
+    for same in (located, small_corpus(tmp_path / "moved")):
+        again = run(same, tmp_path / "data")
+        assert again.was_finished
+        assert again.report["pairs"]["train"] == 600
     assert contents(tmp_path / "data") == before
     assert not work_path(tmp_path / "data").exists()
 
@@ -190,12 +168,6 @@ def test_finished_data_is_found_again_until_something_changes(tmp_path: Path) ->
     error = refusal(lambda: run(other, tmp_path / "data"))
     difference = "its sources had other contents, or were read in another way"
     assert error.message == f"{tmp_path / 'data'} holds other data: {difference}"
-
-
-def test_the_same_files_elsewhere_are_the_same_input(tmp_path: Path) -> None:
-    run(small_corpus(tmp_path), tmp_path / "data")
-    (tmp_path / "moved").mkdir()
-    assert run(small_corpus(tmp_path / "moved"), tmp_path / "data").was_finished
 
 
 def test_damaged_data_is_prepared_again_by_the_same_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -246,30 +218,24 @@ def test_a_foreign_work_folder_or_unwritable_place_is_an_error(tmp_path: Path) -
     assert error.hint == "choose another folder with -o"
 
 
-def test_a_second_preparation_of_the_same_output_is_refused(tmp_path: Path) -> None:
-    located = small_corpus(tmp_path)
-    with open_work_folder(tmp_path / "data"):
-        error = refusal(lambda: run(located, tmp_path / "data"))
-    assert error.message.startswith(f"another nmt prepare is writing {tmp_path / 'data'}: process {os.getpid()} on ")
-    assert error.where == str(tmp_path / "data")
-    assert error.hint == "wait until it ends, or choose another folder with -o"
-    assert not run(located, tmp_path / "data").was_finished
-    assert not (tmp_path / ".data.lock").exists()
-
-
 def test_finished_data_leaves_the_work_of_others_alone(tmp_path: Path) -> None:
-    located = small_corpus(tmp_path)
-    run(located, tmp_path / "data")
-    with open_work_folder(tmp_path / "data") as work:  # as a second process does with --overwrite
-        work.stage("cleaned", key="x", build=lambda to: None)
-        assert "another nmt prepare is writing" in refusal(lambda: run(located, tmp_path / "data")).message
-        assert work.has("cleaned", key="x")
-    assert run(located, tmp_path / "data").was_finished
-    assert not work_path(tmp_path / "data").exists()
-    work_path(tmp_path / "data").mkdir()
-    (work_path(tmp_path / "data") / "notes").write_text("mine")
-    assert run(located, tmp_path / "data").was_finished
-    assert contents(work_path(tmp_path / "data")) == {"notes": b"mine"}
+    located, output = small_corpus(tmp_path), tmp_path / "data"
+    run(located, output)
+    with open_work_folder(output) as work:  # as a second process does with --overwrite
+        cleaned = work.stage("cleaned", key="x", build=lambda to: None, has_pieces=lambda at: False)
+        for overwrite in (False, True):
+            error = refusal(lambda: run(located, output, overwrite=overwrite))  # noqa: B023  # called at once
+            assert error.message.startswith(f"another nmt prepare is writing {output}: process {os.getpid()} on ")
+            assert error.where == str(output)
+            assert error.hint == "wait until it ends, or choose another folder with -o"
+        assert cleaned.exists()
+    assert not (tmp_path / ".data.lock").exists()
+    assert run(located, output).was_finished
+    assert not work_path(output).exists()
+    work_path(output).mkdir()
+    (work_path(output) / "notes").write_text("mine")
+    assert run(located, output).was_finished
+    assert contents(work_path(output)) == {"notes": b"mine"}
 
 
 def test_an_output_that_is_a_link_stays_one(tmp_path: Path) -> None:

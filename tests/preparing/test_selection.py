@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import shards
-from nmt_cli.preparing.cleaning import selection
-from nmt_cli.preparing.cleaning.counts import SourceCounts, warn_of_lost_sources
 from nmt_cli.preparing.cleaning.rules import CleaningCounts
-from nmt_cli.preparing.cleaning.selection import first_occurrences, pair_digests
-from nmt_cli.preparing.corpus import load_corpus
+from nmt_cli.preparing.cleaning.selection import SourceCounts, first_occurrences, pair_digests, warn_of_lost_sources
 from nmt_cli.preparing.pipeline import Prepared
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.preparing.corpus_files import Pairs, invented_pairs, run, write_prefix
+from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, write_prefix
 
 TRAINING = invented_pairs(420, seed=9)
 VALIDATION = [
@@ -39,16 +36,13 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_CHUNKS", 2)
 
 
-def prepare_sources(folder: Path, sources: Mapping[str, Pairs], settings: str, *overrides: str) -> Prepared:
-    """Prepared data of named sources, each with the settings `{name: ...}` of a line of YAML."""
+def prepare_sources(folder: Path, sources: Mapping[str, Pairs], weight: float, *overrides: str) -> Prepared:
+    """Prepared data of named sources, the last of them with this weight."""
     write_prefix(folder / "valid", VALIDATION)
-    lines = ["languages: {source: en, target: de}", "tokenizer: {vocab_size: 400}"]
-    lines += ["valid: [{kind: text, prefix: valid}]", "train:"]
     for name, pairs in sources.items():
         write_prefix(folder / name, pairs)
-        lines.append(f"  - {{kind: text, prefix: {name}{settings if name == 'second' else ''}}}")
-    (folder / "corpus.yaml").write_text("\n".join(lines) + "\n")
-    return run(load_corpus(str(folder / "corpus.yaml"), overrides=list(overrides)), folder / "data")
+    train = ", ".join(f"{{kind: text, prefix: {name}}}" for name in sources).removesuffix("}")
+    return run(corpus_of(folder, f"{train}, weight: {weight}}}", *overrides), folder / "data")
 
 
 def training_pairs(prepared: Prepared) -> Pairs:
@@ -60,7 +54,7 @@ def training_pairs(prepared: Prepared) -> Pairs:
 
 def test_of_equal_pairs_the_first_remains_wherever_they_are(tmp_path: Path) -> None:
     first, second = TRAINING[:250], [*TRAINING[240:400], TRAINING[0], TRAINING[399], (TRAINING[0][0], TRAINING[1][1])]
-    prepared = prepare_sources(tmp_path, {"first": first, "second": second}, "")
+    prepared = prepare_sources(tmp_path, {"first": first, "second": second}, 1)
     assert training_pairs(prepared) == [*TRAINING[:400], (TRAINING[0][0], TRAINING[1][1])]
     dropped = prepared.report["cleaning"]["dropped"]["duplicate"]
     assert dropped["count"] == 12
@@ -71,14 +65,14 @@ def test_of_equal_pairs_the_first_remains_wherever_they_are(tmp_path: Path) -> N
 
 def test_duplicates_stay_where_the_rule_is_off(tmp_path: Path) -> None:
     prepared = prepare_sources(
-        tmp_path, {"first": TRAINING[:50], "second": TRAINING[:50]}, "", "cleaning.duplicates=false"
+        tmp_path, {"first": TRAINING[:50], "second": TRAINING[:50]}, 1, "cleaning.duplicates=false"
     )
     assert training_pairs(prepared) == [*TRAINING[:50], *TRAINING[:50]]
 
 
 @pytest.mark.parametrize(("overlap", "without"), [("report", set[int]()), ("pairs", {3, 4}), ("sides", {3, 4, 5, 6})])
 def test_text_of_other_splits_is_reported_or_dropped(tmp_path: Path, overlap: str, without: set[int]) -> None:
-    prepared = prepare_sources(tmp_path, {"first": [*TRAINING, TRAINING[3]]}, "", f"cleaning.overlap={overlap}")
+    prepared = prepare_sources(tmp_path, {"first": [*TRAINING, TRAINING[3]]}, 1, f"cleaning.overlap={overlap}")
     assert training_pairs(prepared) == [pair for place, pair in enumerate(TRAINING) if place not in without]
     assert prepared.report["overlap"]["valid"] == {"lines": 5, "pairs": 2, "sources": 3, "targets": 3}
     dropped = prepared.report["cleaning"]["dropped"]
@@ -90,7 +84,7 @@ def test_text_of_other_splits_is_reported_or_dropped(tmp_path: Path, overlap: st
 
 def test_a_weight_takes_pairs_several_times_or_now_and_then(tmp_path: Path) -> None:
     first, second = TRAINING[:100], TRAINING[100:400]
-    prepared = prepare_sources(tmp_path, {"first": first, "second": second}, ", weight: 2.3")
+    prepared = prepare_sources(tmp_path, {"first": first, "second": second}, 2.3)
     pairs = training_pairs(prepared)
     assert pairs[:100] == first
     copies = [pairs.count(pair) for pair in second]
@@ -106,7 +100,7 @@ def test_a_weight_takes_pairs_several_times_or_now_and_then(tmp_path: Path) -> N
 
 def test_weights_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no training pair is left: of 5 none is sampled") as caught:
-        prepare_sources(tmp_path, {"second": TRAINING[:5]}, ", weight: 0.000001")
+        prepare_sources(tmp_path, {"second": TRAINING[:5]}, 0.000001)
     assert caught.value.hint.startswith("raise the weights of the sources")
     assert not (tmp_path / "data.partial").exists()
 
@@ -114,9 +108,10 @@ def test_weights_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [39, 40, 41, 100, 130, 420])
 def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path, limit: int) -> None:
     sources = {"first": TRAINING[:90], "second": TRAINING[90:]}
-    prepared = prepare_sources(tmp_path, sources, "", f"limit={limit}", "tokenizer.vocab_size=320")
+    prepared = prepare_sources(tmp_path, sources, 1, f"limit={limit}", "tokenizer.vocab_size=320")
     assert training_pairs(prepared) == TRAINING[:limit]
     assert prepared.report["cleaning"]["read"] == limit
+    assert prepared.report["pairs"] == {"train": limit, "valid": 5}
 
 
 def prepare(folder: Path, train: str, *overrides: str) -> Prepared:
@@ -125,11 +120,7 @@ def prepare(folder: Path, train: str, *overrides: str) -> Prepared:
     rows = [json.dumps({"id": 1, "pair": {"src": src, "tgt": tgt}}) for src, tgt in PAIRS[20:40]]
     (folder / "x.jsonl").write_text("".join(f"{row}\n" for row in rows))
     (folder / "x.tsv").write_text("one\teins\ntwo\tzwei\n")
-    (folder / "c.yaml").write_text(
-        "languages: {source: en, target: de}\ntokenizer: {vocab_size: 400}\n"
-        f"valid: [{{kind: text, prefix: valid}}]\ntrain: [{train}]\n"
-    )
-    return run(load_corpus(str(folder / "c.yaml"), overrides=list(overrides)), folder / "data")
+    return run(corpus_of(folder, train, *overrides), folder / "data")
 
 
 def test_each_source_of_which_nothing_is_kept_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +149,7 @@ def test_sources_behind_the_limit_are_not_told_of(tmp_path: Path) -> None:
 
 def test_of_many_lost_sources_the_first_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     tally = CleaningCounts(read=1)
-    tally.drop_text("empty", "x:1", "", "")
+    tally.drop("empty", "x:1", "", "")
     assert len(warn_of_lost_sources([SourceCounts(f"x{number}", tally) for number in range(8)])) == 8
     assert len(caplog.messages) == 6
     assert caplog.messages[-1] == "nothing is kept of 3 more, which the report names"
@@ -200,15 +191,10 @@ def test_a_malformed_record_of_validation_text_is_explained(tmp_path: Path) -> N
     assert "; or mend that line" in caught.value.hint
 
 
-@pytest.mark.parametrize("part", [1, 3, 1000])
 @given(values=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**64 - 1)), max_size=60))
-def test_new_is_what_a_set_has_not_seen(values: list[int], part: int) -> None:
-    seen: set[int] = set()
-    expected = [not (value in seen or seen.add(value)) for value in values]  # type: ignore[func-returns-value]  # None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "_PART", part)
-        patch.setattr(selection, "_BLOCK", 7)
-        assert first_occurrences(np.array(values, dtype=np.uint64)).tolist() == expected
+def test_new_is_what_a_set_has_not_seen(values: list[int]) -> None:
+    expected = [value not in values[:place] for place, value in enumerate(values)]
+    assert first_occurrences(np.array(values, dtype=np.uint64)).tolist() == expected
 
 
 def test_pairs_that_differ_have_other_digests() -> None:

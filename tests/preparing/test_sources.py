@@ -13,19 +13,24 @@ import pytest
 import zstandard
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
-from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus, load_corpus
+from nmt_cli.preparing.chunks import ParsedChunk
+from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus
 from nmt_cli.preparing.download import Unreachable
 from nmt_cli.preparing.inputs import fetch_inputs
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, first_pairs, read_chunks
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, read_chunks
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.tables import JsonlSource, ParquetSource, TsvSource
 from nmt_cli.preparing.sources.text import TextSource
 from tests.hub import write_translations
-from tests.preparing.corpus_files import invented_pairs, run, silent
+from tests.preparing.corpus_files import corpus_of, invented_pairs, run, silent
 
 EN_DE = CorpusLanguages(source="en", target="de")
 PREFIX = TextSource(kind="text", prefix="train")
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
 CARD = """\
 ---
 configs:
@@ -35,43 +40,35 @@ configs:
   - {split: validation, path: de-en/validation-*}
 ---
 """
-HUB_CORPUS = """\
-languages: {source: en, target: de}
-train: [{kind: hub, repository: ./wmt14, subset: de-en, split: train}]
-valid: [{kind: hub, repository: ./wmt14, subset: de-en, split: validation}]
-tokenizer: {vocab_size: 400}
-"""
+HUB_PAIRS = invented_pairs(420, seed=9)
+SPLITS = ("train", "validation")
 
 
-def local(source: AnySource, folder: Path, *, languages: CorpusLanguages = EN_DE) -> list[LocalPairs]:
-    corpus = Corpus(name="x", languages=languages, train=[source], valid=[source])
+def local(source: AnySource, folder: Path) -> list[LocalPairs]:
+    corpus = Corpus(name="x", languages=EN_DE, train=[source], valid=[source])
     return fetch_inputs(LocatedCorpus(corpus, folder), progress=silent).sources["train"]
 
 
-def read(source: AnySource, folder: Path, *, languages: CorpusLanguages = EN_DE) -> list[ParsedChunk]:
-    return list(read_chunks(local(source, folder, languages=languages)))
+def read(source: AnySource, folder: Path) -> list[ParsedChunk]:
+    return list(read_chunks(local(source, folder)))
 
 
-def refusal(source: AnySource, folder: Path, *, languages: CorpusLanguages = EN_DE) -> DataError:
+def refusal(source: AnySource, folder: Path) -> DataError:
     with pytest.raises(DataError) as caught:
-        read(source, folder, languages=languages)
+        read(source, folder)
     assert caught.value.exit_code == 4
     return caught.value
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 def test_text_is_read_plain_and_compressed(tmp_path: Path, ending: str) -> None:
-    compressors: dict[str, Callable[[bytes], bytes]] = {
-        "": bytes,
-        ".gz": gzip.compress,
-        ".zst": zstandard.ZstdCompressor().compress,
-    }
-    compress = compressors[ending]
+    compress = COMPRESSORS[ending]
     (tmp_path / f"train.en{ending}").write_bytes(compress("one\ntwö\n".encode()))
     (tmp_path / f"train.de{ending}").write_bytes(compress(b"eins\nzwei"))
-    (chunk,) = read(PREFIX, tmp_path)
-    assert (chunk.src, chunk.tgt) == (["one", "twö"], ["eins", "zwei"])
-    assert chunk.where(1) == f"train.en{ending}:2"
+    for source in (PREFIX, TextSource(kind="text", source=f"train.en{ending}", target=f"train.de{ending}")):
+        (chunk,) = read(source, tmp_path)
+        assert (chunk.src, chunk.tgt) == (["one", "twö"], ["eins", "zwei"])
+        assert chunk.where(1) == f"train.en{ending}:2"
 
 
 def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
@@ -80,13 +77,6 @@ def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
     (chunk,) = read(PREFIX, tmp_path)
     assert chunk.src == ["one\u2028still\x0cone\x85", "", "\ufefftwo "]
     assert chunk.tgt == ["caf\udce9", "\r", "x"]
-
-
-def test_files_of_any_name_are_taken(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n")
-    (tmp_path / "b.txt").write_text("eins\n")
-    (chunk,) = read(TextSource(kind="text", source="a.txt", target="b.txt"), tmp_path)
-    assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
 
 
 def test_a_large_file_comes_in_chunks_that_know_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,18 +102,22 @@ def test_sides_of_different_length_are_named_with_both_counts(
     assert error.hint == "align the files line by line, then run nmt prepare again"
 
 
-def test_languages_that_do_not_match_list_what_there_is(tmp_path: Path) -> None:
-    for code in ("en", "de.gz", "cs"):
-        (tmp_path / f"train.{code}").write_text("a\n")
-    error = refusal(PREFIX, tmp_path, languages=CorpusLanguages(source="en", target="fr"))
-    assert error.message == f"no such file: {tmp_path / 'train'}.fr (nor .gz, .zst)"
-    assert error.hint == "there are train.cs, train.de.gz, train.en: check the languages"
-
-
-def test_a_prefix_without_files_says_so(tmp_path: Path) -> None:
-    error = refusal(PREFIX, tmp_path)
-    assert error.message == f"no such file: {tmp_path / 'train'}.en (nor .gz, .zst)"
-    assert error.hint == f"check the path: {tmp_path} has no file train.LANGUAGE"
+@pytest.mark.parametrize(
+    ("prefix", "there", "wanted", "hint"),
+    [
+        ("train", ["train.en", "train.fr.gz"], "train.de", "there are train.en, train.fr.gz: check the languages"),
+        ("train", [], "train.en", "check the path: {folder} has no file train.LANGUAGE"),
+        ("train.en", ["train.en"], "train.en.en", "leave the ending out: {folder}/train"),
+    ],
+)
+def test_a_prefix_without_files_is_answered_with_what_there_is(
+    tmp_path: Path, prefix: str, there: list[str], wanted: str, hint: str
+) -> None:
+    for name in there:
+        (tmp_path / name).write_text("a\n")
+    error = refusal(TextSource(kind="text", prefix=prefix), tmp_path)
+    assert error.message == f"no such file: {tmp_path / wanted} (nor .gz, .zst)"
+    assert error.hint == hint.format(folder=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -141,28 +135,28 @@ def test_an_empty_file_is_an_error(tmp_path: Path, source: AnySource) -> None:
 
 
 def test_what_cannot_be_opened_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a folder").mkdir()
-    (tmp_path / "a file").touch()
-    error = refusal(TsvSource(kind="tsv", file="a folder"), tmp_path)
-    assert error.message == f"{tmp_path / 'a folder'} is a directory, not a file"
-    assert error.hint == "name a file in it"
-    error = refusal(TsvSource(kind="tsv", file="none"), tmp_path)
-    assert (error.message, error.hint) == (f"no such file: {tmp_path / 'none'}", "check the path")
+    def error_of(name: str) -> tuple[str, str]:
+        error = refusal(TsvSource(kind="tsv", file=name), tmp_path)
+        assert error.where == str(tmp_path / name)
+        return error.message, error.hint
+
+    folder, file = tmp_path / "a folder", tmp_path / "a file"
+    folder.mkdir()
+    file.touch()
+    assert error_of("a folder") == (f"{folder} is a directory, not a file", "name a file in it")
+    assert error_of("none") == (f"no such file: {tmp_path / 'none'}", "check the path")
 
     def forbidden(*args: object, **keywords: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(Path, "open", forbidden)  # root may read everything
-    error = refusal(TsvSource(kind="tsv", file="a file"), tmp_path)
-    assert error.message == f"{tmp_path / 'a file'} may not be read"
-    assert error.where == str(tmp_path / "a file")
-    assert error.hint == f"chmod +r '{tmp_path / 'a file'}'"
+    assert error_of("a file") == (f"{file} may not be read", f"chmod +r '{file}'")
 
 
 @pytest.mark.parametrize(("ending", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
 @pytest.mark.parametrize("cut", ["en", "de"])
 def test_a_truncated_archive_is_an_error(tmp_path: Path, ending: str, kind: str, cut: str) -> None:
-    compress = gzip.compress if ending == ".gz" else zstandard.ZstdCompressor().compress
+    compress = COMPRESSORS[ending]
     for code in ("en", "de"):
         data = compress("".join(f"{code} {number}\n" for number in range(100_000)).encode())
         (tmp_path / f"train.{code}{ending}").write_bytes(data[: len(data) // 2] if code == cut else data)
@@ -172,7 +166,7 @@ def test_a_truncated_archive_is_an_error(tmp_path: Path, ending: str, kind: str,
 
 
 def test_zstd_frames_one_after_another_are_one_file(tmp_path: Path) -> None:
-    compress = zstandard.ZstdCompressor().compress
+    compress = COMPRESSORS[".zst"]
     (tmp_path / "train.en.zst").write_bytes(compress(b"one\ntw") + compress(b"") + compress(b"o\nthree\n"))
     (tmp_path / "train.de.zst").write_bytes(compress(b"1\n2\n3\n"))
     (chunk,) = read(PREFIX, tmp_path)
@@ -206,18 +200,9 @@ def test_keys_of_jsonl_may_be_nested(tmp_path: Path) -> None:
     assert (chunk.src[0], chunk.tgt[0]) == ("one\n", "eins")
     assert (chunk.src[8], chunk.tgt[8]) == ("two", "zwei")
     assert chunk.malformed == {index: records[index] for index in range(1, 8)}
-
-
-def test_keys_of_jsonl_are_the_language_codes_by_default(tmp_path: Path) -> None:
-    (tmp_path / "pairs.jsonl").write_text('{"de": "eins", "en": "one"}\n')
-    (chunk,) = read(JsonlSource(kind="jsonl", file="pairs.jsonl"), tmp_path)
+    (tmp_path / "flat.jsonl").write_text('{"de": "eins", "en": "one"}\n')
+    (chunk,) = read(JsonlSource(kind="jsonl", file="flat.jsonl"), tmp_path)  # by default, the language codes
     assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
-
-
-def test_a_prefix_that_is_a_file_is_told_to_leave_the_ending_out(tmp_path: Path) -> None:
-    (tmp_path / "train.en").write_text("a\n")
-    error = refusal(TextSource(kind="text", prefix="train.en"), tmp_path)
-    assert error.hint == f"leave the ending out: {tmp_path / 'train'}"
 
 
 def test_patterns_are_matched_in_order_and_pair_by_pair(tmp_path: Path) -> None:
@@ -256,13 +241,9 @@ def test_a_folder_whose_name_looks_like_a_pattern_is_a_folder(tmp_path: Path, pa
 
 def test_a_pattern_without_a_match_says_how_patterns_work(tmp_path: Path) -> None:
     error = refusal(TsvSource(kind="tsv", file="none/*.tsv"), tmp_path)
-    assert error.message == "no file matches none/*.tsv"
-    assert error.where == str(tmp_path / "none/*.tsv")
+    assert (error.message, error.where) == ("no file matches none/*.tsv", str(tmp_path / "none/*.tsv"))
     assert error.hint.startswith("check the pattern: * is part of a name, ** any folders")
-
-
-def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "a[1].tsv").write_text("one\teins\n")
+    (tmp_path / "a[1].tsv").write_text("one\teins\n")  # the name of a file, though it looks like a pattern
     (chunk,) = read(TsvSource(kind="tsv", file="a[1].tsv"), tmp_path)
     assert chunk.src == ["one"]
 
@@ -356,140 +337,113 @@ def test_nulls_and_other_kinds_of_strings_are_read(tmp_path: Path) -> None:
     assert (chunk.src, chunk.tgt) == (["one", ""], ["eins", "zwei"])
 
 
-def raw_chunks(folder: Path) -> list[RawChunk]:
-    """One chunk of every kind, each of five pairs."""
-    pairs = invented_pairs(5, seed=1)
-    (folder / "a.en").write_text("\ufeff" + "".join(f"{src}\r\n" for src, _ in pairs))
-    (folder / "a.de").write_text("\n".join(tgt for _, tgt in pairs))
-    (folder / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
-    (folder / "a.jsonl").write_text("".join(json.dumps({"en": src, "de": tgt}) + "\n" for src, tgt in pairs))
-    write_translations(folder / "a.parquet", pairs, ("en", "de"))
-    sources: list[AnySource] = [
-        TextSource(kind="text", prefix="a"),
-        TsvSource(kind="tsv", file="a.tsv"),
-        JsonlSource(kind="jsonl", file="a.jsonl"),
-        ParquetSource(kind="parquet", file="a.parquet"),
-    ]
-    return [raw for source in sources for one in local(source, folder) for raw in one.read()]
-
-
 def test_raw_chunks_can_be_sent_to_another_process_and_shortened(tmp_path: Path) -> None:
     pairs = invented_pairs(5, seed=1)
-    raws = raw_chunks(tmp_path)
-    assert len(raws) == 4
-    for raw in raws:
-        assert raw.num_pairs == 5
-        whole = pickle.loads(pickle.dumps(raw)).parse()
+    (tmp_path / "train.en").write_text("\ufeff" + "".join(f"{src}\r\n" for src, _ in pairs))
+    (tmp_path / "train.de").write_text("\n".join(tgt for _, tgt in pairs))
+    (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"en": src, "de": tgt}) + "\n" for src, tgt in pairs))
+    write_translations(tmp_path / "a.parquet", pairs, ("en", "de"))
+    tables = (TsvSource(kind="tsv", file="a.tsv"), JsonlSource(kind="jsonl", file="a.jsonl"))
+    for source in (PREFIX, *tables, ParquetSource(kind="parquet", file="a.parquet")):
+        (raw,) = [raw for one in local(source, tmp_path) for raw in one.read()]
+        whole, part = pickle.loads(pickle.dumps(raw)).parse(), raw.first(3).parse()
         assert list(zip(whole.src, whole.tgt, strict=True)) == pairs
-        part = first_pairs(raw, 3)
-        assert part.num_pairs == 3
-        assert (part.parse().src, part.parse().tgt) == (whole.src[:3], whole.tgt[:3])
-        assert first_pairs(raw, 5) is raw
-
-
-def write_repository(folder: Path) -> list[tuple[str, str]]:
-    """A data set laid out as wmt/wmt14 is on the hub: parquet files in shards, one struct column `translation`."""
-    pairs = invented_pairs(420, seed=9)
-    (folder / "de-en").mkdir(parents=True)
-    for name, part in (
-        ("train-00000-of-00002", pairs[:200]),
-        ("train-00001-of-00002", pairs[200:400]),
-        ("validation-00000-of-00001", pairs[400:]),
-    ):
-        write_translations(folder / "de-en" / f"{name}.parquet", part, ("en", "de"))
-    (folder / "README.md").write_text(CARD)
-    return pairs
+        assert (part.src, part.tgt) == (whole.src[:3], whole.tgt[:3])
+        assert (raw.num_pairs, raw.first(3).num_pairs, raw.first(9)) == (5, 3, raw)
 
 
 def hub_source(repository: str = "./wmt14", **keys: Any) -> HubSource:
     return HubSource(**{"kind": "hub", "repository": repository, "subset": "de-en", "split": "train", **keys})
 
 
-def read_hub(one: HubSource, folder: Path) -> list[ParsedChunk]:
-    corpus = Corpus(name="x", languages=EN_DE, train=[one], valid=[one])
-    return list(read_chunks(fetch_inputs(LocatedCorpus(corpus, folder), progress=silent).sources["train"]))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `wmt14`, laid out as on the hub: parquet files in shards, one struct column `translation`."""
     folder = tmp_path_factory.mktemp("hub")
-    write_repository(folder / "wmt14")
+    (folder / "wmt14" / "de-en").mkdir(parents=True)
+    for name, part in (
+        ("train-00000-of-00002", HUB_PAIRS[:200]),
+        ("train-00001-of-00002", HUB_PAIRS[200:400]),
+        ("validation-00000-of-00001", HUB_PAIRS[400:]),
+    ):
+        write_translations(folder / "wmt14" / "de-en" / f"{name}.parquet", part, ("en", "de"))
+    (folder / "wmt14" / "README.md").write_text(CARD)
     return folder
 
 
 def test_a_directory_in_the_hubs_layout_is_read_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_PAIRS", 150)
-    chunks = read_hub(hub_source(), folder)
-    pairs = [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)]
-    assert pairs == invented_pairs(420, seed=9)[:400]
+    chunks = read(hub_source(), folder)
+    assert [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)] == HUB_PAIRS[:400]
     assert [chunk.where(0) for chunk in chunks] == [
         f"./wmt14/train-0000{shard}-of-00002.parquet:{row}" for shard in (0, 1) for row in (1, 151)
     ]
 
 
 def test_a_corpus_of_hub_sources_is_prepared(folder: Path, tmp_path: Path) -> None:
-    (folder / "corpus.yaml").write_text(HUB_CORPUS)
-    located = load_corpus(str(folder / "corpus.yaml"), overrides=[])
+    train, valid = (f"{{kind: hub, repository: ./wmt14, subset: de-en, split: {split}}}" for split in SPLITS)
+    located = corpus_of(folder, train, valid=valid)
     prepared = run(located, tmp_path / "data")
     assert prepared.report["pairs"] == {"train": 400, "valid": 20}
-    expected = "".join(f"{tgt}\n" for _, tgt in invented_pairs(420, seed=9)[400:])
+    expected = "".join(f"{tgt}\n" for _, tgt in HUB_PAIRS[400:])
     assert (tmp_path / "data" / "valid.de").read_text(encoding="utf-8") == expected
     assert run(located, tmp_path / "data").was_finished
 
 
-def test_flat_columns_and_nulls_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "card"),
+    [
+        ("train.jsonl", '{"en": "one", "de": "eins"}\n{"en": null, "de": "zwei"}\n', ""),
+        (
+            "train.csv",
+            "en|de\none|eins\n|zwei\n",
+            "---\nconfigs:\n- config_name: default\n  data_files: train.csv\n  sep: '|'\n---\n",
+        ),
+    ],
+)
+def test_flat_columns_nulls_and_settings_of_a_data_set_are_read(
+    tmp_path: Path, name: str, content: str, card: str
+) -> None:
     (tmp_path / "flat").mkdir()
-    (tmp_path / "flat" / "train.jsonl").write_text('{"en": "one", "de": "eins"}\n{"en": null, "de": "zwei"}\n')
-    (chunk,) = read_hub(hub_source("./flat", subset=None, source="en", target="de"), tmp_path)
+    (tmp_path / "flat" / name).write_text(content)
+    (tmp_path / "flat" / "README.md").write_text(card)
+    (chunk,) = read(hub_source("./flat", subset=None, source="en", target="de"), tmp_path)
     assert (chunk.src, chunk.tgt) == (["one", ""], ["eins", "zwei"])
 
 
-def test_a_column_that_is_not_there_is_answered_with_those_that_are(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"parquet has no column of text translation\.fr") as caught:
-        read_hub(hub_source(target="translation.fr"), folder)
-    expected = "set source and target to two of its columns: translation.de (string), translation.en (string)"
-    assert caught.value.hint == expected
-
-
-def test_a_split_that_is_not_there_is_answered_with_those_that_are(folder: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        read_hub(hub_source(split="trian"), folder)
-    assert caught.value.message == "the data set ./wmt14 has no split trian"
-    assert caught.value.where == "./wmt14 de-en trian"
-    assert caught.value.hint == "its splits are train, validation: write one of them as split"
-
-
-def test_a_subset_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(DataError, match="BuilderConfig 'fr-en' not found") as caught:
-        read_hub(hub_source(subset="fr-en"), folder)
-    assert caught.value.hint == "check repository, subset, split and revision"
-
-
-def test_a_directory_without_data_files_is_answered_with_the_other_kinds(tmp_path: Path) -> None:
-    (tmp_path / "my").mkdir()
-    (tmp_path / "my" / "train.en").write_text("one\n")
-    with pytest.raises(DataError) as caught:
-        read_hub(hub_source("./my", subset=None), tmp_path)
-    assert not isinstance(caught.value, Unreachable)
-    assert caught.value.message == "./my has no data files such as train.parquet, train.jsonl or train.csv"
-    assert caught.value.hint == (
-        "kind: hub reads what is laid out like a data set of the hub; a single file is read by a source of kind text, "
-        "tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}"
-    )
-
-
-def test_settings_of_the_data_set_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "bars").mkdir()
-    (tmp_path / "bars" / "train.csv").write_text("en|de\none|eins\n")
-    card = "---\nconfigs:\n- config_name: default\n  data_files: train.csv\n  sep: '|'\n---\n"
-    (tmp_path / "bars" / "README.md").write_text(card)
-    (chunk,) = read_hub(hub_source("./bars", subset=None, source="en", target="de"), tmp_path)
-    assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
-
-
-def test_a_local_directory_that_is_missing_is_named(tmp_path: Path) -> None:
-    (tmp_path / "corpus.yaml").write_text(HUB_CORPUS)
-    located = load_corpus(str(tmp_path / "corpus.yaml"), overrides=[])
-    with pytest.raises(DataError, match=r"no such directory: .*wmt14") as caught:
-        run(located, tmp_path / "data")
-    assert caught.value.hint == "check the path of the repository"
+@pytest.mark.parametrize(
+    ("keys", "message", "hint"),
+    [
+        (
+            {"target": "translation.fr"},
+            "train-00000-of-00002.parquet has no column of text translation.fr",
+            "set source and target to two of its columns: translation.de (string), translation.en (string)",
+        ),
+        (
+            {"split": "trian"},
+            "the data set ./wmt14 has no split trian",
+            "its splits are train, validation: write one of them as split",
+        ),
+        (
+            {"subset": "fr-en"},
+            "cannot read the data set ./wmt14 fr-en train: BuilderConfig 'fr-en' not found. Available: ['de-en']",
+            "check repository, subset, split and revision",
+        ),
+        ({"repository": "./none"}, "no such directory: HERE/none", "check the path of the repository"),
+        (
+            {"repository": "./my", "subset": None},
+            "./my has no data files such as train.parquet, train.jsonl or train.csv",
+            "kind: hub reads what is laid out like a data set of the hub; a single file is read by a source of kind "
+            "text, tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}",
+        ),
+    ],
+)
+def test_what_a_data_set_does_not_have_is_answered_with_what_it_has(
+    folder: Path, keys: dict[str, Any], message: str, hint: str
+) -> None:
+    (folder / "my").mkdir(exist_ok=True)
+    (folder / "my" / "train.en").write_text("one\n")
+    error = refusal(hub_source(**keys), folder)
+    assert not isinstance(error, Unreachable)
+    assert (error.message, error.hint) == (message.replace("HERE", str(folder)), hint)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.preparing.cleaning import swapped_sides
-from nmt_cli.preparing.cleaning.swapped_sides import warn_if_swapped
+from nmt_cli.preparing.cleaning import held_out
+from nmt_cli.preparing.cleaning.held_out import warn_if_swapped
 from nmt_cli.preparing.corpus import corpus_from_prefixes
 from nmt_cli.preparing.sources.base import CorpusLanguages
 from tests.preparing.corpus_files import invented_pairs, run, write_prefix
@@ -47,7 +47,7 @@ def has_identifier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if request.param:
         pytest.importorskip("py3langid")
     else:
-        monkeypatch.setattr(swapped_sides, "find_spec", lambda name: None)
+        monkeypatch.setattr(held_out, "find_spec", lambda name: None)
     return bool(request.param)
 
 
@@ -80,7 +80,7 @@ def test_the_text_that_is_swapped_is_named(shared_data: Path) -> None:
 
 
 def test_without_an_identifier_the_two_texts_are_compared(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swapped_sides, "find_spec", lambda name: None)
+    monkeypatch.setattr(held_out, "find_spec", lambda name: None)
     train, valid = (read(shared_data, name, "de", number=300) for name in ("multi30k/train", "multi30k/val"))
     for warning in (warn_if_swapped(turned(train), valid, EN_DE), warn_if_swapped(train, turned(valid), EN_DE)):
         assert warning is not None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nmt_cli.tokenization.pieces import word_alignment, word_ids, word_log_probs
-from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.tokenization.tokenizer import Tokenizer, word_alignment, word_ids, word_log_probs
 from tests.artifacts.builders import spm_bytes
 
 # "Ä" is two bytes; the second word has two pieces; the last piece is a space alone.

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.errors import DataError
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from nmt_cli.tokenization.training import TokenizerKind, train_tokenizer
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, TokenizerKind
+from nmt_cli.tokenization.training import train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
 
 KINDS: list[TokenizerKind] = ["bpe", "unigram"]

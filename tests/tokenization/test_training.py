@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.tokenization.tokenizer import Tokenizer
-from nmt_cli.tokenization.training import MAX_LINE_BYTES, TokenizerKind, TokenizerReport, train_tokenizer
+from nmt_cli.tokenization.tokenizer import Tokenizer, TokenizerKind
+from nmt_cli.tokenization.training import MAX_LINE_BYTES, TokenizerReport, train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
 
 LINES = [src for src, _ in invented_pairs(400, seed=11)]
@@ -16,18 +16,10 @@ KINDS: list[TokenizerKind] = ["bpe", "unigram"]
 
 
 def train(
-    output: Path,
-    *,
-    lines: Sequence[str] = LINES,
-    vocab_size: int = 350,
-    kind: TokenizerKind = "bpe",
+    output: Path, *, lines: Sequence[str] = LINES, vocab_size: int = 350, kind: TokenizerKind = "bpe"
 ) -> TokenizerReport:
     return train_tokenizer(
-        (line.encode() for line in lines),
-        vocab_size=vocab_size,
-        kind=kind,
-        character_coverage=1.0,
-        output=output,
+        (line.encode() for line in lines), vocab_size=vocab_size, kind=kind, character_coverage=1.0, output=output
     )
 
 

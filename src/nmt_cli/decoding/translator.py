@@ -15,8 +15,8 @@ from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import PartedLine, Translation
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.pieces import word_alignment, word_log_probs
 from nmt_cli.tokenization.segmentation import LineSplitter
+from nmt_cli.tokenization.tokenizer import word_alignment, word_log_probs
 
 
 class Translator:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 CHUNK_PAIRS = 10_000
 _KEYS_SHOWN = 8
 _KEY_CHARACTERS = 40
+_KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,45 +42,83 @@ class ParsedChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class TextChunk:
+class RawChunk(ABC):
+    """Pairs as they were read, cheap to make and to send to another process. Each format is a subclass.
+
+    `first_line` is the line, or row, of the first pair, counted from 1.
+    """
+
+    num_pairs: int
+    first_line: int
+    origin: str
+
+    @abstractmethod
+    def parse(self) -> ParsedChunk:
+        """The pairs as text."""
+
+    def first(self, number: int) -> RawChunk:
+        """The first `number` pairs, or all if there are no more."""
+        return replace(self, num_pairs=min(number, self.num_pairs))
+
+    def _lines(self, data: bytes) -> list[str]:
+        """A line for each pair, without its end (LF or CR LF); a file's first line also without a byte-order mark."""
+        text = data.decode("utf-8", "surrogateescape")
+        if self.first_line == 1:
+            text = text.removeprefix("\ufeff")
+        lines = text.removesuffix("\n").split("\n")[: self.num_pairs]
+        return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+
+@dataclass(frozen=True, slots=True)
+class TextChunk(RawChunk):
     """Lines of two aligned files, each with its line end; the last line may lack it."""
 
     src: bytes
     tgt: bytes
-    num_pairs: int
-    first_line: int
-    origin: str
 
     def parse(self) -> ParsedChunk:
         """The pairs as text."""
-        src, tgt = (_lines(side, is_start=self.first_line == 1)[: self.num_pairs] for side in (self.src, self.tgt))
-        return ParsedChunk(src, tgt, self.first_line, self.origin)
+        return ParsedChunk(self._lines(self.src), self._lines(self.tgt), self.first_line, self.origin)
 
 
 @dataclass(frozen=True, slots=True)
-class TsvChunk:
-    """Lines of tab-separated columns; `source` and `target` count from 1."""
+class _RecordChunk(RawChunk):
+    """Lines with a record of a pair each. A record without both texts is malformed."""
 
     lines: bytes
-    source: int
-    target: int
-    num_pairs: int
-    first_line: int
-    origin: str
 
     def parse(self) -> ParsedChunk:
-        """The pairs as text; a line without these columns is malformed."""
-        needed = max(self.source, self.target)
-        rows = [line.split("\t") for line in _lines(self.lines, is_start=self.first_line == 1)[: self.num_pairs]]
-        malformed = {index: "\t".join(row) for index, row in enumerate(rows) if len(row) < needed}
-        rows = [row if len(row) >= needed else [""] * needed for row in rows]
-        src, tgt = ([row[column - 1] for row in rows] for column in (self.source, self.target))
-        return ParsedChunk(src, tgt, self.first_line, self.origin, malformed, self._problem(malformed))
+        """The pairs as text, and the malformed records."""
+        lines = self._lines(self.lines)
+        pairs = list(self._pairs(lines))
+        malformed = {index: line for index, (line, pair) in enumerate(zip(lines, pairs, strict=True)) if pair is None}
+        src, tgt = ([pair[side] if pair else "" for pair in pairs] for side in (0, 1))
+        problem = self._problem(next(iter(malformed.values()))) if malformed else None
+        return ParsedChunk(src, tgt, self.first_line, self.origin, malformed, problem)
 
-    def _problem(self, malformed: Mapping[int, str]) -> str | None:
-        if not malformed:
-            return None
-        there = next(iter(malformed.values())).count("\t") + 1
+    @abstractmethod
+    def _pairs(self, lines: Sequence[str]) -> Iterator[tuple[str, str] | None]:
+        """The pair of each line; None if the record is malformed."""
+
+    @abstractmethod
+    def _problem(self, line: str) -> str:
+        """The description of a malformed record, and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class TsvChunk(_RecordChunk):
+    """Lines of tab-separated columns; `source` and `target` count from 1."""
+
+    source: int
+    target: int
+
+    def _pairs(self, lines: Sequence[str]) -> Iterator[tuple[str, str] | None]:
+        source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
+        for row in (line.split("\t") for line in lines):
+            yield (row[source], row[target]) if len(row) >= needed else None
+
+    def _problem(self, line: str) -> str:
+        there = line.count("\t") + 1
         number = "1 column" if there == 1 else f"{there:,} columns"
         return (
             f"columns {self.source} and {self.target} are looked for, and that line has {number}: "
@@ -79,46 +127,35 @@ class TsvChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonlChunk:
+class JsonlChunk(_RecordChunk):
     """Lines of JSON objects; `source` and `target` are dotted keys."""
 
-    lines: bytes
     source: str
     target: str
-    num_pairs: int
-    first_line: int
-    origin: str
 
-    def parse(self) -> ParsedChunk:
-        """The pairs as text; a line that is not JSON, or holds no text under a key, is malformed."""
-        keys = [self.source.split("."), self.target.split(".")]
-        sides: tuple[list[str], list[str]] = ([], [])
-        malformed = {}
-        for index, line in enumerate(_lines(self.lines, is_start=self.first_line == 1)[: self.num_pairs]):
-            texts = _texts_at(line, keys)
-            if texts is None:
-                malformed[index] = line
-            for side, text in zip(sides, texts or ("", ""), strict=True):
-                side.append(text)
-        return ParsedChunk(*sides, self.first_line, self.origin, malformed, self._problem(malformed))
+    def _pairs(self, lines: Sequence[str]) -> Iterator[tuple[str, str] | None]:
+        source, target = self.source.split("."), self.target.split(".")
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):  # the first for numbers of thousands of digits as well
+                yield None
+                continue
+            src, tgt = _value_at(source, record), _value_at(target, record)
+            yield (src, tgt) if isinstance(src, str) and isinstance(tgt, str) else None
 
-    def _problem(self, malformed: Mapping[int, str]) -> str | None:
-        if not malformed:
-            return None
+    def _problem(self, line: str) -> str:
         return (
             f"text is looked for under the keys {self.source} and {self.target}, and that line "
-            f"{_contents(next(iter(malformed.values())))}: set source and target in the corpus file to keys of text"
+            f"{_contents(line)}: set source and target in the corpus file to keys of text"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class TableChunk:
+class TableChunk(RawChunk):
     """Two columns of text, as an Arrow IPC stream; a null is an empty text."""
 
     table: bytes
-    num_pairs: int
-    first_line: int
-    origin: str
 
     def parse(self) -> ParsedChunk:
         """The pairs as text."""
@@ -130,37 +167,11 @@ class TableChunk:
         return ParsedChunk(src, tgt, self.first_line, self.origin)
 
 
-RawChunk: TypeAlias = TextChunk | TsvChunk | JsonlChunk | TableChunk
-"""Pairs as they were read, cheap to make and to send to another process; `replace(raw, num_pairs=n)` is the first n.
-
-`first_line` is the line, or row, of the first of them, counted from 1.
-"""
-
-
-def _lines(data: bytes, *, is_start: bool) -> list[str]:
-    """Lines without their end (LF or CR LF), and without a byte-order mark at the start of a file; LF ends a line."""
-    text = data.decode("utf-8", "surrogateescape")
-    if is_start:
-        text = text.removeprefix("\ufeff")
-    lines = text.removesuffix("\n").split("\n") if text else [""]
-    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
-
-
-def _texts_at(line: str, keys: Sequence[Sequence[str]]) -> list[str] | None:
-    """The texts at the keys of a JSON object, or None if the line is not JSON or a key has no text."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):  # the first for numbers of thousands of digits as well
-        return None
-    texts = []
-    for key in keys:
-        value: Any = record
-        for part in key:
-            value = value.get(part) if isinstance(value, dict) else None
-        if not isinstance(value, str):
-            return None
-        texts.append(value)
-    return texts
+def _value_at(key: Sequence[str], record: Any) -> Any:
+    """The value at the parts of a dotted key, or None."""
+    for part in key:
+        record = record.get(part) if isinstance(record, dict) else None
+    return record
 
 
 def _contents(line: str) -> str:
@@ -170,7 +181,7 @@ def _contents(line: str) -> str:
     except (ValueError, RecursionError):
         return "is not JSON"
     if not isinstance(record, dict):
-        return f"is no object but {_kind(record)}"
+        return f"is no object but {_KINDS[type(record)]}"
     keys = list(_leaves(record, ""))
     more = f" and {len(keys) - _KEYS_SHOWN:,} more" if len(keys) > _KEYS_SHOWN else ""
     return f"has {', '.join(keys[:_KEYS_SHOWN])}{more}" if keys else "has no keys"
@@ -182,11 +193,4 @@ def _leaves(record: Mapping[str, Any], prefix: str) -> Iterator[str]:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             shown = repr(f"{prefix}{key}"[:_KEY_CHARACTERS])[1:-1]  # with escapes for what cannot be printed
-            yield shown if isinstance(value, str) else f"{shown} ({_kind(value)})"
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list"}
-    return kinds.get(type(value), "an object")
+            yield shown if isinstance(value, str) else f"{shown} ({_KINDS[type(value)]})"

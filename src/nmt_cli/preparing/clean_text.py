@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
-from nmt_cli.preparing.cleaning.counts import count_by_source, nothing_left_error, warn_of_lost_sources
-from nmt_cli.preparing.cleaning.held_out import HeldOut, Pairs, overlap, write_heldout
-from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
-from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests
-from nmt_cli.preparing.cleaning.swapped_sides import warn_if_swapped
+from nmt_cli.preparing.cleaning.held_out import HeldOut, Pairs, overlap, warn_if_swapped, write_heldout
+from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules, num_words
+from nmt_cli.preparing.cleaning.selection import (
+    choose_copies,
+    count_by_source,
+    nothing_left_error,
+    pair_digests,
+    warn_of_lost_sources,
+)
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import (
     CleanShard,
@@ -31,7 +35,7 @@ from nmt_cli.preparing.shards import (
     write_arrays,
     write_shard,
 )
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split, first_pairs
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split
 from nmt_cli.processes import worker_pool
 
 logger = logging.getLogger(__name__)
@@ -94,23 +98,23 @@ def write_clean_text(
     first = next(shards_read)
     warning = _warning(first, corpus, heldout["valid"])
     job = CleaningJob(corpus.cleaning, corpus.languages, heldout, directory)
-    _clean(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
+    _clean_shards(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
     by_source = count_by_source(shards, sources["train"])
-    copies = choose_copies(shards, corpus.cleaning, [one.tally for one in by_source])
+    copies = choose_copies(shards, corpus.cleaning, by_source)
     num_pairs = sum(int(each.sum()) for each in copies)
     if num_pairs == 0:
         for shard in shards:
-            shard.remove()
+            shard.path.unlink()
         raise nothing_left_error(by_source)
-    tally = CleaningCounts()
+    total = CleaningCounts()
     for one in by_source:
-        tally.add(one.tally)
+        total.add(one.counts)
     write_arrays(directory / _COPIES, {str(number): each for number, each in enumerate(copies)})
-    logger.info("cleaned: %s of %s training pairs kept", f"{tally.kept:,}", f"{tally.read:,}")
+    logger.info("cleaned: %s of %s training pairs kept", f"{total.kept:,}", f"{total.read:,}")
     lost = warn_of_lost_sources(by_source)
     counts = {
-        **tally.to_json(),
+        **total.to_json(),
         "overlap": overlap(heldout, (shard.facts["found"] for shard in shards)),
         "warnings": [*([warning] if warning else []), *lost],
         "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in heldout.items()}},
@@ -136,13 +140,13 @@ class CleaningJob:
         src: list[str] = []
         tgt: list[str] = []
         places: list[int] = []
-        tally, problem = CleaningCounts(), None
+        counts, problem = CleaningCounts(), None
         for raw in shard.chunks:
             chunk = raw.parse()
             problem = problem or chunk.problem
             cleaned = rules.apply(chunk)
-            places += [tally.read + index for index in cleaned.indices]
-            tally.add(cleaned.tally)
+            places += [counts.read + index for index in cleaned.indices]
+            counts.add(cleaned.counts)
             src += cleaned.src
             tgt += cleaned.tgt
         matches, found = heldout.find(src, tgt)
@@ -155,11 +159,11 @@ class CleaningJob:
                 "digests": pair_digests(src, tgt),
                 "places": _narrow(places),
                 "found": matches,
-                "source_words": _narrow(_count_words(src)),
-                "target_words": _narrow(_count_words(tgt)),
+                "source_words": _narrow([num_words(line) for line in src]),
+                "target_words": _narrow([num_words(line) for line in tgt]),
             },
             facts={
-                "tally": tally.to_json(),
+                "tally": counts.to_json(),
                 "problem": problem,
                 "source": shard.source,
                 "weight": shard.weight,
@@ -167,33 +171,32 @@ class CleaningJob:
                 "found": found,
             },
         )
-        return tally.read
+        return counts.read
 
 
-def _clean(
+def _clean_shards(
     job: CleaningJob, shards: Iterable[RawShard], *, total: int | None, num_workers: int, progress: Progress
 ) -> None:
     """Clean the shards whose files are not there yet."""
     finished = set(finished_shards(job.directory))
     if finished:
         logger.info("cleaned: %s pieces finished before, kept", f"{len(finished):,}")
-    skipped = 0
+    done = 0
 
     def unfinished() -> Iterator[RawShard]:
-        nonlocal skipped
+        nonlocal done
         for shard in shards:
             if shard.number in finished:
-                skipped += sum(chunk.num_pairs for chunk in shard.chunks)
-                progress("cleaning", skipped, total)
+                done += sum(chunk.num_pairs for chunk in shard.chunks)
+                progress("cleaning", done, total)
             else:
                 yield shard
 
-    cleaned = 0
     progress("cleaning", 0, total)
     with worker_pool([job] * num_workers) as run:
         for read in run(unfinished()):
-            cleaned += read
-            progress("cleaning", skipped + cleaned, total)
+            done += read
+            progress("cleaning", done, total)
 
 
 def _expected(corpus: Corpus) -> int | None:
@@ -206,16 +209,11 @@ def _warning(shard: RawShard, corpus: Corpus, valid: Pairs) -> str | None:
     """The warning if the sides of the training or the validation text seem swapped; it is logged too."""
     # These two rules drop swapped pairs, so with them no pair would be left to look at.
     config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
-    cleaned = CleaningRules(config, corpus.languages).apply(first_pairs(shard.chunks[0], _PAIRS_TO_COMPARE).parse())
+    cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_PAIRS_TO_COMPARE).parse())
     warning = warn_if_swapped(list(zip(cleaned.src, cleaned.tgt, strict=True)), valid, corpus.languages)
     if warning is not None:
         logger.warning("%s", warning)
     return warning
-
-
-def _count_words(lines: Sequence[str]) -> list[int]:
-    """The number of words of each tidy line; in printable text, the space is the only white space."""
-    return [line.count(" ") + 1 if line.isprintable() else len(line.split()) for line in lines]
 
 
 def _narrow(numbers: Sequence[int]) -> NDArray[np.integer]:

@@ -21,7 +21,7 @@ from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.mistakes import KeyPath
 from nmt_cli.recipe.schema import NonNegativeInt, PositiveInt, Section
-from nmt_cli.tokenization.training import TokenizerKind
+from nmt_cli.tokenization.tokenizer import TokenizerKind
 
 AnySource: TypeAlias = Annotated[
     TextSource | TsvSource | JsonlSource | ParquetSource | ArchiveSource | TestsetSource | HubSource,
@@ -99,8 +99,7 @@ class TokenizerConfig(Section):
     sample_lines: PositiveInt = Field(5_000_000, description="train on at most so many lines, sampled by seed")
     seed: NonNegativeInt = Field(1, description="seed of the sample, if there are more than sample_lines")
     taken_from: str | None = Field(
-        None,
-        description="model, run or prepared data whose vocabulary is used unchanged; null: train a vocabulary",
+        None, description="model, run or prepared data whose vocabulary is used unchanged; null: train a vocabulary"
     )
 
     @property
@@ -164,7 +163,8 @@ class Corpus(Section):
     @property
     def splits(self) -> list[Split]:
         """The splits that the corpus has."""
-        return ["train", "valid", *(["test"] if self.test else [])]  # type: ignore[list-item]  # literals, to mypy str
+        splits: list[Split] = ["train", "valid", "test"]
+        return [split for split in splits if self.sources(split)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def parse_source(values: Mapping[str, Any]) -> Source:
 
 
 def without_former_keys(values: Any) -> Any:
-    """The values of a corpus file or of a manifest without the keys that corpus files had before."""
+    """The values of a corpus file or of a manifest without the keys that only earlier corpus files have."""
     if isinstance(values, Mapping):
         return {key: without_former_keys(value) for key, value in values.items() if key not in _FORMER_KEYS}
     return [without_former_keys(value) for value in values] if isinstance(values, list) else values
@@ -246,25 +246,18 @@ def _two_codes(languages: str) -> tuple[str, str]:
 def _with_overrides(document: Document, overrides: Sequence[str], *, source: str) -> Corpus:
     for override in overrides:
         document = merge(document, parse_override(override))
-    _refuse_former_keys(document)
+    for (*path, key), value in _former_values(document.values, ()):
+        if value not in (None, []):
+            where = document.origin((*path, key))
+            raise RecipeError(f"corpus files no longer have the key {key}", where=where, hint=_FORMER_KEYS[str(key)])
     document = Document(without_former_keys(document.values), document.origins)
     return validate(document, Corpus, source=source, fix="nmt prepare NAME --dry-run shows every key with its value")
 
 
-def _refuse_former_keys(document: Document) -> None:
-    """Raise RecipeError for a former key that is not empty, with the key that takes its place."""
-    for path, values in _sections(document.values):
-        for key in _FORMER_KEYS.keys() & values.keys():
-            if values[key] not in (None, []):
-                where = document.origin((*path, key))
-                raise RecipeError(f"corpus files no longer have the key {key}", where=where, hint=_FORMER_KEYS[key])
-
-
-def _sections(corpus: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    """The values of a corpus and of each of its sources, with their paths."""
-    yield (), corpus
-    for split in ("train", "valid", "test"):
-        sources = corpus.get(split)
-        for number, source in enumerate(sources if isinstance(sources, list) else []):
-            if isinstance(source, Mapping):
-                yield (split, number), source
+def _former_values(values: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """The paths and values of former keys, at any depth."""
+    for key, value in values.items() if isinstance(values, Mapping) else enumerate(values):
+        if key in _FORMER_KEYS:
+            yield (*path, key), value
+        elif isinstance(value, Mapping | list):
+            yield from _former_values(value, (*path, key))

@@ -33,6 +33,16 @@ _TIMEOUT_SECONDS = 60
 _PAUSES = (1.0, 3.0, 10.0, 30.0)
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _ELSEWHERE = "or name a folder on another disk: export NMT_CACHE=FOLDER"
+_FREE_SPACE = f"free some space, then give the same command again: it continues; {_ELSEWHERE}"
+# What keeps a file from being written, by the codes of the error, and the fix.
+_OBSTACLES = {
+    (errno.ENOSPC, errno.EDQUOT): ("the disk is full", _FREE_SPACE),
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR): (
+        "no permission to write there",
+        f"chmod it, {_ELSEWHERE}",
+    ),
+    (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP): ("the disk knows no locks", f"mount it with flock, {_ELSEWHERE}"),
+}
 
 
 class Unreachable(DataError):
@@ -54,11 +64,8 @@ def download_file(url: str, *, size: int | None, sha256: str | None, progress: P
         _transfer(url, _part(file), file.name, size=size, progress=progress)
         _part(file).replace(file)
         if differs := _difference(file, size=size, sha256=sha256):
-            raise DataError(
-                f"{file.name} is not the file that it should be: {differs}",
-                where=url,
-                hint=f"it is kept as {_set_aside(file)}, and not used; the same command downloads it again",
-            )
+            hint = f"it is kept as {_set_aside(file)}, and not used; the same command downloads it again"
+            raise _wrong_file(file.name, differs, where=url, hint=hint)
     logger.info("downloaded %s: %s bytes, SHA-256 %s", file.name, f"{file.stat().st_size:,}", file_hash(file))
     return file
 
@@ -72,21 +79,11 @@ def cached_file(url: str) -> Path:
     return cache_folder().joinpath("downloads", parts.netloc.rpartition("@")[2].replace(":", "_"), *folders, name)
 
 
-def check_file(file: Path, digest: str, *, size: int | None, sha256: str | None) -> None:
-    """DataError if a file of the user, with this SHA-256, does not have the size or the SHA-256 that it should have."""
-    found = file.stat().st_size
-    if size is not None and found != size:
-        raise DataError(
-            f"{file.name} has {found:,} bytes, and should have {size:,}",
-            where=str(file),
-            hint="it was cut short or is another file: fetch it again",
-        )
-    if sha256 not in (None, digest):
-        raise DataError(
-            f"{file.name} is not the file that it should be: its SHA-256 is {digest}, not {sha256}",
-            where=str(file),
-            hint="fetch it again; where another version is meant, correct sha256 in the corpus file",
-        )
+def check_file(file: Path, *, size: int | None, sha256: str | None) -> None:
+    """DataError if a file of the user does not have the size or the SHA-256 that it should have."""
+    if differs := _difference(file, size=size, sha256=sha256):
+        hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
+        raise _wrong_file(file.name, differs, where=str(file), hint=hint)
 
 
 def cache_folder() -> Path:
@@ -117,33 +114,20 @@ def writing_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason = "the disk is full"
-            hint = f"free some space, then give the same command again: it continues; {_ELSEWHERE}"
-        elif problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
-            reason, hint = "no permission to write there", f"chmod it, {_ELSEWHERE}"
-        elif problem.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            reason, hint = "the disk knows no locks", f"mount it with flock, {_ELSEWHERE}"
-        else:
-            raise
-        raise DataError(f"cannot write {file.name}: {reason}", where=str(file), hint=hint) from problem
-
-
-def check_space(file: Path, *, needed: int) -> None:
-    """DataError if the disk of `file` has less than `needed` bytes left."""
-    free = shutil.disk_usage(file.parent).free
-    if needed > free:
-        raise DataError(
-            f"{file.name} needs {needed / 1e9:.3f} GB, and {free / 1e9:.3f} GB are free",
-            where=str(file),
-            hint=f"free some space, then give the same command again: it continues; {_ELSEWHERE}",
-        )
+        for codes, (reason, hint) in _OBSTACLES.items():
+            if problem.errno in codes:
+                raise DataError(f"cannot write {file.name}: {reason}", where=str(file), hint=hint) from problem
+        raise
 
 
 def file_hash(path: Path) -> str:
     """The SHA-256 of a file, computed once unless the file changes."""
     facts = path.stat()
     return _hash(path, facts.st_size, facts.st_mtime_ns)
+
+
+def _wrong_file(name: str, differs: str, *, where: str, hint: str) -> DataError:
+    return DataError(f"{name} is not the file that it should be: {differs}", where=where, hint=hint)
 
 
 def _difference(file: Path, *, size: int | None, sha256: str | None) -> str | None:
@@ -160,7 +144,7 @@ def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Pr
     """Bring the rest of a download into `part`. Attempts go on while they bring something, and a few times more."""
     failures, has_come = 0, False
     while True:
-        before = part.stat().st_size if part.exists() else 0
+        before = _size(part)
         try:
             if _attempt(url, part, name, size=size, progress=progress):
                 return
@@ -177,7 +161,7 @@ def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Pr
                 raise _unreachable(url, part, reason) from None  # the network is not there: no use in waiting
         except (http.client.HTTPException, ConnectionError, TimeoutError) as problem:
             reason = str(problem) or type(problem).__name__
-        came = (part.stat().st_size if part.exists() else 0) > before
+        came = _size(part) > before
         has_come = has_come or came
         failures = 0 if came else failures + 1
         if failures > len(_PAUSES):
@@ -190,7 +174,7 @@ def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Pr
 def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> bool:
     """Ask for the missing part and write it; False if the connection ended before the file did."""
     version = part.with_suffix(".version")
-    there = part.stat().st_size if part.exists() else 0
+    there = _size(part)
     if size is not None and there == size:
         return True
     request = _request(url, method="GET")
@@ -201,12 +185,16 @@ def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Pro
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
         tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
         there = there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
-        if there and (tag not in ("", begun) or not _goes_on(answer.headers, there)):
+        begins_here = answer.headers.get("Content-Range", f"bytes {there}-").startswith(f"bytes {there}-")
+        if there and (tag not in ("", begun) or not begins_here):
             part.unlink()  # the server has passed over If-Range, and this is the rest of another version
             raise ConnectionError("the file there has changed")
         length = answer.headers.get("Content-Length")
         total = there + int(length) if length else size
-        check_space(part.with_name(name), needed=(total or 0) - there)
+        needed, free = (total or 0) - there, shutil.disk_usage(part.parent).free
+        if needed > free:
+            message = f"{name} needs {needed / 1e9:.3f} GB, and {free / 1e9:.3f} GB are free"
+            raise DataError(message, where=str(part.with_name(name)), hint=_FREE_SPACE)
         with part.open("r+b" if there else "wb") as file:
             if not there:
                 version.unlink(missing_ok=True)
@@ -221,11 +209,6 @@ def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Pro
         return False
     version.unlink(missing_ok=True)
     return True
-
-
-def _goes_on(headers: http.client.HTTPMessage, there: int) -> bool:
-    """False if a partial answer says that it begins elsewhere."""
-    return headers.get("Content-Range", f"bytes {there}-").startswith(f"bytes {there}-")
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:
@@ -249,8 +232,12 @@ def _part(file: Path) -> Path:
     return file.with_name(f".{file.name}.part")
 
 
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
 def _unreachable(url: str, part: Path, reason: str) -> Unreachable:
-    kept = f"; {part.stat().st_size:,} bytes are kept, and the same command continues" if part.exists() else ""
+    kept = f"; {_size(part):,} bytes are kept, and the same command continues" if part.exists() else ""
     hint = f"{_NETWORK_HINT}; or fetch it by other means and save it as {cached_file(url)}{kept}"
     return Unreachable(f"cannot download {url}: {reason}", where=url, hint=hint)
 

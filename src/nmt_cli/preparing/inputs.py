@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import InputRecord
-from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.corpus import LocatedCorpus, parse_source
 from nmt_cli.preparing.download import file_hash
-from nmt_cli.preparing.sources.base import LocalPairs, Source, Split
+from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_file
 
 # Raised when the same inputs and settings give other prepared data than before.
 _PIPELINE_VERSION = 2
@@ -44,14 +42,6 @@ def find_local_inputs(located: LocatedCorpus) -> list[InputRecord]:
     ]
 
 
-def describe_remote_inputs(located: LocatedCorpus) -> Iterator[tuple[Split, str]]:
-    """The downloads of each split, in words."""
-    for split in located.corpus.splits:
-        for source in located.corpus.sources(split):
-            for description in source.describe():
-                yield split, description
-
-
 def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs:
     """Download the missing files of a corpus; with a limit, only the files that the limit needs.
 
@@ -75,20 +65,22 @@ def declared_key(located: LocatedCorpus, inputs: Sequence[InputRecord], *, earli
     """The fingerprint of a corpus file: contents of local files, names and checksums of all others.
 
     `inputs` come from `find_local_inputs`. No network is needed, so prepared data is recognised by this fingerprint.
-    `earlier` is the corpus of a manifest to compare with: see `_declared`.
+    `earlier` is the corpus of a manifest to compare with: sources of the hub get the former key `otherwise` that they
+    have there.
     """
-    corpus = located.corpus
-    sources = {
-        split: [_declared(source, old) for source, old in _beside(corpus.sources(split), earlier.get(split))]
-        for split in corpus.splits
-    }
-    return fingerprint({**_settings(located), "sources": sources, "inputs": _contents(inputs)})
+    sources: dict[Split, list[dict[str, Any]]] = {}
+    for split in located.corpus.splits:
+        sources[split] = [source.key() for source in located.corpus.sources(split)]
+        for key, old in zip(sources[split], earlier.get(split) or [], strict=False):
+            if "otherwise" in key:
+                key["otherwise"] = [parse_source(one).key() for one in old.get("otherwise", [])]
+    return _key(located, sources, inputs)
 
 
 def reading_key(located: LocatedCorpus, fetched: FetchedInputs) -> str:
     """The fingerprint of the cleaned text: the contents of all files, and how they are read and cleaned."""
     sources = {split: [pairs.key() for pairs in sources] for split, sources in fetched.sources.items()}
-    return fingerprint({**_settings(located), "sources": sources, "inputs": _contents(fetched.records)})
+    return _key(located, sources, fetched.records)
 
 
 def fingerprint(values: dict[str, Any]) -> str:
@@ -96,34 +88,22 @@ def fingerprint(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _settings(located: LocatedCorpus) -> dict[str, Any]:
+def _key(
+    located: LocatedCorpus, sources: Mapping[Split, Sequence[dict[str, Any]]], inputs: Sequence[InputRecord]
+) -> str:
+    """The fingerprint of the keys of sources, the contents of files, and the settings for training text."""
     corpus = located.corpus
-    return {
-        "version": _PIPELINE_VERSION,
-        "languages": corpus.languages.model_dump(),
-        "generator": None,  # a former key of corpus files, which belongs to the fingerprints of prepared data
-        "limit": corpus.limit,
-        "cleaning": corpus.cleaning.model_dump(),
-    }
-
-
-def _contents(inputs: Sequence[InputRecord]) -> list[tuple[str, str]]:
-    return [(record.split, record.sha256) for record in inputs]
-
-
-def _declared(source: Source, old: Mapping[str, Any]) -> dict[str, Any]:
-    """The key of a source. A source of the hub gets the `otherwise` that a manifest has for it."""
-    key = source.key()
-    if "otherwise" in key:
-        key["otherwise"] = [parse_source(one).key() for one in old.get("otherwise", [])]
-    return key
-
-
-def _beside(
-    sources: Sequence[Source], old: Sequence[Mapping[str, Any]] | None
-) -> Iterator[tuple[Source, Mapping[str, Any]]]:
-    """Each source with the values that a manifest has in its place."""
-    return zip(sources, chain(old or [], repeat({})), strict=False)
+    return fingerprint(
+        {
+            "version": _PIPELINE_VERSION,
+            "languages": corpus.languages.model_dump(),
+            "generator": None,  # a former key of corpus files, which belongs to the fingerprints of prepared data
+            "limit": corpus.limit,
+            "cleaning": corpus.cleaning.model_dump(),
+            "sources": sources,
+            "inputs": [(record.split, record.sha256) for record in inputs],
+        }
+    )
 
 
 def _record(split: Split, name: str, path: Path) -> InputRecord:
@@ -131,5 +111,5 @@ def _record(split: Split, name: str, path: Path) -> InputRecord:
     with reading_errors(path):
         record = InputRecord(split=split, name=name, bytes=path.stat().st_size, sha256=file_hash(path))
     if record.bytes == 0:
-        raise DataError(f"{path.name} is empty", where=str(path), hint="give a file with one sentence a line")
+        raise empty_file(path)
     return record

@@ -4,48 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import nmt_cli
 from nmt_cli.console import Progress
-from nmt_cli.dataset.manifest import (
-    MANIFEST,
-    InputRecord,
-    Manifest,
-    SplitCounts,
-    TokenizerRecord,
-    Tokenizers,
-)
+from nmt_cli.dataset.manifest import MANIFEST, InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.dataset.store import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory, sha256
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
-from nmt_cli.preparing.encoding import EncodedSplit, encoded_splits, write_tokens
-from nmt_cli.preparing.inputs import (
-    declared_key,
-    describe_remote_inputs,
-    fetch_inputs,
-    find_local_inputs,
-    fingerprint,
-    reading_key,
-)
-from nmt_cli.preparing.report.page import render_page
-from nmt_cli.preparing.report.report import REPORT, REPORT_PAGE, build_report, read_report
+from nmt_cli.preparing.encoding import encoded_splits, write_tokens
+from nmt_cli.preparing.inputs import declared_key, fetch_inputs, find_local_inputs, fingerprint, reading_key
+from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
 from nmt_cli.preparing.shards import finished_shards
-from nmt_cli.preparing.stages import (
-    WorkFolder,
-    discard_interrupted,
-    is_finished,
-    link_or_copy,
-    open_work_folder,
-    work_path,
-)
+from nmt_cli.preparing.stages import WorkFolder, discard_interrupted, is_finished, open_work_folder, work_path
 from nmt_cli.preparing.vocabulary import copy_vocabulary, given_vocabulary, tokenizer_counts, write_tokenizers
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -87,8 +68,9 @@ def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[s
     inputs = find_local_inputs(located)
     for record in inputs:
         yield f"input:  {record.split}: {record.name}, {record.bytes:,} bytes"
-    for split, description in describe_remote_inputs(located):
-        yield f"input:  {split}: {description}"
+    for split in located.corpus.splits:
+        for source in located.corpus.sources(split):
+            yield from (f"input:  {split}: {description}" for description in source.describe())
     yield f"output: {output}"
     if is_finished(output, located.corpus, key=partial(_key, located, inputs), overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
@@ -115,19 +97,19 @@ def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
 def _run_stages(
     located: LocatedCorpus, work: WorkFolder, output: Path, *, key: str, num_workers: int, progress: Progress
 ) -> None:
-    corpus, clock = located.corpus, _Clock()
+    corpus, ends = located.corpus, {"": time.monotonic()}
     fetched = fetch_inputs(located, progress=progress)
-    clock.stop("fetched")
+    ends["fetched"] = time.monotonic()
     text_key = reading_key(located, fetched)
     text = CleanText(
-        work.stage_in_pieces(
+        work.stage(
             "cleaned",
             key=text_key,
             build=lambda to: write_clean_text(corpus, fetched.sources, to, num_workers=num_workers, progress=progress),
             has_pieces=lambda at: bool(finished_shards(at)),
         )
     )
-    clock.stop("cleaned")
+    ends["cleaned"] = time.monotonic()
     tokenizer_key = fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located)})
 
     def build_tokenizers(to: Path) -> None:
@@ -136,36 +118,20 @@ def _run_stages(
         else:
             write_tokenizers(corpus, text, to, num_workers=num_workers, progress=progress)
 
-    tokenizers = work.stage("tokenizer", key=tokenizer_key, build=build_tokenizers)
-    clock.stop("tokenizer")
-    tokens = work.stage_in_pieces(
+    tokenizers = work.stage("tokenizer", key=tokenizer_key, build=build_tokenizers, has_pieces=lambda at: False)
+    ends["tokenizer"] = time.monotonic()
+    tokens = work.stage(
         "encoded",
         key=fingerprint({"tokenizer": tokenizer_key}),
         build=lambda to: write_tokens(corpus, text, tokenizers, to, num_workers=num_workers, progress=progress),
         has_pieces=lambda at: bool(encoded_splits(corpus, at)),
     )
-    clock.stop("encoded")
+    ends["encoded"] = time.monotonic()
     with new_directory(output, error=DataError) as final:
         _write_outcome(final, corpus, fetched.records, text, tokenizers, tokens, key=key)
-    clock.stop("report")
-    logger.info("%s", clock)
-
-
-class _Clock:
-    """The time of each stage, as one line."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-        self._parts: list[str] = []
-
-    def stop(self, stage: str) -> None:
-        """Note the time since the previous stage."""
-        now = time.monotonic()
-        self._parts.append(f"{stage} {now - self._since:.1f}")
-        self._since = now
-
-    def __str__(self) -> str:
-        return f"seconds: {', '.join(self._parts)}"
+    ends["report"] = time.monotonic()
+    seconds = [f"{stage} {end - start:.1f}" for (_, start), (stage, end) in pairwise(ends.items())]
+    logger.info("seconds: %s", ", ".join(seconds))
 
 
 def _write_outcome(
@@ -179,10 +145,35 @@ def _write_outcome(
     key: str,
 ) -> None:
     """Write the prepared data: the files of the stages, the manifest, and the report."""
-    for file in _outcome(corpus, text.directory, tokenizers, tokens):
-        link_or_copy(file, directory / file.name)
+    languages = corpus.languages.model_dump()
+    for side, code in languages.items():
+        files = [tokenizers / f"{side}.spm"]
+        files += [tokens / f"{split}.{side}.{part}" for split in corpus.splits for part in ("ids", "offsets")]
+        files += [text.directory / f"{split}.{code}" for split in corpus.splits if split != "train"]
+        for file in files:
+            try:
+                os.link(file, directory / file.name)
+            except OSError:  # the file system has no hard links
+                copyfile(file, directory / file.name)
     written = encoded_splits(corpus, tokens)
-    manifest = _manifest(directory, corpus, inputs, key=key, written=written)
+    loaded = [Tokenizer.load(directory / f"{side}.spm") for side in SIDES]
+    source, target = (TokenizerRecord(vocab_size=one.vocab_size, fingerprint=one.fingerprint) for one in loaded)
+    manifest = Manifest(
+        nmt_version=nmt_cli.__version__,
+        name=corpus.name,
+        languages=LanguagePair(**languages),
+        shared_vocabulary=source.fingerprint == target.fingerprint,
+        tokenizers=Tokenizers(source=source, target=target),
+        dtype=token_dtype(max(source.vocab_size, target.vocab_size)),
+        splits={
+            split: SplitCounts(pairs=one.pairs, **{f"{side}_tokens": one.statistics[side].tokens for side in SIDES})
+            for split, one in written.items()
+        },
+        inputs=inputs,
+        fingerprint=key,
+        corpus=corpus.model_dump(mode="json"),
+        files={path.name: path.stat().st_size for path in sorted(directory.iterdir())},
+    )
     (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     report = build_report(
         open_prepared(directory),
@@ -193,43 +184,3 @@ def _write_outcome(
     )
     (directory / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (directory / REPORT_PAGE).write_text(render_page(report), encoding="utf-8")
-
-
-def _outcome(corpus: Corpus, cleaned: Path, tokenizers: Path, tokens: Path) -> list[Path]:
-    """The files of the stages that make up the prepared data."""
-    codes = (corpus.languages.source, corpus.languages.target)
-    return [
-        *(tokenizers / f"{side}.spm" for side in SIDES),
-        *(
-            tokens / f"{split}.{side}.{part}"
-            for split in corpus.splits
-            for side in SIDES
-            for part in ("ids", "offsets")
-        ),
-        *(cleaned / f"{split}.{code}" for split in corpus.splits if split != "train" for code in codes),
-    ]
-
-
-def _manifest(
-    directory: Path, corpus: Corpus, inputs: list[InputRecord], *, key: str, written: Mapping[str, EncodedSplit]
-) -> Manifest:
-    """The manifest of the files in a directory."""
-    loaded = [Tokenizer.load(directory / f"{side}.spm") for side in SIDES]
-    source, target = (TokenizerRecord(vocab_size=one.vocab_size, fingerprint=one.fingerprint) for one in loaded)
-    dtype = token_dtype(max(source.vocab_size, target.vocab_size))
-    return Manifest(
-        nmt_version=nmt_cli.__version__,
-        name=corpus.name,
-        languages=LanguagePair(source=corpus.languages.source, target=corpus.languages.target),
-        shared_vocabulary=source.fingerprint == target.fingerprint,
-        tokenizers=Tokenizers(source=source, target=target),
-        dtype=dtype,
-        splits={
-            split: SplitCounts(pairs=one.sentences, **{f"{side}_tokens": one.tokens[side] for side in SIDES})
-            for split, one in written.items()
-        },
-        inputs=inputs,
-        fingerprint=key,
-        corpus=corpus.model_dump(mode="json"),
-        files={path.name: path.stat().st_size for path in sorted(directory.iterdir())},
-    )

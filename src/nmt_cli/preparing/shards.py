@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from nmt_cli.dataset.store import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.preparing.chunks import RawChunk
-from nmt_cli.preparing.sources.base import LocalPairs, first_pairs
+from nmt_cli.preparing.sources.base import LocalPairs
 
 SHARD_CHUNKS = 5
 _ENDING = ".npz"
@@ -42,12 +43,12 @@ class RawShard:
 
 def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator[RawShard]:
     """The first `limit` pairs of sources, in shards. The content of a shard depends on the sources alone."""
-    number, left = 0, limit
+    number, left = 0, sys.maxsize if limit is None else limit
     for place, source in enumerate(sources):
         chunks: list[RawChunk] = []
         for chunk in source.read():
-            chunks.append(chunk if left is None else first_pairs(chunk, left))
-            left = None if left is None else left - chunks[-1].num_pairs
+            chunks.append(chunk.first(left))
+            left -= chunks[-1].num_pairs
             if len(chunks) == SHARD_CHUNKS or left == 0:
                 yield RawShard(number, place, source.weight, chunks)
                 number, chunks = number + 1, []
@@ -62,7 +63,7 @@ class CleanShard:
     """The file of a cleaned shard of n pairs: compressed text, arrays with an entry per pair, and facts."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def __len__(self) -> int:
         return int(self.facts["pairs"])
@@ -76,12 +77,12 @@ class CleanShard:
     @property
     def number(self) -> int:
         """Its place among the shards."""
-        return int(self._path.stem)
+        return int(self.path.stem)
 
     @property
     def source(self) -> int:
-        """The place of its source among the sources; 0 in files of versions that did not record it."""
-        return int(self.facts.get("source", 0))
+        """The place of its source among the sources."""
+        return int(self.facts["source"])
 
     @property
     def weight(self) -> float:
@@ -119,23 +120,19 @@ class CleanShard:
         src, tgt = (self.text(side).split(b"\n")[index].decode() for side in SIDES)
         return src, tgt
 
-    def remove(self) -> None:
-        """Remove the file."""
-        self._path.unlink()
-
     def _read(self, name: str) -> NDArray[Any]:
         try:
-            with self._path.open("rb") as file, np.load(file) as members:
+            with self.path.open("rb") as file, np.load(file) as members:
                 array: NDArray[Any] = members[name]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             raise self._damaged() from None
         return array
 
     def _damaged(self) -> DataError:
-        work = self._path.parent.parent
+        work = self.path.parent.parent
         return DataError(
-            f"{self._path.name} is damaged",
-            where=str(self._path),
+            f"{self.path.name} is damaged",
+            where=str(self.path),
             hint=f"it was changed after it was written: rm -r {quote(str(work))}, then run nmt prepare again",
         )
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -26,7 +24,7 @@ from nmt_cli.files import (
     write_file,
 )
 from nmt_cli.preparing.corpus import Corpus
-from nmt_cli.preparing.report.report import read_report
+from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import flatten
 
 logger = logging.getLogger(__name__)
@@ -37,39 +35,23 @@ _WITHOUT_EFFECT = ("name", "description", "licence", "citation", "pairs", "bytes
 
 
 class WorkFolder:
-    """A folder beside the output with a directory for each finished stage, and the key that it was made for."""
+    """A folder beside the output with a directory for each stage, and the key that the stage was made for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def has(self, stage: str, *, key: str) -> bool:
-        """True if the stage is finished, and was made for this key."""
-        return bool(self._record(stage) == {"key": key})
+    def stage(self, name: str, *, key: str, build: Callable[[Path], None], has_pieces: Callable[[Path], bool]) -> Path:
+        """The directory of a stage: the finished one with this key, or else filled by `build`.
 
-    def stage(self, name: str, *, key: str, build: Callable[[Path], None]) -> Path:
-        """The directory of a stage: the finished one with this key, or else the output of `build`."""
-        directory = self.path / name
-        if self.has(name, key=key):
-            logger.info("%s: finished before, kept", name)
-            return directory
-        with new_directory(directory, error=DataError) as temporary:
-            build(temporary)
-            (temporary / _RECORD).write_text(json.dumps({"key": key}), encoding="utf-8")
-        return directory
-
-    def stage_in_pieces(
-        self, name: str, *, key: str, build: Callable[[Path], None], has_pieces: Callable[[Path], bool]
-    ) -> Path:
-        """As `stage`, but `build` continues after the pieces that an interrupted run wrote for this key.
-
-        A piece is whole or not there. A failure before the first piece leaves nothing.
+        If `has_pieces`, `build` continues after the pieces that an interrupted run wrote for this key. A piece is whole
+        or not there. A failure before the first piece leaves nothing.
         """
         directory = self.path / name
-        if self.has(name, key=key):
+        record, begun = self._record(name), {"key": key, "is_finished": False}
+        if record == {"key": key}:
             logger.info("%s: finished before, kept", name)
             return directory
-        begun = {"key": key, "is_finished": False}
-        if self._record(name) != begun:
+        if record != begun:
             with new_directory(directory, error=DataError) as temporary:
                 (temporary / _RECORD).write_text(json.dumps(begun), encoding="utf-8")
         clear_unfinished_files(directory)
@@ -77,10 +59,16 @@ class WorkFolder:
             with disk_errors(directory, DataError):
                 build(directory)
             write_file(directory / _RECORD, json.dumps({"key": key}), error=DataError)
-        finally:
+        except BaseException:
             if not has_pieces(directory):
                 remove_directory(directory)
+            raise
         return directory
+
+    def discard_stages(self) -> None:
+        """Remove all stages, each so that a kill leaves it whole or gone."""
+        for record in sorted(self.path.glob(f"*/{_RECORD}")):
+            remove_directory(record.parent)
 
     def _record(self, stage: str) -> Any:
         """The record of a stage, or None if it cannot be read."""
@@ -88,11 +76,6 @@ class WorkFolder:
             return json.loads((self.path / stage / _RECORD).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-
-    def discard_stages(self) -> None:
-        """Remove all stages, each so that a kill leaves it whole or gone."""
-        for record in sorted(self.path.glob(f"*/{_RECORD}")):
-            remove_directory(record.parent)
 
 
 @contextmanager
@@ -105,16 +88,12 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise DataError(
-            f"cannot make {path}: {problem.strerror}", where=str(path), hint="choose another folder with -o"
-        ) from None
+        message = f"cannot make {path}: {problem.strerror}"
+        raise DataError(message, where=str(path), hint="choose another folder with -o") from None
     with locked(output, busy=f"another nmt prepare is writing {output}", error=DataError):
         if not _is_ours(path):
-            raise DataError(
-                f"{path} is in the way: nmt prepare would work there, and did not make it",
-                where=str(path),
-                hint="move it away, or choose another -o",
-            )
+            message = f"{path} is in the way: nmt prepare would work there, and did not make it"
+            raise DataError(message, where=str(path), hint="move it away, or choose another -o")
         clear_interrupted(path, name="*")
         try:
             yield WorkFolder(path)
@@ -137,14 +116,6 @@ def work_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.partial")
 
 
-def link_or_copy(file: Path, target: Path) -> None:
-    """Make `file` appear at `target` too, by a hard link if the file system has them."""
-    try:
-        os.link(file, target)
-    except OSError:
-        shutil.copyfile(file, target)
-
-
 def is_finished(output: Path, corpus: Corpus, *, key: Callable[[Mapping[str, Any]], str], overwrite: bool) -> bool:
     """True if `output` holds the data of a corpus, whole; False if it has to be written.
 
@@ -165,11 +136,8 @@ def is_finished(output: Path, corpus: Corpus, *, key: Callable[[Mapping[str, Any
         raise DataError(problem.message, where=problem.where, hint="add --overwrite to prepare it again") from None
     if manifest.fingerprint == key(manifest.corpus):
         return _is_whole(output)
-    raise DataError(
-        f"{output} holds other data: {_first_difference(manifest, corpus)}",
-        where=str(output),
-        hint="choose another folder with -o, or add --overwrite to replace it",
-    )
+    message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
+    raise DataError(message, where=str(output), hint="choose another folder with -o, or add --overwrite to replace it")
 
 
 def _is_ours(path: Path) -> bool:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import copyfile
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from nmt_cli.console import Progress
 from nmt_cli.dataset.store import SIDES
 from nmt_cli.errors import DataError
+from nmt_cli.files import write_file
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
 from nmt_cli.processes import worker_pool
@@ -29,20 +29,18 @@ _REPORT = "report.json"
 def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
     """Train `source.spm` and `target.spm` on the clean training text; they are equal if the vocabulary is shared."""
     is_shared = corpus.tokenizer.shared
-    tasks = (
-        [(SIDES, directory / "source.spm")] if is_shared else [((side,), directory / f"{side}.spm") for side in SIDES]
-    )
-    num_lines = text.num_pairs()["train"] * len(tasks[0][0])
-    num_drawn = min(num_lines, corpus.tokenizer.sample_lines)
-    logger.info("tokenizer: training on %s of %s lines", f"{num_drawn:,}", f"{num_lines:,}")
+    tasks: list[tuple[str, ...]] = [SIDES] if is_shared else [(side,) for side in SIDES]
+    num_lines = text.num_pairs()["train"] * len(tasks[0])
+    num_sampled = min(num_lines, corpus.tokenizer.sample_lines)
+    logger.info("tokenizer: training on %s of %s lines", f"{num_sampled:,}", f"{num_lines:,}")
     progress("tokenizer", 0, None)
     # In worker processes, if there are any: SentencePiece ignores Ctrl-C, and its memory is freed with the process.
-    with worker_pool([TokenizerJob(text, corpus.tokenizer)] * num_workers) as run:
+    with worker_pool([TokenizerJob(text, corpus.tokenizer, directory)] * num_workers) as run:
         reports = [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in run(tasks)]
     if is_shared:
-        copyfile(directory / "source.spm", directory / "target.spm")
+        write_file(directory / "target.spm", (directory / "source.spm").read_bytes(), error=DataError)
         reports *= 2
-    (directory / _REPORT).write_text(json.dumps(dict(zip(SIDES, reports, strict=True))), encoding="utf-8")
+    _write_report(directory, reports)
     kind = "shared" if is_shared else "separate"
     logger.info("tokenizer: %s %s pieces", f"{corpus.tokenizer.vocab_size:,}", kind)
 
@@ -72,9 +70,8 @@ def given_vocabulary(located: LocatedCorpus) -> list[Path] | None:
 def copy_vocabulary(given: Sequence[Path], directory: Path) -> None:
     """Copy the vocabulary of a model into a directory, with a report that nothing was trained."""
     for file in given:
-        copyfile(file, directory / file.name)
-    nothing = {"lines": 0, "sampled": 0, "skipped": 0}
-    (directory / _REPORT).write_text(json.dumps(dict.fromkeys(SIDES, nothing)), encoding="utf-8")
+        write_file(directory / file.name, file.read_bytes(), error=DataError)
+    _write_report(directory, [{"lines": 0, "sampled": 0, "skipped": 0}] * 2)
     logger.info("tokenizer: taken from %s", given[0].parent)
 
 
@@ -109,20 +106,25 @@ def sample(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> It
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob:
-    """Trains a tokenizer, given its sides and its file."""
+    """Trains the tokenizer of one side or of both, and writes it to `SIDE.spm` of the first side."""
 
     text: CleanText
     config: TokenizerConfig
+    directory: Path
 
-    def start(self) -> Callable[[tuple[Sequence[str], Path]], TokenizerReport]:
+    def start(self) -> Callable[[Sequence[str]], TokenizerReport]:
         """The function for one tokenizer."""
-        return lambda task: self._train(*task)
+        return self._train
 
-    def _train(self, sides: Sequence[str], output: Path) -> TokenizerReport:
+    def _train(self, sides: Sequence[str]) -> TokenizerReport:
         return train_tokenizer(
             sample(self.text, sides, size=self.config.sample_lines, seed=self.config.seed),
             vocab_size=self.config.vocab_size,
             kind=self.config.kind,
             character_coverage=self.config.character_coverage,
-            output=output,
+            output=self.directory / f"{sides[0]}.spm",
         )
+
+
+def _write_report(directory: Path, reports: Sequence[dict[str, int]]) -> None:
+    write_file(directory / _REPORT, json.dumps(dict(zip(SIDES, reports, strict=True))), error=DataError)

@@ -20,7 +20,7 @@ from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.files import read_json, sha256, write_file
 from nmt_cli.preparing.corpus import without_former_keys
-from nmt_cli.preparing.report.report import read_report
+from nmt_cli.preparing.report import read_report
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.recipe.loading import dump_recipe
 from nmt_cli.reproducing import needs

@@ -7,14 +7,12 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import sentencepiece
 
 from nmt_cli.errors import DataError
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
-
-TokenizerKind = Literal["bpe", "unigram"]
+from nmt_cli.files import write_file
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TokenizerKind
 
 MAX_LINE_BYTES = 1 << 16
 # SentencePiece's trainer keeps this character for itself and skips every line that holds it.
@@ -28,24 +26,19 @@ _MIN_PIECES = 300
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """How many lines were given to train a tokenizer on, and how many of those were skipped as unusable."""
+    """The number of lines that were given to train a tokenizer on, and of those skipped as unusable."""
 
     given: int
     skipped: int
 
 
 def train_tokenizer(
-    lines: Iterable[bytes],
-    *,
-    vocab_size: int,
-    kind: TokenizerKind,
-    character_coverage: float,
-    output: Path,
+    lines: Iterable[bytes], *, vocab_size: int, kind: TokenizerKind, character_coverage: float, output: Path
 ) -> TokenizerReport:
     """Train a model on lines in UTF-8, and write it to `output`.
 
-    The same lines and settings give the same bytes. Raises DataError where `vocab_size` is more than the text yields,
-    or too small for its characters; the message names the bound.
+    The same lines and settings give the same bytes. Raises DataError if `vocab_size` is more than the text yields, or
+    too small for its characters; the message names the bound.
     """
     usable = _Usable(lines)
     model = io.BytesIO()
@@ -72,14 +65,15 @@ def train_tokenizer(
         if usable.problem is not None:
             raise usable.problem from None
         raise _vocabulary_error(str(problem), vocab_size, num_characters=len(usable.characters)) from problem
-    output.write_bytes(model.getvalue())
+    write_file(output, model.getvalue(), error=DataError)
     return TokenizerReport(usable.given, usable.skipped)
 
 
 class _Usable:
-    """Lines without those that SentencePiece would skip, which are counted; and the characters of the first ones.
+    """Lines without the unusable ones, which SentencePiece would skip.
 
-    SentencePiece tells an error of an iterator, Ctrl-C too, as one of its own: `problem` is what it was.
+    The unusable lines are counted, and the characters of the first lines are noted. SentencePiece reports an error of
+    an iterator, Ctrl-C too, as its own: `problem` is the error itself.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
@@ -91,31 +85,25 @@ class _Usable:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from self._usable()
+            for line in self._lines:
+                self.given += 1
+                if not line or _RESERVED in line or len(line) > MAX_LINE_BYTES:
+                    self.skipped += 1
+                    continue
+                if self.given <= _LINES_FOR_CHARACTERS:
+                    self.characters.update(line.decode())
+                yield line
         except (Exception, KeyboardInterrupt) as problem:
             self.problem = problem
             raise
-
-    def _usable(self) -> Iterator[bytes]:
-        for line in self._lines:
-            self.given += 1
-            if not line or _RESERVED in line or len(line) > MAX_LINE_BYTES:
-                self.skipped += 1
-                continue
-            if self.given <= _LINES_FOR_CHARACTERS:
-                self.characters.update(line.decode())
-            yield line
 
 
 def _vocabulary_error(problem: str, vocab_size: int, *, num_characters: int) -> DataError:
     where = "tokenizer.vocab_size"
     if found := re.search(r"set it to a value <= (\d+)", problem):
         largest = int(found[1])
-        return DataError(
-            f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}",
-            where=where,
-            hint=_smaller_vocabulary(largest, num_characters=num_characters),
-        )
+        message = f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}"
+        return DataError(message, where=where, hint=_smaller_vocabulary(largest, num_characters=num_characters))
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", problem):
         smallest = int(found[1])
         return DataError(

@@ -12,6 +12,8 @@ from functools import partial
 from math import inf
 from typing import Any, TypeAlias, TypeVar
 
+from pydantic import TypeAdapter
+
 from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.scripts import (
     LanguageRule,
@@ -86,12 +88,7 @@ class CleaningCounts:
         """The number of pairs that were read and not dropped."""
         return self.read - sum(dropped.count for dropped in self.dropped.values())
 
-    def drop(self, reason: str, chunk: ParsedChunk, index: int) -> None:
-        """Count the pair at an index of a chunk as dropped."""
-        src = chunk.malformed.get(index, chunk.src[index])
-        self.drop_text(reason, chunk.where(index), src, chunk.tgt[index])
-
-    def drop_text(self, reason: str, where: str, src: str, tgt: str) -> None:
+    def drop(self, reason: str, where: str, src: str, tgt: str) -> None:
         """Count a pair as dropped; the first pairs of a reason are kept as examples."""
         dropped = self.dropped[reason]
         dropped.count += 1
@@ -115,11 +112,7 @@ class CleaningCounts:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> CleaningCounts:
         """The counts that `to_json` gave."""
-        tally = cls(read=values["read"], tidied=values["tidied"])
-        for reason, dropped in values["dropped"].items():
-            examples = [DroppedExample(**example) for example in dropped["examples"]]
-            tally.dropped[reason] = DroppedPairs(dropped["count"], examples)
-        return tally
+        return TypeAdapter(cls).validate_python(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +125,7 @@ class CleanedChunk:
     src: list[str]
     tgt: list[str]
     indices: list[int]
-    tally: CleaningCounts
+    counts: CleaningCounts
 
 
 class CleaningRules:
@@ -143,12 +136,15 @@ class CleaningRules:
 
     def __init__(self, config: CleaningConfig, languages: CorpusLanguages) -> None:
         self._config = config
-        self._is_plain = _plainness(config)
         self._side_rules = list(_side_rules(config, languages))
 
     def apply(self, chunk: ParsedChunk) -> CleanedChunk:
         """The pairs of a chunk that the rules keep."""
-        tally = CleaningCounts(read=len(chunk.src))
+        counts = CleaningCounts(read=len(chunk.src))
+
+        def drop(index: int, reason: str) -> None:
+            counts.drop(reason, chunk.where(index), chunk.malformed.get(index, chunk.src[index]), chunk.tgt[index])
+
         src: list[str] = []
         tgt: list[str] = []
         indices: list[int] = []
@@ -156,38 +152,42 @@ class CleaningRules:
             zip(map(normalize_spaces, chunk.src), map(normalize_spaces, chunk.tgt), strict=True)
         ):
             if index in chunk.malformed:
-                tally.drop(MALFORMED, chunk, index)
-            elif self._is_plain(source, target) or (reason := self._reason(source, target)) is None:
+                drop(index, MALFORMED)
+            elif (reason := self._reason(source, target)) is None:
                 src.append(source)
                 tgt.append(target)
                 indices.append(index)
             else:
-                tally.drop(reason, chunk, index)
+                drop(index, reason)
         for reason, source_rule, target_rule in self._side_rules:
             broken = {*source_rule(src), *target_rule(tgt)}
             for place in sorted(broken):
-                tally.drop(reason, chunk, indices[place])
+                drop(indices[place], reason)
             if broken:
                 src, tgt, indices = _without(src, broken), _without(tgt, broken), _without(indices, broken)
-        tally.tidied = sum(
+        counts.tidied = sum(
             source != chunk.src[index] or target != chunk.tgt[index]
             for index, source, target in zip(indices, src, tgt, strict=True)
         )
-        return CleanedChunk(src, tgt, indices, tally)
+        return CleanedChunk(src, tgt, indices, counts)
 
     def _reason(self, src: str, tgt: str) -> str | None:
         """The reason to drop a tidy pair, by the rules that compare or measure its sides."""
         config = self._config
-        if not (is_unicode(src) and is_unicode(tgt)):
+        if src.isprintable() and tgt.isprintable():
+            words = (src.count(" ") + 1, tgt.count(" ") + 1)  # the space is the only white space in such text
+        elif not (is_unicode(src) and is_unicode(tgt)):
             return "invalid UTF-8"
-        if "\n" in src or "\n" in tgt:
+        elif "\n" in src or "\n" in tgt:
             return "line break"  # whatever the rules: in the files of clean text it would part the two sides
-        if config.control_characters and (_CONTROL.search(src) or _CONTROL.search(tgt)):
+        elif config.control_characters and (_CONTROL.search(src) or _CONTROL.search(tgt)):
             return "control characters"
+        else:
+            words = (len(src.split()), len(tgt.split()))
         if not src or not tgt:
             return "empty"
         shorter, longer = sorted((len(src), len(tgt)))
-        fewer, more = sorted((len(src.split()), len(tgt.split())))
+        fewer, more = sorted(words)
         if shorter < (config.min_characters or 0) or fewer < (config.min_words or 0):
             return "too short"
         if longer > (config.max_characters or inf) or more > (config.max_words or inf):
@@ -205,6 +205,12 @@ def normalize_spaces(text: str) -> str:
     return _SPACES.sub(" ", text) if "  " in text else text
 
 
+def num_words(text: str) -> int:
+    """The number of words of a tidy text that is not empty."""
+    # In printable text, the space is the only white space.
+    return text.count(" ") + 1 if text.isprintable() else len(text.split())
+
+
 def is_unicode(text: str) -> bool:
     """False if a text holds surrogates: bytes that were not UTF-8, or half a character from JSON."""
     if text.isascii():
@@ -220,34 +226,6 @@ def printable(text: str) -> str:
     """The beginning of a text for a report, with escapes for characters that cannot be shown."""
     short = text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + " …"
     return _UNPRINTABLE.sub(_escape, short)
-
-
-def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
-    """A quick test of tidy pairs: if it is True, `CleaningRules._reason` finds nothing. Most pairs pass it.
-
-    In printable text the space is the only white space. So words are counted by their spaces, and there are no more
-    words than half the characters.
-    """
-    least = config.min_characters or 1
-    most = min(config.max_characters or inf, 2 * (config.max_words or inf))
-    ratio = config.max_length_ratio or inf
-    least_spaces = (config.min_words or 1) - 1
-    word_ratio = config.max_word_ratio
-
-    def is_plain(src: str, tgt: str) -> bool:
-        num_src, num_tgt = len(src), len(tgt)
-        if num_src > num_tgt:
-            num_src, num_tgt = num_tgt, num_src
-        if num_src < least or num_tgt > most or num_tgt > ratio * num_src or src == tgt:
-            return False
-        if not (src.isprintable() and tgt.isprintable()):
-            return False
-        if least_spaces or word_ratio is not None:
-            fewer, more = sorted((src.count(" "), tgt.count(" ")))
-            return fewer >= least_spaces and more + 1 <= (word_ratio or inf) * (fewer + 1)
-        return True
-
-    return is_plain
 
 
 def _side_rules(config: CleaningConfig, languages: CorpusLanguages) -> Iterator[tuple[str, SideRule, SideRule]]:

@@ -6,17 +6,12 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import LETTER_NAMES, language_identifier, script_of, short_code
-
-if TYPE_CHECKING:
-    pass
-
 
 _KNOWN_NAMES = frozenset(name for names in LETTER_NAMES.values() for name in names)
 _NUM_CODES = 0x40000  # no letter lies beyond the third plane

@@ -1,26 +1,65 @@
-"""The last step of cleaning: duplicates are found, and how often each remaining pair is taken."""
+"""The choice of training pairs once all are cleaned: duplicates, copies by weight, and counts of each source."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt_cli.errors import DataError
 from nmt_cli.preparing.cleaning.held_out import PAIR, SIDE
-from nmt_cli.preparing.cleaning.rules import DUPLICATE, EXAMPLES_PER_REASON, HELD_OUT, CleaningCounts
+from nmt_cli.preparing.cleaning.rules import (
+    DUPLICATE,
+    EXAMPLES_PER_REASON,
+    HELD_OUT,
+    MALFORMED,
+    CleaningCounts,
+    DroppedPairs,
+)
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.shards import CleanShard
+from nmt_cli.preparing.sources.base import LocalPairs
+
+logger = logging.getLogger(__name__)
 
 # Any number, but the same in every preparation.
 _DRAWS = 20_170_612
-_PART = 1 << 21
-_BLOCK = 1 << 20
+_MAX_WARNINGS_LOGGED = 5
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """The counts of one source. `problem` describes its first malformed record."""
+
+    name: str
+    counts: CleaningCounts = field(default_factory=CleaningCounts)
+    problem: str | None = None
+
+    @property
+    def commonest(self) -> tuple[str, DroppedPairs]:
+        """The reason that dropped most pairs."""
+        return max(self.counts.dropped.items(), key=lambda item: item[1].count)
+
+
+def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs]) -> list[SourceCounts]:
+    """The counts of each source; a source beyond the limit has read nothing."""
+    found = [
+        SourceCounts(f"{source.origin} (training file {number} of {len(sources)})")
+        for number, source in enumerate(sources, start=1)
+    ]
+    for shard in shards:
+        one = found[shard.source]
+        one.counts.add(CleaningCounts.from_json(shard.facts["tally"]))
+        one.problem = one.problem or shard.facts["problem"]
+    return found
 
 
 def choose_copies(
-    shards: Sequence[CleanShard], config: CleaningConfig, tallies: Sequence[CleaningCounts]
+    shards: Sequence[CleanShard], config: CleaningConfig, by_source: Sequence[SourceCounts]
 ) -> list[NDArray[np.uint16]]:
     """How many copies of each pair are taken, by shard. 0 is a pair dropped here and counted for its source.
 
@@ -29,13 +68,13 @@ def choose_copies(
     is_new = first_occurrences(_digests(shards)) if config.duplicates else np.ones(sum(map(len, shards)), dtype=bool)
     chosen, start = [], 0
     for shard in shards:
-        tally = tallies[shard.source]
+        counts = by_source[shard.source].counts
         is_kept = is_new[start : start + len(shard)]
         start += len(shard)
-        _drop(np.flatnonzero(~is_kept), DUPLICATE, shard, tally)
+        _drop(np.flatnonzero(~is_kept), DUPLICATE, shard, counts)
         if config.overlap != "report":
             is_held_out = shard.array("found") >= (PAIR if config.overlap == "pairs" else SIDE)
-            _drop(np.flatnonzero(is_held_out & is_kept), HELD_OUT, shard, tally)
+            _drop(np.flatnonzero(is_held_out & is_kept), HELD_OUT, shard, counts)
             is_kept = is_kept & ~is_held_out
         chosen.append(_weighted(shard) * is_kept)
     return chosen
@@ -54,15 +93,57 @@ def pair_digests(src: Sequence[str], tgt: Sequence[str]) -> NDArray[np.uint64]:
 def first_occurrences(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """True for the first occurrence of each digest, [n].
 
-    The digests are sorted in parts of about 2 million by their first bits, to save memory.
+    The digests are sorted in 256 parts by one of their bytes, to save memory.
     """
     is_new = np.zeros(len(digests), dtype=bool)
-    num_bits = max(0, (len(digests) - 1) // _PART).bit_length()
-    for part in range(1 << num_bits):
-        places = _places_of_part(digests, part, num_bits=num_bits)
+    first_bytes = np.ascontiguousarray(digests.view(np.uint8)[::8])
+    for byte in range(256):
+        places = np.flatnonzero(first_bytes == byte)
         _, first = np.unique(digests[places], return_index=True)
         is_new[places[first]] = True
     return is_new
+
+
+def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
+    """A warning for each source that was read and lost every pair. The first warnings are logged as well."""
+    warnings = []
+    for one in by_source:
+        if one.counts.read and not one.counts.kept:
+            reason, dropped = one.commonest
+            place = f", first at {dropped.examples[0].where}" if dropped.examples else ""
+            problem = f": {one.problem}" if reason == MALFORMED and one.problem else ""
+            warnings.append(
+                f"nothing is kept of {one.name}: of {one.counts.read:,} pairs read, {dropped.count:,} dropped for "
+                f"{reason}{place}{problem}"
+            )
+    for warning in warnings[:_MAX_WARNINGS_LOGGED]:
+        logger.warning("%s", warning)
+    if (more := len(warnings) - _MAX_WARNINGS_LOGGED) > 0:
+        logger.warning("nothing is kept of %s more, which the report names", f"{more:,}")
+    return warnings
+
+
+def nothing_left_error(by_source: Sequence[SourceCounts]) -> DataError:
+    """The error if no training pair is left."""
+    whole = SourceCounts("train")
+    for one in by_source:
+        whole.counts.add(one.counts)
+        whole.problem = whole.problem or one.problem
+    reason, dropped = whole.commonest
+    if dropped.count == 0:
+        return DataError(
+            f"no training pair is left: of {whole.counts.kept:,} none is sampled",
+            where="train",
+            hint="raise the weights of the sources: a weight below 1 takes that share of the pairs",
+        )
+    hint = "look at that line; rules are relaxed with --set cleaning.KEY=null"
+    if reason == MALFORMED and whole.problem is not None:
+        hint = whole.problem
+    return DataError(
+        f"no training pair is left after cleaning: {dropped.count:,} of {whole.counts.read:,} dropped for {reason}",
+        where=dropped.examples[0].where if dropped.examples else None,
+        hint=hint,
+    )
 
 
 def _digests(shards: Sequence[CleanShard]) -> NDArray[np.uint64]:
@@ -73,11 +154,11 @@ def _digests(shards: Sequence[CleanShard]) -> NDArray[np.uint64]:
     return digests
 
 
-def _drop(places: NDArray[np.int64], reason: str, shard: CleanShard, tally: CleaningCounts) -> None:
-    num_examples = max(0, EXAMPLES_PER_REASON - len(tally.dropped[reason].examples))
+def _drop(places: NDArray[np.int64], reason: str, shard: CleanShard, counts: CleaningCounts) -> None:
+    num_examples = max(0, EXAMPLES_PER_REASON - len(counts.dropped[reason].examples))
     for place in places[:num_examples].tolist():
-        tally.drop_text(reason, shard.where(place), *shard.pair(place))
-    tally.dropped[reason].count += len(places[num_examples:])
+        counts.drop(reason, shard.where(place), *shard.pair(place))
+    counts.dropped[reason].count += len(places[num_examples:])
 
 
 def _weighted(shard: CleanShard) -> NDArray[np.uint16]:
@@ -87,13 +168,3 @@ def _weighted(shard: CleanShard) -> NDArray[np.uint16]:
     if rest:
         copies += np.random.default_rng([_DRAWS, shard.number]).random(len(shard)) < rest
     return copies
-
-
-def _places_of_part(digests: NDArray[np.uint64], part: int, *, num_bits: int) -> NDArray[np.int64]:
-    """The places of the digests with these first bits, ascending."""
-    if num_bits == 0:
-        return np.arange(len(digests))
-    shift = np.uint64(64 - num_bits)
-    blocks = range(0, len(digests), _BLOCK)
-    found = [start + np.flatnonzero(digests[start : start + _BLOCK] >> shift == part) for start in blocks]
-    return np.concatenate(found)

@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
@@ -21,7 +22,7 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors
 from nmt_cli.preparing.download import cache_folder, cache_lock, check_file, download_file, file_hash, writing_errors
-from nmt_cli.preparing.sources.base import MARKUP, WEIGHT, Location, Markup, Source, Weight, is_address
+from nmt_cli.preparing.sources.base import Location, Markup, Source, Weight, is_address
 from nmt_cli.preparing.sources.text import TextFiles, text_files
 from nmt_cli.recipe.schema import PositiveInt
 
@@ -39,8 +40,8 @@ class ArchiveSource(Source):
     sha256: str | None = Field(None, description="its SHA-256, checked; null: not known, recorded in the manifest")
     source: str = Field(description="path of the source's file in the archive, or its last part; it may be a .gz")
     target: str = Field(description="path of the target's file in the archive, or its last part")
-    markup: Markup | None = Field(None, description=MARKUP)
-    weight: Weight = Field(1.0, description=WEIGHT)
+    markup: Markup = None
+    weight: Weight = 1.0
 
     @model_validator(mode="after")
     def _file_or_url(self) -> ArchiveSource:
@@ -66,52 +67,49 @@ class ArchiveSource(Source):
         if self.file is None:
             return []
         path = at.folder / self.file
-        return self._in_folder(path) if path.is_dir() else [path]
+        return list(self._in_folder(path)) if path.is_dir() else [path]
 
     def key(self) -> dict[str, Any]:
         """The two files and how they are read; the address only if there is no checksum."""
-        return self.key_without("file", "bytes", *(["url"] if self.sha256 else []))
+        return self.model_dump(exclude={"file", "bytes", *(["url"] if self.sha256 else [])})
 
     def fetch(self, at: Location, *, progress: Progress) -> Iterator[TextFiles]:
         """The two files, out of the archive or the folder."""
-        path = None if self.file is None else at.folder / self.file
-        if path is not None and path.is_dir():
-            src, tgt = self._in_folder(path)
+        if self.url is not None:
+            archive = download_file(self.url, size=self.bytes, sha256=self.sha256, progress=progress)
         else:
-            src, tgt = self._unpacked(path, progress)
-        archive = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
-        names = [f"{archive}:{member}" for member in (self.source, self.target)]
-        origin = PurePosixPath(self.source).name
-        yield text_files(src, tgt, names=names, origin=origin, markup=self.markup, weight=self.weight)
-
-    def _unpacked(self, archive: Path | None, progress: Progress) -> list[Path]:
-        if archive is None:
-            archive = download_file(self.url or "", size=self.bytes, sha256=self.sha256, progress=progress)
+            archive = at.folder / (self.file or "")
+        if archive.is_dir():
+            files = self._in_folder(archive)
         else:
             with reading_errors(archive):
-                check_file(archive, file_hash(archive), size=self.bytes, sha256=self.sha256)
-        with reading_errors(archive):
-            return unpack(archive, [self.source, self.target], sha256=file_hash(archive))
+                check_file(archive, size=self.bytes, sha256=self.sha256)
+                files = unpack(archive, self.source, self.target, sha256=file_hash(archive))
+        name = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
+        names = [f"{name}:{member}" for member in (self.source, self.target)]
+        origin = PurePosixPath(self.source).name
+        yield text_files(files, names=names, origin=origin, markup=self.markup, weight=self.weight)
 
-    def _in_folder(self, folder: Path) -> list[Path]:
-        return [_find(folder, member) for member in (self.source, self.target)]
+    def _in_folder(self, folder: Path) -> tuple[Path, Path]:
+        return _find(folder, self.source), _find(folder, self.target)
 
 
-def unpack(archive: Path, members: Sequence[str], *, sha256: str) -> list[Path]:
-    """The members of an archive with this SHA-256 as files, unpacked unless they were before.
+def unpack(archive: Path, source: str, target: str, *, sha256: str) -> tuple[Path, Path]:
+    """Two members of an archive with this SHA-256 as files, unpacked unless they were before.
 
     A member is named by its path or the last part of its path. DataError lists similar names if there is no such
     member, and says what to do with an archive that is cut short.
     """
     folder = cache_folder() / "unpacked" / sha256[:32]
-    files = [folder.joinpath(*_parts(member)) for member in members]
+    paths = [PurePosixPath(*_parts(member)) for member in (source, target)]
+    files = (folder / paths[0], folder / paths[1])
     with cache_lock(folder):
         if not all(file.is_file() for file in files):
             temporary = folder.with_name(f".{folder.name}.partial")
             with writing_errors(folder):
                 shutil.rmtree(temporary, ignore_errors=True)
                 try:
-                    _write(archive, members, [temporary.joinpath(*_parts(member)) for member in members])
+                    _write(archive, {source: temporary / paths[0], target: temporary / paths[1]})
                     for file in dict.fromkeys(files):
                         file.parent.mkdir(parents=True, exist_ok=True)
                         (temporary / file.relative_to(folder)).replace(file)
@@ -131,27 +129,31 @@ def _find(folder: Path, member: str) -> Path:
         if exact.is_file():
             return exact
     names = {parts[-1] + ending for ending in _PACKINGS}
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    similar = [file for file in files if file.name in names]
+    there = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    similar = [name for name in there if PurePosixPath(name).name in names]
     if len(similar) != 1:
-        there = [file.relative_to(folder).as_posix() for file in similar or files]
-        raise _no_member(folder, member, there, is_ambiguous=bool(similar))
-    return similar[0]
+        raise _no_such_member(folder, member, similar=similar, names=there)
+    return folder / similar[0]
 
 
-def _write(archive: Path, members: Sequence[str], files: Sequence[Path]) -> None:
-    """Write each member to its file; of several members with the same last part, the path decides."""
-    wanted = dict(zip(members, files, strict=True))
+def _write(archive: Path, wanted: dict[str, Path]) -> None:
+    """Write each wanted member to its file; of several members with the same last part, the path decides.
+
+    The archive is read once, so that the first similar member is written before it is known whether it is the one.
+    """
     similar: dict[str, list[str]] = {member: [] for member in wanted}
     names: list[str] = []
     with _damage(archive), _open(archive) as entries:
-        for name, copy in entries:
+        for name, open_entry in entries:
             names.append(name)
             for member, file in list(wanted.items()):
                 is_exact, is_similar = _parts(name) == _parts(member), _parts(name)[-1:] == _parts(member)[-1:]
                 if is_exact or (is_similar and not similar[member]):
                     file.parent.mkdir(parents=True, exist_ok=True)
-                    copy(file)
+                    packed = open_entry()
+                    assert packed is not None  # as for every entry that is a file
+                    with packed, file.open("wb") as unpacked:
+                        shutil.copyfileobj(packed, unpacked, _BLOCK)
                 if is_exact:
                     del wanted[member]
                 elif is_similar:
@@ -160,15 +162,18 @@ def _write(archive: Path, members: Sequence[str], files: Sequence[Path]) -> None
                 return
     for member in wanted:
         if len(similar[member]) != 1:
-            raise _no_member(archive, member, similar[member] or names, is_ambiguous=bool(similar[member]))
+            raise _no_such_member(archive, member, similar=similar[member], names=names)
 
 
 @contextmanager
-def _open(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[Path], None]]]]:
-    """The files in an archive in their order: the name of each, and a function that writes it to a path."""
-    if _begins_with(archive, b"PK"):  # by content: an address need not end in .zip
+def _open(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[], IO[bytes] | None]]]]:
+    """The files in an archive in their order: the name of each, and a function that opens it."""
+    with reading_errors(archive), archive.open("rb") as file:
+        is_zip = file.read(2) == b"PK"  # by content: an address need not end in .zip
+    if is_zip:
         with reading_errors(archive), zipfile.ZipFile(archive) as zipped:
-            yield ((info.filename, _copier(zipped.open, info)) for info in zipped.infolist() if not info.is_dir())
+            files = (info for info in zipped.infolist() if not info.is_dir())
+            yield ((info.filename, partial(zipped.open, info)) for info in files)
     elif archive.name.endswith(".zst"):
         with open_bytes(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             yield _of_tar(tar)
@@ -177,25 +182,8 @@ def _open(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[Path], None]]
             yield _of_tar(tar)
 
 
-def _begins_with(archive: Path, magic: bytes) -> bool:
-    with reading_errors(archive), archive.open("rb") as stream:
-        return stream.read(len(magic)) == magic
-
-
-def _of_tar(tar: tarfile.TarFile) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    for info in tar:
-        if info.isfile():
-            yield info.name, _copier(tar.extractfile, info)
-
-
-def _copier(open_entry: Callable[..., IO[bytes] | None], info: object) -> Callable[[Path], None]:
-    def copy(target: Path) -> None:
-        stream = open_entry(info)
-        assert stream is not None  # as for every entry that is a file
-        with stream, target.open("wb") as file:
-            shutil.copyfileobj(stream, file, _BLOCK)
-
-    return copy
+def _of_tar(tar: tarfile.TarFile) -> Iterator[tuple[str, Callable[[], IO[bytes] | None]]]:
+    return ((info.name, partial(tar.extractfile, info)) for info in tar if info.isfile())
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -216,28 +204,21 @@ def _damage(archive: Path) -> Iterator[None]:
         reason = str(problem)
     else:
         return
-    is_ours = archive.is_relative_to(cache_folder())
-    raise DataError(
-        f"{archive.name} is damaged or cut short: {reason}",
-        where=str(archive),
-        hint=f"fetch it again: rm {shlex.quote(str(archive))}, then give the same command again"
-        if is_ours
-        else "check that it is a .tar or .zip archive, or fetch it again",
-    )
+    hint = "check that it is a .tar or .zip archive, or fetch it again"
+    if archive.is_relative_to(cache_folder()):
+        hint = f"fetch it again: rm {shlex.quote(str(archive))}, then give the same command again"
+    raise DataError(f"{archive.name} is damaged or cut short: {reason}", where=str(archive), hint=hint)
 
 
-def _no_member(archive: Path, member: str, names: Sequence[str], *, is_ambiguous: bool) -> DataError:
-    if is_ambiguous:
-        return DataError(
-            f"{archive.name} has {len(names)} members called {PurePosixPath(member).name}",
-            where=str(archive),
-            hint=f"write the whole path of one: {', '.join(names[:8])}",
-        )
+def _no_such_member(archive: Path, member: str, *, similar: Sequence[str], names: Sequence[str]) -> DataError:
+    """The error for a member that is not there, or that is similar to several of the names."""
+    last_part = PurePosixPath(member).name
+    if similar:
+        message = f"{archive.name} has {len(similar)} members called {last_part}"
+        return DataError(message, where=str(archive), hint=f"write the whole path of one: {', '.join(similar[:8])}")
     by_end = {PurePosixPath(name).name: name for name in names}
-    near = difflib.get_close_matches(PurePosixPath(member).name, by_end, n=4, cutoff=0.6)
-    shown = ", ".join(by_end[name] for name in near) if near else ", ".join(sorted(names)[:8])
+    near = [by_end[name] for name in difflib.get_close_matches(last_part, by_end, n=4, cutoff=0.6)]
+    hint = f"{'near it there are' if near else 'there are'} {', '.join(near or sorted(names)[:8])}"
     return DataError(
-        f"{archive.name} has no member {member}",
-        where=str(archive),
-        hint=f"{'near it there are' if near else 'there are'} {shown}" if names else "it has no files at all",
+        f"{archive.name} has no member {member}", where=str(archive), hint=hint if names else "it has no files at all"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -14,20 +14,28 @@ from pydantic import Field, model_validator
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
-from nmt_cli.preparing.download import download_file
 from nmt_cli.recipe.schema import Section
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
 LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]
-Markup: TypeAlias = Literal["seg", "ted"]
 Split: TypeAlias = Literal["train", "valid", "test"]
-Weight: TypeAlias = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
-
-WEIGHT = "of training text: how often each kept pair is taken; 2: twice, 0.5: half of the pairs, sampled"
-FILE = "path of the file, or a pattern such as parts/*"
-MARKUP = (
-    "seg: read the <seg> elements (SGML and XML of WMT and IWSLT); ted: the tagged talks of IWSLT; null: plain text"
-)
+MarkupKind: TypeAlias = Literal["seg", "ted"]
+Markup: TypeAlias = Annotated[
+    MarkupKind | None,
+    Field(
+        description="seg: read the <seg> elements (SGML and XML of WMT and IWSLT); ted: the tagged talks of IWSLT; "
+        "null: plain text"
+    ),
+]
+Weight: TypeAlias = Annotated[
+    float,
+    Field(
+        gt=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="of training text: how often each kept pair is taken; 2: twice, 0.5: half of the pairs, sampled",
+    ),
+]
 
 T = TypeVar("T")
 
@@ -51,13 +59,14 @@ class Location:
 
     folder: Path
     languages: CorpusLanguages
-    _answers: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
+    _answers: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, question: Hashable, ask: Callable[[], T]) -> T:
-        """The answer to a question that several sources of the corpus have; only the first one asks."""
+        """The answer to a question that several sources of the corpus have; only the first source asks."""
         if question not in self._answers:
             self._answers[question] = ask()
-        return self._answers[question]  # type: ignore[return-value]  # what `ask` returned for this question
+        answer: T = self._answers[question]
+        return answer
 
     def name(self, path: Path) -> str:
         """The name of a file in records: its path below the folder, or its whole path if it lies elsewhere."""
@@ -71,17 +80,17 @@ class Source(Section):
     if TYPE_CHECKING:  # a key of every kind, declared by each so that it comes last
         weight: float
 
-    @abstractmethod
     def describe(self) -> list[str]:
         """The downloads of the source, in words; empty if it is local."""
+        return []
 
-    @abstractmethod
     def files(self, at: Location) -> list[Path]:
-        """The local files of the source. DataError if a pattern or a prefix matches nothing."""
+        """The local files of the source. DataError if a file is missing, or a pattern or a prefix matches nothing."""
+        return []
 
-    @abstractmethod
     def key(self) -> dict[str, Any]:
         """The keys that identify the text, without the paths of local files."""
+        return self.model_dump()
 
     @abstractmethod
     def fetch(self, at: Location, *, progress: Progress) -> Iterator[LocalPairs]:
@@ -89,10 +98,6 @@ class Source(Section):
 
         Raises DataError if a file cannot be had or is not the file that it should be.
         """
-
-    def key_without(self, *keys: str) -> dict[str, Any]:
-        """The keys of the source except some."""
-        return {key: value for key, value in self.model_dump().items() if key not in keys}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +129,9 @@ class LocalPairs(ABC):
 
     def key(self) -> dict[str, Any]:
         """How the files are read, without their paths. The names of the classes are part of it and must stay."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        where = {"inputs", "origin", *(name for name, value in values.items() if isinstance(value, Path))}
-        return {"kind": type(self).__name__, **{name: value for name, value in values.items() if name not in where}}
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("inputs", "origin")}
+        settings = {name: value for name, value in values.items() if not isinstance(value, Path)}
+        return {"kind": type(self).__name__, **settings}
 
 
 def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[ParsedChunk]:
@@ -136,19 +141,9 @@ def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[ParsedChunk]:
             yield raw.parse()
 
 
-def first_pairs(raw: RawChunk, number: int) -> RawChunk:
-    """The first `number` pairs of a chunk, or the whole chunk if it has no more."""
-    return raw if raw.num_pairs <= number else replace(raw, num_pairs=number)
-
-
 def is_address(path: str) -> bool:
     """True if a path is the address of something on the web."""
     return path.startswith(("http://", "https://"))
-
-
-def download_unchecked(url: str, *, progress: Progress) -> Path:
-    """The file behind an address without a known size or checksum."""
-    return download_file(url, size=None, sha256=None, progress=progress)
 
 
 def matching_files(path: str, *, folder: Path) -> list[Path]:

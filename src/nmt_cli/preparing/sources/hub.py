@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,8 @@ from pydantic import Field
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError, NmtError
 from nmt_cli.preparing.download import Unreachable, cache_folder, file_hash, writing_errors
-from nmt_cli.preparing.sources.base import WEIGHT, Location, Source, Weight
-from nmt_cli.preparing.sources.tables import TableFile, translation_columns
+from nmt_cli.preparing.sources.base import Location, Source, Weight
+from nmt_cli.preparing.sources.tables import TableFile, first_line, translation_columns
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class HubSource(Source):
     revision: str | None = Field(None, description="commit, tag or branch; null: the newest")
     source: str | None = Field(None, description="column of the source, dotted where nested; null: translation.CODE")
     target: str | None = Field(None, description="column of the target; null: translation.CODE")
-    weight: Weight = Field(1.0, description=WEIGHT)
+    weight: Weight = 1.0
 
     @property
     def is_local(self) -> bool:
@@ -66,15 +66,15 @@ class HubSource(Source):
 
     def key(self) -> dict[str, Any]:
         """All keys, and the former key `otherwise`, so that prepared data keeps its fingerprint."""
-        return {**self.key_without(), "otherwise": []}
+        return {**self.model_dump(), "otherwise": []}
 
     def fetch(self, at: Location, *, progress: Progress) -> Iterator[TableFile]:
         """The files of the split, in its order; each is downloaded when it is asked for."""
         split, columns = self.find_split(at), translation_columns(self.source, self.target, at)
-        for file in split.files:
-            path, name = fetch_file(split, file, progress=progress), file_name(split, file)
+        for path in split.files:
+            local, name = split.fetch(path, progress=progress), split.name_of(path)
             origin = f"{self.repository}/{name.rsplit('/', 1)[-1]}"
-            yield TableFile(((name, path),), origin, self.weight, path, *columns, split.builder, split.options)
+            yield TableFile(((name, local),), origin, self.weight, local, *columns, split.builder, split.options)
 
     def find_split(self, at: Location) -> HubSplit:
         """The files of the split. If the hub cannot be reached, they are the files found before that are still cached.
@@ -83,18 +83,18 @@ class HubSource(Source):
         DataError if there is no such repository, subset or split.
         """
         if self.is_local:
-            return _split_of(self, str(self._directory(at).resolve()), commit=None, facts={})
+            return _split_of(self, str(self._directory(at).resolve()), commit=None, checksums={})
         question = ("hub", self.repository, self.revision)
         answer = at.once(question, lambda: _ask(self))
         if isinstance(answer, Unreachable):
-            remembered = _remembered(self)
-            if remembered is None:
+            cached = _remembered(self) or _copied(self)
+            if cached is None:
                 raise answer
-            warning = f"{answer.message}; using its files of commit {remembered.commit}, cached before"
+            warning = f"{answer.message}; using its files of commit {cached.commit}, cached before"
             at.once(("warned", *question), lambda: logger.warning("%s", warning))
-            return remembered
-        commit, facts = answer
-        split = _split_of(self, self.repository, commit=commit, facts=facts)
+            return cached
+        commit, checksums = answer
+        split = _split_of(self, self.repository, commit=commit, checksums=checksums)
         with suppress(OSError):  # it only helps if the hub cannot be reached another time
             _memory(self).parent.mkdir(parents=True, exist_ok=True)
             _memory(self).write_text(json.dumps(dataclasses.asdict(split), indent=1), encoding="utf-8")
@@ -103,116 +103,111 @@ class HubSource(Source):
     def _directory(self, at: Location) -> Path:
         directory = at.folder / self.repository
         if not directory.is_dir():
-            raise DataError(
-                f"no such directory: {directory}", where=str(directory), hint="check the path of the repository"
-            )
+            message = f"no such directory: {directory}"
+            raise DataError(message, where=str(directory), hint="check the path of the repository")
         return directory
-
-
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """A file of a data set: its path in the repository, and size and SHA-256 as the hub states them."""
-
-    path: str
-    bytes: int | None
-    sha256: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class HubSplit:
     """The files of a split in order, at one commit, and the module of `datasets` that reads them, with its options.
 
-    `commit` is None if the repository is a directory; then the paths are local.
+    `files` has each file's path in the repository, with its SHA-256 if the hub states it. `commit` is None if the
+    repository is a directory; then the paths are local.
     """
 
     repository: str
     commit: str | None
-    files: tuple[HubFile, ...]
+    files: Mapping[str, str | None]
     builder: str
     options: tuple[tuple[str, Any], ...]
 
+    def name_of(self, path: str) -> str:
+        """The name of a file in records."""
+        return path if self.commit is None else f"hf://datasets/{self.repository}@{self.commit}/{path}"
 
-def fetch_file(split: HubSplit, file: HubFile, *, progress: Progress) -> Path:
-    """A file of a split, from the hub's cache or downloaded into it, checked against the hub's SHA-256.
+    def fetch(self, path: str, *, progress: Progress) -> Path:
+        """A file of the split, from the hub's cache or downloaded into it, checked against the hub's SHA-256.
 
-    Raises Unreachable if it cannot be downloaded. Raises DataError if its checksum is wrong: the file is then kept
-    under another name, and not used.
-    """
-    if split.commit is None:
-        return Path(file.path)
-    import huggingface_hub
+        Raises Unreachable if it cannot be downloaded. Raises DataError if its checksum is wrong: the file is then kept
+        under another name, and not used.
+        """
+        if self.commit is None:
+            return Path(path)
+        import huggingface_hub
 
-    reporting: dict[str, Any] = {}
-    if "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
-        reporting["tqdm_class"] = _reporting_bar(Path(file.path).name, progress)
-    with hub_errors(f"{split.repository}/{file.path}"):
-        local = Path(
-            huggingface_hub.hf_hub_download(
-                split.repository, file.path, repo_type="dataset", revision=split.commit, **reporting
+        reporting: dict[str, Any] = {}
+        if "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
+            reporting["tqdm_class"] = _reporting_bar(Path(path).name, progress)
+        with hub_errors(f"{self.repository}/{path}"):
+            local = Path(
+                huggingface_hub.hf_hub_download(
+                    self.repository, path, repo_type="dataset", revision=self.commit, **reporting
+                )
             )
-        )
-    if file.sha256 is not None and (digest := file_hash(local)) != file.sha256:
-        raise _mismatch(local, digest, file, split)
-    return local
-
-
-def file_name(split: HubSplit, file: HubFile) -> str:
-    """The name of a file in records."""
-    return file.path if split.commit is None else f"hf://datasets/{split.repository}@{split.commit}/{file.path}"
+        expected = self.files[path]
+        if expected is not None and (digest := file_hash(local)) != expected:
+            raise DataError(
+                f"{path} is not the file that it should be: its SHA-256 is {digest}, not {expected}",
+                where=self.name_of(path),
+                hint=f"it is kept as {_set_aside(local, digest)}, and not used; the same command downloads it again",
+            )
+        return local
 
 
 @contextmanager
 def hub_errors(name: str) -> Iterator[None]:
     """Raise Unreachable if the hub does not answer, DataError if it refuses or the disk is full."""
-    import datasets.exceptions
-    from huggingface_hub import errors
-
     try:
         yield
     except NmtError:
         raise
     except Exception as problem:  # the libraries below raise errors of a dozen unrelated classes
-        reason = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
-        causes = list(_causes(problem))
-        if any(getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
-            hint = "free some space, or move the hub's cache: export HF_HOME=FOLDER; the same command continues"
-            raise DataError(f"cannot download {name}: the disk is full", where=name, hint=hint) from problem
-        if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes):
-            reason = "HF_HUB_OFFLINE is set"
-        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-        if any(isinstance(cause, errors.GatedRepoError) for cause in causes) or "gated" in reason.lower():
-            message = f"{name} is gated: the hub wants to know who takes it"
-            hint = f"accept its terms at {endpoint}/datasets/{name.split(' ')[0]}, then export HF_TOKEN=hf_..."
-        elif any(isinstance(cause, errors.RevisionNotFoundError) for cause in causes):
-            message, hint = (
-                f"{name} has no such revision on the hub",
-                "correct revision, or leave it out for the newest",
-            )
-        elif any(
-            isinstance(cause, errors.RepositoryNotFoundError | datasets.exceptions.DatasetNotFoundError)
-            for cause in causes
-        ):
-            message = f"there is no data set {name} on the hub, or it is private"
-            hint = (
-                "check repository: it is OWNER/NAME on the hub, or ./FOLDER; for a private one export HF_TOKEN=hf_..."
-            )
-        elif any(isinstance(cause, datasets.exceptions.DataFilesNotFoundError) for cause in causes):
-            message = f"{name.split(' ')[0]} has no data files such as train.parquet, train.jsonl or train.csv"
-            hint = (
-                "kind: hub reads what is laid out like a data set of the hub; a single file is read by a source of "
-                "kind text, tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}"
-            )
-        elif isinstance(problem, OSError) or any(_is_of_the_network(cause) for cause in causes):
-            raise Unreachable(
-                f"cannot reach {name} on the hub: {reason}", where=endpoint, hint=_NETWORK_HINT
-            ) from problem
-        else:
-            message, hint = f"cannot read the data set {name}: {reason}", "check repository, subset, split and revision"
-        raise DataError(message, where=name, hint=hint) from problem
+        raise _hub_error(name, problem) from problem
 
 
-def _ask(source: HubSource) -> tuple[str, dict[str, HubFile]] | Unreachable:
-    """The commit that the revision stands for now, and size and checksum of each file."""
+def _hub_error(name: str, problem: Exception) -> DataError:
+    import datasets.exceptions
+    from huggingface_hub import errors
+
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    repository = name.split(" ")[0]
+    refusals: dict[tuple[type[Exception], ...], tuple[str, str]] = {
+        (errors.GatedRepoError,): (
+            f"{name} is gated: the hub wants to know who takes it",
+            f"accept its terms at {endpoint}/datasets/{repository}, then export HF_TOKEN=hf_...",
+        ),
+        (errors.RevisionNotFoundError,): (
+            f"{name} has no such revision on the hub",
+            "correct revision, or leave it out for the newest",
+        ),
+        (errors.RepositoryNotFoundError, datasets.exceptions.DatasetNotFoundError): (
+            f"there is no data set {name} on the hub, or it is private",
+            "check repository: it is OWNER/NAME on the hub, or ./FOLDER; for a private one export HF_TOKEN=hf_...",
+        ),
+        (datasets.exceptions.DataFilesNotFoundError,): (
+            f"{repository} has no data files such as train.parquet, train.jsonl or train.csv",
+            "kind: hub reads what is laid out like a data set of the hub; a single file is read by a source of kind "
+            "text, tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}",
+        ),
+    }
+    causes = list(_causes(problem))
+    if any(getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
+        hint = "free some space, or move the hub's cache: export HF_HOME=FOLDER; the same command continues"
+        return DataError(f"cannot download {name}: the disk is full", where=name, hint=hint)
+    for kinds, (message, hint) in refusals.items():
+        if any(isinstance(cause, kinds) for cause in causes):
+            return DataError(message, where=name, hint=hint)
+    if isinstance(problem, OSError) or any(map(_is_of_the_network, causes)):
+        is_offline = any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes)
+        reason = "HF_HUB_OFFLINE is set" if is_offline else first_line(problem)
+        return Unreachable(f"cannot reach {name} on the hub: {reason}", where=endpoint, hint=_NETWORK_HINT)
+    message = f"cannot read the data set {name}: {first_line(problem)}"
+    return DataError(message, where=name, hint="check repository, subset, split and revision")
+
+
+def _ask(source: HubSource) -> tuple[str, dict[str, str]] | Unreachable:
+    """The commit that the revision stands for now, and the SHA-256 of each file by its path."""
     import huggingface_hub
 
     try:
@@ -222,11 +217,10 @@ def _ask(source: HubSource) -> tuple[str, dict[str, HubFile]] | Unreachable:
             )
     except Unreachable as problem:
         return problem
-    files = [HubFile(one.rfilename, one.size, one.lfs.sha256 if one.lfs else None) for one in info.siblings or []]
-    return str(info.sha), {file.path: file for file in files}
+    return str(info.sha), {file.rfilename: file.lfs.sha256 for file in info.siblings or [] if file.lfs}
 
 
-def _split_of(source: HubSource, path: str, *, commit: str | None, facts: dict[str, HubFile]) -> HubSplit:
+def _split_of(source: HubSource, path: str, *, commit: str | None, checksums: Mapping[str, str]) -> HubSplit:
     """The files of a split as `datasets` resolves them from the data set's card or its layout."""
     import datasets
 
@@ -242,13 +236,13 @@ def _split_of(source: HubSource, path: str, *, commit: str | None, facts: dict[s
         )
     prefix = f"hf://datasets/{source.repository}@{commit}/"
     paths = [str(file).removeprefix(prefix) for file in files[source.split]]
-    found = tuple(facts.get(one, HubFile(one, None, None)) for one in paths)
     defaults = type(builder.config)()
     options = {
         field.name: getattr(builder.config, field.name)
         for field in dataclasses.fields(builder.config)
         if field.name not in _UNCHANGED and getattr(builder.config, field.name) != getattr(defaults, field.name)
     }
+    found = {path: checksums.get(path) for path in paths}
     module = type(builder).__module__.rsplit(".", 1)[-1]
     return HubSplit(source.repository, commit, found, module, tuple(sorted(options.items())))
 
@@ -259,15 +253,13 @@ def _remembered(source: HubSource) -> HubSplit | None:
 
     try:
         values = json.loads(_memory(source).read_text(encoding="utf-8"))
-        files = tuple(HubFile(**one) for one in values["files"])
         options = tuple((name, value) for name, value in values["options"])
-        split = HubSplit(values["repository"], values["commit"], files, values["builder"], options)
+        split = HubSplit(**{**values, "files": dict(values["files"]), "options": options})
+        first = next(iter(split.files))
     except (OSError, ValueError, KeyError, TypeError):
-        return _copied(source)
-    first = huggingface_hub.try_to_load_from_cache(
-        split.repository, files[0].path, repo_type="dataset", revision=split.commit
-    )
-    return split if isinstance(first, str) else None
+        return None
+    cached = huggingface_hub.try_to_load_from_cache(split.repository, first, repo_type="dataset", revision=split.commit)
+    return split if isinstance(cached, str) else None
 
 
 def _copied(source: HubSource) -> HubSplit | None:
@@ -280,41 +272,31 @@ def _copied(source: HubSource) -> HubSplit | None:
                 source.repository, repo_type="dataset", revision=source.revision, local_files_only=True
             )
         )
-        split = _split_of(source, str(snapshot), commit=None, facts={})
+        split = _split_of(source, str(snapshot), commit=None, checksums={})
     except (OSError, ValueError, DataError):
         return None
-    files = tuple(HubFile(str(Path(file.path).relative_to(snapshot)), None, None) for file in split.files)
-    numbered = re.search(r"-of-(\d{5})", files[0].path)
+    files = [str(Path(path).relative_to(snapshot)) for path in split.files]
+    numbered = re.search(r"-of-(\d{5})", files[0])
     if numbered is not None and len(files) != int(numbered[1]):
         return None  # some of its files were never fetched
-    return dataclasses.replace(split, commit=snapshot.name, files=files)
+    return dataclasses.replace(split, commit=snapshot.name, files=dict.fromkeys(files))
 
 
 def _memory(source: HubSource) -> Path:
     """The file that remembers a split."""
-    parts = (
-        source.repository.replace("/", "--"),
-        source.subset or "default",
-        source.split,
-        source.revision or "newest",
-    )
+    parts = (source.repository, source.subset or "default", source.split, source.revision or "newest")
     return cache_folder() / "hub" / f"{'.'.join(part.replace('/', '--') for part in parts)}.json"
 
 
-def _mismatch(local: Path, digest: str, file: HubFile, split: HubSplit) -> DataError:
-    """Move a wrong file out of the hub's cache, so that the next call downloads it again. The error says so."""
-    content = local.resolve()
-    aside = cache_folder() / "downloads" / "mismatch" / f"{Path(file.path).name}.{digest[:12]}"
+def _set_aside(local: Path, digest: str) -> Path:
+    """Move a wrong file out of the hub's cache, so that the next call downloads it again; the new path."""
+    aside = cache_folder() / "downloads" / "mismatch" / f"{local.name}.{digest[:12]}"
     with writing_errors(aside):
         aside.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(content, aside)
+        shutil.move(local.resolve(), aside)
     if local.is_symlink():
         local.unlink()
-    return DataError(
-        f"{file.path} is not the file that it should be: its SHA-256 is {digest}, not {file.sha256}",
-        where=file_name(split, file),
-        hint=f"it is kept as {aside}, and not used; the same command downloads it again",
-    )
+    return aside
 
 
 def _reporting_bar(name: str, progress: Progress) -> type[Any]:

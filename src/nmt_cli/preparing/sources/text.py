@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -16,17 +16,14 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors, sha256
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import RawChunk, TextChunk
-from nmt_cli.preparing.download import cache_folder, cache_lock, writing_errors
+from nmt_cli.preparing.download import cache_folder, cache_lock, download_file, writing_errors
 from nmt_cli.preparing.sources.base import (
-    MARKUP,
-    WEIGHT,
-    CorpusLanguages,
     LocalPairs,
     Location,
     Markup,
+    MarkupKind,
     Source,
     Weight,
-    download_unchecked,
     empty_file,
     is_address,
     matching_files,
@@ -47,17 +44,15 @@ class TextSource(Source):
     prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .gz or .zst")
     source: str | None = Field(None, description="or the file of the source, or a pattern such as parts/*.en")
     target: str | None = Field(None, description="and the file of the target, or a pattern with as many files")
-    markup: Markup | None = Field(None, description=MARKUP)
-    weight: Weight = Field(1.0, description=WEIGHT)
+    markup: Markup = None
+    weight: Weight = 1.0
 
     @model_validator(mode="after")
     def _prefix_or_files(self) -> TextSource:
         files = [file for file in (self.source, self.target) if file is not None]
         if len(files) != (0 if self.prefix is not None else 2):
-            raise ValueError(
-                "a text source needs either prefix, or both source and target",
-                "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE",
-            )
+            message = "a text source needs either prefix, or both source and target"
+            raise ValueError(message, "write prefix: PREFIX for PREFIX.CODE, or source: FILE and target: FILE")
         if len({is_address(file) for file in files}) == 2 or is_address(self.prefix or ""):
             raise ValueError(
                 "a text source is two files, or two whole addresses",
@@ -79,19 +74,17 @@ class TextSource(Source):
 
     def key(self) -> dict[str, Any]:
         """Markup and weight, and addresses."""
-        return self.key_without(*([] if self._addresses else ["prefix", "source", "target"]))
+        return self.model_dump(exclude=set() if self._addresses else {"prefix", "source", "target"})
 
     def fetch(self, at: Location, *, progress: Progress) -> Iterator[TextFiles]:
         """One pair of files for each match of a pattern."""
         if self._addresses:
-            src, tgt = (download_unchecked(url, progress=progress) for url in self._addresses)
-            yield self._text_files(src, tgt, self._addresses)
-            return
-        for src, tgt in self._pairs(at):
-            yield self._text_files(src, tgt, [at.name(src), at.name(tgt)])
-
-    def _text_files(self, src: Path, tgt: Path, names: Sequence[str]) -> TextFiles:
-        return text_files(src, tgt, names=names, origin=src.name, markup=self.markup, weight=self.weight)
+            src, tgt = (download_file(url, size=None, sha256=None, progress=progress) for url in self._addresses)
+            found = [((src, tgt), self._addresses)]
+        else:
+            found = [(pair, [at.name(file) for file in pair]) for pair in self._pairs(at)]
+        for files, names in found:
+            yield text_files(files, names=names, origin=files[0].name, markup=self.markup, weight=self.weight)
 
     def _pairs(self, at: Location) -> list[tuple[Path, Path]]:
         """The files of the source and of the target, one pair for each match of a pattern.
@@ -99,7 +92,8 @@ class TextSource(Source):
         DataError if one is missing (it lists the files that there are), or if the two sides match different files.
         """
         if self.prefix is not None:
-            return [_files_of_prefix(at.folder / self.prefix, at.languages)]
+            prefix = at.folder / self.prefix
+            return [(_with_ending(prefix, at.languages.source), _with_ending(prefix, at.languages.target))]
         assert self.source is not None
         assert self.target is not None
         return _matching_pairs(self.source, self.target, folder=at.folder)
@@ -114,48 +108,49 @@ class TextFiles(LocalPairs):
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
-        src_chunks, tgt_chunks = line_chunks(self.source), line_chunks(self.target)
-        first_line = 1
-        for src in src_chunks:
-            tgt = next(tgt_chunks, [])
+        none = (0, list[bytes]())
+        for (first_line, src), (_, tgt) in zip_longest(
+            line_chunks(self.source), line_chunks(self.target), fillvalue=none
+        ):
             if len(src) != len(tgt):
-                sides = [(src, src_chunks), (tgt, tgt_chunks)]
-                raise self._misaligned([first_line - 1 + len(lines) + sum(map(len, rest)) for lines, rest in sides])
-            yield TextChunk(b"".join(src), b"".join(tgt), len(src), first_line, self.origin)
-            first_line += len(src)
-        if more := sum(map(len, tgt_chunks)):
-            raise self._misaligned([first_line - 1, first_line - 1 + more])
-        if first_line == 1:
-            raise empty_file(self.source)
+                raise self._misaligned()
+            yield TextChunk(len(src), first_line, self.origin, b"".join(src), b"".join(tgt))
 
-    def _misaligned(self, num_lines: Sequence[int]) -> DataError:
+    def _misaligned(self) -> DataError:
         files = (self.source, self.target)
-        counts = [f"{file.name} has {number:,}" for file, number in zip(files, num_lines, strict=True)]
+        source, target = (f"{file.name} has {sum(len(lines) for _, lines in line_chunks(file)):,}" for file in files)
         return DataError(
-            f"{counts[0]} lines, {counts[1]}",
+            f"{source} lines, {target}",
             where=f"{self.source}, {self.target}",
             hint="align the files line by line, then run nmt prepare again",
         )
 
 
 def text_files(
-    src: Path, tgt: Path, *, names: Sequence[str], origin: str, markup: Markup | None, weight: float
+    files: tuple[Path, Path], *, names: Sequence[str], origin: str, markup: Markup, weight: float
 ) -> TextFiles:
     """Two files as pairs of sentences, without their markup; `names` are their names in records."""
-    inputs = tuple(zip(names, (src, tgt), strict=True))
+    inputs = tuple(zip(names, files, strict=True))
     if markup is not None:
-        with reading_errors(src):
-            src, tgt = _without_markup(src, markup), _without_markup(tgt, markup)
-    return TextFiles(inputs, origin, weight, src, tgt)
+        with reading_errors(files[0]):
+            files = (_without_markup(files[0], markup), _without_markup(files[1], markup))
+    return TextFiles(inputs, origin, weight, *files)
 
 
-def line_chunks(file: Path, *, skip: int = 0) -> Iterator[list[bytes]]:
-    """The lines of a file after the first `skip`, `CHUNK_PAIRS` at a time."""
+def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
+    """The lines of a file after the first `skip`, `CHUNK_PAIRS` at a time, each time with the first line's number.
+
+    DataError if there are none.
+    """
+    number = 1 + skip
     with open_bytes(file) as stream:
         for _ in islice(stream, skip):
             pass
         while lines := list(islice(stream, chunks.CHUNK_PAIRS)):
-            yield lines
+            yield number, lines
+            number += len(lines)
+    if number == 1 + skip:
+        raise empty_file(file)
 
 
 def kind_of_file(file: Path) -> Literal["tsv", "jsonl", "parquet"] | None:
@@ -171,10 +166,6 @@ def not_a_prefix_hint(file: Path, kind: str) -> str:
         f"tsv, jsonl and parquet files are named in a corpus file, nmt prepare FILE.yaml, with a line such as "
         f"train: [{{kind: {kind}, file: {file}}}]; text files are given as --train PREFIX, for PREFIX.en and PREFIX.de"
     )
-
-
-def _files_of_prefix(prefix: Path, languages: CorpusLanguages) -> tuple[Path, Path]:
-    return _with_ending(prefix, languages.source), _with_ending(prefix, languages.target)
 
 
 def _with_ending(prefix: Path, language: str) -> Path:
@@ -197,35 +188,31 @@ def _with_ending(prefix: Path, language: str) -> Path:
 
 
 def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Path, Path]]:
-    patterns = (source, target)
-    where = f"{folder / source}, {folder / target}"
-    sides = [matching_files(pattern, folder=folder) for pattern in patterns]
-    wild = [
-        [_wild_parts(file, pattern, folder) for file in files] for files, pattern in zip(sides, patterns, strict=True)
+    """The files that match the two patterns, in pairs in the order of their names."""
+    sides = [
+        {file: _wild_parts(file, pattern, folder) for file in matching_files(pattern, folder=folder)}
+        for pattern in (source, target)
     ]
+    where = f"{folder / source}, {folder / target}"
     if len(sides[0]) != len(sides[1]):
-        raise DataError(
-            f"{source} matches {len(sides[0])} files, {target} {len(sides[1])}",
-            where=where,
-            hint=f"{_odd_one(sides, wild)}; files are taken in pairs, in the order of their names",
-        )
-    for (src, tgt), parts in zip(zip(*sides, strict=True), zip(*wild, strict=True), strict=True):
-        if parts[0] != parts[1]:
+        alone = [
+            f"{file.name} has no partner"
+            for side, other in (sides, sides[::-1])
+            for file, parts in side.items()
+            if parts and parts not in other.values()
+        ]
+        found = alone[0] if alone else "list both with ls"
+        message = f"{source} matches {len(sides[0])} files, {target} {len(sides[1])}"
+        raise DataError(message, where=where, hint=f"{found}; files are taken in pairs, in the order of their names")
+    pairs = list(zip(*sides, strict=True))
+    for src, tgt in pairs:
+        if sides[0][src] != sides[1][tgt]:
             raise DataError(
                 f"{src.name} and {tgt.name} do not belong together",
                 where=where,
                 hint="both sides need files whose names agree in what the patterns leave open",
             )
-    return list(zip(*sides, strict=True))
-
-
-def _odd_one(sides: Sequence[Sequence[Path]], wild: Sequence[Sequence[tuple[str, ...]]]) -> str:
-    """The file that has no partner, if the patterns tell, or else how to find it."""
-    for side, other in ((0, 1), (1, 0)):
-        for file, part in zip(sides[side], wild[side], strict=True):
-            if part and part not in wild[other]:
-                return f"{file.name} has no partner"
-    return "list both with ls"
+    return pairs
 
 
 def _wild_parts(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
@@ -241,7 +228,7 @@ def _wild_parts(file: Path, pattern: str, folder: Path) -> tuple[str, ...]:
     return tuple(part or "" for part in found.groups()) if found else ()
 
 
-def _without_markup(file: Path, markup: Markup) -> Path:
+def _without_markup(file: Path, markup: MarkupKind) -> Path:
     """A file in the cache with the sentences of a marked-up file, one per line; entities such as &amp; stay.
 
     `seg`: the <seg> elements, as sacreBLEU reads them. `ted`: the lines of IWSLT's talks that are no tag such as <url>;
@@ -263,7 +250,7 @@ def _without_markup(file: Path, markup: Markup) -> Path:
     return plain
 
 
-def _sentences(file: Path, markup: Markup) -> Iterator[bytes]:
+def _sentences(file: Path, markup: MarkupKind) -> Iterator[bytes]:
     with open_bytes(file) as stream:
         match markup:
             case "seg":
@@ -283,19 +270,11 @@ class TestsetSource(Source):
 
     kind: Literal["testset"] = Field(description="a test set of sacreBLEU")
     name: str = Field(description="such as wmt14/full; sacrebleu --list names them all")
-    weight: Weight = Field(1.0, description=WEIGHT)
+    weight: Weight = 1.0
 
     def describe(self) -> list[str]:
         """The name of the test set."""
         return [f"{self.name}, from sacreBLEU"]
-
-    def files(self, at: Location) -> list[Path]:
-        """None: the files are sacreBLEU's."""
-        return []
-
-    def key(self) -> dict[str, Any]:
-        """The name and the weight."""
-        return self.key_without()
 
     def fetch(self, at: Location, *, progress: Progress) -> Iterator[TextFiles]:
         """Source and first reference of the test set, downloaded unless sacreBLEU has them."""

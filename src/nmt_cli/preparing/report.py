@@ -1,8 +1,9 @@
-"""The report of prepared data: lengths, use of the vocabulary, overlap, dropped pairs, and examples."""
+"""The report of prepared data: lengths, use of the vocabulary, overlap, dropped pairs, examples; and its page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.schema import Section
+from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import UNK, Tokenizer
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ REPORT_PAGE = "report.html"
 
 _NUM_EXAMPLES = 5
 _MAX_BINS = 40
+_MAX_INPUTS = 200
+_MANY_DROPPED = 0.3
+_MAX_TICKS = 5
 
 
 def build_report(
@@ -116,6 +121,73 @@ def bin_width(sides: list[NDArray[np.int64]]) -> int:
     return width
 
 
+def render_page(report: Mapping[str, Any]) -> str:
+    """The whole report as HTML; every text in it is escaped."""
+    languages, train = report["languages"], report["splits"]["train"]
+    bins = {unit: {side: train[side][unit]["histogram"] for side in train} for unit in ("words", "pieces")}
+    charts = [length_chart(sides, languages=languages, unit=unit) for unit, sides in bins.items()]
+    findings = [*report["warnings"], *_findings(report)]
+    numbers = {"large": large, "share": share, "size": size}
+    return render("report.html", report=report, findings=findings, charts=charts, max_inputs=_MAX_INPUTS, **numbers)
+
+
+def share(part: float, whole: float) -> str:
+    """A part as a percentage of the whole: 41.3%, 2.66%, 0.0031%. Only nothing is 0%, and only the whole is 100%."""
+    percent = 100 * part / whole if whole else 0.0
+    if percent in (0, 100):
+        return f"{percent:.0f}%"
+    if 99.9 < percent < 100:
+        return f"{min(percent, 99.99):.2f}%"
+    return f"{percent:.1f}%" if percent >= 10 else f"{percent:.2f}%" if percent >= 0.1 else f"{percent:.2g}%"
+
+
+def large(number: int) -> str:
+    """A count, in millions from ten million on: 969,026, 4,508,785, 36.25 million."""
+    return f"{number / 1e6:,.4g} million" if number >= 10_000_000 else f"{number:,}"
+
+
+def size(num_bytes: int) -> str:
+    """A number of bytes in the unit that suits it."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.3g} {unit}"
+    return f"{num_bytes:,} bytes"
+
+
+def length_chart(sides: Mapping[str, Sequence[Mapping[str, Any]]], *, languages: Mapping[str, str], unit: str) -> str:
+    """A histogram of the lengths of `source` and `target` as SVG with bars side by side; each bin tells its counts.
+
+    A side is a list of bins `from`, `to`, `sentences`; the bins of both are the same up to the end of the shorter list.
+    """
+    longest = max(sides.values(), key=len)
+    counts = {side: [one["sentences"] for one in found] + [0] * len(longest) for side, found in sides.items()}
+    bins = [
+        {"from": edges["from"], "to": edges["to"], "counts": {side: values[place] for side, values in counts.items()}}
+        for place, edges in enumerate(longest)
+    ]
+    ticks = axis(max(map(max, counts.values())))
+    return render(
+        "length_chart.html", unit=unit, languages=languages, bins=bins, ticks=ticks, short_number=short_number
+    )
+
+
+def axis(highest: float) -> list[float]:
+    """The round ticks of an axis for values from 0 to `highest`: the first is 0, the last is the end of the axis."""
+    if highest <= 0:
+        return [0, 1]
+    steps = (factor * 10**power for power in count(0) for factor in (1, 2, 5))
+    step = next(step for step in steps if step * _MAX_TICKS >= highest)
+    return [step * number for number in range(_MAX_TICKS + 1) if step * (number - 1) < highest]
+
+
+def short_number(number: float) -> str:
+    """A round number in few characters: 0, 500, 2k, 1.5M."""
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if number >= size:
+            return f"{number / size:g}{letter}"
+    return f"{number:g}"
+
+
 def _percentile(sentences: NDArray[np.int64], share: float) -> int:
     return int(np.searchsorted(np.cumsum(sentences), share * int(sentences.sum()))) if sentences.any() else 0
 
@@ -164,10 +236,25 @@ def _examples(data: PreparedData, loaded: Mapping[str, Tokenizer]) -> list[dict[
     return [
         {
             side: {"text": loaded[side].decode([ids])[0], "pieces": loaded[side].pieces(ids)}
-            for side, ids in (
-                ("source", train.src[index][:-1].tolist()),
-                ("target", train.tgt[index][:-1].tolist()),
-            )
+            for side, ids in (("source", train.src[index][:-1].tolist()), ("target", train.tgt[index][:-1].tolist()))
         }
         for index in chosen
     ]
+
+
+def _findings(report: Mapping[str, Any]) -> Iterator[str]:
+    """Reasons to doubt the data, found in the report's figures."""
+    read, kept = report["cleaning"]["read"], report["cleaning"]["kept"]
+    if read == report["limit"]:
+        yield f"This is a try: no more than the first {read:,} training pairs were read (limit)."
+    is_left = report["settings"]["cleaning"]["overlap"]["value"] == "report"
+    for split, facts in report["overlap"].items():
+        if facts["pairs"] and is_left:
+            name = "validation" if split == "valid" else split
+            yield (
+                f"{facts['pairs']:,} of {facts['lines']:,} pairs of the {name} text are in the training text "
+                f"too ({share(facts['pairs'], facts['lines'])}): scores on them are too good. "
+                "The setting cleaning.overlap=pairs drops them from the training text."
+            )
+    if read - kept > _MANY_DROPPED * read:
+        yield f"Only {share(kept, read)} of the training pairs are kept: see below for what the others were dropped."

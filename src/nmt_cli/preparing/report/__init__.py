@@ -1,1 +1,0 @@
-"""The report of prepared data: statistics, and a page for the browser."""
