@@ -211,7 +211,7 @@ def _precision(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
 
 
 def _share_of_same(some: Sequence[str], others: Sequence[str]) -> float:
-    """The share of identical lines among those that both have."""
+    """The share of lines that are identical on both sides."""
     pairs = list(zip(some, others, strict=False))
     return round(sum(one == other for one, other in pairs) / len(pairs), 4)
 

@@ -80,7 +80,7 @@ def _ours(arguments: argparse.Namespace, folder: Path) -> Figures:
 
 
 def _train_for(command: list[str], metrics: Path, *, seconds: float) -> None:
-    """Run a training until its log has so many seconds of training, and end it with SIGTERM."""
+    """Run a training until its log has `seconds` seconds of training; then end it with SIGTERM."""
     with metrics.parent.with_suffix(".log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         is_over = False

@@ -205,7 +205,7 @@ def _slope(values: Sequence[int]) -> float:
 
 
 async def answers_per_second(port: int, lines: Sequence[str], *, clients: int, seconds: float) -> float:
-    """Answers with status 200 per second to so many clients, each of which sends a sentence after the other."""
+    """Answers with status 200 per second, while each client sends one sentence after the other."""
     started = time.perf_counter()
     window = await _closed(port, lines, clients=clients, seconds=seconds)
     return window.statuses.get("200", 0) / (time.perf_counter() - started)
