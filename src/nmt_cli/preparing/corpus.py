@@ -96,7 +96,7 @@ class TokenizerConfig(Section):
     character_coverage: Annotated[float, Field(gt=0.9, le=1)] = Field(
         0.9999, description="share of the text's characters that get pieces; the others are spelt in bytes"
     )
-    sample_lines: PositiveInt = Field(5_000_000, description="train on at most so many lines, sampled by seed")
+    sample_lines: PositiveInt = Field(5_000_000, description="most lines to train on, sampled by seed")
     seed: NonNegativeInt = Field(1, description="seed of the sample, if there are more than sample_lines")
     taken_from: str | None = Field(
         None, description="model, run or prepared data whose vocabulary is used unchanged; null: train a vocabulary"
@@ -131,7 +131,9 @@ class Corpus(Section):
     train: Sources | None = Field(None, description="sources of the training text, read in order and cleaned")
     valid: Sources | None = Field(None, description="sources of the validation text, of which every line is kept")
     test: Sources | None = Field(None, description="sources of the test text, of which every line is kept")
-    limit: PositiveInt | None = Field(None, description="read only the first so many training pairs; null: all")
+    limit: PositiveInt | None = Field(
+        None, description="read only this number of training pairs, from the start; null: all"
+    )
     cleaning: CleaningConfig = CleaningConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
 

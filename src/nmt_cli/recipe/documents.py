@@ -212,19 +212,18 @@ class _CoreLoader(yaml.SafeLoader):
 class _CarefulDumper(yaml.SafeDumper):
     """A dumper that quotes text which either version of YAML would read as something else."""
 
+    # Characters that need double quotes: YAML 1.1 knows more line breaks than 1.2.
+    escaped = re.compile("[\r\x85\u2028\u2029]")
+
     def represent_text(self, text: str) -> yaml.ScalarNode:
-        """A scalar, in double quotes where its line breaks are not plain: YAML 1.1 knows more of them than 1.2."""
-        style = '"' if re.search("[\r\x85\u2028\u2029]", text) else None
-        return self.represent_scalar(f"{_TAG}str", text, style=style)
+        """A scalar, in double quotes if it has a character that is written as an escape."""
+        return self.represent_scalar(f"{_TAG}str", text, style='"' if self.escaped.search(text) else None)
 
 
 class _LineDumper(_CarefulDumper):
     """A dumper that keeps every text on one line."""
 
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        """A scalar, in double quotes where it has any line break: within them it is written as an escape."""
-        style = '"' if re.search("[\n\r\x85\u2028\u2029]", text) else None
-        return self.represent_scalar(f"{_TAG}str", text, style=style)
+    escaped = re.compile("[\n\r\x85\u2028\u2029]")
 
 
 _PATTERNS = {
@@ -241,8 +240,7 @@ _FIRST_CHARACTERS = {
     "int": list("-+0123456789"),
     "float": list("-+.0123456789"),
 }
-for _dumper in (_CarefulDumper, _LineDumper):
-    _dumper.add_representer(str, _dumper.represent_text)
+_CarefulDumper.add_representer(str, _CarefulDumper.represent_text)
 for _kind, _pattern in _PATTERNS.items():
-    for _class in (_CoreLoader, _CarefulDumper, _LineDumper):
+    for _class in (_CoreLoader, _CarefulDumper):
         _class.add_implicit_resolver(f"{_TAG}{_kind}", _pattern, _FIRST_CHARACTERS[_kind])

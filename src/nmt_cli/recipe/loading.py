@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.documents import (
-    Document,
-    dump_values,
-    merge,
-    parse_document,
-    parse_value,
-    read_document,
-    validate,
-)
+from nmt_cli.recipe.documents import Document, dump_values, merge, parse_document, parse_value, read_document, validate
 from nmt_cli.recipe.mistakes import KeyPath, dotted
 from nmt_cli.recipe.schema import Recipe
 
@@ -49,7 +41,8 @@ def load_recipe(reference: str | Path, *, overrides: Sequence[str] = ()) -> Reci
 def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> ResolvedRecipe:
     """Like `load_recipe`, with the origin of every value."""
     file = find_packaged(str(reference), kind="recipe")
-    document = merge(_named_after(file), _with_parents(file, children=()))
+    named_after_file = Document({"name": file.stem}, {("name",): str(file)})
+    document = merge(named_after_file, _with_parents(file, children=()))
     for override in overrides:
         document = merge(document, parse_override(override))
     recipe = validate(document, Recipe, source=str(file), fix=_FIX)
@@ -124,11 +117,6 @@ def _nearest(name: str, names: Sequence[str]) -> list[str]:
     parts = set(stem.split("-"))  # wmt14-de-en is nearer to wmt14-en-de than to iwslt14-de-en
     near.sort(key=lambda other: -len(parts.intersection(other.split("-"))))
     return [by_stem[other] for other in near[:2]]
-
-
-def _named_after(file: Path) -> Document:
-    """The default name of a recipe is the name of its file."""
-    return Document({"name": file.stem}, {("name",): str(file)})
 
 
 def _with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:

@@ -37,48 +37,39 @@ class LanguagePair(Section):
 class ModelConfig(Section):
     """The architecture (section 3)."""
 
-    encoder_layers: PositiveInt = Field(default=6, description="layers of the encoder, N in section 3.1")
-    decoder_layers: PositiveInt = Field(default=6, description="layers of the decoder, N in section 3.1")
-    d_model: PositiveInt = Field(default=512, description="width of embeddings and of every layer's output (3.1)")
-    d_ff: PositiveInt = Field(default=2048, description="inner width of the feed-forward layers (3.3)")
-    heads: PositiveInt = Field(default=8, description="attention heads h (3.2.2)")
-    d_k: PositiveInt = Field(default=64, description="width of queries and keys, per head (3.2.2)")
-    d_v: PositiveInt = Field(default=64, description="width of values, per head (3.2.2)")
-    dropout: Probability = Field(
-        default=0.1, description="P_drop, on each sub-layer's output and on embeddings + positions (5.4)"
-    )
+    encoder_layers: PositiveInt = Field(6, description="layers of the encoder, N in section 3.1")
+    decoder_layers: PositiveInt = Field(6, description="layers of the decoder, N in section 3.1")
+    d_model: PositiveInt = Field(512, description="width of embeddings and of every layer's output (3.1)")
+    d_ff: PositiveInt = Field(2048, description="inner width of the feed-forward layers (3.3)")
+    heads: PositiveInt = Field(8, description="attention heads h (3.2.2)")
+    d_k: PositiveInt = Field(64, description="width of queries and keys, per head (3.2.2)")
+    d_v: PositiveInt = Field(64, description="width of values, per head (3.2.2)")
+    dropout: Probability = Field(0.1, description="P_drop, on sub-layers' outputs and on embeddings (5.4)")
     norm: Literal["post", "pre"] = Field(
-        default="post", description="layer normalisation after the residual sum (3.1), or before each sub-layer"
+        "post", description="normalise after the residual sum (3.1), or before sub-layers"
     )
     norm_type: Literal["layer", "rms"] = Field(
-        default="layer",
-        description="layer normalisation, or division by the root mean square alone (Zhang and Sennrich 2019)",
+        "layer", description="layer normalisation, or division by the root mean square (Zhang and Sennrich 2019)"
     )
-    norm_epsilon: PositiveFloat = Field(default=1e-6, description="added to the variance, or to the mean square")
+    norm_epsilon: PositiveFloat = Field(1e-6, description="added to the variance, or to the mean square")
     activation: Literal["relu", "gelu", "silu", "swiglu"] = Field(
-        default="relu",
-        description="between the feed-forward matrices (3.3); swiglu (Shazeer 2020) has d_ff gates and d_ff values",
+        "relu", description="of the feed-forward layers (3.3); swiglu (Shazeer 2020) has d_ff gates and d_ff values"
     )
-    attention_bias: bool = Field(
-        default=False, description="biases in the attention projections; the paper writes none (3.2.2)"
-    )
+    attention_bias: bool = Field(False, description="biases in the attention projections; the paper has none (3.2.2)")
     positions: Literal["sinusoidal", "sinusoidal-halves", "learned", "rotary"] = Field(
-        default="sinusoidal",
+        "sinusoidal",
         description="sinusoids as in section 3.5, tensor2tensor's layout (sine half, cosine half), a learned table, or "
         "queries and keys of self-attention turned by their position (Su et al. 2021)",
     )
-    max_positions: PositiveInt = Field(default=1024, description="longest side in pieces with EOS that the model takes")
+    max_positions: PositiveInt = Field(1024, description="longest side in pieces with EOS that the model takes")
     encoder_window: PositiveInt | None = Field(
-        default=None, description="neighbourhood r of restricted self-attention in the encoder (section 4); null: none"
+        None, description="neighbourhood r of restricted self-attention in the encoder (section 4); null: none"
     )
     tying: Literal["all", "target", "none"] = Field(
-        default="all",
-        description="share source embedding, target embedding and output matrix (3.4); only the last two; none",
+        "all", description="shared: both embeddings and the output matrix (3.4), or target and output, or nothing"
     )
-    output_bias: bool = Field(
-        default=False, description="a bias for each piece on the output, as Marian has and the paper has not"
-    )
-    embedding_multiple: PositiveInt = Field(default=128, description="embedding rows are padded to a multiple of this")
+    output_bias: bool = Field(False, description="a bias for each piece on the output, as in Marian, not in the paper")
+    embedding_multiple: PositiveInt = Field(128, description="embedding rows are padded to a multiple of this")
 
     @model_validator(mode="after")
     def _widths_fit(self) -> ModelConfig:
@@ -94,82 +85,76 @@ class ModelConfig(Section):
 class AdamConfig(Section):
     """Adam (section 5.3)."""
 
-    name: Literal["adam"] = Field(default="adam", description="which optimizer this section is of")
-    beta1: Probability = Field(default=0.9, description="decay of the mean of gradients, an update (5.3)")
-    beta2: Probability = Field(default=0.98, description="decay of the mean of their squares (5.3)")
-    epsilon: PositiveFloat = Field(default=1e-9, description="added to the root of that mean (5.3)")
+    name: Literal["adam"] = Field("adam", description="which optimizer this section is of")
+    beta1: Probability = Field(0.9, description="decay of the mean of gradients, an update (5.3)")
+    beta2: Probability = Field(0.98, description="decay of the mean of their squares (5.3)")
+    epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean (5.3)")
 
 
 class AdamWConfig(Section):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101) on the matrices."""
 
-    name: Literal["adamw"] = Field(default="adamw", description="which optimizer this section is of")
-    beta1: Probability = Field(default=0.9, description="decay of the mean of gradients, an update")
-    beta2: Probability = Field(default=0.98, description="decay of the mean of their squares")
-    epsilon: PositiveFloat = Field(default=1e-9, description="added to the root of that mean")
-    weight_decay: PositiveFloat = Field(
-        default=0.01, description="times the learning rate, subtracted from each matrix"
-    )
+    name: Literal["adamw"] = Field("adamw", description="which optimizer this section is of")
+    beta1: Probability = Field(0.9, description="decay of the mean of gradients, an update")
+    beta2: Probability = Field(0.98, description="decay of the mean of their squares")
+    epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
+    weight_decay: PositiveFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
 
 
 class MuonConfig(Section):
     """Muon (Jordan et al. 2024) on the matrices between embeddings and output, AdamW on all else."""
 
-    name: Literal["muon"] = Field(default="muon", description="which optimizer this section is of")
-    momentum: Probability = Field(default=0.95, description="decay of the mean of the matrices' gradients, an update")
-    weight_decay: NonNegativeFloat = Field(
-        default=0.01, description="times the learning rate, subtracted from the matrices"
-    )
-    beta1: Probability = Field(default=0.9, description="of AdamW on all else: decay of the mean of gradients")
-    beta2: Probability = Field(default=0.98, description="of AdamW on all else: decay of the mean of their squares")
-    epsilon: PositiveFloat = Field(default=1e-9, description="of AdamW on all else: added to the root of that mean")
+    name: Literal["muon"] = Field("muon", description="which optimizer this section is of")
+    momentum: Probability = Field(0.95, description="decay of the mean of the matrices' gradients, an update")
+    weight_decay: NonNegativeFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
+    beta1: Probability = Field(0.9, description="of AdamW on all else: decay of the mean of gradients")
+    beta2: Probability = Field(0.98, description="of AdamW on all else: decay of the mean of their squares")
+    epsilon: PositiveFloat = Field(1e-9, description="of AdamW on all else: added to the root of that mean")
 
 
 class ScheduleFreeConfig(Section):
     """Schedule-free AdamW (Defazio et al. 2024, arXiv:2405.15682); it goes with the constant schedule."""
 
-    name: Literal["schedule_free"] = Field(default="schedule_free", description="which optimizer this section is of")
+    name: Literal["schedule_free"] = Field("schedule_free", description="which optimizer this section is of")
     beta1: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=0.9, description="how far the weights that are trained lie towards the mean that is validated and saved"
+        0.9, description="how far the weights that are trained lie towards the mean that is validated and saved"
     )
-    beta2: Probability = Field(default=0.98, description="decay of the mean of squared gradients, an update")
-    epsilon: PositiveFloat = Field(default=1e-9, description="added to the root of that mean")
-    weight_decay: NonNegativeFloat = Field(
-        default=0.0, description="times the learning rate, subtracted from each matrix"
-    )
+    beta2: Probability = Field(0.98, description="decay of the mean of squared gradients, an update")
+    epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
+    weight_decay: NonNegativeFloat = Field(0.0, description="decay of each matrix per update, times the learning rate")
 
 
 class NoamConfig(Section):
     """The paper's schedule: factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (equation 3)."""
 
-    name: Literal["noam"] = Field(default="noam", description="which schedule this section is of")
-    factor: PositiveFloat = Field(default=1.0, description="multiplies the whole schedule; 1 is the paper's")
-    warmup_updates: PositiveInt = Field(default=4000, description="updates in which the rate rises (5.3)")
+    name: Literal["noam"] = Field("noam", description="which schedule this section is of")
+    factor: PositiveFloat = Field(1.0, description="multiplies the whole schedule; 1 is the paper's")
+    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises (5.3)")
 
 
 class CosineConfig(Section):
     """Linear warm-up to a peak, then half a cosine down to zero at the last update."""
 
-    name: Literal["cosine"] = Field(default="cosine", description="which schedule this section is of")
+    name: Literal["cosine"] = Field("cosine", description="which schedule this section is of")
     peak: PositiveFloat = Field(description="highest learning rate")
-    warmup_updates: PositiveInt = Field(default=4000, description="updates in which the rate rises")
+    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
 
 
 class WsdConfig(Section):
     """Linear warm-up, a constant rate, and a linear fall to zero at the end (Hu et al. 2024, arXiv:2404.06395)."""
 
-    name: Literal["wsd"] = Field(default="wsd", description="which schedule this section is of")
+    name: Literal["wsd"] = Field("wsd", description="which schedule this section is of")
     peak: PositiveFloat = Field(description="highest learning rate")
-    warmup_updates: PositiveInt = Field(default=4000, description="updates in which the rate rises")
+    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
     decay_updates: PositiveInt = Field(description="last updates, in which the rate falls")
 
 
 class ConstantConfig(Section):
     """Linear warm-up to a rate that stays."""
 
-    name: Literal["constant"] = Field(default="constant", description="which schedule this section is of")
+    name: Literal["constant"] = Field("constant", description="which schedule this section is of")
     peak: PositiveFloat = Field(description="the learning rate")
-    warmup_updates: PositiveInt = Field(default=4000, description="updates in which the rate rises")
+    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
 
 
 Optimizer = Annotated[AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig, Field(discriminator="name")]
@@ -179,57 +164,46 @@ Schedule = Annotated[NoamConfig | CosineConfig | WsdConfig | ConstantConfig, Fie
 class TrainingConfig(Section):
     """Batches, optimizer, schedule and length of the training (section 5)."""
 
-    seed: NonNegativeInt = Field(default=1, description="of initialisation, data order and dropout")
-    updates: PositiveInt = Field(default=100_000, description="optimizer updates in all (5.2)")
+    seed: NonNegativeInt = Field(1, description="seed of initialisation, data order and dropout")
+    updates: PositiveInt = Field(100_000, description="optimizer updates in all (5.2)")
     batch_tokens: PositiveInt = Field(
-        default=25_000,
-        description="the most source or target tokens that an update has, over all GPUs together (5.1)",
+        25_000, description="most source or target tokens of an update, on all GPUs (5.1)"
     )
     max_tokens_per_device: PositiveInt | Literal["auto"] = Field(
-        default="auto",
-        description="tokens a side that one device takes at once; accumulation is derived from it; auto: what fits",
+        "auto", description="most tokens a side on a device at once; accumulation follows from it; auto: what fits"
     )
     sum_gradients_in: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="how gradients travel between devices; bf16 halves the traffic, and rounds"
+        "fp32", description="how gradients travel between devices; bf16 halves the traffic, and rounds"
     )
-    compile: bool = Field(
-        default=True, description="on GPUs: compiled layers and CUDA graphs, to the same results within rounding"
-    )
-    label_smoothing: Probability = Field(default=0.1, description="epsilon_ls (5.4)")
+    compile: bool = Field(True, description="on GPUs: compiled layers and CUDA graphs; results equal within rounding")
+    label_smoothing: Probability = Field(0.1, description="epsilon_ls (5.4)")
     optimizer: Optimizer = AdamConfig()
     schedule: Schedule = NoamConfig()
     ema: Probability | None = Field(
-        default=None,
-        description="decay of a moving average of the weights, which then is what is validated and saved; null: none",
+        None, description="decay of a moving average of the weights, which is validated and saved; null: none"
     )
-    clip_norm: PositiveFloat | None = Field(
-        default=None, description="largest gradient norm; null: no clipping, as in the paper"
-    )
+    clip_norm: PositiveFloat | None = Field(None, description="largest gradient norm; null: no clipping (the paper)")
     max_skipped_updates: NonNegativeInt = Field(
-        default=10, description="updates in a row that may be skipped for gradients that are not finite; more: a return"
+        10, description="updates in a row that may be skipped for gradients that are not finite; then: a return"
     )
     spike_nats: PositiveFloat | None = Field(
-        default=2.0,
-        description="rise of the mean loss of about 50 updates above its lowest value that is a spike; null: none is",
+        2.0, description="rise of the mean loss of about 50 updates above its minimum that is a spike; null: none"
     )
     max_returns: NonNegativeInt = Field(
-        default=3, description="returns to an earlier checkpoint, for such gradients or spikes, before training fails"
+        3, description="returns to an earlier checkpoint, for such gradients or spikes, before training fails"
     )
     watchdog_seconds: PositiveInt = Field(
-        default=600, description="without progress on any rank of several before training ends with every rank's stack"
+        600, description="without progress on any rank of several before training ends with every rank's stack"
     )
-    precision: PrecisionChoice = Field(
-        default="auto", description="bf16 where the hardware multiplies it natively, else fp32"
-    )
-    log_every: PositiveInt = Field(default=100, description="updates between lines of metrics.jsonl")
+    precision: PrecisionChoice = Field("auto", description="bf16 where the hardware multiplies it natively, else fp32")
+    log_every: PositiveInt = Field(100, description="updates between lines of metrics.jsonl")
     checkpoint_every: PositiveInt = Field(
-        default=1500, description="updates between checkpoints; 10 minutes of the paper's base run (6.1)"
+        1500, description="updates between checkpoints; 10 minutes in the paper (6.1)"
     )
-    keep_last: PositiveInt = Field(default=5, description="newest checkpoints to keep")
-    keep_best: NonNegativeInt = Field(default=0, description="best checkpoints to keep besides, by validation.metric")
+    keep_last: PositiveInt = Field(5, description="newest checkpoints to keep")
+    keep_best: NonNegativeInt = Field(0, description="best checkpoints to keep besides, by validation.metric")
     patience: PositiveInt | None = Field(
-        default=None,
-        description="validations without a better validation.metric before training ends early; null: never",
+        None, description="validations without a better validation.metric before training ends early; null: never"
     )
 
     @model_validator(mode="after")
@@ -260,10 +234,10 @@ class TrainingConfig(Section):
 class ValidationConfig(Section):
     """The measurements on the validation set during training; they use the decoding section."""
 
-    every: PositiveInt = Field(default=1500, description="updates between validations")
-    metric: Literal["loss", "bleu"] = Field(default="bleu", description="what best checkpoints and patience go by")
-    bleu: bool = Field(default=True, description="translate the validation set and score it with sacreBLEU")
-    max_sentences: PositiveInt | None = Field(default=None, description="translate only the first of them; null: all")
+    every: PositiveInt = Field(1500, description="updates between validations")
+    metric: Literal["loss", "bleu"] = Field("bleu", description="what best checkpoints and patience go by")
+    bleu: bool = Field(True, description="translate the validation set and score it with sacreBLEU")
+    max_sentences: PositiveInt | None = Field(None, description="translate only the first of them; null: all")
 
     @model_validator(mode="after")
     def _metric_is_measured(self) -> ValidationConfig:
@@ -276,9 +250,9 @@ class ValidationConfig(Section):
 class AveragingConfig(Section):
     """The checkpoints that `nmt average` takes (section 6.1)."""
 
-    last: PositiveInt | None = Field(default=5, description="the newest so many")
+    last: PositiveInt | None = Field(5, description="newest checkpoints to average")
     best: PositiveInt | None = Field(
-        default=None, description="or the best so many by validation.metric; excludes last"
+        None, description="best checkpoints to average, by validation.metric; excludes last"
     )
 
     @model_validator(mode="after")
@@ -292,29 +266,25 @@ class AveragingConfig(Section):
 class DecodingConfig(Section):
     """Search, the same in validation, decode, serve and export (section 6.1)."""
 
-    beam: PositiveInt = Field(default=4, description="beam width, 1 for greedy search")
+    beam: PositiveInt = Field(4, description="beam width, 1 for greedy search")
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
-        default=0.6, description="alpha: more favours longer translations, 0 is off"
+        0.6, description="alpha: a larger one favours longer translations; 0: off"
     )
     length_penalty_form: Literal["gnmt", "length", "none"] = Field(
-        default="gnmt", description="divide log P by ((5 + n) / 6)^alpha (Wu et al. 2016), by n^alpha, or by nothing"
+        "gnmt", description="divide log P by ((5 + n) / 6)^alpha (Wu et al. 2016), by n^alpha, or by nothing"
     )
-    max_extra_tokens: NonNegativeInt = Field(default=50, description="target pieces beyond those of the source")
-    min_tokens: NonNegativeInt = Field(default=0, description="target pieces before a translation may end")
-    batch_tokens: PositiveInt = Field(default=12_288, description="source pieces times beam computed at once")
-    samples: NonNegativeInt = Field(
-        default=0, description="translations sampled from the model for each line, in place of a search; 0: search"
-    )
+    max_extra_tokens: NonNegativeInt = Field(50, description="most pieces that a translation has more than its source")
+    min_tokens: NonNegativeInt = Field(0, description="fewest pieces of a translation")
+    batch_tokens: PositiveInt = Field(12_288, description="source pieces times beam computed at once")
+    samples: NonNegativeInt = Field(0, description="translations to sample for each line; 0: search")
     temperature: Annotated[float, Field(gt=0, le=100)] = Field(
-        default=1.0, description="temperature of sampling: above 1 evens probabilities out, below 1 sharpens them"
+        1.0, description="temperature of sampling: above 1 evens probabilities out, below 1 sharpens them"
     )
-    top_k: PositiveInt | None = Field(default=None, description="sample from the K most probable pieces; null: all")
+    top_k: PositiveInt | None = Field(None, description="sample from the K most probable pieces; null: all")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=1.0, description="sample from the fewest most probable pieces that together have probability P"
+        1.0, description="sample from the smallest set of pieces whose probabilities sum to P"
     )
-    seed: NonNegativeInt = Field(
-        default=1, description="of sampling; a line's samples depend on it and the line's number"
-    )
+    seed: NonNegativeInt = Field(1, description="seed of sampling; samples depend on it and on the line's number")
 
     @property
     def num_candidates(self) -> int:
@@ -326,10 +296,9 @@ class Recipe(Section):
     """A whole system: data, model, training, averaging, decoding."""
 
     name: Name = Field(description="the run is runs/NAME")
-    description: str = Field(default="", description="what the system is, for people")
+    description: str = Field("", description="what the system is, for people")
     corpus: Name = Field(
-        default="wmt14-en-de",
-        description="name of the corpus: its prepared data is data/NAME, unless --data says where",
+        "wmt14-en-de", description="name of the corpus; its prepared data is data/NAME, unless --data says where"
     )
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
