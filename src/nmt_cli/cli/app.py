@@ -16,8 +16,7 @@ import typer
 
 import nmt_cli
 from nmt_cli import console
-from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error
-from nmt_cli.cli.decoding_options import with_decoding_options
+from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error, with_decoding_options
 from nmt_cli.cli.spellings import check_spellings
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, NmtError
 
@@ -34,8 +33,8 @@ _COMMANDS = {
     "score": "score.command",
     "serve": "serve",
     "attention": "attention",
-    "export": "export",
-    "import": "import_",
+    "export": "interchange",
+    "import": "interchange",
     "reproduce": "reproduce",
     "info": "info",
 }

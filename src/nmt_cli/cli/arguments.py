@@ -1,4 +1,4 @@
-"""The look of the command line: help pages without Python's words for types, and three lines for a wrong argument.
+"""Arguments of all commands: help pages, options made from the schema, and wrong arguments.
 
 Newer typer carries a click of its own, older typer depends on click: neither is imported here by name.
 """
@@ -6,21 +6,25 @@ Newer typer carries a click of its own, older typer depends on click: neither is
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import logging
-import os
-import sys
-from collections.abc import Collection, Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from nmt_cli.cli.decoding_options import with_decoding_options
 from nmt_cli.errors import UsageError
 
 logger = logging.getLogger(__name__)
+
+# The panels of a help page.
+SEARCH, SAMPLING, OUTPUT, COMPUTING = "Search", "Sampling", "Output", "Computing"
+_SHORT_FLAGS = {"beam": ("-b",)}
+_PANELS = {"batch_tokens": COMPUTING} | dict.fromkeys(("samples", "temperature", "top_k", "top_p", "seed"), SAMPLING)
+_METAVARS = {"length_penalty": "A", "temperature": "T", "top_k": "K", "top_p": "P"}
 
 # click's UsageError: the class of every error about arguments.
 Refusal: type[Exception] = typer.BadParameter.__mro__[1]
@@ -49,8 +53,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the arguments name, with the options that are made from the schema."""
         name, command, rest = super().resolve_command(ctx, args)
-        complete: Any = command
-        return name, with_decoding_options(complete), rest
+        return name, with_decoding_options(cast("TyperCommand", command)), rest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name; UsageError, with the nearest name, if there is none."""
@@ -61,6 +64,45 @@ class Commands(TyperGroup):
                 f"there is no command {cmd_name!r}", where=f"nmt {cmd_name}", hint=f"{hint}nmt --help lists them all"
             )
         return super().get_command(ctx, cmd_name)
+
+
+def takes_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take an option for each field of `DecodingConfig`; it gets the given values as `overrides`.
+
+    The schema needs pydantic, which is slow to import. So `with_decoding_options` adds the options when the command is
+    called, and `nmt --help` does without them.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = {name: parameter for name, parameter in signature.parameters.items() if name != "overrides"}
+
+    @functools.wraps(command)
+    def run(*arguments: object, **options: object) -> None:
+        overrides = {name: value for name, value in options.items() if name not in own and value is not None}
+        command(*arguments, overrides=overrides, **{name: value for name, value in options.items() if name in own})
+
+    vars(run).update(__signature__=signature.replace(parameters=list(own.values())), takes_decoding_options=True)
+    return run
+
+
+def with_decoding_options(command: TyperCommand) -> TyperCommand:
+    """The command with an option for each field of `DecodingConfig`, or unchanged if it takes none."""
+    callback: Any = command.callback
+    if not hasattr(callback, "takes_decoding_options"):
+        return command
+
+    @functools.wraps(callback)
+    def run(**options: object) -> None:
+        callback.__wrapped__(**options)
+
+    signature = inspect.signature(callback)
+    declared = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
+    panels = (None, SEARCH, SAMPLING, OUTPUT, COMPUTING)
+    parameters = [*_decoding_parameters(), *declared]
+    parameters.sort(key=lambda one: panels.index(getattr(one.annotation.__metadata__[0], "rich_help_panel", None)))
+    vars(run)["__signature__"] = signature.replace(parameters=parameters)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    single.command(command.name, cls=type(command))(run)
+    return cast("TyperCommand", typer.main.get_command(single))
 
 
 def models_of(given: Sequence[Path] | None) -> list[Path]:
@@ -76,30 +118,12 @@ def models_of(given: Sequence[Path] | None) -> list[Path]:
     return models
 
 
-def is_terminal() -> bool:
-    """True if stdout is a terminal that is not dumb."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def print_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str], styles: Sequence[str] = ()
-) -> None:
-    """Print a table on stdout: drawn on a terminal, with the columns `right` aligned there, else with tabs.
-
-    `styles` are Rich's, one per row.
-    """
-    if not is_terminal():
-        typer.echo("\n".join("\t".join(row) for row in (header, *rows)))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=name == "name")
-    for row, style in zip_longest(rows, styles):
-        table.add_row(*row, style=style)
-    Console(highlight=False, markup=False).print(table)
+def one_of(given: str, words: Any, *, flag: str, refusal: str) -> Any:
+    """The word given, if it is one of the Literal `words`; UsageError with the message `refusal` otherwise."""
+    allowed: tuple[str, ...] = get_args(words)
+    if given not in allowed:
+        raise UsageError(refusal, where=flag, hint=f"take one of: {', '.join(allowed)}")
+    return given
 
 
 def command_name(arguments: Sequence[str]) -> str:
@@ -128,13 +152,27 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
         near = f"did you mean {problem.possibilities[0]}? " if problem.possibilities else ""
         return UsageError(f"{command} has no option {option}", where=option, hint=f"{near}{more} lists them all")
     text = str(problem.format_message()).removesuffix(".").replace("(s)", "s")
-    input_option = f"for a file, {command} -i FILE; " if _reads_input(context) and "extra argument" in text else ""
+    reads_input = context is not None and any("--input" in parameter.opts for parameter in context.command.params)
+    input_option = f"for a file, {command} -i FILE; " if reads_input and "extra argument" in text else ""
     return UsageError(text[:1].lower() + text[1:], where=option or command, hint=f"{input_option}see {more}")
 
 
-def _reads_input(context: Any) -> bool:
-    """True for a command whose text comes from stdin or --input, not from an argument."""
-    return context is not None and any("--input" in parameter.opts for parameter in context.command.params)
+def _decoding_parameters() -> Iterator[inspect.Parameter]:
+    from nmt_cli.recipe.schema import DecodingConfig
+
+    for name, field in DecodingConfig.model_fields.items():
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        kind: Any = str if choices else float if field.annotation is float else int
+        meaning = (field.description or "").partition("; null: ")[0]  # which an option cannot be
+        option = typer.Option(
+            f"--{name.replace('_', '-')}",
+            *_SHORT_FLAGS.get(name, ()),
+            metavar=_METAVARS.get(name, "|".join(choices) or "N"),
+            help=f"{meaning[:1].upper()}{meaning[1:]}; else the model's own.",
+            rich_help_panel=_PANELS.get(name, SEARCH),
+        )
+        annotation: Any = Annotated[kind | None, option]
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _without_type(parameter: Any) -> Any:

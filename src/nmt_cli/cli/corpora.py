@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import print_table
+from nmt_cli.cli.printing import print_facts, print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from nmt_cli.preparing.corpus import Corpus
@@ -24,7 +23,7 @@ def corpora(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """List the corpora that nmt prepare knows by name, with sizes and what is already prepared.
+    """List the corpora that nmt prepare knows by name.
 
     Example: nmt corpora wmt14-en-de
     """
@@ -32,12 +31,11 @@ def corpora(
     from nmt_cli.recipe.loading import packaged_names
 
     names = [name] if name is not None else packaged_names(kind="corpus")
-    found = [load_corpus(one, overrides=[]).corpus for one in names]
-    described = [_describe(corpus) for corpus in found]
+    described = [_describe(load_corpus(one, overrides=[]).corpus) for one in names]
     if as_json:
-        typer.echo(json.dumps(described[0] if name is not None else described, ensure_ascii=False, indent=2))
+        print_json(described[0] if name is not None else described)
     elif name is not None:
-        _print_one(name, found[0], described[0])
+        print_facts(_facts(name, described[0]))
     else:
         print_table(_COLUMNS, map(_row, described), right=_NUMBERS)
 
@@ -45,21 +43,17 @@ def corpora(
 def _describe(corpus: Corpus) -> dict[str, Any]:
     """All facts about a corpus; `prepared` describes data/NAME, or is null."""
     pairs = corpus.pairs.model_dump() if corpus.pairs is not None else {}
-    sources = {
-        split: [{"from": source.describe() or ["local files"]} for source in corpus.sources(split)]
-        for split in corpus.splits
-    }
-    is_local = not any(source.describe() for split in corpus.splits for source in corpus.sources(split))
+    downloads = {split: [source.describe() for source in corpus.sources(split)] for split in corpus.splits}
     return {
         "name": corpus.name,
         "description": corpus.description,
         "languages": corpus.languages.model_dump(),
         "pairs": {split: pairs.get(split) for split in corpus.splits},
-        "download_bytes": 0 if is_local else corpus.bytes,
+        "download_bytes": corpus.bytes if any(map(any, downloads.values())) else 0,
         "licence": corpus.licence,
         "citation": corpus.citation,
         "tokenizer": corpus.tokenizer.model_dump(),
-        "sources": sources,
+        "sources": {split: [{"from": one or ["local files"]} for one in each] for split, each in downloads.items()},
         "prepared": _prepared(Path("data") / corpus.name),
     }
 
@@ -82,56 +76,45 @@ def _prepared(directory: Path) -> dict[str, Any] | None:
     }
 
 
-def _row(one: dict[str, Any]) -> list[str]:
-    languages, pairs = one["languages"], one["pairs"]["train"]
+def _row(corpus: dict[str, Any]) -> list[str]:
+    languages, pairs = corpus["languages"], corpus["pairs"]["train"]
     return [
-        one["name"],
+        corpus["name"],
         f"{languages['source']}-{languages['target']}",
         "?" if pairs is None else f"{pairs:,}",
-        _size(one["download_bytes"]),
-        _progress(one["prepared"]),
-        one["licence"] or "?",
-        one["description"],
+        _download(corpus),
+        _progress(corpus["prepared"]),
+        corpus["licence"] or "?",
+        corpus["description"],
     ]
 
 
-def _print_one(reference: str, corpus: Corpus, one: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(highlight=False)
-    for label, text in _rows(reference, corpus, one):
-        first, *others = text.splitlines()
-        console.print(f"[bold]{label:<13}[/bold]{escape(first)}", soft_wrap=True)
-        for line in others:
-            console.print(f"{'':<13}{escape(line)}", soft_wrap=True)
-
-
-def _rows(reference: str, corpus: Corpus, one: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "corpus", f"{one['name']}: {one['description'] or 'no description'}"
-    yield "languages", f"{corpus.languages.source} to {corpus.languages.target}"
-    sizes = [f"{split} {number:,}" for split, number in one["pairs"].items() if number is not None]
+def _facts(reference: str, corpus: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    languages, tokenizer = corpus["languages"], corpus["tokenizer"]
+    yield "corpus", f"{corpus['name']}: {corpus['description'] or 'no description'}"
+    yield "languages", f"{languages['source']} to {languages['target']}"
+    sizes = [f"{split} {number:,}" for split, number in corpus["pairs"].items() if number is not None]
     yield "pairs", ", ".join(sizes) or "not known before they are read"
-    yield "download", _size(one["download_bytes"])
-    yield "vocabulary", f"{corpus.tokenizer.vocab_size:,} pieces, {'shared' if corpus.tokenizer.shared else 'separate'}"
-    yield "licence", one["licence"] or "not stated"
-    for split, sources in one["sources"].items():
+    yield "download", _download(corpus)
+    yield "vocabulary", f"{tokenizer['vocab_size']:,} pieces, {'shared' if tokenizer['shared'] else 'separate'}"
+    yield "licence", corpus["licence"] or "not stated"
+    for split, sources in corpus["sources"].items():
         for source in sources:
             yield split, "\n".join(source["from"])
-    if one["citation"]:
-        yield "citation", one["citation"].rstrip()
-    yield "prepared", _progress(one["prepared"])
+    if corpus["citation"]:
+        yield "citation", corpus["citation"].rstrip()
+    yield "prepared", _progress(corpus["prepared"])
     yield "next", f"nmt prepare {reference}"
 
 
-def _size(number: int | None) -> str:
-    """Bytes in words, in decimal units."""
-    if number is None:
-        return "?"
-    if number == 0:
-        return "none"
-    unit, name = (1e9, "GB") if number >= 1e9 else (1e6, "MB")
-    return f"{number / unit:.1f} {name}"
+def _download(corpus: dict[str, Any]) -> str:
+    match corpus["download_bytes"]:
+        case None:
+            return "?"
+        case 0:
+            return "none"
+        case number:
+            return size_text(number)
 
 
 def _progress(prepared: dict[str, Any] | None) -> str:

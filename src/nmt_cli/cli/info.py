@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from nmt_cli.cli.printing import print_facts, print_json, size_text
 from nmt_cli.errors import DataError, ModelError
 
 _MOST_INPUTS = 10
 
-Rows = Iterator[tuple[str, str]]
+Facts = Iterator[tuple[str, str]]
 
 
 def info(
@@ -26,45 +26,23 @@ def info(
 
     Example: nmt info runs/base
     """
-    from rich.console import Console
-    from rich.markup import escape
-
-    described = _describe(path)
-    if as_json:
-        typer.echo(json.dumps(described, ensure_ascii=False, indent=2))
-        return
-    console = Console(highlight=False)
-    for label, text in _rows(described):
-        console.print(f"[bold]{label:<13}[/bold]{escape(text)}", soft_wrap=True)
-
-
-def _describe(path: Path) -> dict[str, Any]:
     from nmt_cli.artifacts import describe
     from nmt_cli.artifacts.manifest import kind_of
 
-    match kind_of(path):
-        case "model":
-            return describe.describe_model(path)
-        case "run":
-            return describe.describe_run(path)
-        case "checkpoint":
-            return describe.describe_checkpoint(path)
-        case "data":
-            return _describe_data(path)
-        case None:
-            raise _unknown(path)
-
-
-def _rows(described: dict[str, Any]) -> Rows:
-    match described["kind"]:
-        case "model":
-            return _model_rows(described)
-        case "run":
-            return _run_rows(described)
-        case "checkpoint":
-            return _checkpoint_rows(described)
-        case _:
-            return _data_rows(described)
+    kind = kind_of(path)
+    if kind is None:
+        raise _unknown(path)
+    describe_path, facts = {
+        "model": (describe.describe_model, _model_facts),
+        "run": (describe.describe_run, _run_facts),
+        "checkpoint": (describe.describe_checkpoint, _checkpoint_facts),
+        "data": (_describe_data, _data_facts),
+    }[kind]
+    described = describe_path(path)
+    if as_json:
+        print_json(described)
+    else:
+        print_facts(facts(described))
 
 
 def _describe_data(path: Path) -> dict[str, Any]:
@@ -93,39 +71,33 @@ def _describe_data(path: Path) -> dict[str, Any]:
     }
 
 
-def _model_rows(model: dict[str, Any]) -> Rows:
+def _model_facts(model: dict[str, Any]) -> Facts:
     vocabulary, recipe = model["vocabulary"], model["recipe"]
+    updates = [f"{update:,}" for update in model["updates"]]
+    averaged = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
     yield "model", f"{model['name']}, {_languages(model)}"
-    yield "directory", f"{model['path']}, {_megabytes(model['bytes'])}, written by nmt {model['nmt_version']}"
+    yield "directory", f"{model['path']}, {size_text(model['bytes'])}, written by nmt {model['nmt_version']}"
     yield "parameters", _count(model["parameters"])
     yield "architecture", _architecture(recipe["model"])
-    if vocabulary["shared"]:
-        yield "vocabulary", f"{vocabulary['source']:,} pieces, shared"
-    else:
-        yield "vocabulary", f"{vocabulary['source']:,} and {vocabulary['target']:,} pieces"
-    updates = [f"{update:,}" for update in model["updates"]]
-    made = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
-    yield "weights", made + ", ".join(updates) if updates else "imported from another program"
+    yield "vocabulary", _pieces(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
+    yield "weights", averaged + ", ".join(updates) if updates else "imported from another program"
     if model["longest_source"]:
         yield "trained on", f"source sentences of up to {model['longest_source']:,} pieces"
     for measured in model["validation"]:
         yield "validation", _measured(measured)
     for signature in sorted({one["signature"] for one in model["validation"] if one["signature"]}):
         yield "signature", signature
-    decoding = recipe["decoding"]
-    yield "search", f"beam {decoding['beam']}, length penalty {decoding['length_penalty']}"
-    yield from _damage_rows(model)
-    if not model["damage"]:
-        yield "use", f"nmt decode -m {model['path']} < input.txt > output.txt"
+    yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
+    yield _damage(model) or ("use", f"nmt decode -m {model['path']} < input.txt > output.txt")
 
 
-def _run_rows(run: dict[str, Any]) -> Rows:
+def _run_facts(run: dict[str, Any]) -> Facts:
     from nmt_cli.artifacts.card import sparkline
 
     percent = 100 * run["update"] / run["updates"]
     state = f"finished {_time(run['finished'])}" if run["finished"] else "not finished"
     yield "run", f"{run['name']}, {_languages(run)}, corpus {run['corpus']}"
-    yield "directory", f"{run['path']}, {_megabytes(run['bytes'])}"
+    yield "directory", f"{run['path']}, {size_text(run['bytes'])}"
     yield "progress", f"update {run['update']:,} of {run['updates']:,} ({percent:.0f} %), {state}"
     yield "started", _time(run["started"])
     yield "command", shlex.join(run["command"])
@@ -152,48 +124,40 @@ def _run_rows(run: dict[str, Any]) -> Rows:
     yield "next", _next_command(run)
 
 
-def _checkpoint_rows(checkpoint: dict[str, Any]) -> Rows:
+def _checkpoint_facts(checkpoint: dict[str, Any]) -> Facts:
     yield "checkpoint", f"update {checkpoint['update']:,}"
-    yield "directory", f"{checkpoint['path']}, {_megabytes(checkpoint['bytes'])}"
+    yield "directory", f"{checkpoint['path']}, {size_text(checkpoint['bytes'])}"
     yield "parameters", _count(checkpoint["parameters"])
     yield "validation", _measured(checkpoint) if checkpoint["loss"] is not None else "not measured at this update"
-    yield from _damage_rows(checkpoint)
-    if not checkpoint["damage"]:
-        yield "use", f"nmt average {checkpoint['path']} -o MODEL makes a model of it"
+    yield _damage(checkpoint) or ("use", f"nmt average {checkpoint['path']} -o MODEL makes a model of it")
 
 
-def _data_rows(data: dict[str, Any]) -> Rows:
+def _data_facts(data: dict[str, Any]) -> Facts:
     yield "data", f"{data['name']}, {_languages(data)}"
-    yield "directory", f"{data['path']}, {_megabytes(data['bytes'])}, written by nmt {data['nmt_version']}"
+    yield "directory", f"{data['path']}, {size_text(data['bytes'])}, written by nmt {data['nmt_version']}"
     for name, counts in data["splits"].items():
         yield name, f"{counts['pairs']:,} pairs, {counts['source_tokens']:,} and {counts['target_tokens']:,} pieces"
-        if data["lengths"] is None:
-            continue
-        source, target = (data["lengths"][name][side] for side in ("source", "target"))
-        for unit in ("words", "pieces"):
+        for unit in ("words", "pieces") if data["lengths"] else ():
+            source, target = (data["lengths"][name][side][unit] for side in ("source", "target"))
             yield (
                 "",
-                (
-                    f"{unit} a sentence: mean {source[unit]['mean']:.1f} and {target[unit]['mean']:.1f},"
-                    f" 99 % up to {source[unit]['p99']} and {target[unit]['p99']},"
-                    f" longest {source[unit]['max']} and {target[unit]['max']}"
-                ),
+                f"{unit} a sentence: mean {source['mean']:.1f} and {target['mean']:.1f}, "
+                f"99 % up to {source['p99']} and {target['p99']}, longest {source['max']} and {target['max']}",
             )
-    source, target = (data["tokenizers"][side]["vocab_size"] for side in ("source", "target"))
-    shared = data["shared_vocabulary"]
-    yield "vocabulary", f"{source:,} pieces, shared" if shared else f"{source:,} and {target:,} pieces"
+    sizes = [data["tokenizers"][side]["vocab_size"] for side in ("source", "target")]
+    yield "vocabulary", _pieces(*sizes, is_shared=data["shared_vocabulary"])
     shown, more = data["inputs"][:_MOST_INPUTS], data["inputs"][_MOST_INPUTS:]
     for record in shown:
         yield "input", f"{record['name']} ({record['split']})"
     if more:
         yield "", f"and {len(more)} more"
     yield "report", f"{data['path']}/report.html"
-    yield from _damage_rows(data)
+    if damage := _damage(data):
+        yield damage
 
 
-def _damage_rows(described: dict[str, Any]) -> Rows:
-    if described["damage"]:
-        yield "damage", described["damage"]
+def _damage(described: dict[str, Any]) -> tuple[str, str] | None:
+    return ("damage", described["damage"]) if described["damage"] else None
 
 
 def _unknown(path: Path) -> ModelError:
@@ -206,18 +170,11 @@ def _unknown(path: Path) -> ModelError:
     if path.is_file():
         return ModelError(f"{path} is a file", where=where, hint=f"name a directory, such as {path.parent}")
     below = [child for child in sorted(path.iterdir()) if not child.name.startswith(".") and kind_of(child)]
-    if below:
-        hint = f"look at one that lies in it: nmt info {below[-1]}"
-    else:
-        hint = "name what nmt train, nmt average or nmt prepare wrote"
+    hint = f"nmt info {below[-1]}" if below else "name what nmt train, nmt average or nmt prepare wrote"
     if other := foreign_kind(path):
         return ModelError(f"{path} looks like {other}, not like anything that nmt wrote", where=where, hint=hint)
-    return ModelError(
-        f"{path} is nothing that nmt wrote: it has no config.yaml (a model), run.json (a run) or manifest.json"
-        " (a checkpoint, prepared data)",
-        where=where,
-        hint=hint,
-    )
+    looked_for = "config.yaml (a model), run.json (a run) or manifest.json (a checkpoint, prepared data)"
+    return ModelError(f"{path} is nothing that nmt wrote: it has no {looked_for}", where=where, hint=hint)
 
 
 def _next_command(run: dict[str, Any]) -> str:
@@ -244,12 +201,12 @@ def _languages(described: dict[str, Any]) -> str:
     return f"{described['languages']['source']} to {described['languages']['target']}"
 
 
+def _pieces(source: int, target: int, *, is_shared: bool) -> str:
+    return f"{source:,} pieces, shared" if is_shared else f"{source:,} and {target:,} pieces"
+
+
 def _count(parameters: int | None) -> str:
     return "unknown: model.safetensors cannot be read" if parameters is None else f"{parameters:,}"
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
 def _time(iso: str) -> str:

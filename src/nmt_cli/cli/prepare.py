@@ -63,7 +63,7 @@ def prepare(
     located = _locate(corpus, prefixes, languages=languages, output=output, settings=settings)
     output = output or Path("data") / located.corpus.name
     if output.name in ("", ".."):
-        raise UsageError(f"-o {output} is not a folder of its own", where="-o", hint="for example -o data/mine")
+        raise UsageError(f"-o {output} is not a folder of its own", where="--output", hint="for example -o data/mine")
     if dry_run:
         _show_plan(located, output, overwrite=overwrite)
         return
@@ -140,25 +140,22 @@ def _size_table(report: dict[str, Any]) -> Table:
     from rich.table import Table
 
     languages, vocabulary = report["languages"], report["vocabulary"]
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    sizes = [f"{vocabulary[side]['size']:,}" for side in ("source", "target")]
+    pieces = f"{sizes[0]} shared pieces" if vocabulary["shared"] else f"{sizes[0]} and {sizes[1]} pieces"
+    title = f"{report['name']}: {languages['source']} to {languages['target']}, {pieces}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in ("", "pairs", "side", "words", "pieces", "99 %", "longest", "a word", "in bytes"):
         table.add_column(name, justify="left" if name in ("", "side") else "right", no_wrap=True)
     for split, sides in report["splits"].items():
         for side, facts in sides.items():
-            pieces = facts["pieces"]
             table.add_row(
-                split if side == "source" else "",
-                f"{report['pairs'][split]:,}" if side == "source" else "",
+                *((split, f"{report['pairs'][split]:,}") if side == "source" else ("", "")),
                 languages[side],
                 *(f"{facts[unit]['mean']:.1f}" for unit in ("words", "pieces")),
-                *(f"{pieces[key]:,}" for key in ("p99", "max")),
+                *(f"{facts['pieces'][key]:,}" for key in ("p99", "max")),
                 f"{facts['pieces_per_word']:.2f}",
                 f"{facts['byte_rate']:.2%}",
             )
-    sizes = [f"{vocabulary[side]['size']:,}" for side in ("source", "target")]
-    kind = f"{sizes[0]} shared pieces" if vocabulary["shared"] else f"{sizes[0]} and {sizes[1]} pieces"
-    table.title = f"{report['name']}: {languages['source']} to {languages['target']}, {kind}"
-    table.title_justify = "left"
     return table
 
 
@@ -170,10 +167,8 @@ def _summary_lines(report: dict[str, Any]) -> Iterator[tuple[int, str]]:
     dropped = {reason: facts["count"] for reason, facts in cleaning["dropped"].items() if facts["count"]}
     number = cleaning["read"] - cleaning["kept"]
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
-    yield (
-        logging.INFO,
-        f"dropped {number:,} of {cleaning['read']:,} training pairs" + (f": {reasons}" if reasons else ""),
-    )
+    line = f"dropped {number:,} of {cleaning['read']:,} training pairs"
+    yield logging.INFO, f"{line}: {reasons}" if reasons else line
     for split, facts in report["overlap"].items():
         if facts["sources"] or facts["targets"]:
             yield _overlap_line(split, facts, setting=report["settings"]["cleaning"]["overlap"]["value"])

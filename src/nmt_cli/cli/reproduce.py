@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import print_table
+from nmt_cli.cli.printing import print_table
 from nmt_cli.errors import ScoreError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def reproduce(
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run; else runs/RECIPE.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the stages, what they need, and what is expected; run nothing.")
+        bool, typer.Option("--dry-run", help="Print stages, needs and expected figures; run nothing.")
     ] = False,
 ) -> None:
     """Reproduce an experiment of the paper: prepare, train, average, decode, score.

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from nmt_cli.cli.arguments import models_of
-from nmt_cli.cli.decoding_options import takes_decoding_options
 from nmt_cli.errors import UsageError
-
-if TYPE_CHECKING:
-    from nmt_cli.serving.keys import ApiKeys
 
 # A batch takes seconds; a worker that is silent for longer than this hangs.
 _MIN_BATCH_SECONDS = 60.0
@@ -23,79 +19,60 @@ _MAX_BEAM = 16
 # Each has a copy of the model.
 _MOST_WORKERS = 4
 
-ModelOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--model", "-m", metavar="DIR", help="Model or run, once for each language pair; else the newest under runs/."
-    ),
-]
-HostOption = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 is every address.")]
-PortOption = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0 takes a free one and says which.")]
-EngineOption = Annotated[
-    str, typer.Option(metavar="torch|ctranslate2|auto", help="ctranslate2 is an extra that is quick on CPUs.")
-]
-DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU if there is one.")]
-PrecisionOption = Annotated[
-    str, typer.Option(metavar="auto|fp32|bf16|int8", help="Of matrix products; bf16 is torch's, int8 for CPUs.")
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Processes with each model; else one a CPU, up to 4, and 1 on a GPU."),
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="CPU threads of a worker; else all CPUs but one, shared among the workers."),
-]
-MaxWaitOption = Annotated[
-    float, typer.Option(metavar="MS", min=0, max=1000, help="Longest wait of a free worker for a batch to fill.")
-]
-SplitOption = Annotated[int, typer.Option(metavar="N", min=8, help="Pieces beyond which a sentence is cut.")]
-QueueOption = Annotated[int, typer.Option(metavar="N", min=1, help="Sentences that may wait, for each model.")]
-RequestsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Requests in work at once.")]
-CharactersOption = Annotated[int, typer.Option(metavar="N", min=1, help="Characters of a request.")]
-TextsOption = Annotated[int, typer.Option(metavar="N", min=1, help="Texts of a request.")]
-AlternativesOption = Annotated[int, typer.Option(metavar="N", min=0, max=_MAX_BEAM - 1, help="Alternatives of a text.")]
-TimeoutOption = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Longest time to an answer.")]
-KeyFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Keys to ask for; a line each: NAME KEY REQUESTS_PER_MINUTE, or with operator at the end."
-    ),
-]
-CorsOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ORIGIN", help="A site whose pages may call the server from a browser; * is any."),
-]
 
-
-@takes_decoding_options(batch_tokens="--max-batch-tokens")
 def serve(
-    model: ModelOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    engine: EngineOption = "torch",
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
-    workers: WorkersOption = None,
-    threads: ThreadsOption = None,
-    max_wait_ms: MaxWaitOption = 50.0,
-    split_beyond: SplitOption = 128,
-    queue_size: QueueOption = 1024,
-    max_requests: RequestsOption = 512,
-    char_limit: CharactersOption = 10_000,
-    batch_limit: TextsOption = 200,
-    max_alternatives: AlternativesOption = 9,
-    timeout: TimeoutOption = 30.0,
-    api_key_file: KeyFileOption = None,
-    cors: CorsOption = None,
-    *,
-    overrides: Mapping[str, Any],
+    model: Annotated[
+        list[Path] | None,
+        typer.Option("--model", "-m", metavar="DIR", help="Model or run, one per language pair; else the newest."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is every address.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8000,
+    engine: Annotated[
+        str, typer.Option(metavar="torch|ctranslate2|auto", help="ctranslate2 is an extra that is fast on CPUs.")
+    ] = "torch",
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU if there is one.")] = "auto",
+    precision: Annotated[
+        str, typer.Option(metavar="auto|fp32|bf16|int8", help="Precision of matrix products; int8 is for CPUs.")
+    ] = "auto",
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Processes per model; else one per CPU (at most 4) or per GPU."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="CPU threads per worker; else all CPUs but one, shared.")
+    ] = None,
+    max_batch_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Source pieces times beam at once; else the model's own.")
+    ] = None,
+    max_wait_ms: Annotated[
+        float, typer.Option(metavar="MS", min=0, max=1000, help="Longest wait of a free worker for more sentences.")
+    ] = 50.0,
+    split_beyond: Annotated[int, typer.Option(metavar="N", min=8, help="Split sentences of more than N pieces.")] = 128,
+    queue_size: Annotated[int, typer.Option(metavar="N", min=1, help="Most waiting sentences per model.")] = 1024,
+    max_requests: Annotated[int, typer.Option(metavar="N", min=1, help="Most requests at once.")] = 512,
+    char_limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most characters of a request.")] = 10_000,
+    batch_limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most texts of a request.")] = 200,
+    max_alternatives: Annotated[
+        int, typer.Option(metavar="N", min=0, max=_MAX_BEAM - 1, help="Most alternatives.")
+    ] = 9,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Longest time to an answer.")] = 30.0,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keys that requests need: lines of NAME KEY REQUESTS_PER_MINUTE."),
+    ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Site whose pages may call the server; * is any. Repeatable."),
+    ] = None,
 ) -> None:
-    """Serve models over HTTP, with a page to translate on and the APIs of LibreTranslate and DeepL.
+    """Serve models over HTTP: a page, and the APIs of LibreTranslate and DeepL.
 
     Example: nmt serve -m runs/base --port 8000
     """
     _check_extra()
+    from nmt_cli.serving.keys import ApiKeys, read_keys
     from nmt_cli.serving.models import ModelSettings
     from nmt_cli.serving.server import ServerSettings, run
     from nmt_cli.serving.service import RequestLimits
@@ -110,7 +87,7 @@ def serve(
         model_settings=ModelSettings(
             engine=EngineSettings(engine, device, precision, threads or _share(num_workers * len(models))),
             workers=num_workers,
-            max_batch_tokens=overrides.get("batch_tokens"),
+            max_batch_tokens=max_batch_tokens,
             max_wait_seconds=max_wait_ms / 1000,
             queue=queue_size,
             batch_timeout_seconds=max(_MIN_BATCH_SECONDS, 2 * timeout),
@@ -125,7 +102,7 @@ def serve(
             alternatives=max_alternatives,
             beam=_MAX_BEAM,
         ),
-        keys=_keys(api_key_file),
+        keys=ApiKeys([]) if api_key_file is None else read_keys(api_key_file, clock=time.monotonic),
         origins=_origins(cors or []),
     )
     run(settings)
@@ -138,12 +115,6 @@ def _origins(given: Sequence[str]) -> Sequence[str]:
             hint = "give scheme and host, as in --cors https://example.org; or --cors '*' for any site"
             raise UsageError(f"{origin!r} is not the address of a site", where="--cors", hint=hint)
     return given
-
-
-def _keys(path: Path | None) -> ApiKeys:
-    from nmt_cli.serving.keys import ApiKeys, read_keys
-
-    return ApiKeys([]) if path is None else read_keys(path, clock=time.monotonic)
 
 
 def _workers(engine: str, *, num_models: int, device: str, precision: str) -> int:

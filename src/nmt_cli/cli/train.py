@@ -17,49 +17,44 @@ if TYPE_CHECKING:
     from nmt_cli.recipe.schema import Recipe
     from nmt_cli.training.start import RunInputs
 
-_Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="A packaged recipe (base, demo, ...), or a file.")]
-_Data = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Prepared data; else data/CORPUS, by the recipe.")
-]
-_Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME.")]
-_Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
-]
-_Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: the GPUs where there are any.")]
-_Precision = Annotated[
-    str | None, typer.Option(metavar="auto|bf16|fp32", help="Of matrix products; else the recipe's.")
-]
-_NoCompile = Annotated[bool, typer.Option("--no-compile", help="On GPUs, run layers as they are: slower, but at once.")]
-_Gpus = Annotated[int | None, typer.Option("--gpus", min=1, metavar="N", help="Use N GPUs; else all of them.")]
-_InitFrom = Annotated[
-    Path | None, typer.Option("--init-from", metavar="MODEL", help="Begin with a model's weights (fine-tuning).")
-]
-_Restart = Annotated[bool, typer.Option("--restart", help="Remove the run that stands at -o, and begin anew.")]
-_Tensorboard = Annotated[
-    bool, typer.Option("--tensorboard", help="Also write files for TensorBoard, into RUN/tensorboard.")
-]
-_Profile = Annotated[  # each update watched takes tens of megabytes
-    int | None, typer.Option("--profile", min=1, max=100, metavar="N", help="Tell where the time of N updates goes.")
-]
-_DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the whole recipe, with origins, and its needs; write nothing.")
-]
-
 
 def train(
-    recipe: _Recipe,
-    data: _Data = None,
-    output: _Output = None,
-    settings: _Settings = None,
-    device: _Device = "auto",
-    precision: _Precision = None,
-    no_compile: _NoCompile = False,
-    gpus: _Gpus = None,
-    init_from: _InitFrom = None,
-    restart: _Restart = False,
-    tensorboard: _Tensorboard = False,
-    profile: _Profile = None,
-    dry_run: _DryRun = False,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A packaged recipe (base, demo, ...), or a file.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Prepared data; else data/CORPUS, by the recipe.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="auto: all GPUs, or else the CPU.")
+    ] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(metavar="auto|bf16|fp32", help="Precision of matrix products; else the recipe's.")
+    ] = None,
+    no_compile: Annotated[
+        bool, typer.Option("--no-compile", help="Do not compile layers: starts sooner, trains slower.")
+    ] = False,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=1, metavar="N", help="Use N GPUs; else all of them.")
+    ] = None,
+    init_from: Annotated[
+        Path | None, typer.Option("--init-from", metavar="MODEL", help="Begin with a model's weights (fine-tuning).")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Remove the run at -o, and begin anew.")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write RUN/tensorboard for TensorBoard too.")
+    ] = False,
+    profile: Annotated[  # each update watched takes tens of megabytes
+        int | None,
+        typer.Option("--profile", min=1, max=100, metavar="N", help="Show where the time of N updates goes."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the whole recipe and its needs; write nothing.")
+    ] = False,
 ) -> None:
     """Train a model; the same command continues a run that was stopped.
 

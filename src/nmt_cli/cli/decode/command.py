@@ -3,55 +3,98 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import models_of
-from nmt_cli.cli.decode import options
-from nmt_cli.cli.decode.files import (
-    STANDARD,
-    Output,
-    check_output,
-    opened_input,
-    opened_output,
-    opened_prefixes,
-    without_first,
-)
-from nmt_cli.cli.decode.formats import LineCounter, OutputFormat, Statistics, shown_progress
-from nmt_cli.cli.decoding_options import takes_decoding_options
+from nmt_cli.cli.arguments import COMPUTING, OUTPUT, SEARCH, models_of, takes_decoding_options
+from nmt_cli.cli.decode.input import STANDARD, opened_input, opened_prefixes, without_first
+from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, opened_output
+from nmt_cli.console import live_bars, shows_live_views
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.parallel import LineBlock, TranslatedBlock, TranslationJob
+    from nmt_cli.decoding.translation import Translation
 
 # How often a waiting OpenMP thread looks for the others before it sleeps. If other programs use the CPUs, the default
 # of 300,000 makes a short text take up to a hundred times as long (docs/design/cpu-search.md#threads).
 _SPINS = "1000"
 
+_search_option = partial(typer.Option, rich_help_panel=SEARCH)
+_output_option = partial(typer.Option, rich_help_panel=OUTPUT)
+_computing_option = partial(typer.Option, rich_help_panel=COMPUTING)
 
-@takes_decoding_options()
+
+@takes_decoding_options
 def decode(
-    model: options.ModelOption = None,
-    source: options.InputOption = STANDARD,
-    output: options.OutputOption = STANDARD,
-    overwrite: options.OverwriteOption = False,
-    prefix: options.PrefixOption = None,
-    stream: options.StreamOption = False,
-    nbest: options.NbestOption = 1,
-    mbr: options.MbrOption = None,
-    form: options.FormatOption = "text",
-    word_scores: options.WordScoresOption = False,
-    alignments: options.AlignmentsOption = False,
-    stats: options.StatsOption = False,
-    engine: options.EngineOption = "torch",
-    precision: options.PrecisionOption = "auto",
-    device: options.DeviceOption = "auto",
-    threads: options.ThreadsOption = None,
-    workers: options.WorkersOption = None,
+    model: Annotated[
+        list[Path] | None,
+        typer.Option("--model", "-m", metavar="DIR", help="Model or run; repeated: an ensemble. Else the newest run."),
+    ] = None,
+    source: Annotated[
+        Path, typer.Option("--input", "-i", metavar="FILE", help="Text to translate, .gz and .zst too; - is stdin.")
+    ] = STANDARD,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="File to write, continued after a stop; - is stdout."),
+    ] = STANDARD,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file at -o.")] = False,
+    prefix: Annotated[
+        Path | None,
+        typer.Option("--prefix", metavar="FILE", help="Beginnings of translations, one per line, which may be blank."),
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Translate each line at once, without waiting for more.")
+    ] = False,
+    nbest: Annotated[
+        int,
+        _search_option("--nbest", "-n", metavar="N", help="Translations of a line, at most the beam; with tsv, jsonl."),
+    ] = 1,
+    mbr: Annotated[
+        str | None,
+        _search_option("--mbr", metavar="chrf|bleu", help="Take the one most like the others (minimum Bayes risk)."),
+    ] = None,
+    form: Annotated[
+        str,
+        _output_option(
+            "--format",
+            metavar="text|tsv|jsonl",
+            help="tsv: line, rank, score, log-probability, text. jsonl: objects with alternatives.",
+        ),
+    ] = "text",
+    word_scores: Annotated[
+        bool, _output_option("--word-scores", help="Log-probability of each word and of the end; with tsv or jsonl.")
+    ] = False,
+    alignments: Annotated[
+        bool,
+        _output_option("--alignments", help="Pairs of source and target words, 0-0 1-2 (Pharaoh); with tsv, jsonl."),
+    ] = False,
+    stats: Annotated[
+        bool, _output_option("--stats", help="Sentences and tokens per second, engine and precision, on stderr.")
+    ] = False,
+    engine: Annotated[
+        str,
+        _computing_option(metavar="torch|ctranslate2|auto", help="auto: ctranslate2 for int8 if it can, else torch."),
+    ] = "torch",
+    precision: Annotated[
+        str,
+        _computing_option(metavar="auto|fp32|bf16|int8", help="auto: fp32 on a CPU, bf16 on a GPU; int8 is for CPUs."),
+    ] = "auto",
+    device: Annotated[
+        str, _computing_option(metavar="auto|cpu|cuda|cuda:N", help="auto: a GPU if there is one.")
+    ] = "auto",
+    threads: Annotated[int | None, _computing_option(metavar="N", help="CPUs to use; else all allowed ones.")] = None,
+    workers: Annotated[
+        int | None,
+        _computing_option(metavar="N", help="Processes, each with the model; with -i. Else one, or one per GPU."),
+    ] = None,
     *,
     overrides: Mapping[str, Any],
 ) -> None:
@@ -75,41 +118,84 @@ def decode(
             (nothing,) = run([parallel.LineBlock(1, [])])  # refuses wrong settings before it waits for input
             statistics = Statistics(_by(nothing, devices))
             record = _job_record(nothing, job, source=source, prefix=prefix, form=form)
-            rows_are_numbered = formatting.has_numbered_rows
-            with opened_output(output, job=record, overwrite=overwrite, rows_are_numbered=rows_are_numbered) as file:
-                todo = _blocks(without_first(blocks, file.lines_done, skip=next_prefixes), next_prefixes, file)
-                with shown_progress(source, is_streamed=stream, lines_done=file.lines_done) as progress:
-                    _write(run(todo), file, formatting=formatting, statistics=statistics, progress=progress)
+            is_numbered = formatting.has_numbered_rows
+            with opened_output(output, job=record, overwrite=overwrite, rows_are_numbered=is_numbered) as (write, done):
+                todo = _numbered(blocks, next_prefixes, lines_done=done)
+                with shown_progress(source, is_streamed=stream, lines_done=done) as wrote:
+                    for result in run(todo):
+                        statistics.add(result.translations, started=result.started, ended=result.ended)
+                        text = formatting.render(result.translations, first_line=done + 1)
+                        wrote(partial(write, text), len(result.translations))
+                        done += len(result.translations)
     if stats:
         typer.echo(str(statistics), err=True)
 
 
-def _blocks(
-    blocks: Iterator[list[str]], next_prefixes: Callable[[int], list[str] | None], output: Output
+@dataclass(slots=True)
+class Statistics:
+    """Counts of sentences and tokens, the engine, and the seconds; loading and waiting for input do not count."""
+
+    by: str
+    sentences: int = 0
+    target_tokens: int = 0
+    seconds: float = 0.0
+    until: float = 0.0
+
+    def add(self, translations: Sequence[Translation], *, started: float, ended: float) -> None:
+        """Count one block; of its time, only the part that overlaps no earlier block."""
+        self.sentences += len(translations)
+        self.target_tokens += sum(translation.num_pieces for translation in translations)
+        self.seconds += max(0.0, ended - max(started, self.until))
+        self.until = max(ended, self.until)
+
+    def __str__(self) -> str:
+        seconds = max(self.seconds, 1e-9)
+        return (
+            f"{self.sentences:,} sentences and {self.target_tokens:,} target tokens in {self.seconds:.2f} s: "
+            f"{self.sentences / seconds:,.1f} sentences/s, {self.target_tokens / seconds:,.0f} tokens/s, by {self.by}"
+        )
+
+
+@contextmanager
+def shown_progress(
+    source: Path, *, is_streamed: bool, lines_done: int
+) -> Iterator[Callable[[Callable[[], object], int], object]]:
+    """A function that calls a writer of lines, and then counts the lines on stderr; `lines_done` were written before.
+
+    The count leaves the screen while translations are written to the same screen. It is not shown if nobody reads
+    stderr, or if it would come between the lines that are typed.
+    """
+    is_typed = is_streamed or (source == STANDARD and sys.stdin.isatty())
+    if is_typed or not shows_live_views():
+        yield lambda write, num_lines: write()
+        return
+    from rich.progress import TimeElapsedColumn
+
+    is_shared = sys.stdout.isatty()
+    with live_bars("{task.completed:,.0f} lines translated", TimeElapsedColumn()) as bars:
+        task = bars.add_task("", total=None, completed=lines_done)
+
+        def wrote(write: Callable[[], object], num_lines: int) -> None:
+            if is_shared:
+                bars.stop()
+            write()
+            if is_shared:
+                bars.start()
+            bars.advance(task, num_lines)
+
+        yield wrote
+
+
+def _numbered(
+    blocks: Iterator[list[str]], next_prefixes: Callable[[int], list[str] | None], *, lines_done: int
 ) -> Iterator[LineBlock]:
-    """The blocks that the output does not have yet, with their numbers and prefixes."""
+    """The blocks after the lines that are done, with their numbers and prefixes."""
     from nmt_cli.decoding.parallel import LineBlock
 
-    number = output.lines_done + 1
-    for lines in blocks:
+    number = lines_done + 1
+    for lines in without_first(blocks, lines_done, skip=next_prefixes):
         yield LineBlock(number, lines, next_prefixes(len(lines)))
         number += len(lines)
-
-
-def _write(
-    results: Iterator[TranslatedBlock],
-    output: Output,
-    *,
-    formatting: OutputFormat,
-    statistics: Statistics,
-    progress: LineCounter,
-) -> None:
-    number = output.lines_done + 1
-    for result in results:
-        statistics.add(result.translations, started=result.started, ended=result.ended)
-        text = formatting.render(result.translations, first_line=number)
-        progress.wrote(partial(output.write, text), num_lines=len(result.translations))
-        number += len(result.translations)
 
 
 def _by(result: TranslatedBlock, devices: Sequence[str]) -> str:
@@ -142,7 +228,6 @@ def _job_record(
     if not source.is_file() or (prefix is not None and not prefix.is_file()):
         return None
     from nmt_cli.artifacts.manifest import MANIFEST
-    from nmt_cli.cli.decode.partial_output import file_identity
 
     return {
         "engine": nothing.engine,

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.decoding_options import takes_decoding_options
 from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
     check_bounds,
-    check_needs,
-    check_test_set_or_reference,
     parse_bounds,
     parse_metrics,
     read_texts,
@@ -23,7 +20,7 @@ from nmt_cli.cli.score.options import (
     refuse_without,
 )
 from nmt_cli.cli.score.sentences import ForcedOptions, check_segment_options, print_forced_scores, print_segment_scores
-from nmt_cli.cli.score.show import Comparison, Scores, as_json, print_scores
+from nmt_cli.cli.score.show import Comparison, Scores, print_scores, print_scores_as_json
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,100 +32,73 @@ _COMET_MODEL = "Unbabel/wmt22-comet-da"
 # The bootstrap of sacreBLEU holds 1,000 resamples of all lines at once: 4 GB at this many.
 _MAX_RESAMPLED_LINES = 50_000
 
-ReferenceArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="REF", help="A reference, or several; - is stdin.")
-]
-HypothesisOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", "-i", metavar="FILE", help="Translation to score; repeated: runs of one system; else stdin."
-    ),
-]
-SourceOption = Annotated[
-    str | None, typer.Option("--source", "-s", metavar="FILE", help="Source text, for comet, --differences, --model.")
-]
-TestSetOption = Annotated[
-    str | None, typer.Option("--test-set", "-t", metavar="NAME", help="sacreBLEU's test set, such as wmt14/full.")
-]
-LanguagesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--languages", "-l", metavar="en-de", help="Of the test set or the texts: for the tokens of bleu, paper-bleu."
-    ),
-]
-MetricsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metrics", "-m", metavar="NAMES", help="Of bleu, paper-bleu, chrf, chrf++, ter, comet; else bleu,chrf,ter."
-    ),
-]
-CometModelOption = Annotated[
-    str | None, typer.Option(metavar="NAME|FILE", help=f"COMET's model or its checkpoint; else {_COMET_MODEL}.")
-]
-ConfidenceOption = Annotated[
-    bool, typer.Option("--confidence", help="Half the width of the 95% interval too (bootstrap of 1,000).")
-]
-BaselineOption = Annotated[
-    list[str] | None,
-    typer.Option("--baseline", metavar="FILE", help="Another system's translation, to be tested against; repeatable."),
-]
-PairedOption = Annotated[
-    str | None,
-    typer.Option(metavar="bs|ar", help="The test: bootstrap, or approximate randomisation; else bs."),
-]
-SentenceOption = Annotated[bool, typer.Option("--sentence", help="The scores of each sentence, as TSV.")]
-DifferencesOption = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="The N largest gains and losses against the baseline, by the first of -m."),
-]
-ModelOption = Annotated[
-    Path | None, typer.Option("--model", metavar="DIR", help="Give the log-probability of REF under this model.")
-]
-TokensOption = Annotated[bool, typer.Option("--tokens", help="With --model: of each piece.")]
-PrecisionOption = Annotated[
-    str | None, typer.Option(metavar="auto|bf16|fp32", help="With --model; auto: fp32 on a CPU, bf16 on a GPU.")
-]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(metavar="auto|cpu|cuda|cuda:N", help="For --model and comet; auto: a GPU if there is one."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")]
-FailUnderOption = Annotated[
-    list[str] | None,
-    typer.Option("--fail-under", metavar="BLEU=25", help="Exit with 8 below this score; repeatable."),
-]
 
-
-@takes_decoding_options(batch_tokens="--batch-tokens")
 def score(
-    references: ReferenceArgument = None,
-    hypotheses: HypothesisOption = None,
-    source: SourceOption = None,
-    test_set: TestSetOption = None,
-    languages: LanguagesOption = None,
-    metrics: MetricsOption = None,
-    comet_model: CometModelOption = None,
-    confidence: ConfidenceOption = False,
-    baselines: BaselineOption = None,
-    paired: PairedOption = None,
-    by_sentence: SentenceOption = False,
-    differences: DifferencesOption = None,
-    model: ModelOption = None,
-    tokens: TokensOption = False,
-    precision: PrecisionOption = None,
-    device: DeviceOption = None,
-    as_object: JsonOption = False,
-    fail_under: FailUnderOption = None,
-    *,
-    overrides: Mapping[str, Any],
+    references: Annotated[
+        list[str] | None, typer.Argument(metavar="REF", help="A reference, or several; - is stdin.")
+    ] = None,
+    hypotheses: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="FILE", help="Translation to score, or several runs; else stdin."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--source", "-s", metavar="FILE", help="Source text, for comet, --differences, --model."),
+    ] = None,
+    test_set: Annotated[
+        str | None, typer.Option("--test-set", "-t", metavar="NAME", help="sacreBLEU's test set, such as wmt14/full.")
+    ] = None,
+    languages: Annotated[
+        str | None, typer.Option("--languages", "-l", metavar="en-de", help="Languages, for -t and the tokens of bleu.")
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metrics",
+            "-m",
+            metavar="NAMES",
+            help="Of bleu, paper-bleu, chrf, chrf++, ter, comet; else bleu,chrf,ter.",
+        ),
+    ] = None,
+    comet_model: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help=f"Model of comet, or its checkpoint; else {_COMET_MODEL}.")
+    ] = None,
+    confidence: Annotated[bool, typer.Option("--confidence", help="Add 95% intervals (bootstrap of 1,000).")] = False,
+    baselines: Annotated[
+        list[str] | None, typer.Option("--baseline", metavar="FILE", help="Translation of another system; repeatable.")
+    ] = None,
+    paired: Annotated[
+        str | None, typer.Option(metavar="bs|ar", help="Test: bootstrap, or approximate randomisation; else bs.")
+    ] = None,
+    by_sentence: Annotated[bool, typer.Option("--sentence", help="Print the scores of each sentence as TSV.")] = False,
+    differences: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Print the N largest gains and losses against the baseline.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="DIR", help="Print the log-probability of REF under this model.")
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="With --model: the log-probability of each piece.")] = False,
+    batch_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --model: source pieces at once; else the model's own.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="auto|bf16|fp32", help="With --model; auto: fp32 on a CPU, bf16 on a GPU.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="auto|cpu|cuda|cuda:N", help="For --model and comet; auto: a GPU if there is any."),
+    ] = None,
+    as_object: Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")] = False,
+    fail_under: Annotated[
+        list[str] | None, typer.Option("--fail-under", metavar="BLEU=25", help="Exit with 8 below it; repeatable.")
+    ] = None,
 ) -> None:
     """Score a translation: BLEU, chrF, TER, paper-BLEU, COMET; compare systems.
 
     Example: nmt score test.de -i test.hyp --confidence
     """
-    batch_tokens = overrides.get("batch_tokens")
     files = TextNames(references or [], hypotheses or [], baselines or [], source, test_set, languages)
-    check_test_set_or_reference(files)
+    _check_test_set_or_reference(files)
     if model is not None:
         others: dict[str, object] = {
             "-i": hypotheses,
@@ -141,8 +111,10 @@ def score(
             "--differences": differences,
             "--fail-under": fail_under,
         }
+        refuse_beside("--model", others, why="it gives the probability of REF, which is no score of a translation")
+        refuse_without("-t", {"-l": languages if test_set is None else None})
         how = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
-        _score_by_model(files, how, others, with_tokens=tokens, as_object=as_object)
+        print_forced_scores(read_texts(files), how, with_tokens=tokens, as_object=as_object)
         return
     refuse_without("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
     files = replace(files, hypotheses=hypotheses or ["-"])
@@ -159,25 +131,18 @@ def score(
         print_segment_scores(texts, against, wanted, differences=differences, as_object=as_object)
         return
     scores = _measure(texts, against, wanted, confidence=confidence, test="ar" if paired == "ar" else "bs")
-    _print_and_check(scores, bounds, as_object=as_object)
-
-
-def _print_and_check(scores: Scores, bounds: Mapping[str, float], *, as_object: bool) -> None:
-    if as_object:
-        typer.echo(as_json(scores))
-    else:
-        print_scores(scores)
+    (print_scores_as_json if as_object else print_scores)(scores)
     check_bounds(scores.values(), bounds)
 
 
-def _score_by_model(
-    files: TextNames, how: ForcedOptions, others: Mapping[str, object], *, with_tokens: bool, as_object: bool
-) -> None:
-    """Print the log-probabilities of the reference; UsageError if one of the `others` is given."""
-    refuse_beside("--model", others, why="it gives the probability of REF, which is no score of a translation")
-    if files.test_set is None:
-        refuse_without("-t", {"-l": files.languages})
-    print_forced_scores(read_texts(files), how, with_tokens=with_tokens, as_object=as_object)
+def _check_test_set_or_reference(files: TextNames) -> None:
+    """Raise UsageError unless there is either a test set or a reference."""
+    if files.test_set is not None and files.references:
+        message = f"-t {files.test_set} brings its own references, but {files.references[0]} is given as well"
+        raise UsageError(message, where="-t", hint="leave out one of them; the translation is -i HYP")
+    if files.test_set is None and not files.references:
+        hint = "nmt score REF -i HYP, or nmt score -t wmt14/full -l en-de -i HYP; see nmt score --help"
+        raise UsageError("REF is missing", where="nmt score", hint=hint)
 
 
 def _check_options(
@@ -193,16 +158,12 @@ def _check_options(
         refuse_without("-m comet or --model", {"--device": device})
     if files.test_set is None and not {"bleu", "paper-bleu"} & set(metrics):
         refuse_without("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
-    has_source = files.source is not None or files.test_set is not None
-    check_needs(metrics, languages=files.languages, has_source=has_source)
-
-
-def _check_resampled(texts: Texts, *, confidence: bool) -> None:
-    option = "--baseline" if texts.baselines else "--confidence" if confidence else None
-    if option is not None and texts.num_lines > _MAX_RESAMPLED_LINES:
-        message = f"{option} takes at most {_MAX_RESAMPLED_LINES:,} lines, not {texts.num_lines:,}"
-        hint = "leave it out: over so many lines the interval is narrow"
-        raise UsageError(message, where=option, hint=hint)
+    if "paper-bleu" in metrics and files.languages is None:
+        hint = "add the languages, source first: -l en-de"
+        raise UsageError("paper-bleu needs to know the target language", where="-m paper-bleu", hint=hint)
+    if "comet" in metrics and files.source is None and files.test_set is None:
+        hint = "add the source with -s SRC, or name a test set with -t"
+        raise UsageError("comet needs the source text", where="-m comet", hint=hint)
 
 
 def _evaluation_set(
@@ -236,7 +197,10 @@ def _measure(
     from nmt_cli.scoring.metrics import score_systems
     from nmt_cli.scoring.significance import paired_scores, spread, verdict
 
-    _check_resampled(texts, confidence=confidence)
+    option = "--baseline" if texts.baselines else "--confidence" if confidence else None
+    if option is not None and texts.num_lines > _MAX_RESAMPLED_LINES:
+        message = f"{option} takes at most {_MAX_RESAMPLED_LINES:,} lines, not {texts.num_lines:,}"
+        raise UsageError(message, where=option, hint="leave it out: over so many lines the interval is narrow")
     systems = [text.lines for text in texts.hypotheses]
     names = [text.name for text in texts.hypotheses]
     comparisons = []

@@ -65,27 +65,15 @@ def check_bounds(values: Mapping[str, float], bounds: Mapping[str, float]) -> No
 
 def refuse_beside(option: str, others: Mapping[str, object], *, why: str) -> None:
     """Raise UsageError if one of the other options is given as well."""
-    for other, value in others.items():
-        if _is_given(value):
-            raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
+    for other in _given(others):
+        raise UsageError(f"{other} does not go with {option}: {why}", where=other, hint=f"leave {other} out")
 
 
 def refuse_without(needed: str, others: Mapping[str, object]) -> None:
     """Raise UsageError if one of the other options is given, which mean nothing without `needed`."""
-    for other, value in others.items():
-        if _is_given(value):
-            message = f"{other} means nothing without {needed}"
-            raise UsageError(message, where=other, hint=f"add {needed}, or leave {other} out")
-
-
-def check_needs(metrics: Sequence[MetricName], *, languages: str | None, has_source: bool) -> None:
-    """Raise UsageError if a metric needs languages or a source that is not given."""
-    if "paper-bleu" in metrics and languages is None:
-        hint = "add the languages, source first: -l en-de"
-        raise UsageError("paper-bleu needs to know the target language", where="-m paper-bleu", hint=hint)
-    if "comet" in metrics and not has_source:
-        hint = "add the source with -s SRC, or name a test set with -t"
-        raise UsageError("comet needs the source text", where="-m comet", hint=hint)
+    for other in _given(others):
+        message, hint = f"{other} means nothing without {needed}", f"add {needed}, or leave {other} out"
+        raise UsageError(message, where=other, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,42 +138,28 @@ def read_texts(names: TextNames) -> Texts:
 
     _check_stdin(names)
     _check_systems(names)
-    source, references, languages = names.source, list(names.references), _checked_languages(names.languages)
+    languages, source_name, reference_names = names.languages, names.source, names.references
+    if languages is not None and not re.fullmatch(r"[A-Za-z_]+-[A-Za-z_]+", languages):
+        raise UsageError(f"-l takes two languages, not {languages!r}", where="-l", hint="for example -l en-de")
     if names.test_set is not None:
         from nmt_cli.testsets import find_test_set
 
         found = find_test_set(names.test_set, languages, error=UsageError, where=("-t", "-l"))
-        source, references = source or str(found.source), [str(file) for file in found.references]
+        source_name, reference_names = source_name or str(found.source), [str(file) for file in found.references]
 
-    def read(name: str) -> SegmentedText:
-        return read_segments(name, stdin=sys.stdin.buffer)
+    def read(*files: str) -> list[SegmentedText]:
+        return [read_segments(file, stdin=sys.stdin.buffer) for file in files]
 
-    texts = Texts(
-        references=[],
-        hypotheses=[read(name) for name in names.hypotheses],
-        baselines=[read(name) for name in names.baselines],
-        source=None if source is None else read(source),
-        test_set=names.test_set,
-        languages=languages,
-    )
-    texts.references.extend(map(read, references))
-    for text in texts.systems:
-        check_hypothesis(text, fits=texts.references)
-    for other in texts.references[1:] if texts.source is None else [*texts.references[1:], texts.source]:
-        check_lengths(other, texts.references[0])
-    for reference in texts.references:
+    hypotheses, baselines = read(*names.hypotheses), read(*names.baselines)
+    sources = [] if source_name is None else read(source_name)
+    references = read(*reference_names)
+    for text in (*hypotheses, *baselines):
+        check_hypothesis(text, fits=references)
+    for text in (*references[1:], *sources):
+        check_lengths(text, references[0])
+    for reference in references:
         check_reference(reference)
-    return texts
-
-
-def check_test_set_or_reference(names: TextNames) -> None:
-    """Raise UsageError unless there is either a test set or a reference."""
-    if names.test_set is not None and names.references:
-        message = f"-t {names.test_set} brings its own references, but {names.references[0]} is given as well"
-        raise UsageError(message, where="-t", hint="leave out one of them; the translation is -i HYP")
-    if names.test_set is None and not names.references:
-        hint = "nmt score REF -i HYP, or nmt score -t wmt14/full -l en-de -i HYP; see nmt score --help"
-        raise UsageError("REF is missing", where="nmt score", hint=hint)
+    return Texts(references, hypotheses, baselines, sources[0] if sources else None, names.test_set, languages)
 
 
 def _metric(name: str, *, where: str) -> MetricName:
@@ -213,14 +187,8 @@ def _bound(value: str, metric: MetricName, *, where: str) -> float:
     return bound
 
 
-def _is_given(value: object) -> bool:
-    return value is not None and value is not False and value != []
-
-
-def _checked_languages(languages: str | None) -> str | None:
-    if languages is None or re.fullmatch(r"[A-Za-z_]+-[A-Za-z_]+", languages):
-        return languages
-    raise UsageError(f"-l takes two languages, not {languages!r}", where="-l", hint="for example -l en-de")
+def _given(options: Mapping[str, object]) -> list[str]:
+    return [name for name, value in options.items() if value is not None and value is not False and value != []]
 
 
 def _check_stdin(names: TextNames) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nmt_cli.cli.arguments import is_terminal, models_of
+from nmt_cli.cli.arguments import models_of
+from nmt_cli.cli.printing import is_terminal, print_json
 from nmt_cli.cli.score.options import TextNames, Texts, identity, refuse_beside
 from nmt_cli.cli.score.show import number
 from nmt_cli.errors import UsageError
@@ -45,9 +45,8 @@ def check_segment_options(
         raise UsageError(f"paper-bleu is a score of a whole test set, not for {option}", where="-m", hint=hint)
     if len(files.hypotheses) > 1:
         message = f"{option} takes one translation, not {len(files.hypotheses)}"
-        raise UsageError(
-            message, where="-i", hint=f"give -i once; the other system is --baseline {files.hypotheses[1]}"
-        )
+        hint = f"give -i once; the other system is --baseline {files.hypotheses[1]}"
+        raise UsageError(message, where="-i", hint=hint)
     if not by_sentence and not files.baselines:
         raise UsageError("--differences needs another system", where="--differences", hint="add --baseline HYP")
     if len(files.baselines) > 1:
@@ -56,12 +55,7 @@ def check_segment_options(
 
 
 def print_segment_scores(
-    texts: Texts,
-    against: EvaluationSet,
-    metrics: Sequence[MetricName],
-    *,
-    differences: int | None,
-    as_object: bool,
+    texts: Texts, against: EvaluationSet, metrics: Sequence[MetricName], *, differences: int | None, as_object: bool
 ) -> None:
     """Print the scores of all sentences as TSV, or the largest differences, or either as one JSON object."""
     from nmt_cli.scoring.metrics import segment_scores
@@ -70,20 +64,23 @@ def print_segment_scores(
         metrics = metrics[:1]
     scores = segment_scores([text.lines for text in texts.systems], against, metrics=metrics)
     if as_object:
-        typer.echo(json.dumps(_segments_json(texts, scores, differences=differences), indent=2, ensure_ascii=False))
+        print_json(_segments_json(texts, scores, differences=differences))
         return
     for of_metric in scores:
         logger.info("%s  %s", of_metric.metric, of_metric.signature)
-    if differences is None:
-        for row in _rows(texts, scores):
-            typer.echo("\t".join(row))
-    else:
+    if differences is not None:
         _print_differences(texts, scores[0], count=differences)
+        return
+    typer.echo("\t".join(["line", *_figures(texts, scores, 0)]))
+    for segment in range(texts.num_lines):
+        figures = _figures(texts, scores, segment)
+        cells = [number(column.partition(" ")[0], value) for column, value in figures.items()]
+        typer.echo("\t".join([str(segment + 1), *cells]))
 
 
 @dataclass(frozen=True, slots=True)
 class ForcedOptions:
-    """The model directory, and how to compute; a `batch_tokens` of None takes the model's own."""
+    """The model, and how to compute; a `batch_tokens` of None takes the model's own."""
 
     model: Path
     device: str
@@ -101,34 +98,29 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
         raise UsageError(message, where="REF", hint="run it once for each of them")
     from nmt_cli.scoring.forced import ForcedDecoder, Perplexity
 
-    options = replace(options, model=models_of([options.model])[0])
+    (model,) = models_of([options.model])
     decoder = ForcedDecoder.from_pretrained(
-        options.model, device=options.device, precision=options.precision, batch_tokens=options.batch_tokens
+        model, device=options.device, precision=options.precision, batch_tokens=options.batch_tokens
     )
     perplexity = Perplexity()
-    scores = _counted(decoder.scores(texts.source.lines, texts.references[0].lines), perplexity)
+    scores = decoder.scores(texts.source.lines, texts.references[0].lines)
     if as_object:
-        sentences = [_sentence_json(score, with_tokens=with_tokens) for score in scores]
-        typer.echo(json.dumps(_forced_json(texts, options, perplexity, sentences), indent=2, ensure_ascii=False))
+        sentences = []
+        for score in scores:
+            perplexity.add(score)
+            sentences.append(_sentence_json(score, with_tokens=with_tokens))
+        print_json(_forced_json(texts, model, perplexity, sentences))
         return
     typer.echo("line\ttoken\tlog_prob" if with_tokens else "line\tlog_prob\ttokens")
     for line, score in enumerate(scores, 1):
-        for row in _token_rows(score) if with_tokens else [f"{_shown_log_prob(score.log_prob)}\t{len(score.pieces)}"]:
-            typer.echo(f"{line}\t{row}")
+        perplexity.add(score)
+        if not with_tokens:
+            typer.echo(f"{line}\t{_shown_log_prob(score.log_prob)}\t{len(score.pieces)}")
+            continue
+        for piece, log_prob in _with_log_probs(score):
+            typer.echo(f"{line}\t{piece}\t{_shown_log_prob(log_prob)}")
     sys.stdout.flush()
     logger.info("%s", _summary(perplexity))
-
-
-def _rows(texts: Texts, scores: Sequence[SegmentScores]) -> Iterator[list[str]]:
-    """A header, then one row per sentence."""
-    yield ["line", *_columns(texts, scores)]
-    for segment in range(texts.num_lines):
-        figures = _figures(texts, scores, segment)
-        yield [str(segment + 1), *(number(title.partition(" ")[0], value) for title, value in figures.items())]
-
-
-def _columns(texts: Texts, scores: Sequence[SegmentScores]) -> list[str]:
-    return list(_figures(texts, scores, 0))
 
 
 def _figures(texts: Texts, scores: Sequence[SegmentScores], segment: int) -> dict[str, float]:
@@ -158,22 +150,19 @@ def _print_differences(texts: Texts, scores: SegmentScores, *, count: int) -> No
         typer.echo(f"no sentence has another {scores.metric} than in {texts.baselines[0].name}")
 
 
-def _texts_of(texts: Texts, segment: int) -> list[tuple[str, str]]:
+def _texts_of(texts: Texts, segment: int) -> dict[str, Any]:
     """The texts of one sentence, each with its role."""
-    rows = [] if texts.source is None else [("source", texts.source)]
-    rows += [("reference", reference) for reference in texts.references]
-    rows += [("baseline", texts.baselines[0]), ("system", texts.hypotheses[0])]
-    return [(role, text.lines[segment].strip()) for role, text in rows]
-
-
-def _texts_json(texts: Texts, segment: int) -> dict[str, Any]:
     result: dict[str, Any] = {} if texts.source is None else {"source": texts.source.lines[segment]}
     result["references"] = [reference.lines[segment] for reference in texts.references]
     return result | {"baseline": texts.baselines[0].lines[segment], "system": texts.hypotheses[0].lines[segment]}
 
 
-def _print_entry(title: str, rows: Sequence[tuple[str, str]]) -> None:
+def _print_entry(title: str, texts: Mapping[str, Any]) -> None:
     """Print a title and the texts below each other; on a terminal, words that the reference lacks are red."""
+    references = [reference.strip() for reference in texts["references"]]
+    rows = [("source", texts["source"].strip())] if "source" in texts else []
+    rows += [("reference", reference) for reference in references]
+    rows += [(role, texts[role].strip()) for role in ("baseline", "system")]
     if not is_terminal():
         typer.echo("\n".join([title, *(f"{role:<10}{text}" for role, text in rows), ""]))
         return
@@ -184,7 +173,6 @@ def _print_entry(title: str, rows: Sequence[tuple[str, str]]) -> None:
     table = Table.grid(padding=(0, 1))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    references = [text for role, text in rows if role == "reference"]
     for role, text in rows:
         is_translation = role in ("baseline", "system")
         table.add_row(role, _marked(text, references) if is_translation else Text(text))
@@ -223,20 +211,8 @@ def _segments_json(texts: Texts, scores: Sequence[SegmentScores], *, differences
     from nmt_cli.scoring.metrics import largest_differences
 
     for kind, segments in zip(("gains", "losses"), largest_differences(scores[0], count=differences), strict=True):
-        result[kind] = [described(segment) | _texts_json(texts, segment) for segment in segments]
+        result[kind] = [described(segment) | _texts_of(texts, segment) for segment in segments]
     return result
-
-
-def _counted(scores: Iterable[ForcedScore], perplexity: Perplexity) -> Iterator[ForcedScore]:
-    for score in scores:
-        perplexity.add(score)
-        yield score
-
-
-def _token_rows(score: ForcedScore) -> Iterator[str]:
-    log_probs = score.piece_log_probs
-    for place, piece in enumerate(score.pieces):
-        yield f"{piece}\t{_shown_log_prob(None if log_probs is None else log_probs[place])}"
 
 
 def _shown_log_prob(log_prob: float | None) -> str:
@@ -254,17 +230,20 @@ def _summary(perplexity: Perplexity) -> str:
     )
 
 
+def _with_log_probs(score: ForcedScore) -> Iterable[tuple[str, float | None]]:
+    """The pieces, each with its log-probability; None for all of a pair that is too long for the model."""
+    log_probs: Sequence[float | None] = score.piece_log_probs or [None] * len(score.pieces)
+    return zip(score.pieces, log_probs, strict=True)
+
+
 def _sentence_json(score: ForcedScore, *, with_tokens: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"log_prob": score.log_prob, "tokens": len(score.pieces)}
     if with_tokens:
-        log_probs: Sequence[float | None] = score.piece_log_probs or [None] * len(score.pieces)
-        result["token_log_probs"] = [list(pair) for pair in zip(score.pieces, log_probs, strict=True)]
+        result["token_log_probs"] = [list(pair) for pair in _with_log_probs(score)]
     return result
 
 
-def _forced_json(
-    texts: Texts, options: ForcedOptions, perplexity: Perplexity, sentences: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _forced_json(texts: Texts, model: Path, perplexity: Perplexity, sentences: list[dict[str, Any]]) -> dict[str, Any]:
     from nmt_cli.artifacts.manifest import WEIGHTS
     from nmt_cli.files import sha256
 
@@ -274,7 +253,7 @@ def _forced_json(
         "subwords": perplexity.pieces,
         "words": perplexity.words,
         "left_out": perplexity.left_out,
-        "model": {"directory": str(options.model), "sha256": sha256(options.model / WEIGHTS)},
+        "model": {"directory": str(model), "sha256": sha256(model / WEIGHTS)},
         **texts.as_json(),
         "sentences": sentences,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nmt_cli.cli.arguments import is_terminal
+from nmt_cli.cli.printing import is_terminal, print_json, print_table
 from nmt_cli.cli.score.options import Texts, identity
 
 if TYPE_CHECKING:
@@ -56,42 +55,27 @@ def print_scores(scores: Scores) -> None:
     else:
         header, rows = _of_one(scores.reports[0])
     notes = [*(comparison.verdict for comparison in scores.comparisons), *scores.notes]
-    if is_terminal():
-        _print_table(header, rows, notes=notes)
-        return
-    if len(scores.texts.systems) > 1:
-        typer.echo("\t".join(header))
-    for row in rows:
+    has_systems = len(scores.texts.systems) > 1
+    if not is_terminal():
         # Of one system the score, the signature, and then the interval if there is one.
-        typer.echo("\t".join(row if len(scores.texts.systems) > 1 else [*row[:2], row[-1], *row[2:-1]]))
-    sys.stdout.flush()
-    for note in notes:
-        logger.info("%s", note)
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, notes: Sequence[str]) -> None:
-    """A table on a terminal, and below it the signatures, each on a line that can be copied whole."""
+        lines = [header, *rows] if has_systems else [[*row[:2], row[-1], *row[2:-1]] for row in rows]
+        typer.echo("\n".join("\t".join(line) for line in lines))
+        sys.stdout.flush()
+        for note in notes:
+            logger.info("%s", note)
+        return
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False)
-    for title in header[:-1]:
-        is_text = title in ("metric", "system", "baseline")
-        style = "bold" if title == "score" else None
-        table.add_column(title, justify="left" if is_text else "right", style=style, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row[:-1]))
-    console.print(table)
+    print_table(header[:-1], [row[:-1] for row in rows], right=set(header) - {"metric", "system", "baseline"})
+    console = Console(highlight=False, markup=False)
     for signature in dict.fromkeys(f"{row[0]}  {row[-1]}" for row in rows if row[-1]):
-        console.print(Text(signature, style="dim"), soft_wrap=True)
+        console.print(signature, style="dim", soft_wrap=True)  # on a line that can be copied whole
     for note in notes:
-        console.print(Text(note))
+        console.print(note)
 
 
-def as_json(scores: Scores) -> str:
-    """Scores by metric, the texts with their SHA-256, and the comparisons."""
+def print_scores_as_json(scores: Scores) -> None:
+    """Print scores by metric, the texts with their SHA-256, and the comparisons."""
     result: dict[str, Any] = {"scores": _scores_json(scores), **scores.texts.as_json()}
     if len(scores.reports) > 1:
         result["runs"] = [
@@ -103,7 +87,7 @@ def as_json(scores: Scores) -> str:
         result["comparisons"] = [_comparison_json(comparison, scores.texts) for comparison in scores.comparisons]
     if scores.notes:
         result["notes"] = scores.notes
-    return json.dumps(result, indent=2, ensure_ascii=False)
+    print_json(result)
 
 
 def number(metric: str, value: float | None) -> str:

@@ -1,0 +1,176 @@
+"""The text that `nmt decode` reads: files and streams in blocks of lines."""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from nmt_cli.errors import DataError, UsageError
+
+logger = logging.getLogger(__name__)
+
+STANDARD = Path("-")
+_CHUNK_BYTES = 1 << 16
+# Lines that are sorted by length and translated together; no line is written before the whole block is done.
+_BLOCK_LINES = 1000
+# A program that has more lines writes them within this time; a person who types does not notice the wait.
+_PATIENCE_SECONDS = 0.01
+# The longest time for gathering lines that keep coming.
+_LONGEST_WAIT_SECONDS = 0.3
+_LIKE_THE_TEXT = "give one line of prefixes for each line of text; an empty one leaves its translation free"
+# The first bytes of a compressed stream (RFC 1952, RFC 8878): its program, the suffix of its files, and its reader.
+_COMPRESSED = {b"\x1f\x8b": ("gzip", ".gz", "zcat"), b"\x28\xb5\x2f\xfd": ("zstd", ".zst", "zstdcat")}
+
+
+@contextmanager
+def opened_input(source: Path, *, is_streamed: bool) -> Iterator[Iterator[list[str]]]:
+    """The lines of a file or of stdin, in blocks; `is_streamed` closes a block as soon as no more input is waiting."""
+    from nmt_cli.files import open_bytes
+
+    if source == STANDARD:
+        if sys.stdin is None:
+            raise UsageError("there is nothing to read: stdin is closed", where="stdin", hint="give a file with -i")
+        if sys.stdin.isatty():
+            logger.info("type a sentence a line; Ctrl-D ends")
+        patience = 0.0 if is_streamed else _PATIENCE_SECONDS
+        yield _blocks_as_they_come(sys.stdin.fileno(), patience=patience, name="stdin")
+        return
+    with open_bytes(source) as stream:
+        blocks = _blocks(stream.read, lambda: True, name=str(source))
+        if is_streamed and not source.is_file():  # a named pipe
+            with suppress(OSError):
+                blocks = _blocks_as_they_come(stream.fileno(), patience=0.0, name=str(source))
+        yield blocks
+
+
+@contextmanager
+def opened_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[int], list[str] | None]]:
+    """A function that takes a number and gives as many next lines of `file`; it gives None if there is no file.
+
+    DataError if `source` has another number of lines: at once if both are files, otherwise at its end.
+    """
+    from nmt_cli.files import open_bytes
+
+    if file is None:
+        yield lambda count: None
+        return
+    if os.path.isfile(source) and os.path.isfile(file):
+        num_lines, num_prefixes = map(_count_lines, (source, file))
+        if num_lines != num_prefixes:
+            message = f"{source} has {num_lines:,} lines, {file} has {num_prefixes:,}"
+            raise DataError(message, where="--prefix", hint=_LIKE_THE_TEXT)
+    with open_bytes(file) as stream:
+        lines = read_lines(stream, name=str(file))
+        yield lambda count: list(islice(lines, count))
+        if next(lines, None) is not None:
+            raise DataError(f"{file} has more lines than the text", where="--prefix", hint=_LIKE_THE_TEXT)
+
+
+def without_first(blocks: Iterator[list[str]], count: int, *, skip: Callable[[int], object]) -> Iterator[list[str]]:
+    """The blocks without the first `count` lines; `skip` is called with each number of lines left out."""
+    for lines in blocks:
+        done = min(count, len(lines))
+        if done:
+            skip(done)
+            count -= done
+        if lines[done:]:
+            yield lines[done:]
+
+
+def read_lines(stream: BinaryIO, *, name: str) -> Iterator[str]:
+    """The lines of a file without their ends; DataError, with `name`, if one is not UTF-8."""
+    return (line for block in _blocks(stream.read, lambda: True, name=name) for line in block)
+
+
+def read_blocks(
+    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str
+) -> Iterator[list[str]]:
+    """The lines in `chunks` without their ends (LF or CR LF), in blocks of at most `max_lines`.
+
+    A block is closed early if `has_more` says that the next chunk is not there yet. A line that is not UTF-8 raises
+    DataError, with `name` and its number, after a block with the lines before it. The error recognises compression.
+    """
+    lines: list[bytes] = []
+    unfinished = bytearray()
+    num_read = 0
+    for chunk in chunks:
+        head, newline, tail = chunk.rpartition(b"\n")
+        if newline:
+            lines += (bytes(unfinished) + head).split(b"\n")
+            unfinished.clear()
+        unfinished += tail
+        while len(lines) >= max_lines or (lines and not has_more()):
+            yield from _decoded(lines[:max_lines], first_line=num_read + 1, name=name)
+            num_read += len(lines[:max_lines])
+            del lines[:max_lines]
+    if unfinished:
+        lines.append(bytes(unfinished))
+    if lines:
+        yield from _decoded(lines, first_line=num_read + 1, name=name)
+
+
+def _blocks(read: Callable[[int], bytes], has_more: Callable[[], bool], *, name: str) -> Iterator[list[str]]:
+    return read_blocks(iter(partial(read, _CHUNK_BYTES), b""), has_more=has_more, max_lines=_BLOCK_LINES, name=name)
+
+
+def _blocks_as_they_come(descriptor: int, *, patience: float, name: str) -> Iterator[list[str]]:
+    """The blocks of a stream; a block is closed if nothing comes for `patience` seconds, or after the longest wait."""
+    since: float | None = None
+
+    def has_more() -> bool:
+        nonlocal since
+        now = time.monotonic()
+        since = since or now
+        if now - since < _LONGEST_WAIT_SECONDS and select.select([descriptor], [], [], patience)[0]:
+            return True
+        since = None
+        return False
+
+    return _blocks(partial(os.read, descriptor), has_more, name=name)
+
+
+def _count_lines(path: Path) -> int:
+    from nmt_cli.files import open_bytes
+
+    with open_bytes(path) as stream:
+        return sum(1 for _ in stream)
+
+
+def _decoded(lines: Sequence[bytes], *, first_line: int, name: str) -> Iterator[list[str]]:
+    """The lines as one block of text; the block ends before a line that is not UTF-8, and DataError follows."""
+    texts: list[str] = []
+    for number, line in enumerate(lines, first_line):
+        content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        try:
+            texts.append(content.removesuffix(b"\r").decode("utf-8"))
+        except UnicodeDecodeError as problem:
+            if texts:
+                yield texts
+            if number == 1:
+                _refuse_compressed(line, name=name)
+            raise DataError(
+                f"line {number} is not UTF-8: it has the byte 0x{content[problem.start]:02x}",
+                where=f"{name}:{number}",
+                hint="convert the text first, for example: iconv -f LATIN1 -t UTF-8; the lines before were translated",
+            ) from None
+    yield texts
+
+
+def _refuse_compressed(beginning: bytes, *, name: str) -> None:
+    for magic, (program, suffix, reader) in _COMPRESSED.items():
+        if beginning.startswith(magic):
+            raise DataError(
+                f"{name} is compressed by {program}, not text",
+                where=name,
+                hint=f"give it with -i, as a file whose name ends in {suffix}, or uncompress it first: {reader} FILE",
+            )

@@ -1,0 +1,305 @@
+"""The translations that `nmt decode` writes: their formats, and files that an interrupted command continues."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nmt_cli.cli.arguments import one_of
+from nmt_cli.cli.decode.input import STANDARD
+from nmt_cli.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.decoding.translation import Translation
+
+logger = logging.getLogger(__name__)
+
+_FormatName = Literal["text", "tsv", "jsonl"]
+_COMPRESSORS = {".gz": "gzip", ".zst": "zstd"}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """A format and the details that it shows of each translation; UsageError if the format has no room for them."""
+
+    name: str
+    nbest: int = 1
+    word_scores: bool = False
+    alignments: bool = False
+
+    def __post_init__(self) -> None:
+        one_of(self.name, _FormatName, flag="--format", refusal=f"there is no format called {self.name!r}")
+        wanted = {"--nbest": self.nbest > 1, "--word-scores": self.word_scores, "--alignments": self.alignments}
+        flag = next((flag for flag, is_wanted in wanted.items() if is_wanted), None)
+        if self.name == "text" and flag is not None:
+            message = f"--format text has nothing but the translation, so no room for {flag}"
+            if flag == "--nbest":
+                message = f"--format text has one translation per line, not {self.nbest}"
+            raise UsageError(message, where=flag, hint="add --format tsv or --format jsonl")
+
+    @property
+    def has_numbered_rows(self) -> bool:
+        """True if a line has several rows, each with its number."""
+        return self.name == "tsv" and self.nbest > 1
+
+    def render(self, translations: Sequence[Translation], *, first_line: int) -> str:
+        """The translations of consecutive lines, each row with its line end."""
+        rows: list[str] = []
+        for number, best in enumerate(translations, first_line):
+            match self.name:
+                case "text":
+                    rows.append(best.text)
+                case "tsv":
+                    ranked = enumerate((best, *best.alternatives), 1)
+                    rows += ["\t".join([str(number), str(rank), *self._columns(one)]) for rank, one in ranked]
+                case _:
+                    alternatives = [self._fields(alternative) for alternative in best.alternatives]
+                    fields = {"line": number, **self._fields(best), "alternatives": alternatives}
+                    rows.append(json.dumps(fields, ensure_ascii=False))
+        return "".join(row + "\n" for row in rows)
+
+    def _columns(self, one: Translation) -> list[str]:
+        columns = [f"{one.score:.6f}", f"{one.log_prob:.6f}", one.text.replace("\t", " ")]
+        columns += [" ".join(f"{value:.6f}" for value in one.word_log_probs)] if self.word_scores else []
+        return columns + ([_pharaoh(one)] if self.alignments else [])
+
+    def _fields(self, one: Translation) -> dict[str, Any]:
+        fields: dict[str, Any] = {"text": one.text, "score": round(one.score, 6), "log_prob": round(one.log_prob, 6)}
+        if one.utility is not None:
+            fields["utility"] = round(one.utility, 6)
+        if self.word_scores:
+            fields["word_log_probs"] = [round(value, 6) for value in one.word_log_probs]
+        if self.alignments:
+            fields["alignment"] = _pharaoh(one)
+        return fields
+
+
+def check_output(output: Path, *, source: Path, prefix: Path | None, overwrite: bool) -> None:
+    """Raise UsageError if the output is also an input, exists already, or is named as a compressed file."""
+    if compressor := _COMPRESSORS.get(output.suffix):
+        plain = shlex.quote(str(output.with_suffix("")))
+        hint = f"-o {plain}, and compress it afterwards: {compressor} {plain}"
+        raise UsageError(f"the output is plain text, which {output} is not by its name", where="--output", hint=hint)
+    if output == STANDARD:
+        return
+    if os.path.isdir(output):
+        raise UsageError(f"{output} is a directory, not a file", where="--output", hint=f"-o {output / 'FILE'}")
+    for read in (source, prefix or STANDARD):
+        # Devices may be read and written.
+        for written in (*([output] if os.path.isfile(output) else []), *PartialOutput(output.resolve()).files):
+            if read != STANDARD and _are_same(read, written):
+                hint = "give another file with -o"
+                raise UsageError(f"{read} would be written, and is read as well", where="--output", hint=hint)
+    _check_free(output, overwrite=overwrite)
+
+
+@contextmanager
+def opened_output(
+    output: Path, *, job: Mapping[str, Any] | None, overwrite: bool, rows_are_numbered: bool
+) -> Iterator[tuple[Callable[[str], None], int]]:
+    """A function that writes to the output, and how many lines of the input the output already has.
+
+    DataError if writing fails. The file appears when the block ends well. Until then, and after an error, the text is
+    in FILE.partial beside it.
+    The same `job` continues that file; a job that is None cannot be continued.
+    """
+    final = output.resolve()
+    if output == STANDARD or (os.path.exists(final) and not os.path.isfile(final)):  # stdout, a device, a pipe
+        if output == STANDARD and sys.stdout is None:
+            raise UsageError("there is nowhere to write: stdout is closed", where="stdout", hint="give a file with -o")
+        name = "stdout" if output == STANDARD else str(output)
+        with _writing(name):
+            to_stdout = output == STANDARD
+            stream = io.FileIO(sys.stdout.fileno(), "w", closefd=False) if to_stdout else io.FileIO(final, "w")
+        with stream:
+            yield partial(_write, stream, name), 0
+        return
+    from nmt_cli.files import locked
+
+    unfinished = PartialOutput(final)
+    with locked(unfinished.path, busy="another nmt decode writes this file", error=DataError):
+        _check_free(final, overwrite=overwrite)  # another command may have written it since this one began
+        with _writing(str(output)):
+            done = unfinished.begin(job, may_replace=overwrite, rows_are_numbered=rows_are_numbered)
+            stream = io.FileIO(unfinished.path, "a")
+        if done:
+            logger.info("%s has %s lines: going on after them", unfinished.path, f"{done:,}")
+        with stream:
+            try:
+                yield partial(_write, stream, str(output)), done
+            except BaseException:
+                unfinished.keep_text(may_continue=job is not None)
+                raise
+            with _writing(str(output)):
+                os.fsync(stream.fileno())
+                unfinished.path.replace(final)
+                unfinished.forget()
+
+
+class PartialOutput:
+    """FILE.partial beside the output, and FILE.partial.json, which describes the job.
+
+    A process may be killed at any moment, so only complete lines of FILE.partial count.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.path = output.with_name(f"{output.name}.partial")
+        self._record = output.with_name(f"{output.name}.partial.json")
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        """Both files."""
+        return self.path, self._record
+
+    def begin(self, job: Mapping[str, Any] | None, *, may_replace: bool, rows_are_numbered: bool) -> int:
+        """The number of input lines that are done; everything after the last of them is cut off.
+
+        If FILE.partial belongs to another `job`, or to none that is known, it is begun anew with `may_replace`;
+        otherwise UsageError names the differences. With `rows_are_numbered` an input line has several rows that begin
+        with its number, and the rows of the last line may be incomplete.
+        """
+        from nmt_cli.files import write_file
+
+        known = None if job is None else self._known_job()
+        if job is not None and known is not None:
+            if _without_paths(known) == _without_paths(job):
+                done, size = _complete_lines(self.path, rows_are_numbered=rows_are_numbered)
+                os.truncate(self.path, size)
+                return done
+            if not may_replace:
+                raise UsageError(
+                    f"{self.path} was begun otherwise: {_differences(known, job)}",
+                    where=str(self.path),
+                    hint="give the command of then to continue it, or add --overwrite to begin anew",
+                )
+        if self.path.exists() and self.path.stat().st_size > 0 and not may_replace:
+            raise UsageError(
+                f"{self.path} has translations of an earlier command, which this one cannot continue",
+                where=str(self.path),
+                hint="rename it to keep them, or add --overwrite to begin anew",
+            )
+        self.forget()
+        self.path.unlink(missing_ok=True)
+        if job is not None:
+            write_file(self._record, json.dumps(job, indent=2) + "\n", error=DataError)
+        return 0
+
+    def keep_text(self, *, may_continue: bool) -> None:
+        """After an error, say where the translations are; without any, remove both files."""
+        if self.path.stat().st_size:
+            more = "; the same command continues" if may_continue else ""
+            logger.warning("what was translated until then is in %s%s", self.path, more)
+        else:
+            self.path.unlink()
+            self.forget()
+
+    def forget(self) -> None:
+        """Remove the record, once the output is complete or is not to be continued."""
+        self._record.unlink(missing_ok=True)
+
+    def _known_job(self) -> Mapping[str, Any] | None:
+        """The job on record, if there is one and its text exists."""
+        try:
+            known = json.loads(self._record.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return known if isinstance(known, dict) and self.path.is_file() else None
+
+
+def file_identity(path: Path) -> dict[str, Any]:
+    """The size and SHA-256 of a file, which take seconds beside hours of translation.
+
+    The path is for messages only, since a moved file is still the same; a manifest has the path of its directory.
+    """
+    from nmt_cli import files
+    from nmt_cli.artifacts.manifest import MANIFEST
+
+    shown = path.parent if path.name == MANIFEST else path
+    with files.reading_errors(path):
+        return {"bytes": path.stat().st_size, "sha256": files.sha256(path), "path": str(shown.absolute())}
+
+
+def _write(stream: io.FileIO, name: str, text: str) -> None:
+    """Write all of the text at once."""
+    rest = memoryview(text.encode())
+    with _writing(name):
+        while rest:
+            rest = rest[stream.write(rest) or 0 :]
+
+
+def _pharaoh(one: Translation) -> str:
+    return " ".join(f"{source}-{target}" for source, target in one.alignment)
+
+
+def _are_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there
+        return False
+
+
+def _check_free(output: Path, *, overwrite: bool) -> None:
+    if os.path.isfile(output) and not overwrite:
+        hint = "add --overwrite, or give another file with -o"
+        raise UsageError(f"{output} exists already", where=str(output), hint=hint)
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        message, hint = (
+            f"cannot write the translations: {problem.strerror}",
+            "free some space, or give another file with -o",
+        )
+        raise DataError(message, where=name, hint=hint) from None
+
+
+def _complete_lines(path: Path, *, rows_are_numbered: bool) -> tuple[int, int]:
+    """The number of input lines whose rows are complete, and the bytes that these rows take."""
+    number = start = place = 0
+    with path.open("rb") as stream:
+        for row in stream:
+            if not row.endswith(b"\n"):
+                break
+            line = int(row.partition(b"\t")[0]) if rows_are_numbered else number + 1
+            if line != number:
+                number, start = line, place
+            place += len(row)
+    # More rows of the last number may be missing.
+    return (max(0, number - 1), start) if rows_are_numbered else (number, place)
+
+
+def _without_paths(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: {key: part for key, part in value.items() if key != "path"} if isinstance(value, dict) else value
+        for name, value in job.items()
+        if value is not None
+    }
+
+
+def _differences(known: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    then, now = _without_paths(known), _without_paths(job)
+    changed = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
+    shown = [(name, _shown(known.get(name)), _shown(job.get(name))) for name in changed]
+    return "; ".join(
+        f"{name} is {new}, which has changed since" if old == new else f"{name} was {old} and is {new}"
+        for name, old, new in shown
+    )
+
+
+def _shown(value: Any) -> str:
+    return str(value.get("path", "another file")) if isinstance(value, dict) else json.dumps(value)

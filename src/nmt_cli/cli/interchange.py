@@ -1,0 +1,138 @@
+"""`nmt export` and `nmt import`: a model for another program, and a model of another program."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmt_cli.cli.arguments import models_of, one_of
+from nmt_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.decoding.ctranslate2.model import Quantization
+    from nmt_cli.interchange.exporting import Target
+    from nmt_cli.recipe.schema import LanguagePair
+
+logger = logging.getLogger(__name__)
+
+_MOST_LINES = 100_000
+
+
+def export(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="A model, or a run for its model.", show_default=False)
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="ctranslate2|huggingface", help="The program that will read it.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else MODEL-ctranslate2."),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="float32|int8|...", help="Precision of CTranslate2's weights; else float32."),
+    ] = None,
+    lines: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Source text to verify with; else made-up lines.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the export at -o.")] = False,
+) -> None:
+    """Write a model for CTranslate2 or Hugging Face, verified on a hundred lines.
+
+    Example: nmt export runs/base/averaged --to ctranslate2 --precision int8
+    """
+    from nmt_cli.interchange.exporting import Target
+    from nmt_cli.interchange.exporting import export as write_export
+
+    target: Target = one_of(to, Target, flag="--to", refusal=f"there is no export to {to!r}")
+    quantization = _quantization(precision, to=target)
+    (model,) = models_of([model])
+    if output is None:
+        suffix = f"-{quantization}" if quantization != "float32" else ""
+        output = model.with_name(f"{model.resolve().name}-{target}{suffix}")
+    agreement = write_export(
+        model,
+        output,
+        to=target,
+        quantization=quantization,
+        lines=None if lines is None else _read(lines),
+        overwrite=overwrite,
+    )
+    logger.info("compared on %s", agreement)
+    logger.info("%s: written; how to use it is in its README.md", output)
+
+
+def import_(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A Hugging Face Marian directory, as of OPUS-MT.", show_default=False)
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="Model directory to write.")],
+    languages: Annotated[
+        str | None, typer.Option(metavar="SRC-TGT", help="As in en-de; else what the directory says.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model at -o.")] = False,
+) -> None:
+    """Make a model directory of a Hugging Face Marian model, for example from OPUS-MT.
+
+    Example: nmt import opus-mt-en-de -o models/opus-mt-en-de
+    """
+    from nmt_cli.interchange.importing import import_marian
+
+    imported = import_marian(directory, output, languages=_languages(languages), overwrite=overwrite)
+    pair = f"{imported.languages.source}-{imported.languages.target}"
+    logger.info("%s: %s, %.1f million parameters", output, pair, imported.num_parameters / 1e6)
+    if imported.lost_pieces:
+        logger.info(
+            "%s pieces of source.spm are not in the vocabulary: where Marian reads <unk>, smaller pieces are taken",
+            f"{imported.lost_pieces:,}",
+        )
+    if imported.agreement is None:
+        logger.info('not compared with the original: that needs pip install "nmt-cli[huggingface]"')
+    else:
+        logger.info("compared with transformers on %s", imported.agreement)
+    logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
+
+
+def _quantization(precision: str | None, *, to: Target) -> Quantization:
+    from nmt_cli.decoding.ctranslate2.model import Quantization
+
+    if precision is None:
+        return "float32"
+    if to != "ctranslate2":
+        message = "an export to Hugging Face is in float32; transformers converts it to other precisions"
+        raise UsageError(message, where="--precision", hint="leave --precision out")
+    refusal = f"CTranslate2 has no precision called {precision!r}"
+    name: Quantization = one_of(precision, Quantization, flag="--precision", refusal=refusal)
+    return name
+
+
+def _read(file: Path) -> list[str]:
+    from nmt_cli.cli.decode.input import read_blocks
+    from nmt_cli.files import open_bytes
+
+    with open_bytes(file) as stream:
+        chunks = iter(lambda: stream.read(1 << 16), b"")
+        blocks = read_blocks(chunks, has_more=lambda: True, max_lines=1000, name=str(file))
+        return list(islice((line for block in blocks for line in block), _MOST_LINES))
+
+
+def _languages(given: str | None) -> LanguagePair | None:
+    if given is None:
+        return None
+    from nmt_cli.recipe.schema import LanguagePair
+
+    source, _, target = given.partition("-")
+    if not source or not target:
+        hint = "write it as --languages en-de"
+        raise UsageError(f"{given!r} is no pair of languages", where="--languages", hint=hint)
+    return LanguagePair(source=source, target=target)
