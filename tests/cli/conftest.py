@@ -6,8 +6,12 @@ import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+
+from nmt_cli.dataset.store import PreparedData
+from tests.training.tiny import RECIPE, measured_once, prepare_tiny
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +48,19 @@ def nmt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     yield Shell(monkeypatch, capsys)
     logger.handlers[:], logger.propagate = before[0], before[1]
     logger.setLevel(before[2])
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    """The data of tiny.yaml."""
+    return prepare_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def recipe_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A current folder with the recipe tiny.yaml."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    with measured_once():
+        yield tmp_path

@@ -100,6 +100,18 @@ def run(tmp_path: Path) -> Path:
         ),
         ("decode --stats=yes", "option '--stats' does not take a value", "--stats", "see nmt decode --help"),
         ("info a b", "got unexpected extra arguments (b)", "nmt info", "see nmt info --help"),
+        (
+            "decode input.txt",
+            "got unexpected extra arguments (input.txt)",
+            "nmt decode",
+            "for a file, nmt decode -i FILE; see nmt decode --help",
+        ),
+        (
+            "decode --lenpen 0.6",
+            "nmt decode has no option --lenpen",
+            "--lenpen",
+            "here it is --length-penalty A --length-penalty-form length",
+        ),
     ],
 )
 def test_a_wrong_argument_is_told_in_three_lines(nmt: Shell, arguments: str, error: str, where: str, fix: str) -> None:

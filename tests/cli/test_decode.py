@@ -21,10 +21,9 @@ from rich.file_proxy import FileProxy
 
 from nmt_cli import console, files
 from nmt_cli.artifacts import weights
-from nmt_cli.cli.decode import formats
-from nmt_cli.cli.decode.command import decode
-from nmt_cli.cli.decode.files import STANDARD, check_output
-from nmt_cli.cli.decode.formats import OutputFormat, Statistics
+from nmt_cli.cli.decode.command import Statistics, decode, shown_progress
+from nmt_cli.cli.decode.input import STANDARD
+from nmt_cli.cli.decode.output import OutputFormat, check_output
 from nmt_cli.decoding import parallel
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import Translator
@@ -77,8 +76,9 @@ def test_threads_that_wait_for_a_cpu_sleep(folder: Path) -> None:
     assert "GOMP_SPINCOUNT = '1000'" in told
 
 
-def test_lines_in_are_lines_out_and_stderr_has_the_rest(folder: Path, expected: list[str]) -> None:
-    process = run(folder, "decode", "--device", "cpu", "--stats", text=lines_of(LINES))
+@pytest.mark.parametrize("model", [[], ["-m", "runs/tiny"]], ids=["the newest model", "a run for its model"])
+def test_lines_in_are_lines_out_and_stderr_has_the_rest(folder: Path, expected: list[str], model: list[str]) -> None:
+    process = run(folder, "decode", "--device", "cpu", "--stats", *model, text=lines_of(LINES))
     assert process.stdout == lines_of(expected)
     assert process.returncode == 0
     assert [not line for line in expected] == [not line.strip() for line in LINES]
@@ -87,22 +87,6 @@ def test_lines_in_are_lines_out_and_stderr_has_the_rest(folder: Path, expected: 
     assert messages[1].startswith("warning: line 6 has ")
     assert messages[2].startswith("7 sentences and ")
     assert "sentences/s" in messages[2]
-
-
-def test_a_run_stands_for_its_model(folder: Path, expected: list[str]) -> None:
-    process = run(folder, "decode", "--device", "cpu", "-m", "runs/tiny", text=lines_of(LINES))
-    assert process.stdout == lines_of(expected)
-    assert process.stderr.decode().splitlines()[0] == "model: runs/tiny/model"
-
-
-def test_a_file_as_argument_is_told_the_option(folder: Path) -> None:
-    process = run(folder, "decode", "input.txt", text=b"")
-    assert process.returncode == 2
-    assert process.stderr.decode().splitlines() == [
-        "error: got unexpected extra arguments (input.txt)",
-        "at:    nmt decode",
-        "fix:   for a file, nmt decode -i FILE; see nmt decode --help",
-    ]
 
 
 def test_a_line_is_answered_before_the_next_is_given(folder: Path, expected: list[str]) -> None:
@@ -152,16 +136,6 @@ def test_a_full_disk_is_told_in_three_lines(folder: Path) -> None:
         "error: cannot write the translations: No space left on device",
         "at:    /dev/full",
         "fix:   free some space, or give another file with -o",
-    ]
-
-
-def test_another_toolkits_option_is_answered_with_ours(folder: Path) -> None:
-    process = run(folder, "decode", "--lenpen", "0.6", text=b"")
-    assert process.returncode == 2
-    assert process.stderr.decode().splitlines() == [
-        "error: nmt decode has no option --lenpen",
-        "at:    --lenpen",
-        "fix:   here it is --length-penalty A --length-penalty-form length",
     ]
 
 
@@ -406,13 +380,13 @@ def test_the_line_about_progress_leaves_a_terminal_to_the_translations(
     monkeypatch.setattr(console, "is_interactive", lambda: True)
     monkeypatch.setattr(console, "stderr_console", lambda: Console(file=screen, force_terminal=True))
     caplog.set_level(logging.INFO, logger="nmt_cli")
-    with formats.shown_progress(Path("text"), is_streamed=False, lines_done=1000) as progress:
+    with shown_progress(Path("text"), is_streamed=False, lines_done=1000) as wrote:
         assert sys.stdout is screen
-        progress.wrote(lambda: screen.write("<translations>"), num_lines=1000)
+        wrote(lambda: screen.write("<translations>"), 1000)
     before, after = screen.getvalue().split("<translations>")
     assert "1,000 lines translated" in before
     assert before.endswith("\x1b[1A\x1b[2K")  # the line above is cleared
     assert "2,000 lines translated" in after
-    with formats.shown_progress(Path("text"), is_streamed=True, lines_done=0) as progress:
-        progress.wrote(lambda: screen.write("<more>"), num_lines=1)
+    with shown_progress(Path("text"), is_streamed=True, lines_done=0) as wrote:
+        wrote(lambda: screen.write("<more>"), 1)
     assert screen.getvalue() == f"{before}<translations>{after}<more>"

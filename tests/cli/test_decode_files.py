@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.cli.decode.command import decode
-from nmt_cli.cli.decode.files import read_blocks
-from nmt_cli.cli.decode.partial_output import PartialOutput, file_identity
+from nmt_cli.cli.decode.input import read_blocks
+from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked

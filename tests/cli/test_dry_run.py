@@ -10,16 +10,13 @@ import pytest
 import torch
 import yaml
 
-from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.loading import load_recipe, parse_recipe
 from tests.cli.conftest import Shell
 from tests.training.tiny import RECIPE, prepare_tiny, train
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("recipe_folder")
 
 
 def devices(text: str) -> int:
@@ -34,11 +31,66 @@ def memory(text: str) -> float:
     return float(found[1])
 
 
-def test_what_it_prints_is_a_recipe_of_ones_own(nmt: Shell, folder: Path) -> None:
+def origins(text: str) -> dict[str, str]:
+    """The origin behind the value of each line of --dry-run, by key; the keys that are looked at occur once."""
+    lines = [line.partition("  # ") for line in text.splitlines() if "  # " in line]
+    return {setting.strip().partition(":")[0]: origin for setting, _, origin in lines}
+
+
+def needs(text: str) -> dict[str, str]:
+    """What stands as comments below the recipe."""
+    return dict(line.removeprefix("# ").split(": ", 1) for line in text.splitlines() if line.startswith("# "))
+
+
+def test_a_dry_run_prints_the_recipe_of_a_training_with_the_origin_of_each_value(
+    recipe_folder: Path, nmt: Shell
+) -> None:
+    (recipe_folder / "child.yaml").write_text("extends: tiny.yaml\ntraining: {label_smoothing: 0.2}\ncorpus: demo\n")
+    overrides = ["training.updates=500", "decoding.beam=5"]
+    arguments = [word for override in overrides for word in ("--set", override)]
+    outcome = nmt("train", "child.yaml", "--dry-run", "--device", "cpu", *arguments)
+    assert outcome.code == 0
+    assert outcome.stderr == []
+    assert parse_recipe(outcome.stdout, source="stdout") == load_recipe("child.yaml", overrides=overrides)
+    found = origins(outcome.stdout)
+    assert found["label_smoothing"] == "child.yaml:2"
+    assert found["checkpoint_every"] == "tiny.yaml:11"
+    assert found["log_every"] == "tiny.yaml:10"
+    assert found["updates"] == "--set training.updates=500"
+    assert found["beta2"] == "default"
+    assert not (recipe_folder / "runs").exists()
+
+
+def test_a_dry_run_tells_what_the_recipe_needs(recipe_folder: Path, prepared: PreparedData, nmt: Shell) -> None:
+    arguments = ["--data", str(prepared.directory), "--device", "cpu", "--precision", "fp32"]
+    found = needs(nmt("train", "tiny.yaml", "--dry-run", *arguments).stdout)
+    recipe = load_recipe("tiny.yaml")
+    model = Transformer(recipe.model, source_vocab=400, target_vocab=400)
+    num_parameters = sum(parameter.numel() for parameter in set(model.parameters()))
+    assert found["vocabulary"] == f"400 source and 400 target pieces ({prepared.directory})"
+    assert found["parameters"] == f"{num_parameters:,} ({num_parameters / 1e6:.1f} million)"
+    assert found["device"] == "cpu, fp32"
+    assert found["batch"] == "600 tokens an update = 1 device(s) x 2 micro-batch(es) of at most 320"
+    assert found["epoch"] == "about 15 updates of 400 pairs; 1.6 epochs"
+    assert found["memory a device"].startswith("about 0.0 GB")
+
+
+def test_a_dry_run_needs_neither_data_nor_the_gpus_it_counts_with(recipe_folder: Path, nmt: Shell) -> None:
+    outcome = nmt("train", "base", "--dry-run", "--device", "cpu", "--gpus", "8", "--precision", "bf16")
+    assert outcome.code == 0
+    assert parse_recipe(outcome.stdout, source="stdout").model.d_model == 512
+    found = needs(outcome.stdout)
+    assert found["vocabulary"].endswith("(the corpus wmt14-en-de, not prepared yet)")
+    assert found["parameters"].startswith("65,")  # million, as in Table 3
+    assert found["device"] == "cpu, bf16, 8 of them"
+    assert found["batch"].startswith("25,000 tokens an update = 8 device(s) x 3,125, at once where memory holds them")
+
+
+def test_what_it_prints_is_a_recipe_of_ones_own(nmt: Shell, recipe_folder: Path) -> None:
     printed = nmt(
         "train", "base", "--dry-run", "--set", "training.seed=7", "--set", "description='1: \"a\" # b'"
     ).stdout
-    (folder / "my.yaml").write_text(printed, encoding="utf-8")
+    (recipe_folder / "my.yaml").write_text(printed, encoding="utf-8")
     assert load_recipe("my.yaml") == load_recipe("base", overrides=["training.seed=7", "description='1: \"a\" # b'"])
     again = nmt("train", "my.yaml", "--dry-run")
     assert (again.code, again.stderr) == (0, [])
@@ -124,13 +176,12 @@ def test_data_that_is_not_there_is_refused_where_it_cannot_be_guessed(
 
 
 @pytest.fixture
-def model(folder: Path) -> Path:
+def model(recipe_folder: Path) -> Path:
     """A model directory with one vocabulary of 400 pieces, in `model`."""
-    (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    data = prepare_tiny(folder)
-    assert train(data, folder / "run", "training.updates=2") == 0
-    shutil.copytree(folder / "run/model", folder / "model")
-    return folder / "model"
+    data = prepare_tiny(recipe_folder)
+    assert train(data, recipe_folder / "run", "training.updates=2") == 0
+    shutil.copytree(recipe_folder / "run/model", recipe_folder / "model")
+    return recipe_folder / "model"
 
 
 def test_a_model_to_begin_with_is_looked_at_as_a_training_does(nmt: Shell, model: Path) -> None:
@@ -144,9 +195,9 @@ def test_a_model_to_begin_with_is_looked_at_as_a_training_does(nmt: Shell, model
     assert nmt(*arguments[:-1], "elsewhere").code == 5
 
 
-def test_without_data_the_vocabulary_is_that_of_the_model(nmt: Shell, folder: Path, model: Path) -> None:
-    shutil.rmtree(folder / "data")
-    (folder / "tiny.yaml").write_text(RECIPE.replace("corpus: tiny", "corpus: demo"), encoding="utf-8")
+def test_without_data_the_vocabulary_is_that_of_the_model(nmt: Shell, recipe_folder: Path, model: Path) -> None:
+    shutil.rmtree(recipe_folder / "data")
+    (recipe_folder / "tiny.yaml").write_text(RECIPE.replace("corpus: tiny", "corpus: demo"), encoding="utf-8")
     outcome = nmt("train", "tiny.yaml", "--dry-run", "--device", "cpu", "--init-from", "model")
     assert outcome.code == 0
     assert (

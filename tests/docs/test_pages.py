@@ -17,20 +17,7 @@ from tests.docs.pages import RECORDS, ROOT, Page, pages
 
 PAGES = pages()
 GUIDES = [page for page in PAGES if page.path not in RECORDS]
-COMMANDS = (
-    "corpora",
-    "prepare",
-    "train",
-    "average",
-    "decode",
-    "score",
-    "reproduce",
-    "info",
-    "export",
-    "import",
-    "serve",
-    "attention",
-)
+COMMANDS = complete_commands()
 MOST_WORDS = 30  # of a sentence; the rule is 25
 MISSPELT = {"model.dropuot"}  # to show an error
 OF_OTHER_PROGRAMS = {"--user", "--entrypoint", "--max-restarts"}
@@ -38,11 +25,8 @@ OF_OTHER_TOOLKITS = {name for known in SPELLINGS.values() for spellings in known
 
 
 def _options() -> dict[str, set[str]]:
-    commands = complete_commands()
-    found = {name: {option for parameter in commands[name].params for option in parameter.opts} for name in COMMANDS}
-    return {
-        name: options | {"--quiet", "-q", "--debug", "--version", "--help", "-h"} for name, options in found.items()
-    }
+    common = {"--quiet", "-q", "--debug", "--version", "--help", "-h"}
+    return {name: common.union(*(parameter.opts for parameter in command.params)) for name, command in COMMANDS.items()}
 
 
 def _code(page: Page) -> Iterator[str]:

@@ -46,24 +46,20 @@ def child(text: str) -> Document:
     return parse_document(text, source="child.yaml")
 
 
-def test_sections_merge_and_values_replace() -> None:
-    merged = merge(parent("a: {x: 1, y: [1, 2], z: {p: 1}}\nb: 1"), child("a: {y: [3], z: {q: 2}}\nc: 4"))
-    assert merged.values == {"a": {"x": 1, "y": [3], "z": {"p": 1, "q": 2}}, "b": 1, "c": 4}
-
-
-def test_a_section_of_the_same_name_merges() -> None:
-    merged = merge(parent("o: {name: adam, beta1: 0.9, beta2: 0.98}"), child("o: {name: adam, beta2: 0.997}"))
-    assert merged.values == {"o": {"name": "adam", "beta1": 0.9, "beta2": 0.997}}
-
-
-def test_a_section_without_a_name_changes_the_one_it_finds() -> None:
-    merged = merge(parent("o: {name: adam, beta1: 0.9}"), child("o: {beta1: 0.8}"))
-    assert merged.values == {"o": {"name": "adam", "beta1": 0.8}}
-
-
-def test_a_section_of_another_name_replaces() -> None:
-    merged = merge(parent("t: {o: {name: adam, beta1: 0.9}, n: 1}"), child("t: {o: {name: adamw}}"))
-    assert merged.values == {"t": {"o": {"name": "adamw"}, "n": 1}}
+@pytest.mark.parametrize(
+    ("old", "new", "merged"),
+    [
+        ("a: {x: 1, y: [1, 2], z: {p: 1}}", "a: {y: [3], z: {q: 2}}", "a: {x: 1, y: [3], z: {p: 1, q: 2}}"),
+        ("b: 1", "c: 4", "{b: 1, c: 4}"),
+        ("a: 1\nb: {c: 2}", "a: {c: 2}\nb: null", "{a: {c: 2}, b: null}"),
+        # Sections of one name merge, also if the new one has none; a section of another name replaces.
+        ("o: {name: x, p: 1, q: 2}", "o: {name: x, q: 3}", "o: {name: x, p: 1, q: 3}"),
+        ("o: {name: x, p: 1}", "o: {p: 2}", "o: {name: x, p: 2}"),
+        ("t: {o: {name: x, p: 1}, n: 1}", "t: {o: {name: z}}", "t: {o: {name: z}, n: 1}"),
+    ],
+)
+def test_sections_merge_and_values_replace(old: str, new: str, merged: str) -> None:
+    assert merge(parent(old), child(new)).values == yaml.safe_load(merged)
 
 
 def test_nothing_is_left_of_the_origins_of_a_replaced_section() -> None:
@@ -80,15 +76,9 @@ def test_a_section_changed_by_the_child_is_the_child_s() -> None:
     assert merged.origin(("m", "nowhere")) == "child.yaml:2"
 
 
-def test_a_shorter_list_leaves_no_origins_of_the_longer() -> None:
-    merged = merge(parent("a: [1, 2, 3]"), child("a: [4]"))
-    assert set(merged.origins) == {(), ("a",), ("a", 0)}
-
-
-def test_a_value_may_become_a_section_and_a_section_a_value() -> None:
-    merged = merge(parent("a: 1\nb: {c: 2}"), child("a: {c: 2}\nb: null"))
-    assert merged.values == {"a": {"c": 2}, "b": None}
-    assert ("b", "c") not in merged.origins
+def test_a_shorter_value_leaves_no_origins_of_the_longer() -> None:
+    merged = merge(parent("a: [1, 2, 3]\nb: {c: 2}"), child("a: [4]\nb: null"))
+    assert set(merged.origins) == {(), ("a",), ("a", 0), ("b",)}
 
 
 def document(values: dict[str, Any], source: str) -> Document:

@@ -23,221 +23,171 @@ def refuse(text: str) -> RecipeError:
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "message", "hint"),
+    ("text", "message", "hint"),
     [
-        # Unknown keys
-        ("model:\n  d_modl: 8", "f.yaml:3", "unknown key 'model.d_modl'", "did you mean model.d_model?"),
-        ("modell: {d_ff: 8}", "f.yaml:2", "unknown key 'modell'", "did you mean model?"),
-        ("averaging: {qqq: 1}", "f.yaml:2", "unknown key 'averaging.qqq'", "allowed here: last, best"),
+        ("model:\n  d_modl: 8", "unknown key 'model.d_modl'", "did you mean model.d_model?"),
+        ("modell: {d_ff: 8}", "unknown key 'modell'", "did you mean model?"),
+        ("averaging: {qqq: 1}", "unknown key 'averaging.qqq'", "allowed here: last, best"),
         (
             "training:\n  optimizer:\n    name: adam\n    beta_1: 0.9",
-            "f.yaml:5",
             "unknown key 'training.optimizer.beta_1'",
             "did you mean training.optimizer.beta1?",
         ),
         (
             "training: {optimizer: {name: adam, weight_decay: 0.1}}",
-            "f.yaml:2",
             "unknown key 'training.optimizer.weight_decay'",
             "allowed here: name, beta1, beta2, epsilon",
         ),
         (
             "training: {schedule: {name: cosine, peek: 1e-3}}",
-            "f.yaml:2",
             "unknown key 'training.schedule.peek'",
             "did you mean training.schedule.peak?",
         ),
-        ("<<: {d_ff: 1}", "f.yaml:2", "unknown key '<<'", "allowed here: name, description, corpus, model"),
-        # Missing keys
-        (
-            "training:\n  schedule: {name: cosine}",
-            "f.yaml:3",
-            "the key 'training.schedule.peak' is missing",
-            "add peak: VALUE",
-        ),
+        ("<<: {d_ff: 1}", "unknown key '<<'", "allowed here: name, description, corpus, model"),
+        ("training:\n  schedule: {name: cosine}", "the key 'training.schedule.peak' is missing", "add peak: VALUE"),
         (
             "training: {optimizer: {beta2: 0.9}}",
-            "f.yaml:2",
             "training.optimizer does not say which one: 'name' is missing",
             "write name: adam or name: adamw or name: muon or name: schedule_free in it",
         ),
         (
             "training: {max_tokens_per_device: autp}",
-            "f.yaml:2",
             "training.max_tokens_per_device is 'autp', but should be 'auto'",
             "did you mean auto?",
         ),
         (
             "training: {max_tokens_per_device: 0}",
-            "f.yaml:2",
             "training.max_tokens_per_device is 0, but should be greater than 0",
             FIX,
         ),
-        # Wrong types: "8" is not 8, true is not 1
-        ('model: {heads: "8"}', "f.yaml:2", "model.heads is '8', but should be a whole number", "write 8"),
-        ("model: {heads: true}", "f.yaml:2", "model.heads is true, but should be a whole number", FIX),
-        ("model: {heads: 8.0}", "f.yaml:2", "model.heads is 8.0, but should be a whole number", "write 8"),
-        ("model: {heads: 8.5}", "f.yaml:2", "model.heads is 8.5, but should be a whole number", FIX),
-        ("model: {heads: many}", "f.yaml:2", "model.heads is 'many', but should be a whole number", FIX),
-        ("model: {heads: null}", "f.yaml:2", "model.heads is null, but should be a whole number", FIX),
-        (
-            "training: {updates: 100_000}",
-            "f.yaml:2",
-            "training.updates is '100_000', but should be a whole number",
-            "write 100000",
-        ),
-        (
-            "training: {updates: 1e5}",
-            "f.yaml:2",
-            "training.updates is 100000.0, but should be a whole number",
-            "write 100000",
-        ),
-        ('model: {dropout: "0.1"}', "f.yaml:2", "model.dropout is '0.1', but should be a number", "write 0.1"),
-        ("model: {dropout: true}", "f.yaml:2", "model.dropout is true, but should be a number", FIX),
+        ('model: {heads: "8"}', "model.heads is '8', but should be a whole number", "write 8"),
+        ("model: {heads: true}", "model.heads is true, but should be a whole number", FIX),
+        ("model: {heads: 8.0}", "model.heads is 8.0, but should be a whole number", "write 8"),
+        ("model: {heads: 8.5}", "model.heads is 8.5, but should be a whole number", FIX),
+        ("model: {heads: many}", "model.heads is 'many', but should be a whole number", FIX),
+        ("model: {heads: null}", "model.heads is null, but should be a whole number", FIX),
+        ("training: {updates: 100_000}", "training.updates is '100_000', but should be a whole number", "write 100000"),
+        ("training: {updates: 1e5}", "training.updates is 100000.0, but should be a whole number", "write 100000"),
+        ('model: {dropout: "0.1"}', "model.dropout is '0.1', but should be a number", "write 0.1"),
+        ("model: {dropout: true}", "model.dropout is true, but should be a number", FIX),
         (
             "model: {attention_bias: yes}",
-            "f.yaml:2",
             "model.attention_bias is 'yes', but should be true or false",
             "write true or false, without quotes",
         ),
         (
             "model: {attention_bias: 1}",
-            "f.yaml:2",
             "model.attention_bias is 1, but should be true or false",
             "write true or false, without quotes",
         ),
-        ("corpus: 7", "f.yaml:2", "corpus is 7, but should be text", 'write "7", in quotes'),
-        ("corpus: [a, b]", "f.yaml:2", "corpus is a list, but should be text", FIX),
+        ("corpus: 7", "corpus is 7, but should be text", 'write "7", in quotes'),
+        ("corpus: [a, b]", "corpus is a list, but should be text", FIX),
         (
             "corpus: my news",
-            "f.yaml:2",
             "corpus is 'my news', but should match ^[A-Za-z0-9][A-Za-z0-9._-]*$",
             "write letters, digits and . _ - only",
         ),
         (
             "corpus: corpora/news.yaml",
-            "f.yaml:2",
             "corpus is the name of a corpus, not its file 'corpora/news.yaml'",
             "write corpus: news, and give the file to nmt prepare",
         ),
-        (
-            "averaging: 5",
-            "f.yaml:2",
-            "averaging is 5, but should be a section of keys and values",
-            "allowed in it: last, best",
-        ),
-        (
-            "averaging:",
-            "f.yaml:2",
-            "averaging is null, but should be a section of keys and values",
-            "allowed in it: last, best",
-        ),
+        ("averaging: 5", "averaging is 5, but should be a section of keys and values", "allowed in it: last, best"),
+        ("averaging:", "averaging is null, but should be a section of keys and values", "allowed in it: last, best"),
         (
             "training: {optimizer: adam}",
-            "f.yaml:2",
             "training.optimizer is 'adam', but should be a section of keys and values",
             "write optimizer: {name: adam}, or --set training.optimizer.name=adam",
         ),
         (
             "training: {optimizer: fast}",
-            "f.yaml:2",
             "training.optimizer is 'fast', but should be a section of keys and values",
             "allowed in it: name, beta1, beta2, epsilon, weight_decay",
         ),
-        # Values out of range
-        ("model: {d_k: 0}", "f.yaml:2", "model.d_k is 0, but should be greater than 0", FIX),
-        ("model: {dropout: 1.0}", "f.yaml:2", "model.dropout is 1.0, but should be less than 1", FIX),
-        ("model: {dropout: .nan}", "f.yaml:2", "model.dropout is nan, but should be less than 1", FIX),
-        ("training: {clip_norm: .inf}", "f.yaml:2", "training.clip_norm is inf, but should be a finite number", FIX),
+        ("model: {d_k: 0}", "model.d_k is 0, but should be greater than 0", FIX),
+        ("model: {dropout: 1.0}", "model.dropout is 1.0, but should be less than 1", FIX),
+        ("model: {dropout: .nan}", "model.dropout is nan, but should be less than 1", FIX),
+        ("training: {clip_norm: .inf}", "training.clip_norm is inf, but should be a finite number", FIX),
         (
             "decoding: {length_penalty: -1}",
-            "f.yaml:2",
             "decoding.length_penalty is -1, but should be greater than or equal to 0",
             FIX,
         ),
-        # Words that are not allowed
-        (
-            "model: {norm: Post}",
-            "f.yaml:2",
-            "model.norm is 'Post', but should be 'post' or 'pre'",
-            "did you mean post?",
-        ),
-        ("model: {tying: qqq}", "f.yaml:2", "model.tying is 'qqq', but should be 'all', 'target' or 'none'", FIX),
+        ("model: {norm: Post}", "model.norm is 'Post', but should be 'post' or 'pre'", "did you mean post?"),
+        ("model: {tying: qqq}", "model.tying is 'qqq', but should be 'all', 'target' or 'none'", FIX),
         (
             "training: {optimizer: {name: Adam}}",
-            "f.yaml:2",
             "training.optimizer: there is no 'Adam'; allowed: 'adam', 'adamw', 'muon', 'schedule_free'",
             "did you mean adam?",
         ),
-        # Settings that do not go together
         (
             "model: {d_model: 511}",
-            "f.yaml:2",
             "sinusoidal positions need an even model.d_model, not 511",
             "write d_model: 512, or positions: learned",
         ),
         (
             "validation: {bleu: false}",
-            "f.yaml:2",
             "validation.metric is bleu, so validation.bleu cannot be false",
             "write metric: loss beside it, or leave bleu at true",
         ),
         (
             "averaging: {best: 3}",
-            "f.yaml:2",
             "exactly one of averaging.last and averaging.best is a number, the other null",
             "write last: 5 and best: null, or the other way round",
         ),
         (
             "training: {updates: 100, schedule: {name: cosine, peak: 1.0, warmup_updates: 100}}",
-            "f.yaml:2",
             "the cosine falls from update 100, but training.updates is 100",
             "lower training.schedule.warmup_updates, or raise training.updates",
         ),
         (
             "training: {updates: 100, schedule: {name: wsd, peak: 1.0, warmup_updates: 60, decay_updates: 50}}",
-            "f.yaml:2",
             "the rate rises for 60 updates and falls for 50, but training.updates is 100",
             "lower training.schedule.decay_updates, or raise training.updates",
         ),
         (
             "training: {optimizer: {name: schedule_free}}",
-            "f.yaml:2",
             "the optimizer schedule_free takes the schedule constant, not noam",
             "write schedule: {name: constant, peak:",
         ),
         (
             "training: {ema: 0.9, optimizer: {name: schedule_free}, schedule: {name: constant, peak: 0.01}}",
-            "f.yaml:2",
             "the optimizer schedule_free averages by itself, and training.ema is 0.9",
             "write ema: null",
         ),
         (
             "training: {keep_last: 3}",
-            "f.yaml",
             "averaging.last is 5, but training.keep_last keeps only 3 checkpoints",
             "raise training.keep_last to 5, or lower averaging.last",
         ),
-        ("updates: 3", "f.yaml:2", "unknown key 'updates'", "did you mean training.updates?"),
-        (
-            "training: {dropout: 0.3}",
-            "f.yaml:2",
-            "unknown key 'training.dropout'",
-            "did you mean model.dropout?",
-        ),
+        ("updates: 3", "unknown key 'updates'", "did you mean training.updates?"),
+        ("training: {dropout: 0.3}", "unknown key 'training.dropout'", "did you mean model.dropout?"),
         (
             "averaging: {last: null, best: 3}",
-            "f.yaml",
             "averaging.best is 3, but training.keep_best keeps only 0 checkpoints",
             "raise training.keep_best to 3, or lower averaging.best",
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_the_way_out(text: str, where: str, message: str, hint: str) -> None:
+def test_a_mistake_is_told_with_the_way_out(text: str, message: str, hint: str) -> None:
     error = refuse(text)
     assert error.message == message
-    assert error.where == where
     assert error.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("model:\n  d_modl: 8", "f.yaml:3"),
+        ("training:\n  optimizer:\n    name: adam\n    beta_1: 0.9", "f.yaml:5"),
+        ("training:\n  schedule: {name: cosine}", "f.yaml:3"),
+        ('model: {heads: "8"}', "f.yaml:2"),
+        ("training: {optimizer: {beta2: 0.9}}", "f.yaml:2"),
+        ("training: {keep_last: 3}", "f.yaml"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(text: str, where: str) -> None:
+    assert refuse(text).where == where
 
 
 def test_whole_numbers_may_stand_where_fractions_may() -> None:
