@@ -47,7 +47,7 @@ def serve(path: str) -> dict[str, Any] | None:
             head, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
             if not head:
                 break
-            request: dict[str, Any] = json.loads(_read(connection, int.from_bytes(head, "little")))
+            request: dict[str, Any] = json.loads(read(connection, int.from_bytes(head, "little")))
             between = os.fork()
             if between == 0:
                 between = os.getpid()
@@ -69,7 +69,7 @@ def serve(path: str) -> dict[str, Any] | None:
     return None
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
+def read(connection: socket.socket, size: int) -> bytes:
     body = b""
     while len(body) < size:
         body += connection.recv(size - len(body))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,14 +26,7 @@ def checkpoint(run: Path, update: int) -> Path:
 
 def test_the_command_says_what_it_averaged_and_what_comes_next(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "x", updates=3)
-    done = subprocess.run(
-        [sys.executable, "-m", "nmt_cli", "average", "runs/x", "--last", "2"],
-        cwd=tmp_path,
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_forked([sys.executable, "-m", "nmt_cli", "average", "runs/x", "--last", "2"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.splitlines() == [
         "update       200  validation loss 4.5000  BLEU 40.00",

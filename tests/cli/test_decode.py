@@ -29,7 +29,7 @@ from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DataError, ModelError, UsageError
 from tests.artifacts.builders import save_tiny, tiny_recipe
-from tests.forks import Forked
+from tests.forks import Forked, run_forked
 
 COMMAND = [sys.executable, "-m", "nmt_cli"]
 LINES = ["the old sea", "", "a small house stands by the sea", "Haus", "  ", "the sea " * 40, "am alten Meer"]
@@ -111,10 +111,9 @@ def test_closed_stdout_ends_it_quietly(folder: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [*COMMAND, "decode", "-m", "runs/tiny/model", "--device", "cpu"]
-    process = subprocess.run(command, cwd=folder, input=lines_of(LINES[:4]), stdout=writer, stderr=PIPE, check=False)
+    process = run_forked(command, cwd=folder, input="\n".join(LINES[:4]), stdout=writer)
     os.close(writer)
-    assert process.returncode == 141
-    assert process.stderr == b""
+    assert (process.returncode, process.stderr) == (141, "")
 
 
 def test_invalid_utf8_is_named_and_the_lines_before_it_are_translated(folder: Path, expected: list[str]) -> None:
@@ -238,14 +237,14 @@ def test_mistaken_paths_are_told_in_three_lines(folder: Path, tmp_path: Path) ->
     ("stream", "message"),
     [("stdin", "there is nothing to read: stdin is closed"), ("stdout", "there is nowhere to write: stdout is closed")],
 )
-def test_a_closed_stream_is_told(folder: Path, tmp_path: Path, stream: str, message: str) -> None:
+def test_a_closed_stream_is_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str, message: str
+) -> None:
     text = tmp_path / "text"
     text.write_bytes(lines_of(LINES[:1]))
-    arguments = "decode -m runs/tiny/model --device cpu " + ("<&-" if stream == "stdin" else f"-i {text} >&-")
-    shell = f"{sys.executable} -m nmt_cli {arguments}"
-    done = subprocess.run(["sh", "-c", shell], cwd=folder, stderr=PIPE, text=True, check=False)
-    assert done.returncode == 2
-    assert f"error: {message}\n" in done.stderr
+    monkeypatch.setattr(sys, stream, None)  # as Python has it
+    with pytest.raises(UsageError, match=message):
+        decode(model=[folder / "runs/tiny/model"], source=STANDARD if stream == "stdin" else text, device="cpu")
 
 
 @pytest.mark.parametrize("which", ["sha256", "safe_open"])

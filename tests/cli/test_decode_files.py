@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,24 +186,19 @@ def test_prefixes_stay_beside_their_lines_when_continued(folder: Path) -> None:
 
 
 def test_prefixes_may_come_from_a_pipe(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("the sea\nthe old sea\n")
-    command = ["bash", "-c", '"$@" --prefix <(printf "am\\nHaus\\n$MORE")', "bash", *COMMAND, "-m", "model"]
-    to_file = ["-i", str(tmp_path / "text"), "-o", str(tmp_path / "out")]
-    environment = {**os.environ, "MORE": ""}
-    subprocess.run([*command, *to_file], cwd=folder, check=True, env=environment)
-    assert [line.split()[0][:2] for line in (tmp_path / "out").read_text().splitlines()] == ["am", "Ha"]
-    process = subprocess.run(
-        command,
-        cwd=folder,
-        input="the sea\nthe old sea\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**environment, "MORE": "sea\n"},
-    )
-    assert process.returncode == 4
-    assert "has more lines than the text" in process.stderr
-    assert len(process.stdout.splitlines()) == 2
+    def pipe(name: str, text: str) -> Path:
+        os.mkfifo(tmp_path / name)
+        threading.Thread(target=(tmp_path / name).write_text, args=(text,), daemon=True).start()
+        return tmp_path / name
+
+    text, output = tmp_path / "text", tmp_path / "output"
+    text.write_text("the sea\nthe old sea\n")
+    decode(model=[folder / "model"], source=text, prefix=pipe("two", "am\nHaus\n"), output=output, device="cpu")
+    assert [line.split()[0][:2] for line in output.read_text().splitlines()] == ["am", "Ha"]
+    source, prefix = pipe("source", text.read_text()), pipe("three", "am\nHaus\nsea\n")
+    with pytest.raises(DataError, match="has more lines than the text"):
+        decode(model=[folder / "model"], source=source, prefix=prefix, output=tmp_path / "more", device="cpu")
+    assert len((tmp_path / "more.partial").read_text().splitlines()) == 2
 
 
 def test_a_file_is_the_same_one_where_it_was_moved_and_another_where_it_changed(tmp_path: Path) -> None:

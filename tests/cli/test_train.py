@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.training import start
 from tests.cli.conftest import Shell
+from tests.forks import run_forked
 from tests.training.tiny import checkpoints, prepare_tiny
 
 SHORT = ["--set", "training.updates=3", "--device", "cpu", "--precision", "fp32"]
@@ -26,9 +26,7 @@ def train(recipe_folder: Path, prepared: PreparedData) -> list[str]:
 
 def test_in_a_pipe_there_are_plain_lines_on_stderr_and_nothing_on_stdout(recipe_folder: Path, train: list[str]) -> None:
     command = [sys.executable, "-m", "nmt_cli", *train, *SHORT]
-    process = subprocess.run(
-        [*command, "--set", "training.log_every=1"], cwd=recipe_folder, capture_output=True, text=True, check=False
-    )
+    process = run_forked([*command, "--set", "training.log_every=1"], cwd=recipe_folder)
     assert process.returncode == 0
     assert process.stdout == ""
     lines = process.stderr.splitlines()

@@ -9,7 +9,6 @@ import functools
 import gc
 import json
 import os
-import runpy
 import select
 import signal
 import socket
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 
 from nmt_cli.training.reporting import metrics
+from tests import fork_server
 from tests.docs.pages import ROOT
 from tests.docs.programs import in_small
 
@@ -69,43 +69,27 @@ def serve(path: str) -> None:
 
 def _answer(connection: socket.socket) -> int:
     head, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
-    size = int.from_bytes(head, "little")
-    body = b""
-    while len(body) < size:
-        body += connection.recv(size - len(body))
-    request: dict[str, Any] = json.loads(body)
+    request: dict[str, Any] = json.loads(fork_server.read(connection, int.from_bytes(head, "little")))
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
-    os.chdir(request["folder"])
-    os.environ.clear()
     os.environ.update(request["environment"])
-    code = _run(request["arguments"])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code
-
-
-def _run(arguments: list[str]) -> int:
+    arguments = request["arguments"]
+    if arguments[0] == "nmt":
+        arguments = ["-m", "nmt_cli", *in_small(arguments[1:], is_dry="NMT_DOCS_DRY" in os.environ)]
+    elif arguments[0].startswith("benchmarks/"):  # reads its options, as it does itself, and runs nothing
+        module = Path(arguments[0]).stem
+        arguments = ["-c", f"import {module}; {module}._arguments()", *arguments[1:]]
+        request["folder"] = str((ROOT / request["arguments"][0]).parent)
     try:
-        if arguments[0] == "nmt":
-            sys.argv = ["nmt", *in_small(arguments[1:], is_dry="NMT_DOCS_DRY" in os.environ)]
-            import_module("nmt_cli.cli.app").main()
-        elif arguments[0] == "-m":
-            sys.argv = arguments[1:]
-            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        elif arguments[0].startswith("benchmarks/"):  # reads its options, as it does itself, and runs nothing
-            os.chdir((ROOT / arguments[0]).parent)
-            sys.path.insert(0, "")
-            sys.argv = arguments
-            import_module(Path(arguments[0]).stem)._arguments()
-        else:
-            sys.argv = arguments
-            runpy.run_path(arguments[0], run_name="__main__")
+        fork_server.run(arguments, folder=request["folder"], environment=request["environment"])
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
         return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
     return 0
 
 
