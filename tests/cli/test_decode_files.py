@@ -198,7 +198,7 @@ def test_prefixes_may_come_from_a_pipe(folder: Path, tmp_path: Path) -> None:
     source, prefix = pipe("source", text.read_text()), pipe("three", "am\nHaus\nsea\n")
     with pytest.raises(DataError, match="has more lines than the text"):
         decode(model=[folder / "model"], source=source, prefix=prefix, output=tmp_path / "more", device="cpu")
-    assert len((tmp_path / "more.partial").read_text().splitlines()) == 2
+    assert len((tmp_path / "more").read_text().splitlines()) == 2
 
 
 def test_a_file_is_the_same_one_where_it_was_moved_and_another_where_it_changed(tmp_path: Path) -> None:

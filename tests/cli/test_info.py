@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,27 @@ from nmt_cli.dataset.manifest import InputRecord, Manifest, SplitCounts, Tokeniz
 from nmt_cli.errors import ModelError, NmtError
 from nmt_cli.recipe.schema import LanguagePair
 from tests.artifacts.builders import SIGNATURE, save_tiny, tiny_recipe, write_run
+from tests.cli.conftest import Shell
+
+Screen = Callable[[Path], dict[str, str]]
 
 
-def screen(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """The lines that are shown, by label; those of one label joined."""
-    info(path, as_json=False)
-    lines: dict[str, str] = {}
-    for line in capsys.readouterr().out.splitlines():
-        label, text = line[:13].strip(), line[13:]
-        lines[label] = f"{lines[label]}; {text}" if label in lines else text
-    return lines
+@pytest.fixture
+def screen(nmt: Shell) -> Screen:
+    """The lines that are shown of a path, by label; those of one label joined."""
+
+    def shown(path: Path) -> dict[str, str]:
+        lines: dict[str, str] = {}
+        for line in nmt("info", str(path)).stdout.splitlines():
+            label, text = line[:13].strip(), line[13:]
+            lines[label] = f"{lines[label]}; {text}" if label in lines else text
+        return lines
+
+    return shown
 
 
-def as_json(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    info(path, as_json=True)
-    described: dict[str, Any] = json.loads(capsys.readouterr().out)
+def as_json(nmt: Shell, path: Path) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads(nmt("info", str(path), "--json").stdout)
     return described
 
 
@@ -61,21 +67,19 @@ def write_data(directory: Path) -> Path:
     return directory
 
 
-def test_data_whose_report_is_lost_is_described_without_lengths(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_whose_report_is_lost_is_described_without_lengths(tmp_path: Path, screen: Screen, nmt: Shell) -> None:
     data = write_data(tmp_path / "data")
     (data / "report.json").unlink()
-    shown = screen(data, capsys)
+    shown = screen(data)
     assert shown["train"] == "2,000 pairs, 30,000 and 31,000 pieces"
     assert shown["damage"] == "missing, cut short or changed: report.json"
     assert "" not in shown
-    assert as_json(data, capsys)["lengths"] is None
+    assert as_json(nmt, data)["lengths"] is None
 
 
-def test_a_model_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_on_one_screen(tmp_path: Path, screen: Screen, nmt: Shell) -> None:
     model = save_tiny(tmp_path / "m", spm_folder=tmp_path)
-    shown = screen(tmp_path / "m", capsys)
+    shown = screen(tmp_path / "m")
     assert shown["model"] == "tiny, en to de"
     assert shown["parameters"] == f"{model.num_parameters():,}"
     assert shown["vocabulary"] == "300 pieces, shared"
@@ -83,7 +87,7 @@ def test_a_model_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "trained on" not in shown
     assert shown["architecture"].startswith("2 + 1 layers, d_model 16, d_ff 24, 2 heads, post-norm")
     assert shown["use"] == f"nmt decode -m {tmp_path / 'm'} < input.txt > output.txt"
-    described = as_json(tmp_path / "m", capsys)
+    described = as_json(nmt, tmp_path / "m")
     assert described["kind"] == "model"
     assert described["parameters"] == model.num_parameters()
     assert described["updates"] == [7]
@@ -91,22 +95,22 @@ def test_a_model_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert described["bytes"] == sum(file.stat().st_size for file in (tmp_path / "m").iterdir())
 
 
-def test_the_scores_of_a_model_are_those_of_its_updates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_scores_of_a_model_are_those_of_its_updates(tmp_path: Path, screen: Screen) -> None:
     from nmt_cli.cli.average import average
 
     write_run(tmp_path / "x", updates=3)
     average([tmp_path / "x"], output=None, last=2, best=None, overwrite=False)
-    shown = screen(tmp_path / "x" / "averaged", capsys)
+    shown = screen(tmp_path / "x" / "averaged")
     assert shown["weights"] == "mean of 2 checkpoints: updates 200, 300"
     assert shown["trained on"] == "source sentences of up to 1,030 pieces"
     assert shown["validation"] == "update 200: loss 4.5000, BLEU 40.00; update 300: loss 4.2500, BLEU 13.00"
     assert shown["signature"] == SIGNATURE
 
 
-def test_a_run_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_one_screen(tmp_path: Path, screen: Screen, nmt: Shell) -> None:
     run = tmp_path / "x"
     write_run(run, updates=4, recipe=tiny_recipe(training={"updates": 1000}))
-    shown = screen(run, capsys)
+    shown = screen(run)
     assert shown["progress"] == "update 400 of 1,000 (40 %), not finished"
     assert shown["validation"] == "last: update 400: loss 4.0000, BLEU 14.00"
     assert shown[""] == "best by bleu: update 300: loss 4.2500, BLEU 40.00"
@@ -116,65 +120,59 @@ def test_a_run_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert shown["command"] == "nmt train tiny.yaml --data data/mini"
     assert shown["speed"].startswith("4,321 target tokens/s")
     assert shown["next"] == "nmt train tiny.yaml --data data/mini goes on where it stopped"
-    described = as_json(run, capsys)
+    described = as_json(nmt, run)
     assert (described["update"], described["updates"], described["finished"]) == (400, 1000, None)
     assert [found["update"] for found in described["checkpoints"]] == [100, 200, 300, 400]
     assert described["best_validation"]["update"] == 300
 
 
-def test_a_run_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_what_to_do_next(tmp_path: Path, screen: Screen) -> None:
     run = tmp_path / "x"
     write_run(run, finished="2026-01-02T05:00:00+00:00")
-    shown = screen(run, capsys)
+    shown = screen(run)
     assert shown["progress"] == "update 0 of 100,000 (0 %), finished 2026-01-02 05:00 UTC"
     assert shown["checkpoints"] == "0"
     assert shown["next"] == f"nmt average {run}"
     save_tiny(run / "averaged", spm_folder=tmp_path)
-    shown = screen(run, capsys)
+    shown = screen(run)
     assert shown["model"] == str(run / "averaged")
     assert shown["next"] == f"nmt decode -m {run / 'averaged'} < input.txt > output.txt"
-
-
-def test_a_run_trained_on_after_its_average_names_the_newer_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "x"
-    write_run(run, finished="2026-01-02T05:00:00+00:00")
-    save_tiny(run / "averaged", spm_folder=tmp_path, update=200)
+    # Trained on after its average: the newer model counts.
+    save_tiny(run / "averaged", spm_folder=tmp_path, update=200, overwrite=True)
     save_tiny(run / "model", spm_folder=tmp_path, update=300)
-    assert screen(run, capsys)["next"] == f"nmt decode -m {run / 'model'} < input.txt > output.txt"
+    assert screen(run)["next"] == f"nmt decode -m {run / 'model'} < input.txt > output.txt"
 
 
-def test_a_damaged_checkpoint_of_a_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_of_a_run_is_shown(tmp_path: Path, screen: Screen) -> None:
     write_run(tmp_path / "x", updates=2)
     path = tmp_path / "x" / "checkpoints" / "update-00000200"
     (path / "optimizer.safetensors").write_bytes(b"")
-    damage = screen(tmp_path / "x", capsys)["damage"]
+    damage = screen(tmp_path / "x")["damage"]
     assert damage.startswith("checkpoint at update 200: optimizer.safetensors is cut short")
     assert damage.endswith(f"rm -r {path}")
 
 
-def test_the_best_by_loss_is_the_lowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_by_loss_is_the_lowest(tmp_path: Path, nmt: Shell) -> None:
     write_run(tmp_path / "x", updates=4, recipe=tiny_recipe(validation={"metric": "loss"}))
-    assert as_json(tmp_path / "x", capsys)["best_validation"]["update"] == 400
+    assert as_json(nmt, tmp_path / "x")["best_validation"]["update"] == 400
 
 
-def test_a_checkpoint_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_on_one_screen(tmp_path: Path, screen: Screen) -> None:
     write_run(tmp_path / "x", updates=1)
     path = tmp_path / "x" / "checkpoints" / "update-00000100"
-    shown = screen(path, capsys)
+    shown = screen(path)
     assert shown["checkpoint"] == "update 100"
     assert shown["validation"] == "update 100: loss 4.7500, BLEU 11.00"
     assert shown["use"] == f"nmt average {path} -o MODEL makes a model of it"
     (path / "optimizer.safetensors").write_bytes(b"")
-    shown = screen(path, capsys)
+    shown = screen(path)
     assert shown["damage"].startswith("optimizer.safetensors is cut short: 0 of ")
     assert "use" not in shown
 
 
-def test_prepared_data_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepared_data_on_one_screen(tmp_path: Path, screen: Screen, nmt: Shell) -> None:
     data = write_data(tmp_path / "data")
-    shown = screen(data, capsys)
+    shown = screen(data)
     assert shown["data"] == "mini, en to de"
     assert shown["train"] == "2,000 pairs, 30,000 and 31,000 pieces"
     assert shown[""] == (
@@ -183,28 +181,26 @@ def test_prepared_data_on_one_screen(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
     assert shown["vocabulary"] == "8,000 pieces, shared"
     assert shown["input"] == "mini.en (train)"
-    described = as_json(data, capsys)
+    described = as_json(nmt, data)
     assert described["kind"] == "data"
     assert described["splits"]["train"]["pairs"] == 2000
     assert described["lengths"]["train"]["source"]["words"]["p90"] == 20
     (data / "train.source.ids").write_bytes(b"")
-    assert screen(data, capsys)["damage"] == "missing, cut short or changed: train.source.ids"
+    assert screen(data)["damage"] == "missing, cut short or changed: train.source.ids"
 
 
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [("unlink", "model.safetensors is missing"), ("shorten", "model.safetensors is cut short: 20 of ")],
 )
-def test_a_damaged_model_is_shown_with_its_damage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, expected: str
-) -> None:
+def test_a_damaged_model_is_shown_with_its_damage(tmp_path: Path, screen: Screen, damage: str, expected: str) -> None:
     save_tiny(tmp_path / "m", spm_folder=tmp_path)
     file = tmp_path / "m" / "model.safetensors"
     content = file.read_bytes()
     file.unlink()
     if damage == "shorten":
         file.write_bytes(content[:20])
-    shown = screen(tmp_path / "m", capsys)
+    shown = screen(tmp_path / "m")
     assert shown["damage"].startswith(expected)
     assert shown["parameters"] == "unknown: model.safetensors cannot be read"
     assert "use" not in shown
@@ -265,12 +261,14 @@ def test_nothing_heavy_is_imported_and_stdout_is_one_object(tmp_path: Path) -> N
         assert json.loads(done.stdout)["path"] == str(path)
 
 
-def test_in_a_pipe_the_screen_is_plain_and_unbroken(tmp_path: Path) -> None:
+def test_in_a_pipe_the_screen_is_plain_and_unbroken(
+    tmp_path: Path, nmt: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
     folder = tmp_path / ("long-" * 30)
     save_tiny(folder, spm_folder=tmp_path)
-    command = [sys.executable, "-m", "nmt_cli", "info", str(folder)]
-    env = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "COLUMNS")}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert "\x1b" not in done.stdout
-    assert f"nmt decode -m {folder} < input.txt > output.txt\n" in done.stdout
-    assert done.stderr == ""
+    outcome = nmt("info", str(folder))
+    assert "\x1b" not in outcome.stdout
+    assert f"nmt decode -m {folder} < input.txt > output.txt\n" in outcome.stdout
+    assert outcome.stderr == []

@@ -234,13 +234,7 @@ _PATTERNS = {
         r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
     ),
 }
-_FIRST_CHARACTERS = {
-    "null": ["~", "n", "N", ""],
-    "bool": list("tTfF"),
-    "int": list("-+0123456789"),
-    "float": list("-+.0123456789"),
-}
 _CarefulDumper.add_representer(str, _CarefulDumper.represent_text)
 for _kind, _pattern in _PATTERNS.items():
     for _class in (_CoreLoader, _CarefulDumper):
-        _class.add_implicit_resolver(f"{_TAG}{_kind}", _pattern, _FIRST_CHARACTERS[_kind])
+        _class.add_implicit_resolver(f"{_TAG}{_kind}", _pattern, None)

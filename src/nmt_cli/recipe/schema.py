@@ -273,7 +273,7 @@ class DecodingConfig(Section):
     length_penalty_form: Literal["gnmt", "length", "none"] = Field(
         "gnmt", description="divide log P by ((5 + n) / 6)^alpha (Wu et al. 2016), by n^alpha, or by nothing"
     )
-    max_extra_tokens: NonNegativeInt = Field(50, description="most pieces that a translation has more than its source")
+    max_extra_tokens: NonNegativeInt = Field(50, description="most pieces by which a translation exceeds its source")
     min_tokens: NonNegativeInt = Field(0, description="fewest pieces of a translation")
     batch_tokens: PositiveInt = Field(12_288, description="source pieces times beam computed at once")
     samples: NonNegativeInt = Field(0, description="translations to sample for each line; 0: search")

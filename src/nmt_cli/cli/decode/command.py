@@ -55,11 +55,15 @@ def decode(
     ] = False,
     nbest: Annotated[
         int,
-        _search_option("--nbest", "-n", metavar="N", help="Translations of a line, at most the beam; with tsv, jsonl."),
+        _search_option(
+            "--nbest", "-n", metavar="N", help="Translations of a line, at most the beam; with tsv or jsonl."
+        ),
     ] = 1,
     mbr: Annotated[
         str | None,
-        _search_option("--mbr", metavar="chrf|bleu", help="Take the one most like the others (minimum Bayes risk)."),
+        _search_option(
+            "--mbr", metavar="chrf|bleu", help="Take the candidate most like the others (minimum Bayes risk)."
+        ),
     ] = None,
     form: Annotated[
         str,
@@ -74,7 +78,7 @@ def decode(
     ] = False,
     alignments: Annotated[
         bool,
-        _output_option("--alignments", help="Pairs of source and target words, 0-0 1-2 (Pharaoh); with tsv, jsonl."),
+        _output_option("--alignments", help="Pairs of source and target words, 0-0 1-2 (Pharaoh); with tsv or jsonl."),
     ] = False,
     stats: Annotated[
         bool, _output_option("--stats", help="Sentences and tokens per second, engine and precision, on stderr.")

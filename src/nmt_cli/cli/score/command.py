@@ -39,7 +39,9 @@ def score(
     ] = None,
     hypotheses: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", metavar="FILE", help="Translation to score, or several runs; else stdin."),
+        typer.Option(
+            "--input", "-i", metavar="FILE", help="Translation to score; repeatable for runs of one system; else stdin."
+        ),
     ] = None,
     source: Annotated[
         str | None,
@@ -49,7 +51,8 @@ def score(
         str | None, typer.Option("--test-set", "-t", metavar="NAME", help="sacreBLEU's test set, such as wmt14/full.")
     ] = None,
     languages: Annotated[
-        str | None, typer.Option("--languages", "-l", metavar="en-de", help="Languages, for -t and the tokens of bleu.")
+        str | None,
+        typer.Option("--languages", "-l", metavar="en-de", help="Language pair, for -t and the tokenizers of bleu."),
     ] = None,
     metrics: Annotated[
         list[str] | None,
@@ -63,7 +66,7 @@ def score(
     comet_model: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help=f"Model of comet, or its checkpoint; else {_COMET_MODEL}.")
     ] = None,
-    confidence: Annotated[bool, typer.Option("--confidence", help="Add 95% intervals (bootstrap of 1,000).")] = False,
+    confidence: Annotated[bool, typer.Option("--confidence", help="Add 95% confidence intervals (bootstrap).")] = False,
     baselines: Annotated[
         list[str] | None, typer.Option("--baseline", metavar="FILE", help="Translation of another system; repeatable.")
     ] = None,
@@ -86,11 +89,12 @@ def score(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="auto|cpu|cuda|cuda:N", help="For --model and comet; auto: a GPU if there is any."),
+        typer.Option(metavar="auto|cpu|cuda|cuda:N", help="For --model and comet; auto: a GPU if there is one."),
     ] = None,
     as_object: Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")] = False,
     fail_under: Annotated[
-        list[str] | None, typer.Option("--fail-under", metavar="BLEU=25", help="Exit with 8 below it; repeatable.")
+        list[str] | None,
+        typer.Option("--fail-under", metavar="BLEU=25", help="Exit with code 8 below this score; repeatable."),
     ] = None,
 ) -> None:
     """Score a translation: BLEU, chrF, TER, paper-BLEU, COMET; compare systems.

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -132,17 +133,15 @@ def _spread_rows(spread: Spread) -> list[list[str]]:
 def _compared(scores: Scores) -> tuple[list[str], list[list[str]]]:
     """For each metric and baseline the baseline, then each system with its difference from it."""
     header = ["metric", "system", "baseline", "score", "mean", "95 %", "difference", "p", "signature"]
+    spreads = {spread.metric: spread for spread in scores.spreads}
     rows: list[list[str]] = []
-    for place, comparison in enumerate(scores.comparisons):
-        names = [comparison.baseline, *(text.name for text in scores.texts.hypotheses)]
-        for name, score in zip(names, comparison.scores, strict=True):
-            rows.append(_paired_row(name, score, baseline=comparison.baseline))
-        metric = comparison.scores[0].report.metric
-        following = scores.comparisons[place + 1 : place + 2]
-        if not any(other.scores[0].report.metric == metric for other in following):
-            for spread in scores.spreads:
-                if spread.metric == metric:
-                    rows += [[row[0], row[1], "", row[2], *[""] * 5] for row in _spread_rows(spread)]
+    for metric, of_metric in groupby(scores.comparisons, key=lambda one: one.scores[0].report.metric):
+        for comparison in of_metric:
+            names = [comparison.baseline, *(text.name for text in scores.texts.hypotheses)]
+            for name, score in zip(names, comparison.scores, strict=True):
+                rows.append(_paired_row(name, score, baseline=comparison.baseline))
+        if metric in spreads:
+            rows += [[*row[:2], "", row[2], *[""] * 5] for row in _spread_rows(spreads[metric])]
     return header, rows
 
 
