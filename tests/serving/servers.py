@@ -100,7 +100,8 @@ class Server:
 
     def __init__(self, log: Path, *arguments: str | Path) -> None:
         self.log_file = log
-        options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1"]
+        # A machine that runs many tests at once may take long to answer.
+        options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1", "--timeout", "200"]
         command = [sys.executable, "-m", "nmt_cli", "serve", *options, *map(str, arguments)]
         with log.open("wb") as stream:
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)

@@ -15,7 +15,8 @@ from tests.serving.servers import Server
 
 _PAGE = files("nmt_cli.serving").joinpath("page.html").read_text(encoding="utf-8")
 Colour = tuple[float, ...]
-READY = "document.querySelector('#into').options.length > 0"
+# The page's own `$` finds an element by its id.
+READY = "$('into').options.length > 0"
 WORDS = "document.querySelectorAll('#target .word')"
 
 
@@ -37,8 +38,8 @@ def page(browser: Browser, server: Server) -> Browser:
     browser.open(server.url)
     browser.until(READY)
     browser.run("localStorage.clear()")
-    browser.run("document.querySelector('#from').value = 'en'; document.querySelector('#from').onchange()")
-    browser.run("document.querySelector('#source').focus()")
+    browser.run("$('from').value = 'en'; $('from').onchange()")
+    browser.run("$('source').focus()")
     browser.type("the old sea\n  stands by the house")
     browser.until(f"{WORDS}.length > 1 && !document.querySelector('#target.waiting')")
     return browser
@@ -48,11 +49,11 @@ def test_typing_translates_and_nothing_is_loaded_from_elsewhere(
     page: Browser, server: Server, translator: Translator
 ) -> None:
     first, second = (one.text for one in translator.translate(["the old sea", "stands by the house"]))
-    assert page.run("document.querySelector('#target').textContent") == f"{first}\n  {second}"
-    assert page.run("document.querySelector('#count').textContent") == "33 / 10,000"
+    assert page.run("$('target').textContent") == f"{first}\n  {second}"
+    assert page.run("$('count').textContent") == "33 / 10,000"
     assert all(url.startswith((server.url, "data:")) for url in page.requests)
     assert page.console == []
-    call = page.run("document.querySelector('#curl').textContent")
+    call = page.run("$('curl').textContent")
     assert call.startswith(f"curl {server.url}/v1/translate")
     assert '"source":"en","target":"de"' in call
 
@@ -70,15 +71,15 @@ def test_pointing_at_a_word_shows_what_it_looked_at(page: Browser, tmp_path: Pat
         "sea",
         "end",
     ]
-    assert page.run("document.querySelector('#head').options.length") == 3
-    page.run("document.querySelector('#head').value = '1'; document.querySelector('#head').onchange()")
+    assert page.run("$('head').options.length") == 3
+    page.run("$('head').value = '1'; $('head').onchange()")
     page.screenshot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 10_000
     assert page.console == []
 
 
 def test_a_word_is_replaced_with_the_keyboard(page: Browser) -> None:
-    before = page.run("document.querySelector('#target').textContent")
+    before = page.run("$('target').textContent")
     focused = f"[...{WORDS}].indexOf(document.activeElement)"
     # The words are a single stop of the Tab key.
     assert page.run(f"[...{WORDS}].filter(one => one.tabIndex === 0).length") == 1
@@ -86,33 +87,33 @@ def test_a_word_is_replaced_with_the_keyboard(page: Browser) -> None:
     page.press("ArrowRight")
     assert page.run(focused) == 1
     page.press("Enter")
-    page.until("!document.querySelector('#choices').hidden")
+    page.until("!$('choices').hidden")
     page.until("document.querySelector('#choices li').textContent[0] !== '…'")
-    chosen = "document.getElementById(document.querySelector('#choices').getAttribute('aria-activedescendant'))"
+    chosen = "document.getElementById($('choices').getAttribute('aria-activedescendant'))"
     assert page.run("document.querySelectorAll('#choices li').length") > 1
     first = page.run(f"{chosen}.firstChild.textContent")
     page.press("ArrowDown")
     second = page.run(f"{chosen}.firstChild.textContent")
     assert second != first
     page.press("Enter")
-    page.until("document.querySelector('#choices').hidden")
-    after = page.run("document.querySelector('#target').textContent")
+    page.until("$('choices').hidden")
+    after = page.run("$('target').textContent")
     assert after != before
     assert after.split()[:2] == [before.split()[0], second]
     assert page.run(focused) == 1
     page.press("Enter")
-    page.until("!document.querySelector('#choices').hidden")
+    page.until("!$('choices').hidden")
     page.press("Escape")
-    assert page.run("document.querySelector('#choices').hidden")
+    assert page.run("$('choices').hidden")
     assert page.run(focused) == 1
     assert page.console == []
 
 
 def test_swapping_translates_back(page: Browser) -> None:
-    translation = page.run("document.querySelector('#target').textContent")
+    translation = page.run("$('target').textContent")
     page.point("#swap", click=True)
-    page.until("document.querySelector('#from').value === 'de' && document.querySelector('#into').value === 'en'")
-    assert page.run("document.querySelector('#source').value") == translation
+    page.until("$('from').value === 'de' && $('into').value === 'en'")
+    assert page.run("$('source').value") == translation
     page.until(f"{WORDS}.length > 0 && !document.querySelector('#target.waiting')")
     assert page.console == []
 
@@ -121,12 +122,12 @@ def test_swapping_translates_back(page: Browser) -> None:
 def test_a_short_text_whose_language_is_not_given_is_translated(
     page: Browser, translator: Translator, text: str
 ) -> None:
-    page.run("document.querySelector('#from').value = 'auto'; document.querySelector('#from').onchange()")
-    page.run("document.querySelector('#into').value = 'de'; document.querySelector('#into').onchange()")
-    page.run("document.querySelector('#clear').click()")
+    page.run("$('from').value = 'auto'; $('from').onchange()")
+    page.run("$('into').value = 'de'; $('into').onchange()")
+    page.run("$('clear').click()")
     page.type(text)
     page.until(f"{WORDS}.length > 0 && !document.querySelector('#target.waiting')")
-    assert page.run("document.querySelector('#target').textContent") == translator.translate([text])[0].text
+    assert page.run("$('target').textContent") == translator.translate([text])[0].text
 
 
 def test_dark_is_kept_and_a_phone_needs_no_scrolling_sideways(page: Browser, server: Server) -> None:
@@ -149,20 +150,19 @@ def test_dark_is_kept_and_a_phone_needs_no_scrolling_sideways(page: Browser, ser
 
 
 def test_errors_are_told_on_the_page(page: Browser) -> None:
-    page.run("document.querySelector('#source').value = 'x'.repeat(10001)")
-    page.run("document.querySelector('#source').dispatchEvent(new Event('input'))")
-    page.until("document.querySelector('#status').textContent.startsWith('The text is longer')")
+    page.run("$('source').value = 'x'.repeat(10001); $('source').dispatchEvent(new Event('input'))")
+    page.until("$('status').textContent.startsWith('The text is longer')")
     page.point("#clear", click=True)
-    page.until("document.querySelector('#status').textContent === ''")
-    assert page.run("document.querySelector('#target').textContent") == ""
+    page.until("$('status').textContent === ''")
+    assert page.run("$('target').textContent") == ""
     conditions = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
     page.send("Network.emulateNetworkConditions", offline=True, **conditions)
-    page.run("document.querySelector('#source').focus()")
+    page.run("$('source').focus()")
     page.type("the sea")
-    page.until("document.querySelector('#status').textContent === 'The server does not answer; trying again in 3 s.'")
+    page.until("$('status').textContent === 'The server does not answer; trying again in 3 s.'")
     page.send("Network.emulateNetworkConditions", offline=False, **conditions)
     page.type(" stands")
-    page.until(f"{WORDS}.length > 0 && document.querySelector('#status').textContent === ''")
+    page.until(f"{WORDS}.length > 0 && $('status').textContent === ''")
 
 
 def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, strict: Server) -> None:
@@ -170,11 +170,10 @@ def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, strict: Server
     browser.until(READY)
     browser.size(360, 740, is_phone=True)
     assert browser.run("document.documentElement.scrollWidth") <= 360
-    assert browser.run("document.querySelector('#theme').offsetWidth") >= 40
-    browser.run("document.querySelector('#source').value = 'the sea'")
-    browser.run("document.querySelector('#source').dispatchEvent(new Event('input'))")
-    browser.until("document.querySelector('#status').textContent.startsWith('This server asks for an API key')")
-    browser.run("document.querySelector('#key').value = 'alice-secret-key'; document.querySelector('#key').onchange()")
+    assert browser.run("$('theme').offsetWidth") >= 40
+    browser.run("$('source').value = 'the sea'; $('source').dispatchEvent(new Event('input'))")
+    browser.until("$('status').textContent.startsWith('This server asks for an API key')")
+    browser.run("$('key').value = 'alice-secret-key'; $('key').onchange()")
     browser.until(f"{WORDS}.length > 0")
 
 

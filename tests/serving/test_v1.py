@@ -39,7 +39,7 @@ def test_a_translation_is_that_of_decode(server: Server, translator: Translator)
 
 
 def test_many_clients_at_once_get_what_decode_answers(server: Server, translator: Translator) -> None:
-    lines = lines_of_words(320)
+    lines = lines_of_words(160)
     expected = [translation.text for translation in translator.translate(lines)]
 
     def ask(line: str) -> str:
@@ -51,7 +51,7 @@ def test_many_clients_at_once_get_what_decode_answers(server: Server, translator
     with ThreadPoolExecutor(64) as pool:
         assert list(pool.map(ask, lines)) == expected
     # They were translated together, not one by one.
-    assert server.metric('nmt_batch_sentences_count{model="en-de"}') - before < 160
+    assert server.metric('nmt_batch_sentences_count{model="en-de"}') - before < 80
 
 
 def test_a_text_keeps_its_layout_and_long_lines_are_split(server: Server, translator: Translator) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,37 +46,27 @@ class KeyOwner:
             raise too_large(message, hint=hint)
         if requests > self._tokens:
             seconds = math.ceil((requests - self._tokens) * 60 / self._per_minute)
-            what = "has used" if requests == 1 else f"has fewer than {requests:,} left of"
-            raise RequestError(
-                f"this key {what} its {self._per_minute:g} requests a minute",
-                hint=f"try again in {seconds} s",
-                status=429,
-                code="too_many_requests",
-                retry_after_seconds=seconds,
-            )
+            state = "has used" if requests == 1 else f"has fewer than {requests:,} left of"
+            message, hint = f"this key {state} its {self._per_minute:g} requests a minute", f"try again in {seconds} s"
+            raise RequestError(message, hint=hint, status=429, code="too_many_requests", retry_after_seconds=seconds)
         self._tokens -= requests
 
 
 class ApiKeys:
     """All keys; without any, everybody may ask."""
 
-    def __init__(self, clients: Sequence[KeyOwner]) -> None:
-        self._clients = clients
+    def __init__(self, owners: Sequence[KeyOwner]) -> None:
+        self._owners = {owner.digest: owner for owner in owners}
         self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
 
     @property
     def are_required(self) -> bool:
         """Whether a request needs a key."""
-        return bool(self._clients)
+        return bool(self._owners)
 
     def find(self, key: str) -> KeyOwner | None:
-        """The owner of a key; it is compared with all keys, each in constant time."""
-        digest = _digest(key)
-        found = None
-        for client in self._clients:
-            if hmac.compare_digest(client.digest, digest):
-                found = client
-        return found
+        """The owner of a key; only digests are compared, so the time of a comparison tells nothing of a key."""
+        return self._owners.get(_digest(key))
 
     def authenticate(self, key: str | None, headers: Mapping[str, str], *, missing_status: int) -> KeyOwner:
         """The owner of a request's key, given or in its headers; RequestError if it is wrong or missing."""
@@ -100,13 +89,13 @@ def read_keys(path: Path, *, clock: Callable[[], float]) -> ApiKeys:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"the keys cannot be read: {problem}", where=str(path), hint=f"write {_FORMAT}") from None
-    clients = list(_clients(lines, path=path, clock=clock))
-    if not clients:
+    owners = list(_owners(lines, path=path, clock=clock))
+    if not owners:
         raise DataError(f"{path} has no keys", where=str(path), hint=f"write {_FORMAT}, or leave --api-key-file out")
-    return ApiKeys(clients)
+    return ApiKeys(owners)
 
 
-def _clients(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> Iterator[KeyOwner]:
+def _owners(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> Iterator[KeyOwner]:
     seen: set[bytes] = set()
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
@@ -119,9 +108,8 @@ def _clients(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) ->
         name, key = words[:2]
         if len(key) < _SHORTEST:
             hint = "make one: python3 -c 'import secrets; print(secrets.token_urlsafe())'"
-            raise DataError(
-                f"the key of {name} has fewer than {_SHORTEST} characters", where=f"{path}:{number}", hint=hint
-            )
+            message = f"the key of {name} has fewer than {_SHORTEST} characters"
+            raise DataError(message, where=f"{path}:{number}", hint=hint)
         if _digest(key) in seen:
             raise DataError(f"the key of {name} is there twice", where=f"{path}:{number}", hint="a key has one owner")
         seen.add(_digest(key))
