@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nmt_cli.languages import Detected, Detector, match_code, name_of, script_of, short_code
+from nmt_cli.languages import Detected, detect_language, match_code, name_of, script_of, short_code
 
 
 @pytest.mark.parametrize(
@@ -50,17 +50,15 @@ def test_names_of_languages() -> None:
 
 
 def test_detection_is_among_the_languages_there_are() -> None:
-    detector = Detector(("en", "de", "fr", "xx", "yy"))
-
     def code(text: str, *among: str) -> str | None:
-        found = detector.detect(text, among=among)
+        found = detect_language(text, among=among)
         return None if found is None else found.code
 
     german = "Das Haus steht am alten Meer."
     assert code(german, "en", "de") == "de"
     assert code(german, "en", "fr") in ("en", "fr")
     assert code(german, "xx", "fr", "en", "de") == "de"
-    assert detector.detect(german, among=["de", "en"]) == detector.detect(german, among=["en", "de"])
-    assert detector.detect("the house", among=["fr"]) == Detected("fr", 1.0, is_only=True)
+    assert detect_language(german, among=["de", "en"]) == detect_language(german, among=["en", "de"])
+    assert detect_language("the house", among=["fr"]) == Detected("fr", 1.0, is_only=True)
     assert code("the house", "xx", "yy") is None
     assert code("the house", "xx", "en") is None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 from nmt_cli.errors import DataError
@@ -15,107 +15,64 @@ if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 _FIRST_CHARACTERS = 4000
-_NAMES: dict[str, str] = dict(
-    re.findall(
-        r"(\w+):(\w+)",
-        """
-        af:Afrikaans am:Amharic ar:Arabic az:Azerbaijani be:Belarusian bg:Bulgarian bn:Bengali br:Breton bs:Bosnian
-        ca:Catalan cs:Czech cy:Welsh da:Danish de:German el:Greek en:English eo:Esperanto es:Spanish et:Estonian
-        eu:Basque fa:Persian fi:Finnish fr:French ga:Irish gl:Galician gu:Gujarati ha:Hausa he:Hebrew hi:Hindi
-        hr:Croatian hsb:Sorbian hu:Hungarian hy:Armenian id:Indonesian ig:Igbo is:Icelandic it:Italian iu:Inuktitut
-        ja:Japanese ka:Georgian kk:Kazakh km:Khmer kn:Kannada ko:Korean ku:Kurdish ky:Kyrgyz la:Latin lb:Luxembourgish
-        lo:Lao lt:Lithuanian lv:Latvian mg:Malagasy mk:Macedonian ml:Malayalam mn:Mongolian mr:Marathi ms:Malay
-        mt:Maltese my:Burmese nb:Norwegian ne:Nepali nl:Dutch nn:Nynorsk no:Norwegian oc:Occitan pa:Punjabi pl:Polish
-        ps:Pashto pt:Portuguese ro:Romanian ru:Russian si:Sinhala sk:Slovak sl:Slovenian so:Somali sq:Albanian
-        sr:Serbian sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai tk:Turkmen tl:Tagalog tr:Turkish tt:Tatar
-        ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese xh:Xhosa yi:Yiddish yo:Yoruba zh:Chinese zu:Zulu
-        """,
-    )
+
+
+def _table(text: str) -> dict[str, str]:
+    return dict(entry.split(":") for entry in text.split())
+
+
+_NAMES = _table(
+    """
+    af:Afrikaans am:Amharic ar:Arabic az:Azerbaijani be:Belarusian bg:Bulgarian bn:Bengali br:Breton bs:Bosnian
+    ca:Catalan cs:Czech cy:Welsh da:Danish de:German el:Greek en:English eo:Esperanto es:Spanish et:Estonian
+    eu:Basque fa:Persian fi:Finnish fr:French ga:Irish gl:Galician gu:Gujarati ha:Hausa he:Hebrew hi:Hindi
+    hr:Croatian hsb:Sorbian hu:Hungarian hy:Armenian id:Indonesian ig:Igbo is:Icelandic it:Italian iu:Inuktitut
+    ja:Japanese ka:Georgian kk:Kazakh km:Khmer kn:Kannada ko:Korean ku:Kurdish ky:Kyrgyz la:Latin
+    lb:Luxembourgish lo:Lao lt:Lithuanian lv:Latvian mg:Malagasy mk:Macedonian ml:Malayalam mn:Mongolian
+    mr:Marathi ms:Malay mt:Maltese my:Burmese nb:Norwegian ne:Nepali nl:Dutch nn:Nynorsk no:Norwegian oc:Occitan
+    pa:Punjabi pl:Polish ps:Pashto pt:Portuguese ro:Romanian ru:Russian si:Sinhala sk:Slovak sl:Slovenian
+    so:Somali sq:Albanian sr:Serbian sv:Swedish sw:Swahili ta:Tamil te:Telugu tg:Tajik th:Thai tk:Turkmen
+    tl:Tagalog tr:Turkish tt:Tatar ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek vi:Vietnamese xh:Xhosa yi:Yiddish
+    yo:Yoruba zh:Chinese zu:Zulu
+    """
 )
-# The languages that are not written in Latin letters, by script (ISO 15924).
-_LANGUAGES = {
-    "Arab": "ar ary arz ckb fa ks pnb ps sd ug ur",
-    "Armn": "hy",
-    "Beng": "as bn",
-    "Cyrl": "ab av ba be bg ce cv kk ky mk mn os ru sah sr tg tt udm uk",
-    "Deva": "bho gom hi mai mr ne sa",
-    "Ethi": "am ti",
-    "Geor": "ka",
-    "Grek": "el grc",
-    "Gujr": "gu",
-    "Guru": "pa",
-    "Hani": "lzh wuu yue zh",
-    "Hebr": "he hbo yi",
-    "Jpan": "ja",
-    "Khmr": "km",
-    "Knda": "kn",
-    "Kore": "ko",
-    "Laoo": "lo",
-    "Mlym": "ml",
-    "Mymr": "my",
-    "Orya": "or",
-    "Sinh": "si",
-    "Taml": "ta",
-    "Telu": "te",
-    "Thaa": "dv",
-    "Thai": "th",
-    "Tibt": "bo dz",
-}
-_SCRIPT_OF_LANGUAGE = {code: script for script, codes in _LANGUAGES.items() for code in codes.split()}
+# The languages that are not written in Latin letters, with their script (ISO 15924).
+_SCRIPTS = _table(
+    """
+    ab:Cyrl am:Ethi ar:Arab ary:Arab arz:Arab as:Beng av:Cyrl ba:Cyrl be:Cyrl bg:Cyrl bho:Deva bn:Beng bo:Tibt
+    ce:Cyrl ckb:Arab cv:Cyrl dv:Thaa dz:Tibt el:Grek fa:Arab gom:Deva grc:Grek gu:Gujr hbo:Hebr he:Hebr hi:Deva
+    hy:Armn ja:Jpan ka:Geor kk:Cyrl km:Khmr kn:Knda ko:Kore ks:Arab ky:Cyrl lo:Laoo lzh:Hani mai:Deva mk:Cyrl
+    ml:Mlym mn:Cyrl mr:Deva my:Mymr ne:Deva or:Orya os:Cyrl pa:Guru pnb:Arab ps:Arab ru:Cyrl sa:Deva sah:Cyrl
+    sd:Arab si:Sinh sr:Cyrl ta:Taml te:Telu tg:Cyrl th:Thai ti:Ethi tt:Cyrl udm:Cyrl ug:Arab uk:Cyrl ur:Arab
+    wuu:Hani yi:Hebr yue:Hani zh:Hani
+    """
+)
 # How the Unicode names of a script's letters begin; several scripts are written together in some languages.
-LETTER_NAMES = {
-    "Arab": ("ARABIC",),
-    "Armn": ("ARMENIAN",),
-    "Beng": ("BENGALI",),
-    "Cans": ("CANADIAN",),
-    "Cher": ("CHEROKEE",),
-    "Cyrl": ("CYRILLIC",),
-    "Deva": ("DEVANAGARI",),
-    "Ethi": ("ETHIOPIC",),
-    "Geor": ("GEORGIAN",),
-    "Grek": ("GREEK",),
-    "Gujr": ("GUJARATI",),
-    "Guru": ("GURMUKHI",),
-    "Hani": ("CJK", "IDEOGRAPHIC", "BOPOMOFO"),
-    "Hebr": ("HEBREW",),
-    "Jpan": ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"),
-    "Khmr": ("KHMER",),
-    "Knda": ("KANNADA",),
-    "Kore": ("HANGUL", "CJK"),
-    "Laoo": ("LAO",),
-    "Latn": ("LATIN",),
-    "Mlym": ("MALAYALAM",),
-    "Mong": ("MONGOLIAN",),
-    "Mtei": ("MEETEI",),
-    "Mymr": ("MYANMAR",),
-    "Olck": ("OL",),
-    "Orya": ("ORIYA",),
-    "Sinh": ("SINHALA",),
-    "Syrc": ("SYRIAC",),
-    "Taml": ("TAMIL",),
-    "Telu": ("TELUGU",),
-    "Tfng": ("TIFINAGH",),
-    "Thaa": ("THAANA",),
-    "Thai": ("THAI",),
-    "Tibt": ("TIBETAN",),
-}
+_LETTERS = _table(
+    """
+    Arab:ARABIC Armn:ARMENIAN Beng:BENGALI Cans:CANADIAN Cher:CHEROKEE Cyrl:CYRILLIC Deva:DEVANAGARI
+    Ethi:ETHIOPIC Geor:GEORGIAN Grek:GREEK Gujr:GUJARATI Guru:GURMUKHI Hani:CJK,IDEOGRAPHIC,BOPOMOFO Hebr:HEBREW
+    Jpan:CJK,IDEOGRAPHIC,HIRAGANA,KATAKANA,KATAKANA-HIRAGANA Khmr:KHMER Knda:KANNADA Kore:HANGUL,CJK Laoo:LAO
+    Latn:LATIN Mlym:MALAYALAM Mong:MONGOLIAN Mtei:MEETEI Mymr:MYANMAR Olck:OL Orya:ORIYA Sinh:SINHALA
+    Syrc:SYRIAC Taml:TAMIL Telu:TELUGU Tfng:TIFINAGH Thaa:THAANA Thai:THAI Tibt:TIBETAN
+    """
+)
+LETTER_NAMES = {script: tuple(names.split(",")) for script, names in _LETTERS.items()}
 _SAME_LETTERS = {"Hans": "Hani", "Hant": "Hani", "Hang": "Kore", "Hira": "Jpan", "Kana": "Jpan", "Aran": "Arab"}
 # ISO 639-3 (and 639-2/B where it differs) to 639-1, for the languages that have both and that data sets name so.
-_SHORT_CODES: dict[str, str] = dict(
-    re.findall(
-        r"(\w+):(\w+)",
-        """
-        afr:af alb:sq amh:am ara:ar arb:ar arm:hy asm:as aze:az azj:az baq:eu bel:be ben:bn bos:bs bre:br bul:bg bur:my
-        cat:ca ces:cs chi:zh cmn:zh cym:cy cze:cs dan:da deu:de dut:nl ell:el eng:en epo:eo est:et eus:eu fas:fa fin:fi
-        fra:fr fre:fr fry:fy geo:ka ger:de gla:gd gle:ga glg:gl gre:el guj:gu hau:ha heb:he hin:hi hrv:hr hun:hu hye:hy
-        ibo:ig ice:is ind:id isl:is ita:it jav:jv jpn:ja kan:kn kat:ka kaz:kk khm:km kin:rw kir:ky kor:ko kur:ku lao:lo
-        lat:la lav:lv lin:ln lit:lt ltz:lb lug:lg lvs:lv mac:mk mal:ml mar:mr may:ms mkd:mk mlg:mg mlt:mt mon:mn khk:mn
-        msa:ms mya:my nep:ne npi:ne nld:nl nno:nn nob:no nor:no nb:no nya:ny oci:oc ori:or ory:or pan:pa per:fa pes:fa
-        pol:pl por:pt prs:fa pus:ps pbt:ps ron:ro rum:ro rus:ru sin:si slk:sk slo:sk slv:sl sna:sn snd:sd som:so spa:es
-        sqi:sq als:sq srp:sr sun:su swa:sw swh:sw swe:sv tam:ta tat:tt tel:te tgk:tg tgl:tl tha:th tib:bo bod:bo tir:ti
-        tuk:tk tur:tr uig:ug ukr:uk urd:ur uzb:uz uzn:uz vie:vi wel:cy xho:xh yid:yi ydd:yi yor:yo zho:zh zsm:ms zul:zu
-        """,
-    )
+_SHORT_CODES = _table(
+    """
+    afr:af alb:sq amh:am ara:ar arb:ar arm:hy asm:as aze:az azj:az baq:eu bel:be ben:bn bos:bs bre:br bul:bg
+    bur:my cat:ca ces:cs chi:zh cmn:zh cym:cy cze:cs dan:da deu:de dut:nl ell:el eng:en epo:eo est:et eus:eu
+    fas:fa fin:fi fra:fr fre:fr fry:fy geo:ka ger:de gla:gd gle:ga glg:gl gre:el guj:gu hau:ha heb:he hin:hi
+    hrv:hr hun:hu hye:hy ibo:ig ice:is ind:id isl:is ita:it jav:jv jpn:ja kan:kn kat:ka kaz:kk khm:km kin:rw
+    kir:ky kor:ko kur:ku lao:lo lat:la lav:lv lin:ln lit:lt ltz:lb lug:lg lvs:lv mac:mk mal:ml mar:mr may:ms
+    mkd:mk mlg:mg mlt:mt mon:mn khk:mn msa:ms mya:my nep:ne npi:ne nld:nl nno:nn nob:no nor:no nb:no nya:ny
+    oci:oc ori:or ory:or pan:pa per:fa pes:fa pol:pl por:pt prs:fa pus:ps pbt:ps ron:ro rum:ro rus:ru sin:si
+    slk:sk slo:sk slv:sl sna:sn snd:sd som:so spa:es sqi:sq als:sq srp:sr sun:su swa:sw swh:sw swe:sv tam:ta
+    tat:tt tel:te tgk:tg tgl:tl tha:th tib:bo bod:bo tir:ti tuk:tk tur:tr uig:ug ukr:uk urd:ur uzb:uz uzn:uz
+    vie:vi wel:cy xho:xh yid:yi ydd:yi yor:yo zho:zh zsm:ms zul:zu
+    """
 )
 
 
@@ -142,7 +99,7 @@ def script_of(code: str) -> str:
         script = _SAME_LETTERS.get(part.title(), part.title())
         if script in LETTER_NAMES:
             return script
-    return _SCRIPT_OF_LANGUAGE.get(short_code(code), "Latn")
+    return _SCRIPTS.get(short_code(code), "Latn")
 
 
 def short_code(code: str) -> str:
@@ -151,7 +108,7 @@ def short_code(code: str) -> str:
     return _SHORT_CODES.get(language, language)
 
 
-@lru_cache(maxsize=1)
+@cache
 def language_identifier() -> LanguageIdentifier:
     """The identifier of py3langid, with probabilities. DataError if it is not installed."""
     try:
@@ -174,44 +131,28 @@ class Detected:
     is_only: bool
 
 
-@dataclass(frozen=True)
-class Detector:
-    """Finds out which of some languages, or of a part of them, a text is in."""
+def detect_language(text: str, *, among: Sequence[str]) -> Detected | None:
+    """The most likely language of a text; a single language is the answer for any text.
 
-    codes: tuple[str, ...]
+    None if the identifier knows fewer than two of the languages.
+    """
+    if len(among) == 1:
+        return Detected(among[0], 1.0, is_only=True)
+    code_of = {short_code(code): code for code in reversed(among)}
+    identifier = _identifier_of(frozenset(code_of))
+    if identifier is None:
+        return None
+    label, confidence = identifier.classify(text[:_FIRST_CHARACTERS])
+    return Detected(code_of[str(label)], float(confidence), is_only=False)
 
-    def prepare(self) -> None:
-        """Read the model of the identifier, so that the first detection does not wait for it."""
-        if len(self.codes) > 1:
-            self._identifier_of(self.codes)
 
-    def detect(self, text: str, *, among: Sequence[str]) -> Detected | None:
-        """The most likely of `among`, a part of the languages; a single language is the answer for any text.
-
-        None if the identifier knows fewer than two of them.
-        """
-        if len(among) == 1:
-            return Detected(among[0], 1.0, is_only=True)
-        code_of = {short_code(code): code for code in reversed(among)}
-        identifier = self._identifier_of(among)
-        if identifier is None:
-            return None
-        label, confidence = identifier.classify(text[:_FIRST_CHARACTERS])
-        return Detected(code_of[str(label)], float(confidence), is_only=False)
-
-    def _identifier_of(self, codes: Sequence[str]) -> LanguageIdentifier | None:
-        """The identifier restricted to these languages, or None if it knows fewer than two of them."""
-        key = frozenset(map(short_code, codes))
-        if key not in self._identifiers:
-            whole = language_identifier()
-            known = sorted(key & set(map(str, whole.labels)))
-            found = copy(whole) if len(known) > 1 else None
-            if found is not None:
-                found.set_languages(known)  # takes as long as many detections
-            self._identifiers[key] = found
-        return self._identifiers[key]
-
-    @cached_property
-    def _identifiers(self) -> dict[frozenset[str], LanguageIdentifier | None]:
-        """The identifiers by their languages: as many as there are different sets of sources to a target."""
-        return {}
+@cache
+def _identifier_of(codes: frozenset[str]) -> LanguageIdentifier | None:
+    """The identifier restricted to these languages, or None if it knows fewer than two of them."""
+    whole = language_identifier()
+    known = sorted(codes & set(map(str, whole.labels)))
+    if len(known) < 2:
+        return None
+    found = copy(whole)
+    found.set_languages(known)  # takes as long as many detections
+    return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from nmt_cli.artifacts.manifest import DAMAGED, kind_of, model_digest, require_model, verify_files
 from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_config, model_of_run
 from nmt_cli.errors import ModelError, NmtError, UsageError
-from nmt_cli.languages import Detected, Detector, match_code
+from nmt_cli.languages import Detected, detect_language, match_code
 from nmt_cli.serving.errors import invalid_request, shortened
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
@@ -156,7 +156,6 @@ class ModelRouter:
                 message = f"{self._by_pair[model.pair].given} and {model.given} both translate {model.name}"
                 raise UsageError(message, setting="model", hint="give one model for each language pair")
             self._by_pair[model.pair] = model
-        self.detector = Detector(tuple(self.sources))
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._by_pair.values())
@@ -214,7 +213,7 @@ class ModelRouter:
         if target is not None:
             _matching_code(target, self.targets, name="target")
             among = [source for source in among if match_code(target, self.targets_of(source)) is not None]
-        detected = self.detector.detect(text, among=among)
+        detected = detect_language(text, among=among)
         if detected is None:
             hint = f"give the source language: one of {', '.join(among)}"
             raise invalid_request("these languages cannot be told apart by their text", hint=hint, where="source")
@@ -222,7 +221,8 @@ class ModelRouter:
 
     async def load(self) -> None:
         """Load all models; NmtError if one cannot be loaded."""
-        await asyncio.gather(asyncio.to_thread(self.detector.prepare), *(model.load() for model in self))
+        detection = asyncio.to_thread(detect_language, "", among=self.sources)  # loads its own model
+        await asyncio.gather(detection, *(model.load() for model in self))
 
     async def swap(self) -> list[NmtError]:
         """Load each model again, and return the errors; a model whose load fails stays as it is."""
