@@ -69,11 +69,42 @@ def worker_pool(jobs: Sequence[Job[T, R]]) -> Iterator[Callable[[Iterable[T]], I
     if len(jobs) == 1:
         yield lambda tasks: map(jobs[0].start(), tasks)
         return
-    pool = _WorkerPool(jobs)
+    workers: list[Worker[T, R]] = []
+    idle: SimpleQueue[Worker[T, R]] = SimpleQueue()
+    threads = ThreadPoolExecutor(len(jobs))  # each waits for a worker's result
+
+    def do(task: T) -> R:
+        worker = idle.get()
+        try:
+            return worker.do(task)
+        except WorkerLost as lost:
+            if lost.exit_code >= 0:
+                raise RuntimeError(str(lost)) from None
+            hint = "if memory ran out, run the command again with fewer `workers`"
+            raise DataError(str(lost), hint=hint) from None
+        finally:
+            idle.put(worker)
+
+    def run(tasks: Iterable[T]) -> Iterator[R]:
+        begun: deque[Future[R]] = deque()
+        for task in tasks:
+            if len(workers) < len(jobs) and sum(not one.done() for one in begun) >= len(workers):
+                workers.append(Worker(jobs[len(workers)], environment=_ONE_THREAD))
+                idle.put(workers[-1])
+            begun.append(threads.submit(do, task))
+            if len(begun) == len(jobs) + _TASKS_WAITING:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+
     try:
-        yield pool.map
+        yield run
     finally:
-        pool.end()
+        for worker in workers:
+            worker.kill()
+        threads.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.close()
 
 
 class Worker(Generic[T, R]):
@@ -218,49 +249,6 @@ def _die_with(lifeline: int, number: int) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     os.read(lifeline, 1)  # nothing is ever written there: it returns when the other end is closed
     os.kill(os.getpid(), number)
-
-
-class _WorkerPool:
-    """Workers, each started when there is a task for it, and for each a thread that waits for its results."""
-
-    def __init__(self, jobs: Sequence[Job[Any, Any]]) -> None:
-        self._jobs = jobs
-        self._workers: list[Worker[Any, Any]] = []
-        self._idle: SimpleQueue[Worker[Any, Any]] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(len(jobs))
-
-    def map(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        """The results of the tasks, in the order of the tasks."""
-        begun: deque[Future[Any]] = deque()
-        for task in tasks:
-            if len(self._workers) < len(self._jobs) and sum(not one.done() for one in begun) >= len(self._workers):
-                self._workers.append(Worker(self._jobs[len(self._workers)], environment=_ONE_THREAD))
-                self._idle.put(self._workers[-1])
-            begun.append(self._threads.submit(self._do, task))
-            if len(begun) == len(self._jobs) + _TASKS_WAITING:
-                yield begun.popleft().result()
-        while begun:
-            yield begun.popleft().result()
-
-    def end(self) -> None:
-        """End the processes at once, and the threads."""
-        for worker in self._workers:
-            worker.kill()
-        self._threads.shutdown(cancel_futures=True)
-        for worker in self._workers:
-            worker.close()
-
-    def _do(self, task: Any) -> Any:
-        worker = self._idle.get()
-        try:
-            return worker.do(task)
-        except WorkerLost as lost:
-            if lost.exit_code >= 0:
-                raise RuntimeError(str(lost)) from None
-            hint = "if memory ran out, run the command again with fewer `workers`"
-            raise DataError(str(lost), hint=hint) from None
-        finally:
-            self._idle.put(worker)
 
 
 class _Child:
