@@ -41,17 +41,16 @@ def test_runs_as_a_module() -> None:
     assert _run("-m", "nmt_cli", "--version").stdout == f"nmt {nmt_cli.__version__}\n"
 
 
+def _built(kind: str, folder: Path, repository: Path) -> Path:
+    """The wheel or sdist of this checkout."""
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder], cwd=repository, check=True)
+    (path,) = folder.iterdir()
+    return path
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
-    """The wheel of this checkout."""
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=repository,
-        check=True,
-    )
-    (path,) = folder.glob("*.whl")
-    return path
+    return _built("wheel", tmp_path_factory.mktemp("dist"), repository)
 
 
 def test_wheel_holds_every_module_and_recipe_and_nothing_else(wheel: Path, repository: Path) -> None:
@@ -73,22 +72,10 @@ def test_wheel_finds_its_own_recipes(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_the_sdist_holds_what_building_checking_and_testing_need(tmp_path: Path, repository: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], cwd=repository, check=True
-    )
-    (path,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
+    with tarfile.open(_built("sdist", tmp_path, repository)) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    build = {
-        "Dockerfile",
-        ".dockerignore",
-        ".hadolint.yaml",
-        ".ci/run",
-        "Makefile",
-        "constraints.txt",
-        "pyproject.toml",
-    }
-    assert build <= held
+    build = "Dockerfile .dockerignore .hadolint.yaml .ci/run Makefile constraints.txt pyproject.toml"
+    assert set(build.split()) <= held
     for folder in ("src", "recipes", "tests", "docs", "benchmarks"):
         assert {f"{folder}/{name}" for name in _files(repository / folder)} <= held
 
@@ -117,10 +104,8 @@ def test_make_refuses_an_old_python_before_it_makes_anything(tmp_path: Path, rep
     command = ["make", "setup", f"PY={old}", f"VENV={tmp_path / 'venv'}"]
     process = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert process.returncode != 0
-    assert (
-        process.stderr.splitlines()[0]
-        == f"nmt needs Python 3.11 or newer, and {old} is not: make PY=python3.12, for example"
-    )
+    message = f"nmt needs Python 3.11 or newer, and {old} is not: make PY=python3.12, for example"
+    assert process.stderr.splitlines()[0] == message
     assert not (tmp_path / "venv").exists()
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,13 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def load_charts() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("charts", ROOT / "benchmarks" / "charts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    charts = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(charts)
-    return charts
+CHARTS = runpy.run_path(str(ROOT / "benchmarks" / "charts.py"))
 
 
 def test_every_kept_result_says_its_commit_and_hardware() -> None:
@@ -38,7 +31,7 @@ def test_a_chart_shows_the_newest_result_that_has_all_systems() -> None:
     both = {"ours beam 4": 2.0, "ours beam 1": 4.0, "theirs beam 4": 1.0, "theirs beam 1": 3.0}
     newer = {name: rate + 10 for name, rate in both.items()}
     results = [result(both), result(newer), result({"ours beam 4": 99.0}), result(both, model="base")]
-    found = load_charts().decoding(results, "small", {"a": "ours", "b": "theirs"})
+    found = CHARTS["decoding"](results, "small", {"a": "ours", "b": "theirs"})
     assert found == {"a": [12.0, 14.0], "b": [11.0, 13.0]}
 
 
@@ -47,7 +40,7 @@ def test_serving_is_shown_in_batches_and_alone() -> None:
         return {f"{number} clients": {"answers a second": {"median": rate}} for number, rate in rates.items()}
 
     whole = {"engines": {"torch": {"on": clients({1: 5.0, 8: 9.0}) | {"mixed": {}}, "off": clients({1: 4.0})}}}
-    found = load_charts().serving([whole, {"engines": {"torch": {"on": clients({1: 7.0})}}}], "torch")
+    found = CHARTS["serving"]([whole, {"engines": {"torch": {"on": clients({1: 7.0})}}}], "torch")
     assert found == {"in batches": {1: 5.0, 8: 9.0}, "each sentence alone": {1: 4.0}}
 
 
