@@ -41,7 +41,7 @@ NEIGHBOURS = {
     "training": {"decoding", "scoring"},  # validation translates and scores
     "scoring": {"decoding"},  # the probability of given translations is computed in batches as a search's are
     "serving": {"decoding"},
-    "interchange": {"decoding", "scoring"},  # an exported model must translate as ours does, and score as ours does
+    "interchange": {"decoding"},  # an exported model must translate as ours does
     "artifacts": {"model", "tokenization"},  # a loaded model directory is a model and its tokenizers
     "dataset": {"tokenization", "model"},  # prepared data has its tokenizers; batches are packed as for the model
     "console": {"errors"},

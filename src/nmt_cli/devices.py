@@ -7,7 +7,7 @@ import gc
 import os
 import shutil
 import sysconfig
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -17,13 +17,12 @@ from nmt_cli.errors import DeviceError, UsageError
 if TYPE_CHECKING:
     import torch
 
-DeviceName = Literal["auto", "cpu", "cuda"]
 Precision = Literal["bf16", "fp32"]
 PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 _UNFREED_OBJECTS = 10_000  # made and not yet freed between looks for garbage; 700 in Python 3.11
-# What torch says where memory does not suffice, beside the errors that are of that kind; and what oneDNN says.
+# What torch says of exhausted memory in errors that are not of that kind; and what oneDNN says.
 _MEMORY_SIGNS = (
     "can't allocate memory",
     "not enough memory",
@@ -115,9 +114,8 @@ def parse_precision(precision: str) -> PrecisionChoice:
     for choice in choices:
         if precision == choice:
             return choice
-    raise UsageError(
-        f"there is no precision called {precision!r}", setting="precision", hint=f"take one of: {', '.join(choices)}"
-    )
+    hint = f"take one of: {', '.join(choices)}"
+    raise UsageError(f"there is no precision called {precision!r}", setting="precision", hint=hint)
 
 
 def choose_precision(choice: PrecisionChoice, *, device: torch.device, training: bool) -> Precision:
@@ -136,10 +134,8 @@ def choose_precision(choice: PrecisionChoice, *, device: torch.device, training:
 
 def cpu_multiplies_bf16() -> bool:
     """True if the CPU has AVX512-BF16 or AMX-BF16 instructions; without them bf16 is slower than float32."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
+    information = Path("/proc/cpuinfo")
+    flags = information.read_text(encoding="utf-8", errors="replace") if information.is_file() else ""
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
@@ -162,10 +158,8 @@ def keep_freed_memory() -> None:
 
 def return_freed_memory() -> None:
     """Return to the system the freed blocks that glibc keeps; batches always need new sizes."""
-    try:
+    with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        return
 
 
 def is_out_of_memory(problem: BaseException, *, is_told: bool = False) -> bool:
@@ -214,15 +208,13 @@ def multiply_float32_fast(device: torch.device) -> bool:
         before = torch.get_float32_matmul_precision()
     except RuntimeError:  # set by torch's newer names
         return False
-    if before == "medium":
-        return _multiplies_exactly()
-    if before != "highest":
+    if before not in ("medium", "highest"):
         return False
     torch.set_float32_matmul_precision("medium")
-    if _multiplies_exactly():
-        return True
-    torch.set_float32_matmul_precision(before)
-    return False
+    is_exact = _multiplies_exactly()
+    if not is_exact:
+        torch.set_float32_matmul_precision(before)
+    return is_exact
 
 
 def _multiplies_exactly() -> bool:

@@ -13,17 +13,30 @@ import shlex
 import shutil
 import socket
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from nmt_cli.errors import DataError, NmtError
+from nmt_cli.errors import DataError, ModelError, NmtError
 
 _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _ZSTD_BLOCK = 1 << 16
+_OTHER_FOLDER = "choose another folder with -o"
+# What the system calls a file that cannot be written, the reason in words, and the fix.
+_WRITING_ERRORS = (
+    (
+        (errno.ENOSPC, errno.EDQUOT),
+        "the disk is full",
+        "free some space, then give the same command again: it continues",
+    ),
+    ((errno.EACCES, errno.EPERM, errno.EROFS), "no permission to write there", _OTHER_FOLDER),
+    ((errno.ENOTDIR, errno.EEXIST), "a file stands where a folder must be", _OTHER_FOLDER),
+    ((errno.ENAMETOOLONG,), "its name is too long for this disk", "choose a shorter one with -o"),
+    ((errno.EFBIG,), "it would be larger than files may be here", "ulimit -f unlimited, then the same command"),
+)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -56,27 +69,19 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
             retired.rename(final)
 
 
-def check_replaceable(
-    path: Path, *, what: str, is_one: Callable[[Path], bool], overwrite: bool, error: type[NmtError]
-) -> None:
-    """Raise `error` unless `path` is new or an empty folder or, with `overwrite`, a folder like the one to be written.
+def check_replaceable(path: Path, *, what: str, is_one: bool, overwrite: bool) -> None:
+    """Raise ModelError unless `path` is new or an empty folder or, with `overwrite`, a folder like the one to write.
 
-    `what` names such a folder, and `is_one` recognizes it.
+    `what` names such a folder, and `is_one` says that `path` is one.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
-    if not path.is_dir() or not is_one(path):
-        raise error(
-            f"{path} exists and is not {what}, so it is not replaced",
-            where=str(path),
-            hint="choose another folder with -o",
-        )
+    if not is_one:
+        message = f"{path} exists and is not {what}, so it is not replaced"
+        raise ModelError(message, where=str(path), hint=_OTHER_FOLDER)
     if not overwrite:
-        raise error(
-            f"{path} exists already: {what}",
-            where=str(path),
-            hint="add --overwrite to replace it, or choose another folder with -o",
-        )
+        hint = "add --overwrite to replace it, or choose another folder with -o"
+        raise ModelError(f"{path} exists already: {what}", where=str(path), hint=hint)
 
 
 def remove_directory(path: Path) -> None:
@@ -139,7 +144,7 @@ def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> No
 
 def clear_unfinished_files(directory: Path) -> None:
     """Remove the partial files that a killed `write_file` left in a directory."""
-    for leftover in sorted(directory.glob(f".*{_PARTIAL}")):
+    for leftover in directory.glob(f".*{_PARTIAL}"):
         leftover.unlink()
 
 
@@ -158,6 +163,15 @@ def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
         raise error(f"{path.name} is damaged: {problem}", where=str(path), hint=hint) from None
 
 
+def bytes_in(path: Path) -> int:
+    """The bytes of the files at or below a path; 0 if there are none."""
+    total = 0
+    for file in (path, *path.rglob("*")):
+        with suppress(FileNotFoundError):  # a training run removes old checkpoints at any moment
+            total += file.lstat().st_size if file.is_file() else 0
+    return total
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
@@ -173,6 +187,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
 
     Raises DataError if the file cannot be read.
     """
+    kind = "zstd" if path.suffix == ".zst" else "gzip"
     try:
         # What goes wrong in the block itself is no error of this file.
         with reading_errors(path):
@@ -186,13 +201,8 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
             else:
                 yield raw
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-        kind = "zstd" if path.suffix == ".zst" else "gzip"
         message = f"{path} is not a whole {kind} file: {problem}"
         raise DataError(message, where=str(path), hint="fetch it again") from None
-    except Exception as problem:
-        if type(problem).__name__ != "ZstdError":
-            raise
-        raise DataError(f"{path} is not a whole zstd file: {problem}", where=str(path), hint="fetch it again") from None
 
 
 @contextmanager
@@ -217,8 +227,20 @@ def unreadable(path: Path, *, name: str, error: type[NmtError]) -> NmtError:
     return error(f"{name} may not be read", where=str(path), hint=f"chmod +r {shlex.quote(str(path))}")
 
 
+@contextmanager
+def disk_errors(target: Path, error: type[NmtError]) -> Iterator[None]:
+    """Raise `error` if the block cannot write `target`: no space, no permission, or a limit of file size."""
+    try:
+        yield
+    except OSError as problem:
+        for numbers, reason, hint in _WRITING_ERRORS:
+            if problem.errno in numbers:
+                raise error(f"cannot write {target.name}: {reason}", where=str(target), hint=hint) from problem
+        raise
+
+
 class _ZstdReader(io.RawIOBase):
-    """The uncompressed bytes of zstd frames.
+    """The uncompressed bytes of zstd frames; EOFError if they are damaged or end within a frame.
 
     The library's own reader takes a truncated file for a complete one.
     """
@@ -241,33 +263,15 @@ class _ZstdReader(io.RawIOBase):
                     raise EOFError("it ends within a frame")
                 return 0
             self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
-            self._ready = self._frame.decompress(self._block)
+            try:
+                self._ready = self._frame.decompress(self._block)
+            except zstandard.ZstdError as problem:
+                raise EOFError(str(problem)) from None
             self._block = self._frame.unused_data if self._frame.eof else b""
             self._frame = None if self._frame.eof else self._frame
         size = min(len(buffer), len(self._ready))
         buffer[:size], self._ready = self._ready[:size], self._ready[size:]
         return size
-
-
-@contextmanager
-def disk_errors(target: Path, error: type[NmtError]) -> Iterator[None]:
-    """Raise `error` if the block cannot write `target`: no space, no permission, or a limit of file size."""
-    try:
-        yield
-    except OSError as problem:
-        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason, hint = "the disk is full", "free some space, then give the same command again: it continues"
-        elif problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            reason, hint = "no permission to write there", "choose another folder with -o"
-        elif problem.errno in (errno.ENOTDIR, errno.EEXIST):
-            reason, hint = "a file stands where a folder must be", "choose another folder with -o"
-        elif problem.errno == errno.ENAMETOOLONG:
-            reason, hint = "its name is too long for this disk", "choose a shorter one with -o"
-        elif problem.errno == errno.EFBIG:
-            reason, hint = "it would be larger than files may be here", "ulimit -f unlimited, then the same command"
-        else:
-            raise
-        raise error(f"cannot write {target.name}: {reason}", where=str(target), hint=hint) from problem
 
 
 def _take(file: Path, directory: Path, *, busy: str, error: type[NmtError]) -> IO[str]:

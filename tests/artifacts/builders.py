@@ -94,14 +94,16 @@ def save_tiny(
     *,
     spm_folder: Path,
     recipe: Recipe | None = None,
+    model: Transformer | None = None,
     seed: int = 1,
     overwrite: bool = False,
     update: int = 7,
     longest_source: int | None = None,
+    card: str = "# A card\n",
 ) -> Transformer:
-    """Write a model directory of random weights at `path` and return its model."""
+    """Write a model directory of this model, or of random weights, at `path` and return its model."""
     recipe = recipe or tiny_recipe()
-    model = tiny_model(recipe, seed=seed)
+    model = model or tiny_model(recipe, seed=seed)
     spm = write_spm(spm_folder / "shared.spm")
     model_directory.save_model(
         path,
@@ -109,7 +111,7 @@ def save_tiny(
         weights=weights_of(model),
         source_spm=spm,
         target_spm=spm,
-        card="# A card\n",
+        card=card,
         overwrite=overwrite,
     )
     return model

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nmt_cli.artifacts.card import render_card, sparkline, without_usage_section
+from nmt_cli.artifacts.descriptions import render_card, sparkline, without_usage_section
 from nmt_cli.artifacts.run import open_run
 from tests.artifacts.builders import SIGNATURE, tiny_recipe, write_run
 

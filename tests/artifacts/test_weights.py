@@ -123,7 +123,7 @@ def test_the_file_is_readable_by_those_the_umask_allows(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "t.safetensors").stat().st_mode) == 0o644
 
 
-@pytest.mark.parametrize("part", [0.0, 0.001, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.999])
 def test_a_shortened_file_is_damaged(tmp_path: Path, part: float) -> None:
     file = tmp_path / "t.safetensors"
     weights.write_tensors(file, weights.weights_of(tiny_model(tiny_recipe())))

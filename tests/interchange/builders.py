@@ -15,11 +15,9 @@ import pytest
 import sentencepiece
 import torch
 
-from nmt_cli.artifacts import model_directory
-from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.artifacts.weights import weights_of
+from nmt_cli.artifacts.model_directory import LoadedModel, load_model
 from nmt_cli.recipe.schema import Recipe
-from tests.artifacts.builders import tiny_config, tiny_model, tiny_recipe, write_spm
+from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe
 from tests.training.tiny import parallel_text
 
 SHAPE = {
@@ -123,18 +121,10 @@ def save_sharp(path: Path, recipe: Recipe | None = None) -> Path:
                 parameter.normal_(std=0.3).add_(1 if name.endswith("norm.weight") else 0)
             elif name == "output_weight":
                 parameter.mul_(math.sqrt(8))
-    spm = write_spm(path.parent / "spm" / "shared.spm")
-    model_directory.save_model(
-        path,
-        config=tiny_config(recipe, updates=[7]),
-        weights=weights_of(model),
-        source_spm=spm,
-        target_spm=spm,
-        card="---\nlanguage:\n- en\n- de\n---\n\n# The model's own card\n",
-        overwrite=False,
-    )
+    card = "---\nlanguage:\n- en\n- de\n---\n\n# The model's own card\n"
+    save_tiny(path, spm_folder=path.parent / "spm", recipe=recipe, model=model, card=card)
     return path
 
 
 def load(path: Path) -> LoadedModel:
-    return model_directory.load_model(path, device=CPU, dtype=torch.float32)
+    return load_model(path, device=CPU, dtype=torch.float32)

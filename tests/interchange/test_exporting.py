@@ -13,18 +13,18 @@ import pytest
 import torch
 import yaml
 
-from nmt_cli.artifacts.card import render_card
+from nmt_cli.artifacts.descriptions import render_card
+from nmt_cli.artifacts.manifest import write_manifest
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.decoding.ctranslate2 import model as our_ctranslate2
 from nmt_cli.decoding.ctranslate2.model import Quantization
 from nmt_cli.errors import DataError, ModelError, UsageError
-from nmt_cli.interchange.exporting import Target, export
-from nmt_cli.interchange.huggingface import marian_weights
+from nmt_cli.interchange.exporting import Target, export, marian_weights
 from nmt_cli.interchange.programs import CTranslate2Program
 from nmt_cli.interchange.verification import TOLERANCE, Agreement
 from nmt_cli.model import weight_layout
 from nmt_cli.tokenization.tokenizer import EOS
-from tests.artifacts.builders import write_run
+from tests.artifacts.builders import save_tiny, write_run
 from tests.interchange.builders import load, recipe_with, save_sharp
 
 BOTH: tuple[Target, ...] = ("ctranslate2", "huggingface")
@@ -105,7 +105,7 @@ def test_weights_that_came_over_wrongly_are_refused(
             weight_layout.Affine(parts.q.weight * 1.01, parts.q.bias), parts.k, parts.v, parts.output
         )
 
-    module = "decoding.ctranslate2.model" if to == "ctranslate2" else "interchange.huggingface"
+    module = "decoding.ctranslate2.model" if to == "ctranslate2" else "interchange.exporting"
     monkeypatch.setattr(f"nmt_cli.{module}.attention_weights", wrong)
     with pytest.raises(ModelError, match="is not the same model as ours: it gives other scores") as caught:
         exported(save_sharp(tmp_path / "m"), to)
@@ -257,8 +257,6 @@ def test_only_an_export_of_the_same_kind_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_model_of_a_newer_nmt_is_named_as_such(tmp_path: Path) -> None:
-    from nmt_cli.artifacts.manifest import write_manifest
-
     model = save_sharp(tmp_path / "m")
     config = (model / "config.yaml").read_text(encoding="utf-8")
     changes = {"format: 1": "format: 2", "    norm: post": "    norm: post\n    rotary: true"}
@@ -272,22 +270,10 @@ def test_a_model_of_a_newer_nmt_is_named_as_such(tmp_path: Path) -> None:
 
 
 def test_a_translation_may_be_empty(tmp_path: Path) -> None:
-    from nmt_cli.artifacts import model_directory
-    from nmt_cli.artifacts.weights import weights_of
-
-    model = save_sharp(tmp_path / "m", recipe_with({"output_bias": True}))
-    loaded = load(model)
-    assert loaded.model.output_bias is not None
+    model = load(save_sharp(tmp_path / "m", recipe_with({"output_bias": True}))).model
+    assert model.output_bias is not None
     with torch.no_grad():
-        loaded.model.output_bias[EOS] = 20
-    model_directory.save_model(
-        tmp_path / "ends",
-        config=loaded.config,
-        weights=weights_of(loaded.model),
-        source_spm=model / "source.spm",
-        target_spm=model / "target.spm",
-        card="",
-        overwrite=False,
-    )
+        model.output_bias[EOS] = 20
+    save_tiny(tmp_path / "ends", spm_folder=tmp_path, recipe=recipe_with({"output_bias": True}), model=model)
     _, agreement = exported(tmp_path / "ends", "ctranslate2")
     assert agreement.same_greedy == agreement.num_lines

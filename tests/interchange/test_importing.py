@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from nmt_cli.interchange.importing import ImportedModel, import_marian
 from nmt_cli.model.packing import pack
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import BOS, EOS
-from tests.interchange.builders import CPU, edit_json, english, load, save_sharp, spm, write_marian
+from tests.interchange.builders import CPU, edit_json, english, load, recipe_with, save_sharp, spm, write_marian
 
 SHAPES: dict[str, dict[str, Any]] = {
     "OPUS-MT's": {},
@@ -33,9 +34,39 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def imported(folder: Path, **options: Any) -> ImportedModel:
+def imported(folder: Path, *, name: str = "opus", **options: Any) -> ImportedModel:
     values: dict[str, Any] = {"languages": None, "overwrite": False, **options}
-    return import_marian(folder / "opus", folder / "model", **values)
+    return import_marian(folder / name, folder / "model", **values)
+
+
+def refusal(folder: Path) -> ModelError:
+    """The error of an import that writes nothing, and names a file or folder in the directory."""
+    with pytest.raises(ModelError) as caught:
+        imported(folder)
+    assert not (folder / "model").exists()
+    assert str(caught.value.where).startswith(str(folder / "opus"))
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("marian") / "opus"
+    write_marian(folder)
+    return folder
+
+
+@pytest.fixture
+def opus(written: Path, tmp_path: Path) -> Path:
+    """A Marian directory that a test may change."""
+    return Path(shutil.copytree(written, tmp_path / "opus"))
+
+
+def change_tensors(opus: Path, **changes: Tensor) -> None:
+    """Replace or add tensors; `__` stands for a dot."""
+    file = opus / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in read_tensors(file, hint="").items()}
+    write_tensors(file, tensors | {name.replace("__", "."): tensor for name, tensor in changes.items()})
 
 
 def their_logits(model: Any, source: list[int], target: list[int]) -> Tensor:
@@ -146,8 +177,6 @@ def test_pieces_that_the_vocabulary_lacks_are_spelt_in_smaller_ones(tmp_path: Pa
 
 
 def test_learned_positions_and_separate_vocabularies_come_back(tmp_path: Path) -> None:
-    from tests.interchange.builders import recipe_with, save_sharp
-
     model = save_sharp(tmp_path / "ours", recipe_with({"positions": "learned", "tying": "target"}))
     export(model, tmp_path / "opus", to="huggingface", quantization="float32", lines=None, overwrite=False)
     imported(tmp_path)
@@ -155,49 +184,37 @@ def test_learned_positions_and_separate_vocabularies_come_back(tmp_path: Path) -
     assert after.config.recipe.model.positions == "learned"
     assert after.config.vocabulary == before.config.vocabulary.model_copy(update={"shared": True})
     rows = ([4, 9, 17, EOS], [BOS, 30, 21])
-    torch.testing.assert_close(
-        our_logits(after, *rows), our_logits(before, *rows), rtol=0, atol=2e-4
-    )  # Marian's epsilon
+    # Marian's epsilon is another one.
+    torch.testing.assert_close(our_logits(after, *rows), our_logits(before, *rows), rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("given", [None, LanguagePair(source="xx", target="yy")])
-def test_languages_are_given_or_read_or_asked_for(given: LanguagePair | None, tmp_path: Path) -> None:
-    write_marian(tmp_path / "opus")
-    edit_json(tmp_path / "opus" / "tokenizer_config.json", source_lang=None)
+def test_languages_are_given_or_read_or_asked_for(given: LanguagePair | None, opus: Path, tmp_path: Path) -> None:
+    edit_json(opus / "tokenizer_config.json", source_lang=None)
     if given is not None:
         assert imported(tmp_path, languages=given).languages == given
         return
     with pytest.raises(UsageError, match=r"the languages of .*opus are not known") as caught:
         imported(tmp_path)
     assert caught.value.hint == "add `languages: en-de`, the source's first"
-    (tmp_path / "opus").rename(tmp_path / "opus-mt-en-fi")
-    made = import_marian(tmp_path / "opus-mt-en-fi", tmp_path / "model", languages=None, overwrite=False)
-    assert made.languages == LanguagePair(source="en", target="fi")
+    opus.rename(tmp_path / "opus-mt-en-fi")
+    assert imported(tmp_path, name="opus-mt-en-fi").languages == LanguagePair(source="en", target="fi")
 
 
+@pytest.mark.usefixtures("opus")
 def test_without_transformers_a_model_is_imported_and_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
-    write_marian(tmp_path / "opus")
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert imported(tmp_path).agreement is None
 
 
+@pytest.mark.usefixtures("opus")
 def test_a_model_that_computes_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_marian(tmp_path / "opus")
     monkeypatch.setattr("nmt_cli.interchange.importing._NORM_EPSILON", 0.1)
     with pytest.raises(ModelError, match="transformers is not the same model as ours: it gives other scores"):
         imported(tmp_path)
     assert not (tmp_path / "model").exists()
-
-
-@pytest.fixture(scope="module")
-def opus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("marian") / "opus"
-    write_marian(folder)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -215,43 +232,50 @@ def opus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}, r"has shape \[48, 32\], but config.json makes it \[64, 32\]"),
         ({"encoder_layers": 3}, "the tensor model.encoder.layers.2.self_attn.q_proj.weight is missing"),
         ({"decoder_layers": 1}, "the tensor model.decoder.layers.1.* has no place in a Marian model"),
-        ({"vocab_size": 50}, r"vocab.json has ids up to \d+, and the model 50 rows"),
+        (
+            {"vocab_size": 50, "decoder_vocab_size": 50, "pad_token_id": 3, "decoder_start_token_id": 3},
+            r"vocab.json has ids up to \d+, and the model 50 rows",
+        ),
+        ({"length_penalty": -1.0}, "has length_penalty: -1.0, which nmt's model cannot have"),
+        ({"dropout": 1.0}, "has dropout: 1.0, which nmt's model cannot have"),
+        ({"decoder_layers": 0}, "config.json: decoder_layers: Input should be greater than 0"),
+        ({"eos_token_id": 3, "decoder_start_token_id": 3}, "ends sentences with the piece that it begins or pads them"),
+        ({"tie_word_embeddings": False}, "the tensor lm_head.weight is missing"),
     ],
 )
 def test_a_directory_that_is_no_marian_model_of_ours_is_refused(
-    opus: Path, changes: dict[str, Any], message: str, tmp_path: Path
+    opus: Path, changes: dict[str, Any], message: str
 ) -> None:
-    shutil.copytree(opus, tmp_path / "opus")
-    edit_json(tmp_path / "opus" / "config.json", **changes)
-    if "vocab_size" in changes:
-        edit_json(tmp_path / "opus" / "config.json", decoder_vocab_size=50, pad_token_id=3, decoder_start_token_id=3)
-        edit_json(tmp_path / "opus" / "generation_config.json", pad_token_id=3, decoder_start_token_id=3)
-    with pytest.raises(ModelError, match=message) as caught:
-        imported(tmp_path)
-    assert caught.value.where is not None
-    assert caught.value.where.startswith(str(tmp_path / "opus"))
-    assert not (tmp_path / "model").exists()
+    for name in ("config.json", "generation_config.json"):
+        edit_json(opus / name, **changes)
+    assert re.search(message, refusal(opus.parent).message)
 
 
 @pytest.mark.parametrize("name", ["config.json", "vocab.json", "source.spm", "target.spm", "model.safetensors"])
-def test_missing_and_damaged_files_are_named(opus: Path, name: str, tmp_path: Path) -> None:
-    shutil.copytree(opus, tmp_path / "opus")
-    file = tmp_path / "opus" / name
+def test_missing_and_damaged_files_are_named(opus: Path, name: str) -> None:
+    file = opus / name
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ModelError) as caught:
-        imported(tmp_path)
-    assert caught.value.where == str(file)
-    assert re.search("damaged|no SentencePiece model", caught.value.message)
+    error = refusal(opus.parent)
+    assert error.where == str(file)
+    assert re.search("damaged|no SentencePiece model", error.message)
     file.unlink()
-    is_weights = name == "model.safetensors"
-    with pytest.raises(ModelError, match="has no weights" if is_weights else f"{name} is missing") as caught:
-        imported(tmp_path)
-    assert str(tmp_path / "opus") in str(caught.value.where)
-    if is_weights:
-        (tmp_path / "opus" / "pytorch_model.bin").write_bytes(content[:1000])
-        with pytest.raises(ModelError, match=r"pytorch_model.bin cannot be read: .+"):
-            imported(tmp_path)
+    if name == "model.safetensors":
+        (opus / "pytorch_model.bin").write_bytes(content[:1000])
+        assert refusal(opus.parent).message.startswith("pytorch_model.bin cannot be read: ")
+        return
+    assert refusal(opus.parent).message == f"{name} is missing"
+    file.mkdir()
+    assert refusal(opus.parent).message == f"{name} cannot be read: Is a directory"
+
+
+def test_weights_in_several_files(opus: Path) -> None:
+    (opus / "model.safetensors").rename(opus / "model-00001-of-00001.safetensors")
+    assert refusal(opus.parent).hint == "fetch the directory again, all its files"
+    (opus / "model.safetensors.index.json").write_text("{}")
+    error = refusal(opus.parent)
+    assert error.message == f"{opus} has no weights: neither model.safetensors nor pytorch_model.bin"
+    assert error.hint.startswith("they are in several files: load it with transformers, and save it with max_shard_siz")
 
 
 class Malicious:
@@ -259,32 +283,46 @@ class Malicious:
         return print, ("this code is run",)
 
 
-def test_code_in_old_weights_is_refused_and_not_run(
-    opus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(opus, tmp_path / "opus")
-    (tmp_path / "opus" / "model.safetensors").unlink()
-    torch.save({"final_logits_bias": Malicious()}, tmp_path / "opus" / "pytorch_model.bin")
-    with pytest.raises(ModelError, match=r"pytorch_model.bin cannot be read: Weights only load failed"):
-        imported(tmp_path)
+def test_code_in_old_weights_is_refused_and_not_run(opus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (opus / "model.safetensors").unlink()
+    torch.save({"final_logits_bias": Malicious()}, opus / "pytorch_model.bin")
+    assert refusal(opus.parent).message == "pytorch_model.bin cannot be read: Weights only load failed"
     assert "this code is run" not in capsys.readouterr().out
-    torch.save([1, 2], tmp_path / "opus" / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="holds something else than tensors"):
-        imported(tmp_path)
+    torch.save([1, 2], opus / "pytorch_model.bin")
+    assert "holds something else than tensors" in refusal(opus.parent).message
 
 
-def test_weights_that_are_not_finite_are_refused(opus: Path, tmp_path: Path) -> None:
-    shutil.copytree(opus, tmp_path / "opus")
-    file = tmp_path / "opus" / "model.safetensors"
-    tensors = {name: tensor.clone() for name, tensor in read_tensors(file, hint="").items()}
-    tensors["model.encoder.layers.0.fc1.bias"][3] = torch.nan
-    write_tensors(file, tensors)
-    with pytest.raises(ModelError, match=r"the tensor model.encoder.layers.0.fc1.bias has values that are not finite"):
-        imported(tmp_path)
+def test_weights_that_are_not_finite_are_refused(opus: Path) -> None:
+    change_tensors(opus, model__encoder__layers__0__fc1__bias=torch.full((48,), torch.nan))
+    error = refusal(opus.parent)
+    assert error.message == "the tensor model.encoder.layers.0.fc1.bias has values that are not finite"
 
 
-def test_the_output_is_replaced_only_with_overwrite(opus: Path, tmp_path: Path) -> None:
-    shutil.copytree(opus, tmp_path / "opus")
+def test_copies_of_an_embedding_that_differ(opus: Path) -> None:
+    """Whichever of them was taken, without transformers nobody would notice that it is the wrong one."""
+    shared = read_tensors(opus / "model.safetensors", hint="")["model.shared.weight"].clone()
+    change_tensors(opus, model__decoder__embed_tokens__weight=shared)
+    assert imported(opus.parent).agreement is not None
+    shutil.rmtree(opus.with_name("model"))
+    shared[5, 5] += 1
+    change_tensors(opus, model__decoder__embed_tokens__weight=shared)
+    assert "the tensor model.shared.weight has copies that are other ones" in refusal(opus.parent).message
+
+
+def test_the_unknown_piece_may_be_an_object(opus: Path) -> None:
+    """As older versions of transformers write it."""
+    unknown = {"__type": "AddedToken", "content": "<unk>", "lstrip": False, "normalized": True}
+    edit_json(opus / "tokenizer_config.json", unk_token=unknown)
+    agreement = imported(opus.parent).agreement
+    assert agreement is not None
+    assert agreement.largest_difference < 1e-5
+    edit_json(opus / "tokenizer_config.json", unk_token="<UNK>")
+    shutil.rmtree(opus.with_name("model"))
+    assert refusal(opus.parent).message == "the vocabulary has no <UNK>"
+
+
+@pytest.mark.usefixtures("opus")
+def test_the_output_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     imported(tmp_path)
     with pytest.raises(ModelError, match="exists already"):
         imported(tmp_path)
@@ -296,7 +334,7 @@ def test_the_output_is_replaced_only_with_overwrite(opus: Path, tmp_path: Path) 
 def test_a_model_directory_of_ours_needs_no_import(tmp_path: Path) -> None:
     model = save_sharp(tmp_path / "m")
     with pytest.raises(ModelError, match="is a model directory of nmt already") as caught:
-        import_marian(model, tmp_path / "model", languages=None, overwrite=False)
+        imported(tmp_path, name="m")
     assert caught.value.where == str(model)
     assert caught.value.hint == f"use it as it is: nmt decode -m {model}"
 
@@ -308,5 +346,5 @@ def test_paths_that_are_no_directory_are_named(tmp_path: Path) -> None:
     assert missing.value.hint == f"fetch it first: {fetched}, then nmt import opus-mt-en-de"
     for path, message in ((tmp_path / "nowhere", "does not exist"), (Path(__file__), "is a file, not a directory")):
         with pytest.raises(ModelError, match=message) as caught:
-            import_marian(path, tmp_path / "model", languages=None, overwrite=False)
+            imported(tmp_path, name=str(path))
         assert caught.value.hint == "name a folder with a Hugging Face model"

@@ -12,9 +12,9 @@ from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.errors import ModelError
 from nmt_cli.interchange.verification import made_up_lines, usable_lines, verify
+from nmt_cli.model.forced import forced_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.scoring.forced import batched_log_probs
-from nmt_cli.tokenization.tokenizer import EOS
+from nmt_cli.tokenization.tokenizer import BOS, EOS
 from tests.interchange.builders import CPU, load, recipe_with, save_sharp
 
 Pieces = list[list[str]]
@@ -40,11 +40,9 @@ class Mirror:
         return self._pieces([source.pieces(row) for row in source.encode(lines)])
 
     def log_probs(self, sources: Sequence[list[str]], targets: Sequence[list[str]]) -> list[list[float]]:
-        pairs = [
-            ([*source, EOS], [*target, EOS])
-            for source, target in zip(self._ids(sources), self._ids(targets), strict=True)
-        ]
-        return [self._scores(row) for row in batched_log_probs(self._loaded.model, pairs, max_tokens=2048, device=CPU)]
+        rows, wanted = ([[*ids, EOS] for ids in self._ids(side)] for side in (sources, targets))
+        found = forced_log_probs(self._loaded.model, rows, wanted, bos=BOS, device=CPU)
+        return [self._scores(row) for row in found]
 
     def search(self, sources: Sequence[list[str]], *, config: DecodingConfig, longest: int) -> Pieces:
         found = search_batches(self._loaded.model, self._ids(sources), config=config, nbest=1, device=CPU)

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.artifacts.run import Run
+from nmt_cli.artifacts.run import Run, open_run
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing import needs
+from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.needs import Machine, Needs, check_disk, measure_machine
+from nmt_cli.reproducing.plan import Reproduction, plan_reproduction
+from tests.artifacts.builders import write_run
 
 GPUS = Machine(
     name="GPU",
@@ -24,32 +27,26 @@ GPUS = Machine(
     decoding_products=100e12,
     num_cpus=16,
 )
-BASE = load_recipe("base")
 
 
-class LoggedRun:
-    """A run of which only the log and the checkpoints are asked for."""
-
-    def __init__(self, *events: dict[str, object]) -> None:
-        self._events = events
-
-    def events(self) -> object:
-        return iter(self._events)
-
-    def checkpoints(self) -> list[object]:
-        return []
-
-
-def logged(*events: dict[str, object]) -> Run:
-    return LoggedRun(*events)  # type: ignore[return-value]  # as much of one as is asked for
+def logged(folder: Path, *events: dict[str, object]) -> Run:
+    """A run whose log has these events."""
+    write_run(folder / "logged")
+    (folder / "logged" / "metrics.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    return open_run(folder / "logged")
 
 
 def line(update: int, seconds: float) -> dict[str, object]:
     return {"event": "train", "update": update, "seconds": seconds}
 
 
-def training(tmp_path: Path, *, run: Run | None = None, machine: Machine = GPUS) -> Needs:
-    return needs.training_needs(BASE, vocab_size=37_000, directory=tmp_path / "run", run=run, machine=machine)
+def planned(folder: Path, *settings: str) -> Reproduction:
+    data, run = folder / "data", folder / "run"
+    return plan_reproduction(EXPERIMENTS["base-en-de"], settings=settings, limit=None, data=data, run=run)
+
+
+def training(folder: Path, *settings: str, run: Run | None = None, machine: Machine = GPUS) -> Needs:
+    return needs.training_needs(planned(folder, *settings), run, machine)
 
 
 def test_hours_follow_from_the_parameters_and_the_rate_measured_here(tmp_path: Path) -> None:
@@ -62,16 +59,16 @@ def test_hours_follow_from_the_parameters_and_the_rate_measured_here(tmp_path: P
 
 
 def test_a_training_that_has_begun_is_estimated_by_its_own_speed(tmp_path: Path) -> None:
-    run = logged(line(100, 9.0), {"event": "resume", "update": 100}, line(200, 40.0), line(300, 90.0))
+    run = logged(tmp_path, line(100, 9.0), {"event": "resume", "update": 100}, line(200, 40.0), line(300, 90.0))
     found = training(tmp_path, run=run)
     assert found.hours == pytest.approx((100_000 * 0.5 / 3600,) * 2)
     assert found.rate == "the run's own speed, 0.5 s an update"
 
 
-def test_hours_of_training_are_summed_over_the_starts() -> None:
-    run = logged(line(100, 9.0), line(200, 18.0), {"event": "resume"}, line(300, 7.0), line(400, 15.0))
+def test_hours_of_training_are_summed_over_the_starts(tmp_path: Path) -> None:
+    run = logged(tmp_path, line(100, 9.0), line(200, 18.0), {"event": "resume"}, line(300, 7.0), line(400, 15.0))
     assert needs.training_seconds(run) == 33.0
-    assert needs.training_seconds(logged()) == 0.0
+    assert needs.training_seconds(logged(tmp_path / "empty")) == 0.0
 
 
 def test_disk_is_that_of_the_checkpoints_less_what_is_there(tmp_path: Path) -> None:
@@ -89,9 +86,7 @@ def test_memory_that_a_device_has_not_got_is_answered_with_a_setting(tmp_path: P
     one = replace(GPUS, num_devices=1, memory_bytes=5_000_000_000)
 
     def memory(max_tokens: int | str) -> str:
-        recipe = load_recipe("base", overrides=[f"training.max_tokens_per_device={max_tokens}"])
-        directory = tmp_path / "run"
-        return needs.training_needs(recipe, vocab_size=37_000, directory=directory, run=None, machine=one).memory
+        return training(tmp_path, f"training.max_tokens_per_device={max_tokens}", machine=one).memory
 
     tokens = int(memory(25_000).rpartition("too much; less with --set training.max_tokens_per_device=")[2])
     assert "too much" not in memory(tokens)
@@ -100,23 +95,18 @@ def test_memory_that_a_device_has_not_got_is_answered_with_a_setting(tmp_path: P
     assert training(tmp_path, machine=tiny).memory.endswith("1.0 GB: too much for such a device")
 
 
-def test_a_preparation_needs_what_is_not_downloaded_and_not_worked_off_yet(tmp_path: Path) -> None:
-    data, cache = tmp_path / "data", tmp_path / "cache"
-    cache.mkdir()
-    (cache / "train.parquet").write_bytes(b"x" * 300_000)
-
-    def found() -> dict[Path, int]:
-        return dict(
-            needs.preparation_needs(
-                pairs=10_000, sample_lines=10_000, download_bytes=800_000, data=data, cache=cache, machine=GPUS
-            ).disk
-        )
-
-    whole = found()
-    assert whole[cache] == 500_000
-    (tmp_path / "data.partial").mkdir()
-    (tmp_path / "data.partial" / "shard").write_bytes(b"x" * 100_000)
-    assert found()[data] == whole[data] - 100_000
+def test_a_preparation_needs_what_is_not_downloaded_and_not_worked_off_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, plan = tmp_path / "cache", planned(tmp_path)
+    monkeypatch.setattr(needs, "hub_cache", lambda repository: cache)
+    whole = dict(needs.preparation_needs(plan, GPUS).disk)
+    assert whole == {cache: plan.corpus.bytes, tmp_path / "data": 4_508_785 * 600}
+    for folder, size in (cache, 300_000), (tmp_path / "data.partial", 100_000):
+        folder.mkdir()
+        (folder / "shard").write_bytes(b"x" * size)
+    left = dict(needs.preparation_needs(plan, GPUS).disk)
+    assert [whole[folder] - left[folder] for folder in whole] == [300_000, 100_000]
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_runs(
@@ -152,7 +142,7 @@ def test_a_time_is_told_in_one_unit(hours: tuple[float, float], words: str) -> N
 
 
 def test_the_machine_at_hand_is_measured() -> None:
-    machine = measure_machine(BASE)
+    machine = measure_machine(load_recipe("base"))
     assert machine.products > 1e9
     assert machine.memory_bytes > 1e9
     assert json.dumps(str(machine)).isascii()

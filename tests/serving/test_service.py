@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import Detector
 from nmt_cli.serving.api.deepl import DeepLTranslateRequest, refuse_unsupported
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import ClientGone, RequestError
@@ -85,7 +84,7 @@ async def test_a_text_is_detected_among_the_languages_of_the_models_to_the_targe
     with pytest.raises(RequestError, match="it is not supported") as error:
         served.route("auto", "it", text=german)
     assert error.value.hint == "target: one of de, en, fr"
-    monkeypatch.setattr(Detector, "detect", lambda self, text, among: None)
+    monkeypatch.setattr("nmt_cli.serving.models.detect_language", lambda text, among: None)
     with pytest.raises(RequestError, match="these languages cannot be told apart by their text") as error:
         served.detect(german)
     assert error.value.hint == f"give the source language: one of {', '.join(served.sources)}"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli.artifacts.card import render_card
+from nmt_cli.artifacts.descriptions import render_card
 from nmt_cli.artifacts.manifest import WEIGHTS, verify_files
 from nmt_cli.artifacts.model_directory import check_replaceable, save_model
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, read_checkpoint
@@ -32,20 +32,23 @@ def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[
     """
     if (last is None) == (best is None):
         raise ValueError("give exactly one of last and best")
-    found = run.checkpoints()
-    where = str(run.directory / CHECKPOINTS)
+    found, metric = run.checkpoints(), run.recipe.validation.metric
+    where, command = str(run.directory / CHECKPOINTS), shlex.join(run.record.command)
     if not found:
-        raise ModelError("the run has no checkpoint yet", where=where, hint=f"train it: {_train_command(run)}")
-    if last is not None:
-        if len(found) < last:
-            raise _too_few(run, len(found), last, option="--last", kind="checkpoint")
-        return found[-last:]
-    assert best is not None
-    ranked = best_first(found, metric=run.recipe.validation.metric)
-    if len(ranked) < best:
-        kind = f"checkpoint with a validation {run.recipe.validation.metric}"
-        raise _too_few(run, len(ranked), best, option="--best", kind=kind)
-    return sorted(ranked[:best], key=lambda checkpoint: checkpoint.update)
+        raise ModelError("the run has no checkpoint yet", where=where, hint=f"train it: {command}")
+    option, number = ("--last", last) if best is None else ("--best", best)
+    ranked = found[::-1] if best is None else best_first(found, metric=metric)
+    if number is not None and len(ranked) < number:
+        kind = "checkpoint" if len(ranked) == 1 else "checkpoints"
+        measured = "" if best is None else f" with a validation {metric}"
+        fewer = f"{option} {len(ranked)}" if ranked else "--last N"
+        longer = "raise training.updates and train on" if run.record.finished else f"train on: {command}"
+        raise ModelError(
+            f"{number} were asked for, but the run has {len(ranked)} {kind}{measured}",
+            where=where,
+            hint=f"nmt average {run.directory} {fewer}, or {longer}",
+        )
+    return sorted(ranked[:number], key=lambda checkpoint: checkpoint.update)
 
 
 def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
@@ -63,13 +66,13 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
     _refuse_other_recipes(checkpoints)
     for checkpoint in checkpoints:
         verify_files(checkpoint.path, error=ModelError, hint=_LEAVE_OUT, hashed=(WEIGHTS,))
-        logger.info("%s", _described(checkpoint))
+        measures = ("validation loss", checkpoint.loss, 4), ("BLEU", checkpoint.bleu, 2)
+        measured = [f"{name} {value:.{places}f}" for name, value, places in measures if value is not None]
+        logger.info("update %9s  %s", f"{checkpoint.update:,}", "  ".join(measured) or "not validated")
     with ExitStack() as stack:
         opened = [stack.enter_context(open_tensors(found.path / WEIGHTS, hint=_LEAVE_OUT)) for found in checkpoints]
-        shapes = [shapes_in(tensors) for tensors in opened]
-        for checkpoint, found in zip(checkpoints[1:], shapes[1:], strict=True):
-            _same_shapes(checkpoint, found, first=checkpoints[0], expected=shapes[0])
-        return {name: _mean(name, checkpoints, opened) for name in shapes[0]}
+        _refuse_other_shapes(checkpoints, opened)
+        return {name: _mean(name, checkpoints, opened) for name in shapes_in(opened[0])}
 
 
 def write_averaged_model(
@@ -102,18 +105,15 @@ def _mean(name: str, checkpoints: Sequence[Checkpoint], opened: Sequence[Any]) -
     total: Tensor | None = None
     for checkpoint, tensors in zip(checkpoints, opened, strict=True):
         tensor: Tensor = tensors.get_tensor(name)
+        problem = None
         if tensor.dtype != torch.float32:
-            raise ModelError(
-                f"the tensor {name} is {tensor.dtype}, and not float32 as nmt writes it".replace("torch.", ""),
-                where=str(checkpoint.path / WEIGHTS),
-                hint=_LEAVE_OUT,
+            problem = (
+                f"the tensor {name} is {str(tensor.dtype).removeprefix('torch.')}, and not float32 as nmt writes it"
             )
-        if not torch.isfinite(tensor).all():
-            raise ModelError(
-                f"{checkpoint.path.name} holds values that are not finite, in the tensor {name}",
-                where=str(checkpoint.path / WEIGHTS),
-                hint=_LEAVE_OUT,
-            )
+        elif not torch.isfinite(tensor).all():
+            problem = f"{checkpoint.path.name} holds values that are not finite, in the tensor {name}"
+        if problem is not None:
+            raise ModelError(problem, where=str(checkpoint.path / WEIGHTS), hint=_LEAVE_OUT)
         total = tensor.double() if total is None else total.add_(tensor)
     assert total is not None
     return total.div_(len(checkpoints)).float()
@@ -131,7 +131,7 @@ def _refuse_duplicates(checkpoints: Sequence[Checkpoint]) -> None:
 
 def _refuse_other_recipes(checkpoints: Sequence[Checkpoint]) -> None:
     first = checkpoints[0]
-    for checkpoint in checkpoints[1:]:
+    for checkpoint in checkpoints:
         if checkpoint.recipe_fingerprint != first.recipe_fingerprint:
             raise ModelError(
                 f"{checkpoint.path} was trained with another recipe than {first.path}",
@@ -140,43 +140,12 @@ def _refuse_other_recipes(checkpoints: Sequence[Checkpoint]) -> None:
             )
 
 
-def _same_shapes(
-    checkpoint: Checkpoint,
-    found: dict[str, tuple[int, ...]],
-    *,
-    first: Checkpoint,
-    expected: dict[str, tuple[int, ...]],
-) -> None:
-    try:
-        check_names_and_shapes(found, expected=expected, where=str(checkpoint.path / WEIGHTS), hint=_LEAVE_OUT)
-    except ModelError as problem:
-        raise ModelError(
-            f"{checkpoint.path.name} does not fit {first.path.name}: {problem.message}",
-            where=problem.where,
-            hint=problem.hint,
-        ) from None
-
-
-def _too_few(run: Run, num_found: int, num_asked: int, *, option: str, kind: str) -> ModelError:
-    fewer = f"{option} {num_found}" if num_found else "--last N"
-    longer = "raise training.updates and train on" if run.record.finished else f"train on: {_train_command(run)}"
-    plural = kind.replace("checkpoint", "checkpoints", 1) if num_found != 1 else kind
-    return ModelError(
-        f"{num_asked} were asked for, but the run has {num_found} {plural}",
-        where=str(run.directory / CHECKPOINTS),
-        hint=f"nmt average {run.directory} {fewer}, or {longer}",
-    )
-
-
-def _train_command(run: Run) -> str:
-    return shlex.join(run.record.command)
-
-
-def _described(checkpoint: Checkpoint) -> str:
-    """One line: the update and its validation results."""
-    measured = [f"{name} {value:.{places}f}" for name, value, places in _measures(checkpoint) if value is not None]
-    return f"update {checkpoint.update:>9,}  {'  '.join(measured) or 'not validated'}"
-
-
-def _measures(checkpoint: Checkpoint) -> list[tuple[str, float | None, int]]:
-    return [("validation loss", checkpoint.loss, 4), ("BLEU", checkpoint.bleu, 2)]
+def _refuse_other_shapes(checkpoints: Sequence[Checkpoint], opened: Sequence[Any]) -> None:
+    first, expected = checkpoints[0], shapes_in(opened[0])
+    for checkpoint, tensors in zip(checkpoints, opened, strict=True):
+        where = str(checkpoint.path / WEIGHTS)
+        try:
+            check_names_and_shapes(shapes_in(tensors), expected=expected, where=where, hint=_LEAVE_OUT)
+        except ModelError as problem:
+            message = f"{checkpoint.path.name} does not fit {first.path.name}: {problem.message}"
+            raise ModelError(message, where=problem.where, hint=problem.hint) from None

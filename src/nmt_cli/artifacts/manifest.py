@@ -93,23 +93,17 @@ def verify_files(
                 hint=f"move it elsewhere: mv {path} {directory.parent}",
             )
     for name in listed if hashed is None else sorted(hashed):
+        file = directory / name
         if name not in listed:
             raise error(f"{name} is not listed in {MANIFEST}", where=str(directory / MANIFEST), hint=hint)
-        if _sha256(directory / name, error=error) != listed[name]["sha256"]:
-            raise error(
-                f"{name} was changed after it was written, or comes from another directory: its SHA-256 is not"
-                f" the one in {MANIFEST}",
-                where=str(directory / name),
-                hint=hint,
-            )
+        try:
+            digest = files.sha256(file)
+        except PermissionError:
+            raise files.unreadable(file, name=name, error=error) from None
+        if digest != listed[name]["sha256"]:
+            changed = f"{name} was changed after it was written, or comes from another directory"
+            raise error(f"{changed}: its SHA-256 is not the one in {MANIFEST}", where=str(file), hint=hint)
     return {key: value for key, value in manifest.items() if key not in ("format", "files")}
-
-
-def _sha256(path: Path, *, error: type[NmtError]) -> str:
-    try:
-        return files.sha256(path)
-    except PermissionError:
-        raise files.unreadable(path, name=path.name, error=error) from None
 
 
 def _check_size(path: Path, expected: int, *, error: type[NmtError], hint: str) -> None:
@@ -135,15 +129,15 @@ def _lists_files(listed: Any) -> bool:
 
 def kind_of(path: Path) -> Kind | None:
     """The kind of a directory of ours, by its manifest, or by its files if the manifest is lost; otherwise None."""
+    try:
+        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        content = None
+    kinds: dict[Any, Kind] = {"model": "model", "checkpoint": "checkpoint", "prepared data": "data"}
     if (path / RUN_FILE).is_file():
         return "run"
-    match _kind_in_manifest(path):
-        case "model" | "checkpoint" as kind:
-            return kind
-        case "prepared data":
-            return "data"
-        case _:
-            pass
+    if isinstance(content, dict) and content.get("kind") in kinds:
+        return kinds[content["kind"]]
     if (path / CONFIG).is_file() and (path / "source.spm").is_file():
         return "model"
     if (path / "optimizer.safetensors").is_file():
@@ -164,32 +158,32 @@ def require_model(path: Path) -> None:
 
     The error says what the path is, and what to type.
     """
+    kind = kind_of(path)
+    if kind == "model":
+        return
+    other = foreign_kind(path)
     if not path.exists():
-        raise ModelError(
-            f"there is no model directory {path}", where=str(path), hint="check the path; nmt average RUN makes one"
-        )
-    if not path.is_dir():
-        hint = _hint(path.parent, foreign_kind(path.parent)) if kind_of(path.parent) is None else f"try {path.parent}"
-        raise ModelError(f"{path} is a file, not a model directory", where=str(path), hint=hint)
-    match kind_of(path):
-        case "model":
-            return
-        case "run":
-            made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
-            hint = f"take its model, {made[0]}" if made else f"make a model of it first: nmt average {path}"
-            raise ModelError(f"{path} is a run, not a model directory", where=str(path), hint=hint)
-        case "checkpoint":
-            hint = f"make a model of it: nmt average {path} -o MODEL"
-            raise ModelError(f"{path} is a checkpoint, not a model directory", where=str(path), hint=hint)
-        case "data":
-            hint = "give a model directory, such as runs/NAME/averaged"
-            raise ModelError(f"{path} is prepared data, not a model directory", where=str(path), hint=hint)
-        case None:
-            other = foreign_kind(path)
-            message = f"{path} is not a model directory: it has no {CONFIG}"
-            if other is not None:
-                message = f"{path} looks like {other}, for other programs; nmt reads its own model directories"
-            raise ModelError(message, where=str(path), hint=_hint(path, other))
+        message, hint = f"there is no model directory {path}", "check the path; nmt average RUN makes one"
+    elif not path.is_dir():
+        message, hint = f"{path} is a file, not a model directory", f"try {path.parent}"
+        if kind_of(path.parent) is None:
+            hint = _hint(path.parent, foreign_kind(path.parent))
+    elif kind == "run":
+        made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
+        message = f"{path} is a run, not a model directory"
+        hint = f"take its model, {made[0]}" if made else f"make a model of it first: nmt average {path}"
+    elif kind == "checkpoint":
+        message = f"{path} is a checkpoint, not a model directory"
+        hint = f"make a model of it: nmt average {path} -o MODEL"
+    elif kind == "data":
+        message = f"{path} is prepared data, not a model directory"
+        hint = "give a model directory, such as runs/NAME/averaged"
+    elif other is not None:
+        message = f"{path} looks like {other}, for other programs; nmt reads its own model directories"
+        hint = _hint(path, other)
+    else:
+        message, hint = f"{path} is not a model directory: it has no {CONFIG}", _hint(path, other)
+    raise ModelError(message, where=str(path), hint=hint)
 
 
 def model_digest(directory: Path) -> str:
@@ -218,11 +212,3 @@ def _hint(path: Path, other: str | None) -> str:
     if other is not None:
         return "nmt import makes model directories of Marian models in Hugging Face's form, such as OPUS-MT's"
     return "nmt average runs/NAME makes a model directory of a run"
-
-
-def _kind_in_manifest(path: Path) -> str | None:
-    try:
-        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content.get("kind") if isinstance(content, dict) else None

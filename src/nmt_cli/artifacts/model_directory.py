@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from nmt_cli.model.transformer import Transformer
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
-
-__all__ = ["LoadedModel", "SavedModelConfig", "load_model", "load_saved_config", "newest_model", "save_model"]
+_MODEL_OF_RUN = "let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
 _NEEDED = (CONFIG, WEIGHTS, "source.spm", "target.spm")
 
 
@@ -173,12 +172,7 @@ def save_model(
     Raises ModelError if the weights do not fit the recipe, if the disk is full, or if `path` exists. `overwrite`
     lets it replace an old model directory, and nothing else.
     """
-    from nmt_cli.artifacts.weights import (
-        check_names_and_shapes,
-        shapes_of,
-        weights_of,
-        write_tensors,
-    )
+    from nmt_cli.artifacts.weights import check_names_and_shapes, shapes_of, weights_of, write_tensors
 
     check_replaceable(path, overwrite=overwrite)
     check_names_and_shapes(
@@ -198,13 +192,8 @@ def save_model(
 
 def check_replaceable(path: Path, *, overwrite: bool) -> None:
     """Raise ModelError unless `path` is a new or an empty folder or, with `overwrite`, an old model directory."""
-    files.check_replaceable(
-        path,
-        what="a model directory",
-        is_one=lambda found: kind_of(found) == "model",
-        overwrite=overwrite,
-        error=ModelError,
-    )
+    is_one = kind_of(path) == "model"
+    files.check_replaceable(path, what="a model directory", is_one=is_one, overwrite=overwrite)
 
 
 def newest_model(runs: Path) -> Path:
@@ -213,17 +202,17 @@ def newest_model(runs: Path) -> Path:
     Raises ModelError, which says what to type, if there is no model.
     """
     folders = [path for path in sorted(runs.glob("*")) if kind_of(path) == "run" and not path.name.startswith(".")]
-    finished = [(_finished_at(run), run) for run in folders if _finished_at(run)]
-    if finished:
-        return model_of_run(max(finished)[1])
-    if folders:
-        hint = f"let it finish: nmt train ..., or make a model of what there is: nmt average {folders[-1]}"
+    if not folders:
+        raise ModelError(
+            f"there is no model: {runs} holds no runs",
+            where=str(runs),
+            hint="name a model with -m MODEL, or train one: nmt train RECIPE",
+        )
+    newest = max(folders, key=lambda run: (_finished_at(run), run))
+    if not _finished_at(newest):
+        hint = _MODEL_OF_RUN.format(run=newest)
         raise ModelError(f"no run in {runs} has a finished model", where=str(runs), hint=hint)
-    raise ModelError(
-        f"there is no model: {runs} holds no runs",
-        where=str(runs),
-        hint="name a model with -m MODEL, or train one: nmt train RECIPE",
-    )
+    return model_of_run(newest)
 
 
 def model_of_run(run: Path) -> Path:
@@ -231,15 +220,12 @@ def model_of_run(run: Path) -> Path:
 
     Raises ModelError if the run has neither.
     """
-    averaged, final = run / "averaged", run / "model"
-    if not any((model / MANIFEST).is_file() for model in (averaged, final)):
-        hint = f"let it finish: nmt train ..., or make a model of what there is: nmt average {run}"
+    made = [model for model in (run / "model", run / "averaged") if (model / MANIFEST).is_file()]
+    if not made:
+        hint = _MODEL_OF_RUN.format(run=run)
         raise ModelError(f"the run {run} has no finished model", where=str(run), hint=hint)
-    if not (averaged / MANIFEST).is_file():
-        return final
-    if (final / MANIFEST).is_file() and _last_update(final) > _last_update(averaged):
-        return final
-    return averaged
+    is_trained_further = len(made) == 2 and _last_update(made[0]) > _last_update(made[1])
+    return made[0] if is_trained_further else made[-1]
 
 
 def _uninitialized(config: SavedModelConfig) -> Transformer:

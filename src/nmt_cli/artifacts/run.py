@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
@@ -18,6 +18,7 @@ from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 
 CHECKPOINTS = "checkpoints"
+M = TypeVar("M", "Checkpoint", Measurement)
 _DAMAGED = "restore the file, or start the run anew in another folder"
 
 
@@ -123,13 +124,8 @@ class Run:
             if event.get("event") == "returned":
                 measured = {update: found for update, found in measured.items() if update <= event["to"]}
             elif event.get("event") == "validation" and event.get("update"):
-                measured[event["update"]] = Measurement(
-                    update=event["update"],
-                    loss=event["loss"],
-                    perplexity=event.get("perplexity"),
-                    bleu=event.get("bleu"),
-                    signature=event.get("signature"),
-                )
+                kept = {key: event[key] for key in Measurement.model_fields if key in event}
+                measured[event["update"]] = Measurement.model_validate(kept)
         return [measured[update] for update in sorted(measured)]
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -148,10 +144,8 @@ class Run:
 
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, oldest first."""
-        folders = sorted((self.directory / CHECKPOINTS).glob("update-*"))
-        return sorted(
-            (read_checkpoint(path) for path in folders if (path / MANIFEST).is_file()), key=lambda found: found.update
-        )
+        manifests = (self.directory / CHECKPOINTS).glob(f"update-*/{MANIFEST}")
+        return sorted((read_checkpoint(file.parent) for file in manifests), key=lambda found: found.update)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +163,12 @@ class Checkpoint:
     weights_sha256: str
 
 
-def best_first(checkpoints: Sequence[Checkpoint], *, metric: Literal["loss", "bleu"]) -> list[Checkpoint]:
-    """The checkpoints that have the metric, the best first; of equally good ones, the newer first."""
-    quality = {
-        checkpoint.update: (-measured if metric == "loss" else measured, checkpoint.update)
-        for checkpoint in checkpoints
-        if (measured := checkpoint.loss if metric == "loss" else checkpoint.bleu) is not None
-    }
-    measured_ones = [checkpoint for checkpoint in checkpoints if checkpoint.update in quality]
-    return sorted(measured_ones, key=lambda checkpoint: quality[checkpoint.update], reverse=True)
+def best_first(measured: Sequence[M], *, metric: Literal["loss", "bleu"]) -> list[M]:
+    """The checkpoints or measurements that have the metric, the best first; of equally good ones, the newer first."""
+    sign = -1 if metric == "loss" else 1
+    quality = [(sign * value, one.update) for one in measured if (value := getattr(one, metric)) is not None]
+    by_update = {one.update: one for one in measured}
+    return [by_update[update] for _, update in sorted(quality, reverse=True)]
 
 
 def open_run(directory: Path) -> Run:
@@ -194,10 +185,8 @@ def open_run(directory: Path) -> Run:
         record = RunRecord.model_validate(content)
     except ValidationError as problem:
         first = problem.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise ModelError(
-            f"{RUN_FILE} is damaged: {name}: {first['msg']}", where=str(directory / RUN_FILE), hint=_DAMAGED
-        ) from None
+        message = f"{RUN_FILE} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ModelError(message, where=str(directory / RUN_FILE), hint=_DAMAGED) from None
     recipe_file = directory / "recipe.yaml"
     try:
         recipe = parse_recipe(recipe_file.read_text(encoding="utf-8"), source=str(recipe_file))

@@ -55,12 +55,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: str,
     the weights.
     """
     parameters = dict(model.named_parameters())
-    check_names_and_shapes(
-        shapes_of(weights),
-        expected=shapes_of(parameters),
-        where=where,
-        hint=hint,
-    )
+    check_names_and_shapes(shapes_of(weights), expected=shapes_of(parameters), where=where, hint=hint)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
@@ -79,11 +74,8 @@ def check_names_and_shapes(
         if name not in found:
             raise ModelError(f"the tensor {name} is missing", where=where, hint=hint)
         if found[name] != shape:
-            raise ModelError(
-                f"the tensor {name} has shape {list(found[name])}, but the recipe makes it {list(shape)}",
-                where=where,
-                hint=hint,
-            )
+            message = f"the tensor {name} has shape {list(found[name])}, but the recipe makes it {list(shape)}"
+            raise ModelError(message, where=where, hint=hint)
     if unexpected := [name for name in found if name not in expected]:
         raise ModelError(f"the tensor {unexpected[0]} has no place in this model", where=where, hint=hint)
 
@@ -154,7 +146,6 @@ class _WithoutRandomNumbers(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
         if func in _RANDOM_FUNCTIONS:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))

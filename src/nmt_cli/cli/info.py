@@ -26,16 +26,16 @@ def info(
 
     Example: nmt info runs/base
     """
-    from nmt_cli.artifacts import describe
+    from nmt_cli.artifacts import descriptions
     from nmt_cli.artifacts.manifest import kind_of
 
     kind = kind_of(path)
     if kind is None:
         raise _unknown(path)
     describe_path, facts = {
-        "model": (describe.describe_model, _model_facts),
-        "run": (describe.describe_run, _run_facts),
-        "checkpoint": (describe.describe_checkpoint, _checkpoint_facts),
+        "model": (descriptions.describe_model, _model_facts),
+        "run": (descriptions.describe_run, _run_facts),
+        "checkpoint": (descriptions.describe_checkpoint, _checkpoint_facts),
         "data": (_describe_data, _data_facts),
     }[kind]
     described = describe_path(path)
@@ -92,7 +92,7 @@ def _model_facts(model: dict[str, Any]) -> Facts:
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
-    from nmt_cli.artifacts.card import sparkline
+    from nmt_cli.artifacts.descriptions import sparkline
 
     percent = 100 * run["update"] / run["updates"]
     state = f"finished {_time(run['finished'])}" if run["finished"] else "not finished"

@@ -51,11 +51,10 @@ def reproduce(
 
     Example: nmt reproduce base-en-de --dry-run
     """
-    from nmt_cli.reproducing.chain import run_chain
+    from nmt_cli.reproducing.chain import run_chain, write_report
     from nmt_cli.reproducing.experiments import find_experiment
     from nmt_cli.reproducing.needs import measure_machine
     from nmt_cli.reproducing.plan import plan_reproduction
-    from nmt_cli.reproducing.report import write_report
     from nmt_cli.reproducing.stages import stages_of
 
     chosen = find_experiment(experiment)
@@ -77,7 +76,7 @@ def _described(plan: Reproduction, stages: list[Stage], machine: Machine) -> lis
     """The planned stages: commands, needs and expected figures."""
     from nmt_cli.reproducing.experiments import expected_text
 
-    rehearsed = f": a rehearsal on {plan.rehearsal.limit:,} pairs" if plan.rehearsal else ""
+    rehearsed = f": a rehearsal on {plan.limit:,} pairs" if plan.limit is not None else ""
     lines = [f"{plan.experiment.title}{rehearsed}", f"on {machine}"]
     for number, stage in enumerate(stages, 1):
         lines += ["", f"[{number}/{len(stages)}] {stage.name}{': finished before' if stage.is_finished() else ''}"]
@@ -89,7 +88,7 @@ def _described(plan: Reproduction, stages: list[Stage], machine: Machine) -> lis
 
 def _show(plan: Reproduction, outcome: Outcome) -> None:
     """Print the table on stdout, with tabs if stdout is no terminal, and the conclusion on stderr."""
-    from nmt_cli.reproducing.report import HEADER, REPORT_PAGE, conclusion, rows
+    from nmt_cli.reproducing.chain import HEADER, REPORT_PAGE, conclusion, rows
 
     if not outcome.figures:
         return

@@ -1,32 +1,46 @@
-"""The export of a model directory for another program, written only if both compute the same."""
+"""The export of a model directory for CTranslate2 or Hugging Face, written only if both programs compute the same.
+
+MarianMTModel and MarianTokenizer of Hugging Face have the paper's architecture.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import torch
+from torch import Tensor, nn
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts import model_directory
-from nmt_cli.artifacts.card import join_front_matter, split_front_matter, without_usage_section
-from nmt_cli.artifacts.manifest import foreign_kind
-from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig
-from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
+from nmt_cli.artifacts.descriptions import join_front_matter, split_front_matter, without_usage_section
+from nmt_cli.artifacts.manifest import WEIGHTS, foreign_kind
+from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, load_model
+from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
-from nmt_cli.decoding.ctranslate2.model import Quantization
+from nmt_cli.decoding.ctranslate2.model import Quantization, import_ctranslate2, write_ctranslate2
 from nmt_cli.errors import DataError, ModelError
-from nmt_cli.interchange import huggingface, programs
-from nmt_cli.interchange.programs import CTranslate2Program, TransformersProgram
-from nmt_cli.interchange.verification import Agreement, OtherProgram, made_up_lines, usable_lines, verify
+from nmt_cli.interchange.marian import marian_order, reordered
+from nmt_cli.interchange.programs import CTranslate2Program, TransformersProgram, transformers_library
+from nmt_cli.interchange.sentencepiece_model import their_piece
+from nmt_cli.interchange.verification import Agreement, made_up_lines, usable_lines, verify
+from nmt_cli.model.layers import DecoderLayer, EncoderLayer
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.model.weight_layout import Affine, affine_of, attention_weights
+from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.templates.render import render
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 Target = Literal["ctranslate2", "huggingface"]
 _KINDS: dict[Target, str] = {"ctranslate2": "a CTranslate2 model", "huggingface": "a Hugging Face model"}
+_LIBRARIES: dict[Target, str] = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish"}
 _MIN_LINES = 10
 _MAX_PIECES = 512
+_MAX_NORM_EPSILON = 3e-5  # Marian's LayerNorm adds 1e-5 to the variance; the configuration has no key for it
 
 
 def export(
@@ -45,25 +59,19 @@ def export(
     differ, or if `output` may not be replaced. Raises UsageError if a package is missing, and DataError if `lines`
     are too few.
     """
-    files.check_replaceable(
-        output,
-        what=_KINDS[to],
-        is_one=lambda found: foreign_kind(found) == _KINDS[to],
-        overwrite=overwrite,
-        error=ModelError,
-    )
-    (programs.transformers_library if to == "huggingface" else ctranslate2_model.import_ctranslate2)()
-    loaded = model_directory.load_model(model, device=torch.device("cpu"), dtype=torch.float32)
-    chosen = _comparison_lines(lines, loaded)
+    is_one = foreign_kind(output) == _KINDS[to]
+    files.check_replaceable(output, what=_KINDS[to], is_one=is_one, overwrite=overwrite)
+    (transformers_library if to == "huggingface" else import_ctranslate2)()
+    loaded = load_model(model, device=torch.device("cpu"), dtype=torch.float32)
+    chosen = made_up_lines(loaded) if lines is None else _comparison_lines(lines, loaded)
     with files.new_directory(output, error=ModelError) as temporary:
+        for name in ("source.spm", "target.spm"):
+            shutil.copyfile(model / name, temporary / name)
         match to:
             case "ctranslate2":
-                agreement = _as_ctranslate2(loaded, temporary, quantization=quantization, lines=chosen)
-                for name in ("source.spm", "target.spm"):
-                    shutil.copyfile(model / name, temporary / name)
+                agreement = _export_ctranslate2(loaded, temporary, quantization=quantization, lines=chosen)
             case "huggingface":
-                spm = {"source_spm": model / "source.spm", "target_spm": model / "target.spm"}
-                huggingface.write_huggingface(loaded, temporary, **spm)
+                write_huggingface(loaded, temporary)
                 agreement = verify(loaded, TransformersProgram(temporary), chosen, is_reduced=False)
             case other:
                 assert_never(other)
@@ -72,29 +80,65 @@ def export(
     return agreement
 
 
-def _as_ctranslate2(
+def write_huggingface(loaded: LoadedModel, directory: Path) -> None:
+    """Write the weights and the JSON files into an existing directory, beside source.spm and target.spm.
+
+    Raises ModelError for a model that MarianMTModel cannot express.
+    """
+    config = loaded.model.config
+    _check(config)
+    weights = {name: tensor.float().contiguous() for name, tensor in marian_weights(loaded.model).items()}
+    write_tensors(directory / WEIGHTS, weights)
+    written: dict[str, Any] = {
+        "config.json": _config(loaded),
+        "generation_config.json": _generation(loaded.config.recipe.decoding, config),
+        "tokenizer_config.json": _tokenizer_config(loaded),
+        "vocab.json": _vocabulary(loaded.source),
+    }
+    if config.tying != "all":
+        written["target_vocab.json"] = _vocabulary(loaded.target)
+    for name, content in written.items():
+        (directory / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def marian_weights(model: Transformer) -> dict[str, Tensor]:
+    """The weights by the names, in the shapes and in the order of d_model of MarianMTModel."""
+    config = model.config
+    found: dict[str, Tensor] = {}
+    source = model.source_embedding.weight.detach()[: model.source_vocab]
+    target = model.target_embedding.weight.detach()[: model.target_vocab]
+    if config.tying == "all":
+        found["model.shared.weight"] = source
+    else:
+        found |= {"model.encoder.embed_tokens.weight": source, "model.decoder.embed_tokens.weight": target}
+    if config.tying == "none":
+        found["lm_head.weight"] = model.output_weight.detach()[: model.target_vocab]
+    bias = torch.zeros(model.target_vocab) if model.output_bias is None else model.output_bias.detach()
+    found["final_logits_bias"] = bias[None, : model.target_vocab]
+    if config.positions != "sinusoidal":
+        found["model.encoder.embed_positions.weight"] = model.source_embedding.positions.table.detach()
+        found["model.decoder.embed_positions.weight"] = model.target_embedding.positions.table.detach()
+    for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, layer in enumerate(layers):
+            assert isinstance(layer, EncoderLayer | DecoderLayer)
+            for name, tensor in _layer(layer, width=config.d_model // config.heads).items():
+                found[f"model.{side}.layers.{number}.{name}"] = tensor
+    return reordered(found, marian_order(config.d_model)) if config.positions == "sinusoidal" else found
+
+
+def _export_ctranslate2(
     loaded: LoadedModel, directory: Path, *, quantization: Quantization, lines: Sequence[str]
 ) -> Agreement:
-    def engine() -> OtherProgram:
-        return CTranslate2Program(directory, source=loaded.source, target=loaded.target)
-
-    ctranslate2_model.write_ctranslate2(loaded, directory, quantization="float32")
-    agreement = verify(loaded, engine(), lines, is_reduced=False)
+    program = partial(CTranslate2Program, directory, source=loaded.source, target=loaded.target)
+    write_ctranslate2(loaded, directory, quantization="float32")
+    agreement = verify(loaded, program(), lines, is_reduced=False)
     if quantization == "float32":
         return agreement
-    _clear(directory)
-    ctranslate2_model.write_ctranslate2(loaded, directory, quantization=quantization)
-    return verify(loaded, engine(), lines, is_reduced=True)
+    write_ctranslate2(loaded, directory, quantization=quantization)
+    return verify(loaded, program(), lines, is_reduced=True)
 
 
-def _clear(directory: Path) -> None:
-    for path in directory.iterdir():
-        path.unlink()
-
-
-def _comparison_lines(lines: Sequence[str] | None, loaded: LoadedModel) -> list[str]:
-    if lines is None:
-        return made_up_lines(loaded)
+def _comparison_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
     chosen = usable_lines(lines, loaded)
     if len(chosen) < _MIN_LINES:
         raise DataError(
@@ -113,7 +157,6 @@ def _card(
     card = model / "README.md"
     original = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     front, body = split_front_matter(original)
-    library = "ctranslate2" if to == "ctranslate2" else "transformers"
     front = {"language": [config.languages.source, config.languages.target], **front}
     decoding = config.recipe.decoding
     text = render(
@@ -128,4 +171,115 @@ def _card(
         agreement=agreement,
         card=without_usage_section(body),
     )
-    return join_front_matter(front | {"library_name": library, "pipeline_tag": "translation"}, text)
+    return join_front_matter(front | {"library_name": _LIBRARIES[to], "pipeline_tag": "translation"}, text)
+
+
+def _check(config: ModelConfig) -> None:
+    width, rest = divmod(config.d_model, config.heads)
+    problems = {
+        f"norm: {config.norm}": config.norm != "post",
+        f"norm_type: {config.norm_type}": config.norm_type != "layer",
+        f"positions: {config.positions}": config.positions == "rotary",
+        f"activation: {config.activation}": config.activation == "swiglu",
+        f"encoder_window: {config.encoder_window}": config.encoder_window is not None,
+        f"heads: {config.heads}, which do not divide d_model: {config.d_model}": rest != 0,
+        f"d_k: {config.d_k} and d_v: {config.d_v} beyond d_model / heads = {width}": max(config.d_k, config.d_v)
+        > width,
+        f"norm_epsilon: {config.norm_epsilon:g}, where Marian's is 1e-05": config.norm_epsilon > _MAX_NORM_EPSILON,
+    }
+    for problem, is_so in problems.items():
+        if is_so:
+            raise ModelError(
+                f"MarianMTModel has no place for a model with {problem}",
+                where=f"model.{problem.partition(':')[0]}",
+                hint="nmt export --to ctranslate2 may take it; nmt decode does",
+            )
+
+
+def _layer(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = {}
+    norms = {"self_attn_layer_norm": layer.self_attention_residual.norm}
+    attentions = {"self_attn": attention_weights(layer.self_attention, width=width)}
+    if isinstance(layer, DecoderLayer):
+        norms["encoder_attn_layer_norm"] = layer.cross_attention_residual.norm
+        attentions["encoder_attn"] = attention_weights(layer.cross_attention, width=width)
+    norms["final_layer_norm"] = layer.feed_forward_residual.norm
+    for name, parts in attentions.items():
+        for kind, projection in (("q", parts.q), ("k", parts.k), ("v", parts.v), ("out", parts.output)):
+            weights |= _linear(f"{name}.{kind}_proj", projection)
+    weights |= _linear("fc1", affine_of(layer.feed_forward.inner)) | _linear("fc2", affine_of(layer.feed_forward.outer))
+    for name, norm in norms.items():
+        assert isinstance(norm, nn.LayerNorm)
+        weights |= {f"{name}.weight": norm.weight.detach(), f"{name}.bias": norm.bias.detach()}
+    return weights
+
+
+def _linear(name: str, projection: Affine) -> dict[str, Tensor]:
+    bias = projection.bias if projection.bias is not None else projection.weight.new_zeros(len(projection.weight))
+    return {f"{name}.weight": projection.weight, f"{name}.bias": bias}
+
+
+def _config(loaded: LoadedModel) -> dict[str, Any]:
+    config, vocabulary = loaded.model.config, loaded.config.vocabulary
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": vocabulary.source,
+        "decoder_vocab_size": vocabulary.target,
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.heads,
+        "decoder_attention_heads": config.heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "activation_function": _ACTIVATIONS[config.activation],
+        "dropout": config.dropout,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "scale_embedding": True,
+        "max_position_embeddings": config.max_positions,
+        "share_encoder_decoder_embeddings": config.tying == "all",
+        "tie_word_embeddings": config.tying != "none",
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": None,
+        "dtype": "float32",
+    }
+
+
+def _generation(decoding: DecodingConfig, config: ModelConfig) -> dict[str, Any]:
+    return {
+        "num_beams": decoding.beam,
+        "length_penalty": decoding.length_penalty if decoding.length_penalty_form != "none" else 0.0,
+        "early_stopping": False,  # with True the first finished hypotheses end a search, not the best
+        "max_length": config.max_positions,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": None,
+        "bad_words_ids": [[PAD], [UNK], [BOS]],
+    }
+
+
+def _tokenizer_config(loaded: LoadedModel) -> dict[str, Any]:
+    languages, config = loaded.config.languages, loaded.model.config
+    return {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": languages.source,
+        "target_lang": languages.target,
+        "unk_token": loaded.target.pieces([UNK])[0],
+        "eos_token": loaded.target.pieces([EOS])[0],
+        "pad_token": loaded.target.pieces([PAD])[0],
+        "model_max_length": config.max_positions,
+        "separate_vocabs": config.tying != "all",
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
+    return {their_piece(piece): number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}

@@ -14,18 +14,29 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import __version__
-from nmt_cli.artifacts import model_directory
-from nmt_cli.artifacts.card import join_front_matter, split_front_matter
-from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, Vocabulary
+from nmt_cli.artifacts.descriptions import join_front_matter, split_front_matter
+from nmt_cli.artifacts.model_directory import (
+    LoadedModel,
+    SavedModelConfig,
+    Vocabulary,
+    check_replaceable,
+    save_model,
+)
 from nmt_cli.artifacts.weights import load_weights, uninitialized_model
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.interchange import marian
-from nmt_cli.interchange.huggingface import marian_order, reordered
-from nmt_cli.interchange.marian import MarianModel
+from nmt_cli.interchange.marian import (
+    ACTIVATIONS,
+    FETCH_AGAIN,
+    MarianModel,
+    damaged,
+    marian_order,
+    read_marian,
+    reordered,
+)
 from nmt_cli.interchange.programs import TransformersProgram
 from nmt_cli.interchange.sentencepiece_model import VocabularyRow, lost_pieces, rows_by_our_ids, with_rows
 from nmt_cli.interchange.verification import Agreement, made_up_lines, verify
-from nmt_cli.recipe.schema import DecodingConfig, LanguagePair, ModelConfig, Recipe
+from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -52,8 +63,8 @@ def import_marian(directory: Path, output: Path, *, languages: LanguagePair | No
     file, is damaged or not supported, or if `output` may not be replaced. Raises UsageError if the languages are
     unknown.
     """
-    model_directory.check_replaceable(output, overwrite=overwrite)
-    found = marian.read_marian(directory)
+    check_replaceable(output, overwrite=overwrite)
+    found = read_marian(directory)
     languages = languages or _languages(found)
     source = _rows(found, found.source_vocabulary, num_rows=found.settings.vocab_size)
     target = _rows(found, found.target_vocabulary, num_rows=found.settings.target_rows)
@@ -70,21 +81,13 @@ def import_marian(directory: Path, output: Path, *, languages: LanguagePair | No
     loaded = _loaded(config, weights, source_spm, target_spm, where=str(directory))
     agreement = _compared(loaded, directory)
     num_parameters = loaded.model.num_parameters()
+    card = _card(found, config, num_parameters=num_parameters, agreement=agreement)
     with tempfile.TemporaryDirectory() as folder:
-        files = {name: Path(folder) / name for name in ("source.spm", "target.spm")}
-        files["source.spm"].write_bytes(source_spm)
-        files["target.spm"].write_bytes(target_spm)
-        model_directory.save_model(
-            output,
-            config=config,
-            weights=weights,
-            source_spm=files["source.spm"],
-            target_spm=files["target.spm"],
-            card=_card(found, config, num_parameters=num_parameters, agreement=agreement),
-            overwrite=overwrite,
-        )
-    lost = lost_pieces(found.source_spm, source)
-    return ImportedModel(languages, num_parameters, lost, agreement)
+        files = {"source_spm": Path(folder) / "source.spm", "target_spm": Path(folder) / "target.spm"}
+        files["source_spm"].write_bytes(source_spm)
+        files["target_spm"].write_bytes(target_spm)
+        save_model(output, config=config, weights=weights, **files, card=card, overwrite=overwrite)
+    return ImportedModel(languages, num_parameters, lost_pieces(found.source_spm, source), agreement)
 
 
 def our_weights(
@@ -157,9 +160,7 @@ def _rows(found: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -
     given = found.tokenizer.get("unk_token") or "<unk>"
     unknown = str(given.get("content") if isinstance(given, dict) else given)
     if unknown not in vocabulary:
-        raise ModelError(
-            f"the vocabulary has no {unknown}", where=str(found.directory / "vocab.json"), hint=marian.FETCH_AGAIN
-        )
+        raise damaged(f"the vocabulary has no {unknown}", where=found.directory / "vocab.json")
     return rows_by_our_ids(
         vocabulary,
         num_rows=num_rows,
@@ -171,16 +172,14 @@ def _rows(found: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -
 
 
 def _recipe(found: MarianModel) -> Recipe:
-    settings = found.settings
-    decoding = DecodingConfig()
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", found.directory.resolve().name).lstrip("._-") or "imported",
         "description": "Imported from a Hugging Face Marian model.",
         "corpus": "imported",
         "model": _model(found),
         "decoding": {
-            "beam": settings.num_beams or decoding.beam,
-            "length_penalty": 1.0 if settings.length_penalty is None else settings.length_penalty,
+            "beam": found.settings.num_beams,
+            "length_penalty": found.settings.length_penalty,
             "length_penalty_form": "length",
         },
     }
@@ -189,20 +188,15 @@ def _recipe(found: MarianModel) -> Recipe:
     except ValidationError as problem:
         first = problem.errors()[0]
         what = f"{first['loc'][-1]}: {first['input']}, which nmt's model cannot have: {first['msg']}"
-        raise ModelError(
-            f"{found.directory} has {what}",
-            where=str(found.directory / "config.json"),
-            hint="put another value there and, for the search, in generation_config.json",
-        ) from None
+        file = str(found.directory / "config.json")
+        hint = "put another value there and, for the search, in generation_config.json"
+        raise ModelError(f"{found.directory} has {what}", where=file, hint=hint) from None
 
 
 def _model(found: MarianModel) -> dict[str, Any]:
     settings = found.settings
     width = settings.d_model // settings.encoder_attention_heads
-    if not settings.tie_word_embeddings:
-        tying = "none"
-    else:
-        tying = "all" if settings.share_encoder_decoder_embeddings else "target"
+    tying = "all" if settings.share_encoder_decoder_embeddings else "target"
     has_bias = bool(found.weights["final_logits_bias"].any())
     return {
         "encoder_layers": settings.encoder_layers,
@@ -215,11 +209,11 @@ def _model(found: MarianModel) -> dict[str, Any]:
         "dropout": settings.dropout,
         "norm": "post",
         "norm_epsilon": _NORM_EPSILON,
-        "activation": marian.ACTIVATIONS[settings.activation_function],
+        "activation": ACTIVATIONS[settings.activation_function],
         "attention_bias": True,
         "positions": "learned" if found.has_own_positions else "sinusoidal",
         "max_positions": settings.max_position_embeddings,
-        "tying": tying,
+        "tying": tying if settings.tie_word_embeddings else "none",
         "output_bias": has_bias or settings.pad_token_id == settings.decoder_start_token_id,
     }
 
@@ -243,7 +237,7 @@ def _loaded(
 ) -> LoadedModel:
     vocabulary = config.vocabulary
     model = uninitialized_model(config.recipe.model, source_vocab=vocabulary.source, target_vocab=vocabulary.target)
-    load_weights(model, weights, where=where, hint=marian.FETCH_AGAIN)
+    load_weights(model, weights, where=where, hint=FETCH_AGAIN)
     return LoadedModel(model.eval(), Tokenizer(source_spm), Tokenizer(target_spm), config)
 
 
@@ -256,11 +250,8 @@ def _compared(loaded: LoadedModel, directory: Path) -> Agreement | None:
     lines = made_up_lines(loaded)
     lines = [line for line, pieces in zip(lines, engine.encode(lines), strict=True) if engine.unknown not in pieces]
     if not lines:
-        raise ModelError(
-            "no line can be spelt in pieces of vocab.json, so nothing can be compared",
-            where=str(directory / "vocab.json"),
-            hint=marian.FETCH_AGAIN,
-        )
+        message = "no line can be spelt in pieces of vocab.json, so nothing can be compared"
+        raise damaged(message, where=directory / "vocab.json")
     return verify(loaded, engine, lines, is_reduced=False)
 
 

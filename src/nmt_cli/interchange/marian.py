@@ -1,6 +1,9 @@
 """Hugging Face directories of Marian models, such as OPUS-MT's, read and checked.
 
 Reading needs nothing of transformers, and runs no code from the directory.
+
+Marian's position encodings are all sines, then all cosines. The paper's alternate. A Transformer does not depend on the
+order of d_model, so one reordering of every matrix along d_model turns one layout into the other.
 """
 
 from __future__ import annotations
@@ -19,18 +22,19 @@ from nmt_cli import files
 from nmt_cli.artifacts.manifest import kind_of
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.huggingface import marian_order
 from nmt_cli.model.positions import sinusoids
+from nmt_cli.recipe.schema import DecodingConfig
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FETCH_AGAIN = "fetch the directory again, all its files"
 _ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
 _OLD_WEIGHTS, _WEIGHTS = "pytorch_model.bin", "model.safetensors"
 _TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+_USE_TRANSFORMERS = "use it with transformers; OPUS-MT's own models are read"
 
 
 class MarianConfig(BaseModel):
-    """The part of config.json that we need; the defaults are transformers'."""
+    """The part of config.json that we need; the defaults are transformers', but for the beam, which is ours."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -53,8 +57,8 @@ class MarianConfig(BaseModel):
     pad_token_id: int
     eos_token_id: int
     decoder_start_token_id: int
-    num_beams: PositiveInt | None = None
-    length_penalty: float | None = None
+    num_beams: PositiveInt = DecodingConfig().beam
+    length_penalty: float = 1.0
 
     @property
     def target_rows(self) -> int:
@@ -102,10 +106,36 @@ def read_marian(directory: Path) -> MarianModel:
     spm = {name: _bytes(directory / name) for name in ("source.spm", "target.spm")}
     weights = _weights(directory)
     has_own_positions = _drop_usual_positions(weights, settings)
-    _check_weights(weights, settings, where=str(directory), has_own_positions=has_own_positions)
+    _check_weights(weights, settings, directory, has_own_positions=has_own_positions)
     return MarianModel(
         directory, settings, tokenizer, weights, source, target, spm["source.spm"], spm["target.spm"], has_own_positions
     )
+
+
+def damaged(message: str, *, where: Path) -> ModelError:
+    """The error for a directory of which a file is damaged or missing."""
+    return ModelError(message, where=str(where), hint=FETCH_AGAIN)
+
+
+def marian_order(d_model: int) -> Tensor:
+    """For each of Marian's dimensions, the one of ours, [D]: the even ones (sines), then the odd ones (cosines)."""
+    return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
+
+
+def reordered(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
+    """The weights of MarianMTModel, by name, with d_model in another order [D]."""
+    return {name: _reordered(name, tensor, order) for name, tensor in weights.items()}
+
+
+def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    module, _, kind = name.rpartition(".")
+    module = module.rpartition(".")[2]
+    if module.endswith("layer_norm") or (module in ("out_proj", "fc2") and kind == "bias"):
+        return tensor[order]
+    if module in ("out_proj", "fc2"):
+        return tensor[order, :]
+    has_d_model_columns = kind == "weight" and module != ""
+    return tensor[:, order] if has_d_model_columns else tensor
 
 
 def _settings(directory: Path) -> MarianConfig:
@@ -125,8 +155,8 @@ def _settings(directory: Path) -> MarianConfig:
         return MarianConfig.model_validate(given)
     except ValidationError as problem:
         first = problem.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise ModelError(f"config.json: {name}: {first['msg']}", where=str(file), hint=FETCH_AGAIN) from None
+        name = ".".join(map(str, first["loc"]))
+        raise damaged(f"config.json: {name}: {first['msg']}", where=file) from None
 
 
 def _check(settings: MarianConfig, directory: Path) -> None:
@@ -139,39 +169,28 @@ def _check(settings: MarianConfig, directory: Path) -> None:
         "an odd d_model": settings.d_model % 2 != 0,
         "heads that do not divide d_model": settings.d_model % settings.encoder_attention_heads != 0,
     }
+    file = directory / "config.json"
     for problem, is_so in problems.items():
         if is_so:
-            raise ModelError(
-                f"{directory} has {problem}, which nmt's model has not",
-                where=str(directory / "config.json"),
-                hint="use it with transformers; OPUS-MT's own models are read",
-            )
-    ids = (settings.pad_token_id, settings.eos_token_id, settings.decoder_start_token_id)
-    if settings.eos_token_id in (settings.pad_token_id, settings.decoder_start_token_id):
-        raise ModelError(
-            f"{directory} ends sentences with the piece that it begins or pads them with, {settings.eos_token_id}",
-            where=str(directory / "config.json"),
-            hint="use it with transformers; OPUS-MT's own models are read",
-        )
-    if not all(0 <= number < settings.target_rows for number in ids):
-        raise ModelError(
-            f"config.json has special ids {ids} in a vocabulary of {settings.target_rows:,}",
-            where=str(directory / "config.json"),
-            hint=FETCH_AGAIN,
-        )
+            message = f"{directory} has {problem}, which nmt's model has not"
+            raise ModelError(message, where=str(file), hint=_USE_TRANSFORMERS)
+    pad, end, start = settings.pad_token_id, settings.eos_token_id, settings.decoder_start_token_id
+    if end in (pad, start):
+        message = f"{directory} ends sentences with the piece that it begins or pads them with, {end}"
+        raise ModelError(message, where=str(file), hint=_USE_TRANSFORMERS)
+    if not all(0 <= number < settings.target_rows for number in (pad, end, start)):
+        special = f"special ids {(pad, end, start)} in a vocabulary of {settings.target_rows:,}"
+        raise damaged(f"config.json has {special}", where=file)
 
 
 def _vocabulary(file: Path, *, num_rows: int) -> dict[str, int]:
     content = files.read_json(file, error=ModelError, hint=FETCH_AGAIN)
     is_vocabulary = isinstance(content, dict) and all(isinstance(number, int) for number in content.values())
     if not is_vocabulary or len(set(content.values())) < len(content) or not content:
-        raise ModelError(f"{file.name} is damaged: it is not one id for each piece", where=str(file), hint=FETCH_AGAIN)
-    if min(content.values()) < 0 or max(content.values()) >= num_rows:
-        raise ModelError(
-            f"{file.name} has ids up to {max(content.values()):,}, and the model {num_rows:,} rows",
-            where=str(file),
-            hint=FETCH_AGAIN,
-        )
+        raise damaged(f"{file.name} is damaged: it is not one id for each piece", where=file)
+    highest = max(content.values())
+    if min(content.values()) < 0 or highest >= num_rows:
+        raise damaged(f"{file.name} has ids up to {highest:,}, and the model {num_rows:,} rows", where=file)
     vocabulary: dict[str, int] = content
     return vocabulary
 
@@ -190,9 +209,7 @@ def _weights(directory: Path) -> dict[str, Tensor]:
         )
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
-            raise ModelError(
-                f"the tensor {name} has values that are not finite", where=str(directory), hint=FETCH_AGAIN
-            )
+            raise damaged(f"the tensor {name} has values that are not finite", where=directory)
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
@@ -202,34 +219,32 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as problem:  # the unpickler raises whatever a damaged file makes of it
         reason = str(problem).partition("\n")[0].partition(". ")[0]
-        raise ModelError(f"{file.name} cannot be read: {reason}", where=str(file), hint=FETCH_AGAIN) from None
+        raise damaged(f"{file.name} cannot be read: {reason}", where=file) from None
     if not isinstance(content, Mapping) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        raise ModelError(f"{file.name} holds something else than tensors", where=str(file), hint=FETCH_AGAIN)
+        raise damaged(f"{file.name} holds something else than tensors", where=file)
     return {str(name): tensor for name, tensor in content.items()}
 
 
 def _drop_usual_positions(weights: dict[str, Tensor], settings: MarianConfig) -> bool:
     """Whether the positions differ from Marian's sinusoids; the sinusoids themselves are dropped from the weights."""
-    if not all(name in weights for name in _TABLES):
-        for name in _TABLES:
-            weights.pop(name, None)
-        return False
-    usual = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
-    if any(weights[name].shape != usual.shape for name in _TABLES):
-        return True  # for the comparison of shapes
-    if any(float((weights[name] - usual).abs().max()) > 1e-4 for name in _TABLES):
-        return True
+    if all(name in weights for name in _TABLES):
+        usual = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
+        if any(weights[name].shape != usual.shape for name in _TABLES):
+            return True  # for the comparison of shapes
+        if any(float((weights[name] - usual).abs().max()) > 1e-4 for name in _TABLES):
+            return True
     for name in _TABLES:
-        del weights[name]
+        weights.pop(name, None)
     return False
 
 
-def _check_weights(weights: dict[str, Tensor], settings: MarianConfig, *, where: str, has_own_positions: bool) -> None:
+def _check_weights(
+    weights: dict[str, Tensor], settings: MarianConfig, directory: Path, *, has_own_positions: bool
+) -> None:
     """Add tensors that directories leave out, drop copies, and refuse missing and unexpected tensors."""
     is_shared, is_tied = settings.share_encoder_decoder_embeddings, settings.tie_word_embeddings
-    shared, encoder, decoder = (
-        f"model.{name}.weight" for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
-    )
+    shared = "model.shared.weight"
+    encoder, decoder = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
     copies = {shared: [encoder, decoder, *(["lm_head.weight"] if is_tied else [])]} if is_shared else {}
     copies |= {decoder: ["lm_head.weight"]} if is_tied and not is_shared else {}
     for original, others in copies.items():
@@ -237,25 +252,21 @@ def _check_weights(weights: dict[str, Tensor], settings: MarianConfig, *, where:
         if original not in weights and found:
             weights[original] = found[0]
         if any(not torch.equal(weights[original], other) for other in found):
-            raise ModelError(
-                f"the tensor {original} has copies that are other ones, and config.json says that they are one",
-                where=where,
-                hint=FETCH_AGAIN,
-            )
+            what = "has copies that are other ones, and config.json says that they are one"
+            raise damaged(f"the tensor {original} {what}", where=directory)
     if not is_shared:
         weights.pop(shared, None)
     weights.setdefault("final_logits_bias", torch.zeros(1, settings.target_rows))
     expected = _shapes(settings, has_own_positions=has_own_positions)
     for name, shape in expected.items():
         if name not in weights:
-            raise ModelError(f"the tensor {name} is missing", where=where, hint=FETCH_AGAIN)
+            raise damaged(f"the tensor {name} is missing", where=directory)
         if tuple(weights[name].shape) != shape:
             what = f"has shape {list(weights[name].shape)}, but config.json makes it {list(shape)}"
-            raise ModelError(f"the tensor {name} {what}", where=where, hint=FETCH_AGAIN)
+            raise damaged(f"the tensor {name} {what}", where=directory)
     if unexpected := [name for name in weights if name not in expected]:
-        raise ModelError(
-            f"the tensor {unexpected[0]} has no place in a Marian model", where=where, hint="use it with transformers"
-        )
+        message = f"the tensor {unexpected[0]} has no place in a Marian model"
+        raise ModelError(message, where=str(directory), hint="use it with transformers")
 
 
 def _shapes(settings: MarianConfig, *, has_own_positions: bool) -> dict[str, tuple[int, ...]]:
@@ -288,11 +299,10 @@ def _shapes(settings: MarianConfig, *, has_own_positions: bool) -> dict[str, tup
 def _bytes(file: Path) -> bytes:
     try:
         return file.read_bytes()
-    except FileNotFoundError:
-        raise ModelError(f"{file.name} is missing", where=str(file), hint=FETCH_AGAIN) from None
     except OSError as problem:
-        message = f"{file.name} cannot be read: {problem.strerror}"
-        raise ModelError(message, where=str(file), hint=FETCH_AGAIN) from None
+        is_missing = isinstance(problem, FileNotFoundError)
+        reason = "is missing" if is_missing else f"cannot be read: {problem.strerror}"
+        raise damaged(f"{file.name} {reason}", where=file) from None
 
 
 def _optional_json(file: Path) -> dict[str, Any]:

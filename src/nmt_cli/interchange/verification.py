@@ -22,10 +22,9 @@ from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.search.hypotheses import output_limit
 from nmt_cli.errors import ModelError
-from nmt_cli.model.forced import next_log_probs
+from nmt_cli.model.forced import forced_log_probs, next_log_probs
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.scoring.forced import batched_log_probs
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, SPACE_MARK, UNK, Tokenizer
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, SPACE_MARK, UNK
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,6 @@ _REDUCED_TOLERANCE = 0.25
 _LONGEST_LINE = 64
 _MOST_POSITIONS = 1024  # CTranslate2 cuts longer sources that it scores
 _MOST_EXTRA_TOKENS = 16  # a translation of made-up lines may have no end
-_BATCH_TOKENS = 2048
 _CPU = torch.device("cpu")
 _REPORT = "please report it, with the model's config.yaml; nothing was written"
 
@@ -96,21 +94,20 @@ def verify(loaded: LoadedModel, engine: OtherProgram, lines: Sequence[str], *, i
     extra = min(decoding.max_extra_tokens, _MOST_EXTRA_TOKENS)
     config = decoding.model_copy(update={"length_penalty_form": "length", "max_extra_tokens": extra})
     greedy = _OurSearch(loaded, rows, config=config.model_copy(update={"beam": 1}))
-    differences = _differences(loaded, engine, rows, sources, greedy.found)
+    differences = _differences(loaded, engine, rows, greedy.found)
     if not is_reduced:
-        long_row, long_target = _pair_of_full_length(loaded, rows, greedy.found)
-        long_source = loaded.source.pieces(long_row)
-        differences = torch.cat([differences, _differences(loaded, engine, [long_row], [long_source], [long_target])])
+        full_row, full_target = _pair_of_full_length(loaded, rows, greedy.found)
+        differences = torch.cat([differences, _differences(loaded, engine, [full_row], [full_target])])
     largest, mean = float(differences.max()), float(differences.mean())
-    if not mean <= (_REDUCED_TOLERANCE if is_reduced else TOLERANCE) or not (is_reduced or largest <= TOLERANCE):
+    is_close = mean <= _REDUCED_TOLERANCE if is_reduced else largest <= TOLERANCE
+    if not is_close:  # or if they are NaN
         what = f"log-probabilities per piece differ by {mean:.2g} in the mean and by {largest:.2g} at most"
         raise _refusal(engine, f"gives other scores: {what}")
     theirs = engine.search(sources, config=greedy.config, longest=greedy.longest)
     parted = greedy.parted(theirs)
-    if not is_reduced:
-        for index in parted:
-            if not _is_tie(loaded, rows[index], greedy.found[index], theirs[index]):
-                raise _refusal(engine, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
+    for index in [] if is_reduced else parted:
+        if not _is_tie(loaded, rows[index], greedy.found[index], theirs[index]):
+            raise _refusal(engine, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
     beam = _OurSearch(loaded, rows, config=config)
     by_beam = engine.search(sources, config=config, longest=beam.longest)
     compared = beam.comparable(by_beam)
@@ -159,7 +156,7 @@ class _OurSearch:
         positions = loaded.model.config.max_positions
         limits = (output_limit(len(row), config=config, max_positions=positions) for row in rows)
         self._limits = [min(limit, positions - 1) for limit in limits]  # what every program has a place for
-        best = search_batches(loaded.model, rows, config=config, nbest=1, device=torch.device("cpu"))
+        best = search_batches(loaded.model, rows, config=config, nbest=1, device=_CPU)
         self.found = [hypotheses[0].ids for hypotheses in best]
 
     @property
@@ -182,23 +179,20 @@ class _OurSearch:
 
 
 def _differences(
-    loaded: LoadedModel,
-    engine: OtherProgram,
-    rows: Sequence[list[int]],
-    sources: Sequence[list[str]],
-    targets: Sequence[list[int]],
+    loaded: LoadedModel, engine: OtherProgram, rows: Sequence[list[int]], targets: Sequence[list[int]]
 ) -> Tensor:
     """The absolute difference of the log-probabilities of each piece and each end of `targets`, one after the other."""
     longest = loaded.model.config.max_positions - 1  # after which there is a place for the end
     targets = [ids[:longest] for ids in targets]
-    pairs = [([*row, EOS], [*target, EOS]) for row, target in zip(rows, targets, strict=True)]
-    ours = batched_log_probs(loaded.model, pairs, max_tokens=_BATCH_TOKENS, device=_CPU)
-    theirs = engine.log_probs(sources, [loaded.target.pieces(ids) for ids in targets])
+    sources, gold = ([[*ids, EOS] for ids in side] for side in (rows, targets))
+    ours = forced_log_probs(loaded.model, sources, gold, bos=BOS, device=_CPU)
+    theirs = engine.log_probs(
+        [loaded.source.pieces(ids) for ids in rows], [loaded.target.pieces(ids) for ids in targets]
+    )
     for mine, other in zip(ours, theirs, strict=True):
         if len(mine) != len(other):
             raise _refusal(engine, f"scores {len(other)} pieces where there are {len(mine)}")
-    values = (torch.tensor([value for row in side for value in row]) for side in (ours, theirs))
-    first, second = values
+    first, second = (torch.tensor([value for row in side for value in row]) for side in (ours, theirs))
     return (first - second).abs()
 
 
@@ -214,17 +208,11 @@ def _pair_of_full_length(
 
 def _is_tie(loaded: LoadedModel, row: list[int], ours: Sequence[int], theirs: Sequence[str]) -> bool:
     """Whether the first pieces in which two greedy translations differ are about equally likely to our model."""
-    pieces = [*loaded.target.pieces(ours), ""]
-    others = [*theirs, ""]
-    same = next((place for place, pair in enumerate(zip(pieces, others, strict=False)) if pair[0] != pair[1]), 0)
+    pieces = loaded.target.pieces(range(loaded.target.vocab_size))
+    others = [*(pieces.index(piece) for piece in theirs), EOS]
+    same = next((place for place, pair in enumerate(zip([*ours, EOS], others, strict=False)) if pair[0] != pair[1]), 0)
     distribution = next_log_probs(loaded.model, [*row, EOS], [BOS, *ours[:same]], device=_CPU)
-    first = distribution[ours[same]] if same < len(ours) else distribution[EOS]
-    second = distribution[_id_of(loaded.target, others[same])] if same < len(theirs) else distribution[EOS]
-    return abs(float(first - second)) <= TOLERANCE
-
-
-def _id_of(tokenizer: Tokenizer, piece: str) -> int:
-    return tokenizer.pieces(range(tokenizer.vocab_size)).index(piece)
+    return abs(float(distribution[[*ours, EOS][same]] - distribution[others[same]])) <= TOLERANCE
 
 
 def _fits(row: Sequence[int], loaded: LoadedModel) -> bool:

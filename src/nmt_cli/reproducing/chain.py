@@ -1,21 +1,32 @@
-"""The chain of stages: each one is skipped if it is finished, otherwise run as a process, and measured."""
+"""The chain of stages: each one is skipped if it is finished, otherwise run as a process, measured and reported.
+
+The report is reproduction.json for programs and reproduction.md for people, in the run's folder.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError
-from nmt_cli.files import disk_errors
+from nmt_cli import __version__
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, ModelError
+from nmt_cli.files import disk_errors, write_file
 from nmt_cli.processes import NmtCommands
 from nmt_cli.reproducing.experiments import Figure
 from nmt_cli.reproducing.needs import Machine, check_disk
 from nmt_cli.reproducing.plan import Reproduction
 from nmt_cli.reproducing.stages import Stage
+from nmt_cli.templates.render import render
+
+REPORT, REPORT_PAGE = "reproduction.json", "reproduction.md"
+HEADER = ("stage", "figure", "expected", "measured", "verdict")
 
 logger = logging.getLogger(__name__)
 
@@ -70,27 +81,22 @@ def run_chain(plan: Reproduction, stages: Sequence[Stage], machine: Machine) -> 
             return Outcome(measured, stopped_at=stage, ended=ended)
         if stage.is_finished():
             logger.info("\n%s: finished before", place)
-            figures = stage.figures()
-        else:
-            left = [later.needs(machine) for later in stages[number - 1 :] if not later.is_finished()]
-            check_disk(left, is_rehearsal=plan.rehearsal is not None)
-            logger.info("\n%s", place)
-            for line in (stage.command_line, *stage.needs(machine).lines()):
-                logger.info("      %s", line)
-            ended = _run(stage)
-            if ended.code:
-                return Outcome(measured, stopped_at=stage, ended=ended)
-            figures = stage.figures()
-            for figure in figures:
-                logger.info("      %s", in_a_line(figure))
+            measured.append((stage, stage.figures()))
+            continue
+        left = [later.needs(machine) for later in stages[number - 1 :] if not later.is_finished()]
+        check_disk(left, is_rehearsal=plan.limit is not None)
+        logger.info("\n%s", place)
+        for line in (stage.command_line, *stage.needs(machine).lines()):
+            logger.info("      %s", line)
+        ended = _run(stage)
+        if ended.code:
+            return Outcome(measured, stopped_at=stage, ended=ended)
+        figures = stage.figures()
+        for figure in figures:
+            expected = f"expected {figure.expected_text}: " if figure.expected_text else ""
+            logger.info("      %-18s  %12s   %s%s", figure.name, figure.measured_text, expected, figure.verdict)
         measured.append((stage, figures))
     return Outcome(measured)
-
-
-def in_a_line(figure: Figure) -> str:
-    """A figure beside the expected one, and the verdict."""
-    expected = f"expected {figure.expected_text}: " if figure.expected_text else ""
-    return f"{figure.name:<18}  {figure.measured_text:>12}   {expected}{figure.verdict}"
 
 
 def run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
@@ -109,6 +115,72 @@ def run_nmt(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
         return ended
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def write_report(plan: Reproduction, stages: Sequence[Stage], outcome: Outcome, machine: Machine) -> None:
+    """Write both files about the stages finished so far, unless no training has begun."""
+    if not plan.run.is_dir():
+        return
+    content = _content(plan, outcome, machine)
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_file(plan.run / REPORT, text, error=ModelError)
+    page = render(
+        "reproduction.md",
+        plan=plan,
+        conclusion=conclusion(plan, outcome),
+        rows=[HEADER, ["---"] * len(HEADER), *rows(outcome)],
+        commands=[stage.command_line for stage in stages],
+        figures=outcome.figures,
+        signatures=sorted({figure.detail for _, found in outcome.figures for figure in found if "|" in figure.detail}),
+        report=content,
+    )
+    write_file(plan.run / REPORT_PAGE, page, error=ModelError)
+
+
+def rows(outcome: Outcome) -> Iterator[tuple[str, str, str, str, str]]:
+    """The rows of the table under HEADER; a stage is named in the first of its rows."""
+    for stage, figures in outcome.figures:
+        for number, figure in enumerate(figures):
+            name = stage.name if number == 0 else ""
+            yield name, figure.name, figure.expected_text or "-", figure.measured_text, figure.verdict
+
+
+def conclusion(plan: Reproduction, outcome: Outcome) -> str:
+    """The result of the reproduction in a sentence."""
+    if outcome.stopped_at is not None:
+        return f"The chain stopped at {outcome.stopped_at.name}; the same command goes on there."
+    figures = [(stage.name, figure) for stage, found in outcome.figures for figure in found]
+    unlike = [f"{name}: {figure.name}" for name, figure in figures if figure.standing in ("below", "above")]
+    others = f"; not as expected: {', '.join(unlike)}" if unlike else ""
+    if plan.limit is not None:
+        return f"A rehearsal on {plan.limit:,} pairs: every stage has run, and its scores mean nothing{others}."
+    if outcome.failures:
+        return "Not reproduced: " + "; ".join(f"{figure.name} is {figure.verdict}" for _, figure in outcome.failures)
+    changed = f", with {', '.join(plan.changes)}" if plan.changes else ""
+    return f"Reproduced: the paper BLEU of the {plan.experiment.title}{changed}{others or '; all is as expected'}."
+
+
+def _content(plan: Reproduction, outcome: Outcome, machine: Machine) -> dict[str, Any]:
+    is_complete = outcome.stopped_at is None
+    return {
+        "experiment": plan.experiment.name,
+        "limit": plan.limit,
+        "settings": plan.changes,
+        "is_complete": is_complete,
+        "is_reproduced": not outcome.failures if is_complete and plan.limit is None else None,
+        "nmt_version": __version__,
+        "machine": str(machine),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "stages": [
+            {
+                "stage": stage.key,
+                "command": stage.command_line,
+                "seconds": None if (seconds := stage.seconds()) is None else round(seconds, 1),
+                "figures": [figure.to_json() for figure in figures],
+            }
+            for stage, figures in outcome.figures
+        ],
+    }
 
 
 def _run(stage: Stage) -> StageEnd:

@@ -8,43 +8,31 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
 from nmt_cli.errors import UsageError
 
-FigureName = Literal[
-    "pairs read",
-    "pairs kept",
-    "newstest2013 pairs",
-    "newstest2014 pairs",
-    "vocabulary",
-    "parameters",
-    "updates",
-    "perplexity",
-    "hours",
-    "checkpoints",
-    "lines",
-    "paper BLEU",
-    "sacreBLEU",
-    "chrF2",
-]
-_HUB = "wmt/wmt14 on the hub"
-_FEWER_LINES = "read from the original archives, the corpus may differ by some thousand lines from the hub's copy"
-_CLEANING = "the paper does not say how the text was cleaned"
-_ROWS = "the authors' embedding had more rows than the vocabulary, and the count depends on how many"
+PreparationFigure = Literal["pairs read", "pairs kept", "newstest2013 pairs", "newstest2014 pairs", "vocabulary"]
+TrainingFigure = Literal["parameters", "updates", "hours", "perplexity"]
+ScoreFigure = Literal["paper BLEU", "sacreBLEU", "chrF2"]
+FigureName = PreparationFigure | TrainingFigure | Literal["checkpoints", "lines"] | ScoreFigure
 Standing = Literal["as expected", "below", "above", "not comparable", "context"]
+
 _UNITS: dict[FigureName, str] = {"parameters": " million", "hours": " h"}
 _DECIMALS: dict[FigureName, int] = {
     "parameters": 1,
     "hours": 1,
     "perplexity": 2,
-    "paper BLEU": 2,
-    "sacreBLEU": 2,
-    "chrF2": 2,
+    **dict.fromkeys(get_args(ScoreFigure), 2),
 }
 # As many as the paper prints.
-_PRINTED_DECIMALS: dict[FigureName, int] = {"parameters": 0, "perplexity": 2, "paper BLEU": 1, "sacreBLEU": 1}
+_PRINTED_DECIMALS: dict[FigureName, int] = {"perplexity": 2, "paper BLEU": 1, "sacreBLEU": 1}
+
+_HUB = "wmt/wmt14 on the hub"
+_FEWER_LINES = "read from the original archives, the corpus may differ by some thousand lines from the hub's copy"
+_CLEANING = "the paper does not say how the text was cleaned"
+_ONE_RUN = "the paper gives one run; other seeds and another segmentation alone move BLEU by some tenths"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,114 +103,89 @@ def _about(value: float, tolerance: float, source: str, why: str) -> Expected:
     return Expected(value, value, tolerance, source, why)
 
 
-def _context(value: float, source: str) -> Expected:
-    return Expected(value, value, None, source)
-
-
 def _paper_bleu(low: float, high: float, source: str) -> Expected:
-    why = "the paper gives one run; other seeds and another segmentation alone move BLEU by some tenths"
-    return Expected(low, high, 0.5, source, why, decides=True)
+    return Expected(low, high, 0.5, source, _ONE_RUN, decides=True)
 
 
-def _sacrebleu(value: float) -> Expected:
-    why = "derived and not printed: the distance to the paper's BLEU is 0.7 to 1.0 in published systems"
-    return _about(value, 0.8, "the paper's BLEU less 0.7, what compound splitting and Moses tokens are worth", why)
+_PREPARATION: Mapping[str, Mapping[FigureName, Expected]] = {
+    "en-de": {
+        "pairs read": _about(4_508_785, 15_000, f"{_HUB}, de-en", _FEWER_LINES),
+        "pairs kept": _about(4_500_000, 450_000, "section 5.1: about 4.5M", _CLEANING),
+        "newstest2013 pairs": exactly(3_000, _HUB),
+        "newstest2014 pairs": exactly(3_003, _HUB),
+        "vocabulary": exactly(37_000, "section 5.1: about 37,000, shared"),
+    },
+    "en-fr": {
+        "pairs read": _about(40_836_715, 130_000, f"{_HUB}, fr-en", _FEWER_LINES),
+        "pairs kept": _about(36_000_000, 5_000_000, "section 5.1: 36M", _CLEANING),
+        "newstest2013 pairs": exactly(3_000, _HUB),
+        "newstest2014 pairs": exactly(3_003, _HUB),
+        "vocabulary": exactly(32_000, "section 5.1, word pieces there, byte pairs here"),
+    },
+}
+_TRAINING: Mapping[str, Mapping[FigureName, Expected]] = {
+    "base": {
+        "updates": exactly(100_000, "section 5.2"),
+        "hours": Expected(12, 12, None, "section 5.2: 12 hours on 8 P100"),
+    },
+    "big": {
+        "updates": exactly(300_000, "section 5.2"),
+        "hours": Expected(84, 84, None, "section 5.2: 3.5 days on 8 P100"),
+    },
+}
+_AVERAGED_CHECKPOINTS = {"base": 5, "big": 20}
 
 
-def _newstest2013(perplexity: float, bleu: float) -> tuple[Expected, Expected]:
-    """Table 3's perplexity and BLEU."""
-    return (
-        _about(perplexity, 0.4, "Table 3", "a piece is not the same unit in another vocabulary"),
-        _about(bleu, 0.5, "Table 3", "one run in the paper; the table does not say how its BLEU is tokenised"),
+def _english_german(size: str, *, millions: int, perplexity: float, validation_bleu: float, bleu: float) -> Experiment:
+    """The experiment with the figures of Tables 2 and 3."""
+    rows = "the authors' embedding had more rows than the vocabulary, and the count depends on how many"
+    piece = "a piece is not the same unit in another vocabulary"
+    tokens = "one run in the paper; the table does not say how its BLEU is tokenised"
+    compounds = "the paper's BLEU less 0.7, what compound splitting and Moses tokens are worth"
+    distance = "derived and not printed: the distance to the paper's BLEU is 0.7 to 1.0 in published systems"
+    return Experiment(
+        name=f"{size}-en-de",
+        title=f"Transformer {size}, WMT 2014 English to German",
+        recipe=size,
+        corpus="wmt14-en-de",
+        preparation=_PREPARATION["en-de"],
+        training={
+            "parameters": _about(millions * 1e6, 0.03 * millions * 1e6, "Table 3", rows),
+            **_TRAINING[size],
+            "perplexity": _about(perplexity, 0.4, "Table 3", piece),
+        },
+        averaging={"checkpoints": exactly(_AVERAGED_CHECKPOINTS[size], "section 6.1")},
+        validation={"paper BLEU": _about(validation_bleu, 0.5, "Table 3", tokens)},
+        test={
+            "paper BLEU": _paper_bleu(bleu, bleu, "Table 2"),
+            "sacreBLEU": _about(round(bleu - 0.7, 1), 0.8, compounds, distance),
+        },
     )
 
 
-_EN_DE: Mapping[FigureName, Expected] = {
-    "pairs read": _about(4_508_785, 15_000, f"{_HUB}, de-en", _FEWER_LINES),
-    "pairs kept": _about(4_500_000, 450_000, "section 5.1: about 4.5M", _CLEANING),
-    "newstest2013 pairs": exactly(3_000, _HUB),
-    "newstest2014 pairs": exactly(3_003, _HUB),
-    "vocabulary": exactly(37_000, "section 5.1: about 37,000, shared"),
-}
-_EN_FR: Mapping[FigureName, Expected] = {
-    "pairs read": _about(40_836_715, 130_000, f"{_HUB}, fr-en", _FEWER_LINES),
-    "pairs kept": _about(36_000_000, 5_000_000, "section 5.1: 36M", _CLEANING),
-    "newstest2013 pairs": exactly(3_000, _HUB),
-    "newstest2014 pairs": exactly(3_003, _HUB),
-    "vocabulary": exactly(32_000, "section 5.1, word pieces there, byte pairs here"),
-}
-_PPL_BASE, _BLEU_BASE = _newstest2013(4.92, 25.8)
-_PPL_BIG, _BLEU_BIG = _newstest2013(4.33, 26.4)
-_BASE_LENGTH: Mapping[FigureName, Expected] = {
-    "updates": exactly(100_000, "section 5.2"),
-    "hours": _context(12, "section 5.2: 12 hours on 8 P100"),
-}
-_BIG_LENGTH: Mapping[FigureName, Expected] = {
-    "updates": exactly(300_000, "section 5.2"),
-    "hours": _context(84, "section 5.2: 3.5 days on 8 P100"),
-}
-_LAST_5: Mapping[FigureName, Expected] = {"checkpoints": exactly(5, "section 6.1")}
-_LAST_20: Mapping[FigureName, Expected] = {"checkpoints": exactly(20, "section 6.1")}
+def _english_french(size: str, bleu: Expected) -> Experiment:
+    """The experiment, for which the paper has BLEU alone."""
+    return Experiment(
+        name=f"{size}-en-fr",
+        title=f"Transformer {size}, WMT 2014 English to French",
+        recipe=f"{size}-en-fr",
+        corpus="wmt14-en-fr",
+        preparation=_PREPARATION["en-fr"],
+        training=_TRAINING[size],
+        averaging={"checkpoints": exactly(_AVERAGED_CHECKPOINTS[size], "section 6.1")},
+        validation={},
+        test={"paper BLEU": bleu},
+    )
 
+
+_TWO_VERSIONS = "41.0 in section 6.1 and the first version, 41.8 in Table 2 of the later ones"
 EXPERIMENTS: Mapping[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        Experiment(
-            name="base-en-de",
-            title="Transformer base, WMT 2014 English to German",
-            recipe="base",
-            corpus="wmt14-en-de",
-            preparation=_EN_DE,
-            training={
-                "parameters": _about(65e6, 0.03 * 65e6, "Table 3", _ROWS),
-                **_BASE_LENGTH,
-                "perplexity": _PPL_BASE,
-            },
-            averaging=_LAST_5,
-            validation={"paper BLEU": _BLEU_BASE},
-            test={"paper BLEU": _paper_bleu(27.3, 27.3, "Table 2"), "sacreBLEU": _sacrebleu(26.6)},
-        ),
-        Experiment(
-            name="big-en-de",
-            title="Transformer big, WMT 2014 English to German",
-            recipe="big",
-            corpus="wmt14-en-de",
-            preparation=_EN_DE,
-            training={
-                "parameters": _about(213e6, 0.03 * 213e6, "Table 3", _ROWS),
-                **_BIG_LENGTH,
-                "perplexity": _PPL_BIG,
-            },
-            averaging=_LAST_20,
-            validation={"paper BLEU": _BLEU_BIG},
-            test={"paper BLEU": _paper_bleu(28.4, 28.4, "Table 2"), "sacreBLEU": _sacrebleu(27.7)},
-        ),
-        Experiment(
-            name="base-en-fr",
-            title="Transformer base, WMT 2014 English to French",
-            recipe="base-en-fr",
-            corpus="wmt14-en-fr",
-            preparation=_EN_FR,
-            training=_BASE_LENGTH,
-            averaging=_LAST_5,
-            validation={},
-            test={"paper BLEU": _paper_bleu(38.1, 38.1, "Table 2")},
-        ),
-        Experiment(
-            name="big-en-fr",
-            title="Transformer big, WMT 2014 English to French",
-            recipe="big-en-fr",
-            corpus="wmt14-en-fr",
-            preparation=_EN_FR,
-            training=_BIG_LENGTH,
-            averaging=_LAST_20,
-            validation={},
-            test={
-                "paper BLEU": _paper_bleu(
-                    41.0, 41.8, "41.0 in section 6.1 and the first version, 41.8 in Table 2 of the later ones"
-                )
-            },
-        ),
+        _english_german("base", millions=65, perplexity=4.92, validation_bleu=25.8, bleu=27.3),
+        _english_german("big", millions=213, perplexity=4.33, validation_bleu=26.4, bleu=28.4),
+        _english_french("base", _paper_bleu(38.1, 38.1, "Table 2")),
+        _english_french("big", _paper_bleu(41.0, 41.8, _TWO_VERSIONS)),
     )
 }
 
@@ -251,19 +214,20 @@ class Figure:
     @property
     def verdict(self) -> str:
         """The standing in words, with the distance if there is one."""
-        match self.standing:
+        standing, expected = self.standing, self.expected
+        if standing == "not comparable":
+            return "not comparable: rehearsal"
+        if expected is None:
+            return "not in the paper"
+        match standing:
             case "below":
-                assert self.expected is not None
-                return f"below by {self._shown(self.expected.low - self.measured)}"
+                return f"below by {_with_unit(self.name, expected.low - self.measured)}"
             case "above":
-                assert self.expected is not None
-                return f"above by {self._shown(self.measured - self.expected.high)}"
-            case "not comparable":
-                return "not comparable: rehearsal"
+                return f"above by {_with_unit(self.name, self.measured - expected.high)}"
             case "context":
-                return "for context" if self.expected is not None else "not in the paper"
+                return "for context"
             case "as expected":
-                return "as expected"
+                return standing
 
     @property
     def has_failed(self) -> bool:
@@ -273,7 +237,7 @@ class Figure:
     @property
     def measured_text(self) -> str:
         """The measured figure in words."""
-        return self._shown(self.measured)
+        return _with_unit(self.name, self.measured)
 
     @property
     def expected_text(self) -> str:
@@ -282,30 +246,16 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         """The figure for reproduction.json."""
-        expected = self.expected
+        expected = None if self.expected is None else asdict(self.expected)
+        if expected is not None:
+            del expected["decides"]
         return {
             "figure": self.name,
-            "expected": None
-            if expected is None
-            else {
-                "low": expected.low,
-                "high": expected.high,
-                "tolerance": expected.tolerance,
-                "source": expected.source,
-                "why": expected.why,
-            },
+            "expected": expected,
             "measured": self.measured,
             "detail": self.detail,
             "verdict": self.verdict,
         }
-
-    def _shown(self, value: float) -> str:
-        return formatted(self.name, value)
-
-
-def formatted(name: FigureName, value: float) -> str:
-    """A value of a figure in words, with its unit."""
-    return _number(name, value, decimals=_DECIMALS.get(name, 0)) + _UNITS.get(name, "")
 
 
 def expected_text(name: FigureName, expected: Expected | None) -> str:
@@ -316,6 +266,10 @@ def expected_text(name: FigureName, expected: Expected | None) -> str:
     values = dict.fromkeys(_number(name, value, decimals=decimals) for value in (expected.low, expected.high))
     tolerance = f" ± {_number(name, expected.tolerance, decimals=decimals)}" if expected.tolerance else ""
     return " to ".join(values) + tolerance + _UNITS.get(name, "")
+
+
+def _with_unit(name: FigureName, value: float) -> str:
+    return _number(name, value, decimals=_DECIMALS.get(name, 0)) + _UNITS.get(name, "")
 
 
 def _number(name: FigureName, value: float, *, decimals: int) -> str:

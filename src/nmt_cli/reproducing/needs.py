@@ -13,8 +13,11 @@ import torch
 from nmt_cli.artifacts.run import Run
 from nmt_cli.devices import Precision, PrecisionChoice, choose_device, choose_precision, num_cpus
 from nmt_cli.errors import DataError
-from nmt_cli.processes import worker_pool
+from nmt_cli.files import bytes_in
+from nmt_cli.preparing.sources.hub import HubSource
+from nmt_cli.processes import Worker
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.reproducing.plan import Reproduction
 from nmt_cli.training.micro_batch_size import Estimate, estimate
 from nmt_cli.training.reporting.metrics import matrix_rate
 
@@ -26,9 +29,9 @@ _PAIRS_A_SECOND_AND_CORE = 20_000
 _SAMPLED_LINES_A_SECOND = 100_000
 _SLOWER = 3  # other processors, longer sentences, a larger vocabulary
 _PREPARING_MEMORY = 1_500_000_000
-# The rates of training and search as shares of the rate of plain matrix products, least and most: for GPUs from
-# published systems, for CPUs measured (docs/how-to/reproduce.md).
-_SHARES = {("training", True): (0.2, 0.5), ("training", False): (0.25, 0.5)}
+# The rates of training and search as shares of the rate of plain matrix products, least and most, on a GPU and on a
+# CPU: for GPUs from published systems, for CPUs measured (docs/how-to/reproduce.md).
+_TRAINING_SHARES = {True: (0.2, 0.5), False: (0.25, 0.5)}
 _SEARCH_SHARES = {True: (0.01, 0.05), False: (0.1, 0.35)}
 _USABLE_MEMORY = 0.9
 _TOKENS_A_LINE = 30
@@ -60,19 +63,15 @@ class Machine:
 
 def measure_machine(recipe: Recipe) -> Machine:
     """The devices that `nmt train` would take here, and their speed, from a few matrix products on the first."""
-    choice = recipe.training.precision
+    job = _MachineJob(recipe.training.precision)
     if choose_device("auto").type == "cpu":
-        return _look(choice)
+        return job.start()(None)
     # A process that has used a GPU holds memory of it until the process ends, so another process does it.
-    with worker_pool([_MachineJob(choice)]) as run:
-        return next(run([None]))
-
-
-def bytes_in(path: Path) -> int:
-    """The bytes of the files at or below a path; 0 if there are none."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
+    worker = Worker(job, environment={})
+    try:
+        return worker.do(None)
+    finally:
+        worker.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,35 +94,39 @@ class Needs:
         return found
 
 
-def preparation_needs(
-    *, pairs: int, sample_lines: int, download_bytes: int | None, data: Path, cache: Path, machine: Machine
-) -> Needs:
-    """The needs of `nmt prepare` for this number of pairs; downloads go to `cache`."""
-    work = pairs * _WORK_BYTES_A_PAIR - bytes_in(data.with_name(f"{data.name}.partial"))
-    download = (download_bytes or 0) - bytes_in(cache)
-    sampled = min(2 * pairs, sample_lines)
+def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
+    """The needs of `nmt prepare`. Only the download tells how much a rehearsal downloads."""
+    corpus = plan.corpus
+    pairs = int(plan.experiment.preparation["pairs read"].low)
+    pairs = pairs if plan.limit is None else min(plan.limit, pairs)
+    disk = [(plan.data, pairs * _WORK_BYTES_A_PAIR - bytes_in(plan.data.with_name(f"{plan.data.name}.partial")))]
+    repositories = [source.repository for source in corpus.sources("train") if isinstance(source, HubSource)]
+    if repositories and plan.limit is None and corpus.bytes is not None:
+        cache = hub_cache(repositories[0])
+        disk.insert(0, (cache, corpus.bytes - bytes_in(cache)))
+    sampled = min(2 * pairs, corpus.tokenizer.sample_lines)
     seconds = pairs / (_PAIRS_A_SECOND_AND_CORE * machine.num_cpus) + sampled / _SAMPLED_LINES_A_SECOND
     return Needs(
-        disk=tuple((folder, amount) for folder, amount in ((cache, download), (data, work)) if amount > 0),
+        disk=tuple((folder, amount) for folder, amount in disk if amount > 0),
         memory=f"about {gigabytes(_PREPARING_MEMORY)}, and more while the vocabulary is trained",
         hours=(seconds / 3600, _SLOWER * seconds / 3600),
         rate=f"up to {_PAIRS_A_SECOND_AND_CORE:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted",
     )
 
 
-def training_needs(recipe: Recipe, *, vocab_size: int, directory: Path, run: Run | None, machine: Machine) -> Needs:
+def training_needs(plan: Reproduction, run: Run | None, machine: Machine) -> Needs:
     """The needs of `nmt train`, or of the rest of a training that has begun."""
-    training = recipe.training
+    training, pieces = plan.recipe.training, plan.corpus.tokenizer.vocab_size
     needed = estimate(
-        recipe,
-        source_vocab=vocab_size,
-        target_vocab=vocab_size,
+        plan.recipe,
+        source_vocab=pieces,
+        target_vocab=pieces,
         precision=machine.precision,
         world_size=machine.num_devices,
     )
     checkpoints = training.keep_last + training.keep_best + 1  # one more while it is written
     size = checkpoints * _CHECKPOINT_BYTES_A_PARAMETER + _MODEL_BYTES_A_PARAMETER
-    disk = max(needed.num_parameters * size - bytes_in(directory), 0)
+    disk = max(needed.num_parameters * size - bytes_in(plan.run), 0)
     measured = None if run is None else _seconds_an_update(run)
     done = 0 if run is None else max((found.update for found in run.checkpoints()), default=0)
     left = max(training.updates - done, 0)
@@ -131,22 +134,23 @@ def training_needs(recipe: Recipe, *, vocab_size: int, directory: Path, run: Run
         hours, rate = (measured * left / 3600,) * 2, f"the run's own speed, {measured:.3g} s an update"
     else:
         work = 6 * needed.num_parameters * training.batch_tokens * left
-        hours, rate = _hours(work, machine.products * machine.num_devices, _SHARES["training", machine.is_gpu])
+        hours, rate = _hours(work, machine.products * machine.num_devices, _TRAINING_SHARES[machine.is_gpu])
         rate = f"{machine}: {rate}; validations not counted"
-    return Needs(disk=((directory, disk),), memory=_memory_in_words(needed, recipe, machine), hours=hours, rate=rate)
+    memory = _memory_in_words(needed, plan.recipe, machine)
+    return Needs(disk=((plan.run, disk),), memory=memory, hours=hours, rate=rate)
 
 
-def averaging_needs(*, num_parameters: int, directory: Path) -> Needs:
+def averaging_needs(plan: Reproduction) -> Needs:
     """The needs of `nmt average`: the model that it writes, and what it reads."""
-    size = num_parameters * _MODEL_BYTES_A_PARAMETER
-    return Needs(disk=((directory, size),), memory=f"about {gigabytes(3 * size)}")
+    size = plan.num_parameters * _MODEL_BYTES_A_PARAMETER
+    return Needs(disk=((plan.run, size),), memory=f"about {gigabytes(3 * size)}")
 
 
-def decoding_needs(recipe: Recipe, *, num_parameters: int, lines: int, machine: Machine) -> Needs:
+def decoding_needs(plan: Reproduction, machine: Machine, *, lines: int) -> Needs:
     """The needs of `nmt decode`."""
-    work = 2 * num_parameters * recipe.decoding.beam * lines * _TOKENS_A_LINE
+    work = 2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_A_LINE
     hours, rate = _hours(work, machine.decoding_products, _SEARCH_SHARES[machine.is_gpu])
-    return Needs(memory=f"about {gigabytes(num_parameters * 8 + 1_000_000_000)}", hours=hours, rate=rate)
+    return Needs(memory=f"about {gigabytes(plan.num_parameters * 8 + 1_000_000_000)}", hours=hours, rate=rate)
 
 
 def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
@@ -196,35 +200,30 @@ def hub_cache(repository: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _MachineJob:
-    """The job of a worker that looks at the GPUs."""
+    """Measures the first device that `nmt train` would take, in this process."""
 
     choice: PrecisionChoice
 
     def start(self) -> Callable[[None], Machine]:
-        return lambda _: _look(self.choice)
+        return self._measure
 
-
-def _look(choice: PrecisionChoice) -> Machine:
-    device = choose_device("auto")
-    precision = choose_precision(choice, device=device, training=True)
-    decoding = choose_precision("auto", device=device, training=False)
-    products = matrix_rate(device, _dtype(precision))
-    return Machine(
-        name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-        is_gpu=device.type == "cuda",
-        num_devices=torch.cuda.device_count() if device.type == "cuda" else 1,
-        memory_bytes=_memory_bytes(device),
-        precision=precision,
-        products=products,
-        decoding_products=products if decoding == precision else matrix_rate(device, _dtype(decoding)),
-        num_cpus=num_cpus(),
-    )
-
-
-def _memory_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    def _measure(self, _: None) -> Machine:
+        device = choose_device("auto")
+        is_gpu = device.type == "cuda"
+        precision = choose_precision(self.choice, device=device, training=True)
+        decoding = choose_precision("auto", device=device, training=False)
+        products = matrix_rate(device, _dtype(precision))
+        machine_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Machine(
+            name=torch.cuda.get_device_name(device) if is_gpu else "CPU",
+            is_gpu=is_gpu,
+            num_devices=torch.cuda.device_count() if is_gpu else 1,
+            memory_bytes=torch.cuda.get_device_properties(device).total_memory if is_gpu else machine_memory,
+            precision=precision,
+            products=products,
+            decoding_products=products if decoding == precision else matrix_rate(device, _dtype(decoding)),
+            num_cpus=num_cpus(),
+        )
 
 
 def _dtype(precision: Precision) -> torch.dtype:
@@ -256,11 +255,8 @@ def _hours(work: float, products: float, shares: tuple[float, float]) -> tuple[t
     """The hours for a number of floating-point operations, and the rate behind them in words."""
     least, most = (work / (products * share) / 3600 for share in reversed(shares))
     low, high = (f"{100 * share:.0f}" for share in shares)
-    return (least, most), f"{low} to {high} % of the {_rate(products)} of matrix products measured here"
-
-
-def _rate(products: float) -> str:
-    return f"{products / 1e12:,.0f} TFLOP/s" if products >= 1e13 else f"{products / 1e12:,.2f} TFLOP/s"
+    teraflops = f"{products / 1e12:,.{0 if products >= 1e13 else 2}f}"
+    return (least, most), f"{low} to {high} % of the {teraflops} TFLOP/s of matrix products measured here"
 
 
 def _span(least: float, most: float) -> str:

@@ -5,19 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from nmt_cli.errors import UsageError
-from nmt_cli.preparing.corpus import Corpus, load_corpus
-from nmt_cli.recipe.loading import load_recipe
-from nmt_cli.recipe.schema import Recipe
+from pydantic import create_model
+
+from nmt_cli.errors import RecipeError, UsageError
+from nmt_cli.preparing.corpus import Corpus, TokenizerConfig, load_corpus
+from nmt_cli.recipe.loading import flatten, load_recipe, parse_override
+from nmt_cli.recipe.mistakes import dotted, fields_at, suggest
+from nmt_cli.recipe.schema import Recipe, Section
 from nmt_cli.reproducing.experiments import Experiment
-from nmt_cli.reproducing.settings import Overrides, Rehearsal, read_overrides, rehearse
 from nmt_cli.training.micro_batch_size import estimate
+
+# Keys of a corpus file that do not change its text.
+KEYS_WITHOUT_EFFECT = frozenset({"description", "licence", "citation", "pairs", "bytes"})
+
+_AMBIGUOUS = Recipe.model_fields.keys() & Corpus.model_fields.keys()
+_FIELDS: dict[str, Any] = {
+    key: (field.annotation, ...)
+    for key, field in {**Recipe.model_fields, **Corpus.model_fields}.items()
+    if key not in _AMBIGUOUS and key != "limit"
+}
+# Where a near match of an unknown key is looked for; nothing is read by it.
+_EITHER = create_model("_EITHER", __base__=Section, **_FIELDS)
+# Pieces of a side of a sentence of newspaper text with a vocabulary of some thousand pieces, roughly.
+_PIECES_A_PAIR = 35
+_MOST_CHECKPOINTS = 5
+_MOST_LINES = 100
+_SMALLEST_VOCABULARY = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Settings, each `key=value`: of the recipe for `nmt train`, and of the corpus file for `nmt prepare`."""
+
+    recipe: tuple[str, ...] = ()
+    corpus: tuple[str, ...] = ()
+
+    def followed_by(self, others: Overrides) -> Overrides:
+        """These settings, and then `others`, which win."""
+        return Overrides((*self.recipe, *others.recipe), (*self.corpus, *others.corpus))
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """An experiment to reproduce, with its recipe, corpus and folders; `settings` are the user's own."""
+    """An experiment to reproduce, with its recipe, corpus and folders.
+
+    `limit` is the number of pairs of a rehearsal. `settings` are a rehearsal's, and then the user's. `changes` are
+    the user's settings that make it another experiment.
+    """
 
     experiment: Experiment
     recipe: Recipe
@@ -25,7 +61,8 @@ class Reproduction:
     data: Path
     run: Path
     settings: Overrides
-    rehearsal: Rehearsal | None
+    changes: Sequence[str]
+    limit: int | None
 
     @property
     def folder(self) -> Path:
@@ -39,20 +76,9 @@ class Reproduction:
         found = estimate(self.recipe, source_vocab=pieces, target_vocab=pieces, precision="fp32", world_size=1)
         return found.num_parameters
 
-    @property
-    def languages(self) -> str:
-        """The pair of languages as `nmt score` takes it."""
-        return f"{self.corpus.languages.source}-{self.corpus.languages.target}"
-
-    @property
-    def recipe_settings(self) -> tuple[str, ...]:
-        """The settings that `nmt train` is given: a rehearsal's, then the user's."""
-        return (*(self.rehearsal.recipe_settings if self.rehearsal else ()), *self.settings.recipe)
-
-    @property
-    def corpus_settings(self) -> tuple[str, ...]:
-        """The settings that `nmt prepare` is given: a rehearsal's, then the user's."""
-        return (*(self.rehearsal.corpus_settings if self.rehearsal else ()), *self.settings.corpus)
+    def num_lines(self, whole: int) -> int:
+        """How many of the lines of a test set are translated."""
+        return whole if self.limit is None else min(self.limit, _MOST_LINES)
 
 
 def plan_reproduction(
@@ -71,22 +97,93 @@ def plan_reproduction(
             hint="leave it out; another corpus takes nmt prepare, nmt train, nmt average, nmt decode and nmt score",
         )
     corpus = load_corpus(experiment.corpus, overrides=users.corpus).corpus
-    rehearsal = None
+    given, suffix = users, ""
     if limit is not None:
-        rehearsal = rehearse(recipe, corpus.tokenizer, limit=limit, settings=users)
-        recipe = load_recipe(experiment.recipe, overrides=[*rehearsal.recipe_settings, *users.recipe])
-        overrides = [*rehearsal.corpus_settings, *users.corpus, f"limit={limit}"]
-        corpus = load_corpus(experiment.corpus, overrides=overrides).corpus
-
-    def place(parent: str, name: str) -> Path:
-        return Path(parent) / (name if rehearsal is None else rehearsal.folder(name))
-
+        given = rehearse(recipe, corpus.tokenizer, limit=limit, users=users).followed_by(users)
+        recipe = load_recipe(experiment.recipe, overrides=given.recipe)
+        corpus = load_corpus(experiment.corpus, overrides=[*given.corpus, f"limit={limit}"]).corpus
+        suffix = f"-limit-{limit}"
     return Reproduction(
         experiment=experiment,
         recipe=recipe,
         corpus=corpus,
-        data=data or place("data", corpus.name),
-        run=run or place("runs", experiment.recipe),
-        settings=users,
-        rehearsal=rehearsal,
+        data=data or Path("data") / f"{corpus.name}{suffix}",
+        run=run or Path("runs") / f"{experiment.recipe}{suffix}",
+        settings=given,
+        changes=[setting for setting in settings if _first_part(setting) not in KEYS_WITHOUT_EFFECT],
+        limit=limit,
     )
+
+
+def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
+    """The settings, of which every key is one of the recipe or of the corpus file.
+
+    RecipeError for an unknown key, with the nearest in either; UsageError for one that is not clear, or is an option.
+    """
+    for setting in settings:
+        key = _first_part(setting)
+        if key in _AMBIGUOUS:
+            raise UsageError(
+                f"--set {key} could be that of the recipe or of the corpus",
+                where=f"--set {setting}",
+                hint="leave it out; -o names the folder of the run, --data that of the data",
+            )
+        if key == "limit":
+            hint = f"nmt reproduce {experiment} --limit 10000 rehearses it on so many pairs"
+            raise UsageError("the limit of a reproduction is an option", where=f"--set {setting}", hint=hint)
+        for path in flatten(parse_override(setting).values):
+            _check_key(path, setting=setting)
+    recipe = tuple(setting for setting in settings if _first_part(setting) in Recipe.model_fields)
+    return Overrides(recipe, tuple(setting for setting in settings if setting not in recipe))
+
+
+def rehearse(recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, users: Overrides) -> Overrides:
+    """The settings of a rehearsal on `limit` pairs; recipe and tokenizer have the user's settings in them.
+
+    Updates are about one pass over the pairs, and at least as many as the checkpoints that are averaged: as many as the
+    recipe says, but no more than five. The schedule stays, so the learning rate is the one of the first updates.
+    """
+    chosen = _keys_of(users)
+    averaged = recipe.averaging.last or recipe.averaging.best or 1
+    one_pass = -(-limit * _PIECES_A_PAIR // recipe.training.batch_tokens)
+    updates = min(max(min(averaged, _MOST_CHECKPOINTS), one_pass), recipe.training.updates)
+    if "training.updates" in chosen:
+        updates = recipe.training.updates
+    checkpoints = averaged if "averaging.last" in chosen else min(averaged, _MOST_CHECKPOINTS, updates)
+    of_recipe = {
+        "training.updates": updates,
+        "training.log_every": max(updates // 10, 1),
+        "training.checkpoint_every": max(updates // checkpoints, 1),
+        "training.keep_last": checkpoints,
+        "averaging.last": checkpoints,
+        "validation.every": updates,
+        "validation.max_sentences": min(limit, _MOST_LINES),
+    }
+    of_corpus = {}
+    if tokenizer.taken_from is None:
+        of_corpus["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_SMALLEST_VOCABULARY, limit))
+    return Overrides(
+        recipe=tuple(f"{key}={value}" for key, value in of_recipe.items() if key not in chosen),
+        corpus=tuple(f"{key}={value}" for key, value in of_corpus.items() if key not in chosen),
+    )
+
+
+def _keys_of(settings: Overrides) -> set[str]:
+    """The keys that the settings set, with their sections."""
+    documents = [parse_override(setting) for setting in (*settings.recipe, *settings.corpus)]
+    return {dotted(path) for document in documents for path in flatten(document.values)}
+
+
+def _check_key(path: tuple[str, ...], *, setting: str) -> None:
+    """Raise RecipeError if a part of the path is in neither schema."""
+    for length in range(1, len(path) + 1):
+        allowed, place = fields_at(_EITHER, path[: length - 1], values={}), path[:length]
+        if not allowed:
+            return  # below a value that is no section, of which the schema itself tells what it should be
+        if place[-1] not in allowed:
+            hint = suggest({"type": "extra_forbidden"}, place, schema=_EITHER, values={}, fix="")
+            raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
+
+
+def _first_part(setting: str) -> str:
+    return setting.partition("=")[0].partition(".")[0].strip()

@@ -6,12 +6,13 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from nmt_cli.artifacts.describe import num_parameters
+from nmt_cli.artifacts.descriptions import num_parameters
 from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import open_run
@@ -21,13 +22,18 @@ from nmt_cli.errors import DataError, ModelError
 from nmt_cli.files import read_json, sha256, write_file
 from nmt_cli.preparing.corpus import without_former_keys
 from nmt_cli.preparing.report import read_report
-from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.recipe.loading import dump_recipe
-from nmt_cli.reproducing import needs
 from nmt_cli.reproducing.experiments import Expected, Figure, FigureName, exactly
-from nmt_cli.reproducing.needs import Machine, Needs
-from nmt_cli.reproducing.plan import Reproduction
-from nmt_cli.reproducing.settings import KEYS_WITHOUT_EFFECT
+from nmt_cli.reproducing.needs import (
+    Machine,
+    Needs,
+    averaging_needs,
+    decoding_needs,
+    preparation_needs,
+    training_needs,
+    training_seconds,
+)
+from nmt_cli.reproducing.plan import KEYS_WITHOUT_EFFECT, Reproduction
 
 HeldOut = Literal["valid", "test"]
 # The SHA-256 of each thing that a stage reads or writes, by its role.
@@ -48,16 +54,6 @@ class Measured(NamedTuple):
     name: FigureName
     value: float
     detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StageRecord:
-    """A stage as it ended: its command, what it read and wrote, and the seconds that its last process took."""
-
-    command: Sequence[str]
-    made_from: Hashes
-    made: Hashes
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,43 +92,49 @@ class Stage:
     @property
     def expected(self) -> Expectations:
         """The figures that judge the stage."""
-        return self.rehearsed if self.plan.rehearsal else self.published
+        return self.published if self.plan.limit is None else self.rehearsed
 
     def figure(self, name: FigureName, measured: float, detail: str = "") -> Figure:
         """A measured figure beside the expected one."""
         expected = {**self.published, **self.expected}.get(name)
-        is_rehearsed = self.plan.rehearsal is not None and name not in self.expected
+        is_rehearsed = self.plan.limit is not None and name not in self.expected
         return Figure(name, expected, measured, is_rehearsed=is_rehearsed, detail=detail)
 
     def figures(self) -> list[Figure]:
         """The figures of the finished stage."""
         return [self.figure(*measured) for measured in self.measure()]
 
-    def record(self) -> StageRecord | None:
-        """The record of the stage, or None if no record can be read and the stage has to run."""
-        try:
-            return StageRecord(**json.loads(self._record_file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
+    def seconds(self) -> float | None:
+        """The seconds that the last process of the stage took; None if there is no record."""
+        return self._record().get("seconds")
 
     def is_finished(self) -> bool:
         """True if the stage ended well, and nothing that it read or wrote has changed since."""
-        record = self.record()
-        if not self.without_record and (record is None or list(record.command) != self.arguments):
-            return False
         try:
-            if record is None or self.without_record:
+            if self.without_record:
                 return self.outputs() == self.inputs()
-            return record.made_from == self.inputs() and record.made == self.outputs()
+            record = self._record()
+            return bool(record) and record == record | self._state()
         except (OSError, DataError, ModelError):
             return False
 
     def note_end(self, *, seconds: float) -> None:
         """Keep the record of the stage, which has just ended well."""
         if not self.without_record:
-            record = StageRecord(self.arguments, self.inputs(), self.outputs(), seconds)
-            content = json.dumps(asdict(record), indent=2, ensure_ascii=False) + "\n"
+            content = json.dumps(self._state() | {"seconds": seconds}, indent=2, ensure_ascii=False) + "\n"
             write_file(self._record_file, content, error=DataError)
+
+    def _state(self) -> dict[str, Any]:
+        """The command, and the hashes of what it reads and has written."""
+        return {"command": self.arguments, "made_from": dict(self.inputs()), "made": dict(self.outputs())}
+
+    def _record(self) -> dict[str, Any]:
+        """The record of the stage as it ended; empty if no record can be read and the stage has to run."""
+        try:
+            record = json.loads(self._record_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return record if isinstance(record, dict) else {}
 
     @property
     def _record_file(self) -> Path:
@@ -147,29 +149,14 @@ def stages_of(plan: Reproduction) -> list[Stage]:
 
 
 def _preparation(plan: Reproduction) -> Stage:
-    corpus, rehearsal, published = plan.corpus, plan.rehearsal, plan.experiment.preparation
-    arguments = ["prepare", plan.experiment.corpus]
+    corpus, published = plan.corpus, plan.experiment.preparation
+    limit = [] if plan.limit is None else ["--limit", str(plan.limit)]
+    output = [] if plan.data == Path("data") / corpus.name else ["-o", str(plan.data)]
     rehearsed: dict[FigureName, Expected] = {name: published[name] for name in TEST_SETS.values()}
-    pairs, download_bytes = int(published["pairs read"].low), corpus.bytes
-    if rehearsal is not None:
-        arguments += ["--limit", str(rehearsal.limit)]
-        rehearsed["pairs read"] = exactly(rehearsal.limit, _REHEARSAL)
+    if plan.limit is not None:
+        rehearsed["pairs read"] = exactly(plan.limit, _REHEARSAL)
         if corpus.tokenizer.taken_from is None:
             rehearsed["vocabulary"] = exactly(corpus.tokenizer.vocab_size, _REHEARSAL)
-        pairs, download_bytes = min(rehearsal.limit, pairs), None  # how much that is, only the download tells
-    arguments += _set(plan.corpus_settings)
-    arguments += [] if plan.data == Path("data") / corpus.name else ["-o", str(plan.data)]
-    repositories = [source.repository for source in corpus.sources("train") if isinstance(source, HubSource)]
-
-    def stage_needs(machine: Machine) -> Needs:
-        return needs.preparation_needs(
-            pairs=pairs,
-            sample_lines=corpus.tokenizer.sample_lines,
-            download_bytes=download_bytes if repositories else None,
-            data=plan.data,
-            cache=needs.hub_cache(repositories[0]) if repositories else plan.data,
-            machine=machine,
-        )
 
     def measure() -> Iterator[Measured]:
         manifest = read_manifest(plan.data)
@@ -182,12 +169,12 @@ def _preparation(plan: Reproduction) -> Stage:
     return Stage(
         plan=plan,
         name="prepare",
-        arguments=arguments,
+        arguments=["prepare", plan.experiment.corpus, *limit, *_set(plan.settings.corpus), *output],
         published=published,
         rehearsed=rehearsed,
         inputs=lambda: {"corpus": _hash_of_corpus(corpus.model_dump(mode="json"))},
         outputs=lambda: {"corpus": _hash_of_corpus(open_prepared(plan.data).manifest.corpus)},
-        needs=stage_needs,
+        needs=partial(preparation_needs, plan),
         measure=measure,
         without_record=True,
     )
@@ -205,14 +192,13 @@ def _training(plan: Reproduction) -> Stage:
 
     def stage_needs(machine: Machine) -> Needs:
         run = open_run(plan.run) if (plan.run / RUN_FILE).is_file() else None
-        vocab_size = plan.corpus.tokenizer.vocab_size
-        return needs.training_needs(plan.recipe, vocab_size=vocab_size, directory=plan.run, run=run, machine=machine)
+        return training_needs(plan, run, machine)
 
     def measure() -> Iterator[Measured]:
         run, last_update = open_run(plan.run), load_saved_config(model).updates[-1]
         yield Measured("parameters", num_parameters(model / WEIGHTS) or 0)
         yield Measured("updates", last_update)
-        yield Measured("hours", needs.training_seconds(run) / 3600)
+        yield Measured("hours", training_seconds(run) / 3600)
         for validation in run.validations():
             if validation.update == last_update and validation.perplexity is not None:
                 yield Measured("perplexity", validation.perplexity)
@@ -220,7 +206,7 @@ def _training(plan: Reproduction) -> Stage:
     return Stage(
         plan=plan,
         name="train",
-        arguments=["train", plan.experiment.recipe, *data, *output, *_set(plan.recipe_settings)],
+        arguments=["train", plan.experiment.recipe, *data, *output, *_set(plan.settings.recipe)],
         published=plan.experiment.training,
         rehearsed={"updates": exactly(plan.recipe.training.updates, _REHEARSAL)},
         inputs=lambda: {"recipe": _hash(dump_recipe(plan.recipe)), "data": read_manifest(plan.data).fingerprint},
@@ -242,7 +228,7 @@ def _averaging(plan: Reproduction) -> Stage:
         # The checkpoints follow from the model of the last update.
         inputs=lambda: {"model": _hash_of_model(plan.run / "model"), "averaging": _hash(settings)},
         outputs=lambda: {"model": _hash_of_model(averaged)},
-        needs=lambda machine: needs.averaging_needs(num_parameters=plan.num_parameters, directory=plan.run),
+        needs=lambda machine: averaging_needs(plan),
         measure=lambda: [Measured("checkpoints", len(load_saved_config(averaged).updates))],
     )
 
@@ -253,11 +239,10 @@ class _HeldOutFiles:
     def __init__(self, plan: Reproduction, held_out: HeldOut) -> None:
         source, target = plan.corpus.languages.source, plan.corpus.languages.target
         self.test_set = TEST_SETS[held_out].removesuffix(" pairs")
-        self.num_lines = _LINES[held_out]
+        self.num_lines = plan.num_lines(_LINES[held_out])
         self._whole = (plan.data / f"{held_out}.{source}", plan.data / f"{held_out}.{target}")
         self.source, self.reference = self._whole
-        if plan.rehearsal is not None:
-            self.num_lines = min(self.num_lines, plan.rehearsal.lines)
+        if plan.limit is not None:
             self.source = plan.folder / f"{self.test_set}.source.{source}"
             self.reference = plan.folder / f"{self.test_set}.reference.{target}"
         self.translation = plan.folder / f"{self.test_set}.{target}"
@@ -288,10 +273,6 @@ def _decoding(plan: Reproduction, held_out: HeldOut) -> Stage:
         files.write()
         return {"model": _hash_of_model(model), "text": sha256(files.source)}
 
-    def stage_needs(machine: Machine) -> Needs:
-        size, lines = plan.num_parameters, files.num_lines
-        return needs.decoding_needs(plan.recipe, num_parameters=size, lines=lines, machine=machine)
-
     def measure() -> Iterator[Measured]:
         with files.translation.open("rb") as stream:
             yield Measured("lines", sum(1 for _ in stream))
@@ -304,7 +285,7 @@ def _decoding(plan: Reproduction, held_out: HeldOut) -> Stage:
         rehearsed=expected,
         inputs=inputs,
         outputs=lambda: {"translation": sha256(files.translation)},
-        needs=stage_needs,
+        needs=partial(decoding_needs, plan, lines=files.num_lines),
         measure=measure,
         prepare=files.write,
     )
@@ -313,6 +294,7 @@ def _decoding(plan: Reproduction, held_out: HeldOut) -> Stage:
 def _scoring(plan: Reproduction, held_out: HeldOut) -> Stage:
     files = _HeldOutFiles(plan, held_out)
     texts = [str(files.reference), "-i", str(files.translation)]
+    languages = f"{plan.corpus.languages.source}-{plan.corpus.languages.target}"
 
     def measure() -> Iterator[Measured]:
         scores: dict[str, Any] = read_json(files.scores, error=DataError, hint=_AGAIN)["scores"]
@@ -322,7 +304,7 @@ def _scoring(plan: Reproduction, held_out: HeldOut) -> Stage:
     return Stage(
         plan=plan,
         name=f"score {files.test_set}",
-        arguments=["score", *texts, "-l", plan.languages, "-m", "paper-bleu,bleu,chrf", "--json"],
+        arguments=["score", *texts, "-l", languages, "-m", "paper-bleu,bleu,chrf", "--json"],
         published=plan.experiment.test if held_out == "test" else plan.experiment.validation,
         rehearsed={},
         inputs=lambda: {"reference": sha256(files.reference), "translation": sha256(files.translation)},
@@ -343,9 +325,7 @@ def _hash(text: str) -> str:
 
 def _hash_of_corpus(corpus: Mapping[str, Any]) -> str:
     values = without_former_keys(corpus)
-    return _hash(
-        json.dumps({key: value for key, value in values.items() if key not in KEYS_WITHOUT_EFFECT}, sort_keys=True)
-    )
+    return _hash(json.dumps({key: values[key] for key in values.keys() - KEYS_WITHOUT_EFFECT}, sort_keys=True))
 
 
 def _hash_of_model(directory: Path) -> str:

@@ -1,4 +1,4 @@
-"""Settings of a reproduction: each to the command that it belongs to."""
+"""The plan of a reproduction: settings go to the commands that they belong to, and a rehearsal is shorter."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from nmt_cli.preparing.corpus import TokenizerConfig
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing.chain import run_chain
 from nmt_cli.reproducing.experiments import EXPERIMENTS
-from nmt_cli.reproducing.plan import Reproduction, plan_reproduction
-from nmt_cli.reproducing.settings import Overrides, rehearse
+from nmt_cli.reproducing.plan import Overrides, Reproduction, plan_reproduction, rehearse
 from nmt_cli.reproducing.stages import stages_of
 from tests.hub import serve_wmt14
 from tests.preparing.corpus_files import invented_pairs
 from tests.reproducing.test_needs import GPUS
 
 
-def planned(*settings: str, limit: int | None = None) -> Reproduction:
-    return plan_reproduction(EXPERIMENTS["base-en-de"], settings=settings, limit=limit, data=None, run=None)
+def planned(
+    *settings: str,
+    name: str = "base-en-de",
+    limit: int | None = None,
+    data: Path | None = None,
+    run: Path | None = None,
+) -> Reproduction:
+    return plan_reproduction(EXPERIMENTS[name], settings=settings, limit=limit, data=data, run=run)
 
 
 def commands(plan: Reproduction) -> Sequence[str]:
@@ -35,20 +40,20 @@ def test_each_setting_goes_to_the_command_that_it_belongs_to() -> None:
     assert prepare == "nmt prepare wmt14-en-de --set licence=mine --set cleaning.max_words=80"
     assert train == "nmt train base --set model.dropout=0.2"
     assert (plan.corpus.cleaning.max_words, plan.recipe.model.dropout) == (80, 0.2)
-    assert plan.settings.changing == ("model.dropout=0.2", "cleaning.max_words=80")
+    assert plan.changes == ["model.dropout=0.2", "cleaning.max_words=80"]
 
 
 @pytest.mark.parametrize("setting", ["tokenizer.vocab_size=500", "tokenizer={vocab_size: 500}"])
 def test_the_users_vocabulary_goes_before_that_of_a_rehearsal(setting: str) -> None:
     plan = planned(setting, limit=2_000)
-    assert plan.corpus_settings == (setting,)
+    assert plan.settings.corpus == (setting,)
     assert plan.corpus.tokenizer.vocab_size == 500
     assert stages_of(plan)[0].expected["vocabulary"].low == 500
 
 
 def test_a_vocabulary_that_is_taken_from_elsewhere_is_not_judged_by_its_size() -> None:
     plan = planned("tokenizer.taken_from=runs/other", limit=2_000)
-    assert plan.corpus_settings == ("tokenizer.taken_from=runs/other",)
+    assert plan.settings.corpus == ("tokenizer.taken_from=runs/other",)
     assert "vocabulary" not in stages_of(plan)[0].expected
 
 
@@ -109,28 +114,24 @@ def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytes
 
 def settings(recipe: str, limit: int, *users: str) -> dict[str, str]:
     chosen, tokenizer = load_recipe(recipe, overrides=users), TokenizerConfig(vocab_size=37_000)
-    rehearsal = rehearse(chosen, tokenizer, limit=limit, settings=Overrides(users))
-    return dict(setting.split("=") for setting in rehearsal.recipe_settings)
+    rehearsal = rehearse(chosen, tokenizer, limit=limit, users=Overrides(recipe=users))
+    return dict(setting.split("=") for setting in rehearsal.recipe)
 
 
-def test_updates_are_about_one_pass_and_leave_enough_checkpoints() -> None:
-    few = settings("base", 1_000)
-    assert few["training.updates"] == "5"  # one pass would be two updates, and five checkpoints are averaged
-    many = settings("base", 100_000)
-    assert many["training.updates"] == "140"  # 35 pieces a pair, 25,000 an update
-    for values in (few, many):
-        assert int(values["training.updates"]) // int(values["training.checkpoint_every"]) >= int(
-            values["averaging.last"]
-        )
-        assert values["training.keep_last"] == values["averaging.last"] == "5"
-
-
-def test_a_big_model_averages_five_checkpoints_and_not_twenty() -> None:
-    assert settings("big", 10_000)["averaging.last"] == "5"
-
-
-def test_there_are_no_more_updates_than_the_experiment_has() -> None:
-    assert settings("base", 200_000_000)["training.updates"] == "100000"
+@pytest.mark.parametrize(
+    ("recipe", "limit", "updates"),
+    [
+        ("base", 1_000, 5),  # one pass would be two updates, and five checkpoints are averaged
+        ("base", 100_000, 140),  # 35 pieces a pair, 25,000 an update
+        ("base", 200_000_000, 100_000),  # no more than the experiment has
+        ("big", 10_000, 14),  # which averages twenty checkpoints, and five in a rehearsal
+    ],
+)
+def test_updates_are_about_one_pass_and_leave_five_checkpoints(recipe: str, limit: int, updates: int) -> None:
+    values = {key: int(value) for key, value in settings(recipe, limit).items()}
+    assert values["training.updates"] == updates
+    assert values["training.keep_last"] == values["averaging.last"] == 5
+    assert updates // values["training.checkpoint_every"] >= 5
 
 
 def test_what_the_user_sets_is_left_to_him() -> None:
@@ -145,15 +146,13 @@ def test_what_the_user_sets_is_left_to_him() -> None:
 
 @pytest.mark.parametrize(("limit", "pieces"), [(200, 1_000), (5_000, 5_000), (1_000_000, 37_000)])
 def test_the_vocabulary_fits_the_text(limit: int, pieces: int) -> None:
-    rehearsal = rehearse(load_recipe("base"), TokenizerConfig(vocab_size=37_000), limit=limit, settings=Overrides())
-    assert rehearsal.corpus_settings == (f"tokenizer.vocab_size={pieces}",)
+    rehearsal = rehearse(load_recipe("base"), TokenizerConfig(vocab_size=37_000), limit=limit, users=Overrides())
+    assert rehearsal.corpus == (f"tokenizer.vocab_size={pieces}",)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_only_the_length_differs_from_the_experiment(name: str) -> None:
-    full, rehearsed = (
-        plan_reproduction(EXPERIMENTS[name], settings=(), limit=limit, data=None, run=None) for limit in (None, 10_000)
-    )
+    full, rehearsed = planned(name=name), planned(name=name, limit=10_000)
     assert rehearsed.recipe.model == full.recipe.model
     assert rehearsed.recipe.decoding == full.recipe.decoding
     kept = ("seed", "batch_tokens", "max_tokens_per_device", "label_smoothing", "optimizer", "schedule", "precision")
@@ -165,33 +164,31 @@ def test_only_the_length_differs_from_the_experiment(name: str) -> None:
 
 def test_another_corpus_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
-        plan_reproduction(EXPERIMENTS["base-en-de"], settings=("corpus=mine",), limit=None, data=None, run=None)
+        planned("corpus=mine")
     assert caught.value.message == "base-en-de is reproduced on wmt14-en-de, not on mine"
     assert caught.value.hint.startswith("leave it out; another corpus takes nmt prepare, nmt train")
 
 
 def test_a_rehearsal_is_not_refused_for_the_size_of_the_whole_corpus() -> None:
-    needed = {}
-    for limit in (None, 1_000):
-        plan = plan_reproduction(EXPERIMENTS["base-en-fr"], settings=(), limit=limit, data=Path("nowhere"), run=None)
-        needed[limit] = sum(amount for _, amount in stages_of(plan)[0].needs(GPUS).disk)
-    assert needed[None] > 7_500_000_000
-    assert needed[1_000] == 600_000
+    def needed(limit: int | None) -> int:
+        plan = planned(name="base-en-fr", limit=limit, data=Path("nowhere"))
+        return sum(amount for _, amount in stages_of(plan)[0].needs(GPUS).disk)
+
+    assert needed(None) > 7_500_000_000
+    assert needed(1_000) == 600_000
 
 
 def test_other_search_is_another_command() -> None:
-    for settings, words in ((), "--beam 4 --length-penalty 0.6"), (("decoding.beam=8",), "--beam 8 --length-penalty"):
-        plan = plan_reproduction(EXPERIMENTS["base-en-de"], settings=settings, limit=None, data=None, run=None)
-        commands = [" ".join(stage.arguments) for stage in stages_of(plan) if stage.name.startswith("decode")]
-        assert len(commands) == 2
-        assert all(words in command for command in commands)
+    for settings, words in ([], "--beam 4 --length-penalty 0.6"), (["decoding.beam=8"], "--beam 8 --length-penalty"):
+        found = [command for command in commands(planned(*settings)) if command.startswith("nmt decode")]
+        assert len(found) == 2
+        assert all(words in command for command in found)
 
 
 def test_a_rehearsal_has_folders_of_its_own() -> None:
-    base = EXPERIMENTS["base-en-de"]
-    full = plan_reproduction(base, settings=(), limit=None, data=None, run=None)
-    assert (full.data, full.run) == (Path("data/wmt14-en-de"), Path("runs/base"))
-    rehearsed = plan_reproduction(base, settings=(), limit=500, data=None, run=None)
-    assert (rehearsed.data, rehearsed.run) == (Path("data/wmt14-en-de-limit-500"), Path("runs/base-limit-500"))
-    named = plan_reproduction(base, settings=(), limit=500, data=Path("d"), run=Path("r"))
-    assert (named.data, named.run) == (Path("d"), Path("r"))
+    def folders(plan: Reproduction) -> tuple[str, str]:
+        return str(plan.data), str(plan.run)
+
+    assert folders(planned()) == ("data/wmt14-en-de", "runs/base")
+    assert folders(planned(limit=500)) == ("data/wmt14-en-de-limit-500", "runs/base-limit-500")
+    assert folders(planned(limit=500, data=Path("d"), run=Path("r"))) == ("d", "r")
