@@ -99,51 +99,47 @@ def test_a_dry_run_of_wmt14_names_what_would_be_read(
     assert "output: data/wmt14-en-de" in caplog.messages
 
 
-def test_control_characters_of_the_text_do_not_reach_the_terminal(
+def test_overlap_is_told_and_control_characters_do_not_reach_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     small_corpus(tmp_path)
     text = (tmp_path / "train.en").read_text().splitlines()
     (tmp_path / "train.en").write_text("".join(f"\x1b[31m{line}\n" for line in text))
+    for code in ("en", "de"):
+        with (tmp_path / f"valid.{code}").open("a") as file:
+            file.write((tmp_path / f"train.{code}").read_text().splitlines(keepends=True)[0])
     caplog.set_level("INFO")
     settings = ["tokenizer.vocab_size=400", "cleaning.control_characters=false"]
     train, valid = (str(tmp_path / split) for split in ("train", "valid"))
     prepare(train=train, valid=valid, languages="en-de", output=tmp_path / "data", overrides=settings, workers=1)
     assert "\x1b" not in caplog.text + capsys.readouterr().err
     assert "en: ▁\\x1b" in caplog.text.replace(" ", "").replace("en:", "en: ")
+    (found,) = [record for record in caplog.records if record.message.startswith("overlap: ")]
+    assert "of 21 valid lines, training contains 1 as pairs, 1 as sources, 1 as targets: scores" in found.message
+
+
+MAY_BE_TOO_GOOD = ": scores on them may be too good; --set cleaning.overlap=sides drops them"
 
 
 @pytest.mark.parametrize(
-    ("overlap", "level", "ending"),
+    ("setting", "sources", "level", "ending"),
     [
-        ("report", "WARNING", ": scores on them may be too good; --set cleaning.overlap=sides drops them"),
-        ("pairs", "INFO", ", counted before cleaning.overlap=pairs dropped these pairs from training"),
-        ("sides", "INFO", ", counted before cleaning.overlap=sides dropped all of these from training"),
+        ("report", 10, logging.INFO, ""),
+        ("report", 11, logging.WARNING, MAY_BE_TOO_GOOD),
+        ("pairs", 12, logging.INFO, ", counted before cleaning.overlap=pairs dropped these pairs from training"),
+        (
+            "pairs",
+            13,
+            logging.WARNING,
+            f", counted before cleaning.overlap=pairs dropped these pairs from training{MAY_BE_TOO_GOOD}",
+        ),
+        ("sides", 99, logging.INFO, ", counted before cleaning.overlap=sides dropped all of these from training"),
     ],
 )
-def test_overlap_left_in_training_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, overlap: str, level: str, ending: str
-) -> None:
-    small_corpus(tmp_path)
-    for code in ("en", "de"):
-        first = (tmp_path / f"train.{code}").read_text().splitlines()[0]
-        with (tmp_path / f"valid.{code}").open("a") as file:
-            file.write(f"{first}\n")
-    caplog.set_level("INFO")
-    settings = ["tokenizer.vocab_size=400", f"cleaning.overlap={overlap}"]
-    train, valid = (str(tmp_path / split) for split in ("train", "valid"))
-    prepare(train=train, valid=valid, languages="en-de", output=tmp_path / "data", overrides=settings, workers=1)
-    (found,) = [record for record in caplog.records if record.message.startswith("overlap: ")]
-    line = "overlap: of 21 valid lines, training contains 1 as pairs, 1 as sources, 1 as targets"
-    assert (found.levelname, found.message) == (level, line + ending)
-
-
-def test_little_overlap_is_no_warning() -> None:
-    facts = {"lines": 1000, "pairs": 2, "sources": 10, "targets": 3}
-    assert _overlap_line("test", facts, setting="report")[0] == logging.INFO
-    assert _overlap_line("test", {**facts, "sources": 11}, setting="report")[0] == logging.WARNING
-    assert _overlap_line("test", {**facts, "sources": 11}, setting="pairs")[0] == logging.INFO
-    assert _overlap_line("test", {**facts, "sources": 13}, setting="pairs")[0] == logging.WARNING
+def test_much_overlap_left_in_training_is_a_warning(setting: str, sources: int, level: int, ending: str) -> None:
+    facts = {"lines": 1000, "pairs": 2, "sources": sources, "targets": 3}
+    line = f"overlap: of 1,000 test lines, training contains 2 as pairs, {sources} as sources, 3 as targets"
+    assert _overlap_line("test", facts, setting=setting) == (level, line + ending)
 
 
 @pytest.mark.parametrize("name", ["x.tsv", "x.tsv.gz", "x.jsonl", "x.parquet", "x.en"])

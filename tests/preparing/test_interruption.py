@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shutil import copy
@@ -12,39 +13,45 @@ from typing import Any
 import pytest
 
 from nmt_cli.dataset.store import TokenWriter
-from nmt_cli.errors import DataError
 from nmt_cli.preparing import encoding
+from nmt_cli.preparing.corpus import LocatedCorpus
 from tests.forks import run_forked
-from tests.preparing.corpus_files import contents, invented_pairs, run, small_corpus, write_prefix
+from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, small_corpus, write_prefix
+
+
+@dataclass(frozen=True)
+class Small:
+    """A small corpus, and the files of its prepared data."""
+
+    located: LocatedCorpus
+    expected: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
+    located = small_corpus(tmp_path_factory.mktemp("small"))
+    return Small(located, contents(run(located, tmp_path_factory.mktemp("expected")).directory))
 
 
 def test_a_full_disk_loses_no_finished_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class FullDisk(TokenWriter):
         def __init__(self, *args: Any, **keywords: Any) -> None:
             super().__init__(*args, **keywords)
             self._ids = open("/dev/full", "wb")  # noqa: SIM115  # closed by TokenWriter
 
-    located = small_corpus(tmp_path)
-    expected = contents(run(located, tmp_path / "expected").directory)
     with monkeypatch.context() as patch:
         patch.setattr(encoding, "TokenWriter", FullDisk)
-        with pytest.raises(DataError) as caught:
-            run(located, tmp_path / "data")
-    error = caught.value
-    assert error.exit_code == 4
+        error = refusal(lambda: run(small.located, tmp_path / "data"))
     assert error.message == "cannot write encoded: the disk is full"
     assert error.hint == "free some space, then give the same command again: it continues"
     assert not (tmp_path / "data").exists()
     caplog.set_level("INFO")
     caplog.clear()
-    run(located, tmp_path / "data")
-    assert [record.getMessage() for record in caplog.records][:2] == [
-        "cleaned: finished before, kept",
-        "tokenizer: finished before, kept",
-    ]
-    assert contents(tmp_path / "data") == expected
+    run(small.located, tmp_path / "data")
+    assert caplog.messages[:2] == ["cleaned: finished before, kept", "tokenizer: finished before, kept"]
+    assert contents(tmp_path / "data") == small.expected
 
 
 def test_a_full_disk_in_a_worker_is_an_error_after_which_the_same_command_continues(
@@ -69,17 +76,14 @@ def test_a_full_disk_in_a_worker_is_an_error_after_which_the_same_command_contin
 
 
 def test_a_killed_worker_is_an_error_after_which_the_same_command_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    located = small_corpus(tmp_path)
-    expected = contents(run(located, tmp_path / "expected").directory)
     with monkeypatch.context() as patch:
         patch.setattr("nmt_cli.processes._WORKER_CODE", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-        with pytest.raises(DataError, match=r"a worker process was killed \(SIGKILL\)") as caught:
-            run(located, tmp_path / "data", num_workers=2)
-    assert caught.value.exit_code == 4
-    assert "fewer `workers`" in caught.value.hint
-    assert contents(run(located, tmp_path / "data", num_workers=2).directory) == expected
+        error = refusal(lambda: run(small.located, tmp_path / "data", num_workers=2))
+    assert error.message == "a worker process was killed (SIGKILL)"
+    assert "fewer `workers`" in error.hint
+    assert contents(run(small.located, tmp_path / "data", num_workers=2).directory) == small.expected
 
 
 def test_a_change_redoes_only_the_stages_that_depend_on_it(
@@ -96,9 +100,8 @@ def test_a_change_redoes_only_the_stages_that_depend_on_it(
     caplog.set_level("INFO")
     caplog.clear()
     run(small_corpus(tmp_path, "tokenizer.vocab_size=380"), tmp_path / "data")
-    messages = [record.getMessage() for record in caplog.records]
-    assert messages[0] == "cleaned: finished before, kept"
-    assert "tokenizer: 380 shared pieces" in messages
+    assert caplog.messages[0] == "cleaned: finished before, kept"
+    assert "tokenizer: 380 shared pieces" in caplog.messages
     expected = run(small_corpus(tmp_path, "tokenizer.vocab_size=380"), tmp_path / "expected")
     assert contents(tmp_path / "data") == contents(expected.directory)
 

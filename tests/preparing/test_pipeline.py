@@ -56,7 +56,13 @@ def test_training_text_is_the_cleaned_pairs_in_their_order(tmp_path: Path) -> No
 
 def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Path) -> None:
     shared = open_prepared(run(small_corpus(tmp_path), tmp_path / "shared").directory)
-    separate = open_prepared(run(small_corpus(tmp_path, "tokenizer.shared=false"), tmp_path / "separate").directory)
+    prepared = run(
+        small_corpus(tmp_path, "tokenizer.shared=false", "tokenizer.sample_lines=400"), tmp_path / "separate"
+    )
+    for side in ("source", "target"):  # each is trained on its side
+        facts = {"size": 400, "lines": 600, "sampled": 400, "skipped": 0}
+        assert prepared.report["vocabulary"][side] == facts
+    separate = open_prepared(prepared.directory)
     assert shared.manifest.shared_vocabulary
     assert not separate.manifest.shared_vocabulary
     for data, are_equal in ((shared, True), (separate, False)):

@@ -17,7 +17,7 @@ import pytest
 from nmt_cli.recipe.loading import packaged_folder
 from tests.forks import Forked, run_forked
 from tests.hub import COMMIT, Hub, serve_wmt14
-from tests.preparing.corpus_files import contents, write_prefix
+from tests.preparing.corpus_files import contents
 from tests.preparing.file_server import serve_files
 from tests.preparing.test_archives import pack
 
@@ -174,35 +174,15 @@ def test_of_archives_only_those_that_a_limit_needs_are_fetched(
         assert asked == ["/training-parallel-europarl-v7.tgz", "/dev.tgz"]
 
 
-def fetch_only(folder: Path, repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`nmt prepare` of wmt14-en-de, as far as it is fetched."""
+def prepare(folder: Path, repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return nmt(folder, repository, "prepare", "wmt14-en-de", *SMALL, *arguments, **variables)
 
 
-def test_a_limit_downloads_the_files_that_it_needs(tmp_path: Path, repository: Path, hub: Hub) -> None:
-    online = hub.environment(tmp_path / "home")
-    done = fetch_only(tmp_path, repository, "--limit", "500", **online)
-    assert done.returncode == 0, done.stderr
-    fetched = [name for name in hub.requests if name.startswith("GET") and name.endswith(".parquet")]
-    assert [name.rsplit("/", 1)[-1] for name in fetched] == [
-        "train-00000-of-00003.parquet",
-        "train-00001-of-00003.parquet",
-        "validation-00000-of-00001.parquet",
-        "test-00000-of-00001.parquet",
-    ]
-    hub.requests.clear()
-    offline = fetch_only(tmp_path, repository, "--limit", "450", "--overwrite", **{**online, "HF_HUB_OFFLINE": "1"})
-    assert offline.returncode == 0, offline.stderr
-    assert hub.requests == []
-    expected = f"HF_HUB_OFFLINE is set; using its files of commit {COMMIT}, cached before"
-    assert offline.stderr.count(expected) == 1
-
-
-def test_a_download_that_is_killed_or_breaks_off_is_finished_by_the_next_command(
+def test_a_limit_downloads_the_files_that_it_needs_and_a_killed_or_broken_download_goes_on(
     tmp_path: Path, repository: Path, hub: Hub
 ) -> None:
     online = hub.environment(tmp_path / "home")
-    command = [sys.executable, "-m", "nmt_cli", "prepare", "wmt14-en-de", *SMALL, "--limit", "300"]
+    command = [sys.executable, "-m", "nmt_cli", "prepare", "wmt14-en-de", *SMALL, "--limit", "500"]
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), **online}
     hub.seconds_per_block = 1.0
     process = Forked(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
@@ -213,9 +193,22 @@ def test_a_download_that_is_killed_or_breaks_off_is_finished_by_the_next_command
     process.wait()
     hub.seconds_per_block = 0.0
     hub.cut = {"de-en/train-00000-of-00003.parquet": 20_000}
-    done = fetch_only(tmp_path, repository, "--limit", "300", **online)
+    done = prepare(tmp_path, repository, "--limit", "500", **online)
     assert done.returncode == 0, done.stderr
     assert hub.cut == {}
+    fetched = [name for name in hub.requests if name.startswith("GET") and name.endswith(".parquet")]
+    assert list(dict.fromkeys(name.rsplit("/", 1)[-1] for name in fetched)) == [
+        "train-00000-of-00003.parquet",
+        "train-00001-of-00003.parquet",
+        "validation-00000-of-00001.parquet",
+        "test-00000-of-00001.parquet",
+    ]
+    hub.requests.clear()
+    offline = prepare(tmp_path, repository, "--limit", "450", "--overwrite", **{**online, "HF_HUB_OFFLINE": "1"})
+    assert offline.returncode == 0, offline.stderr
+    assert hub.requests == []
+    expected = f"HF_HUB_OFFLINE is set; using its files of commit {COMMIT}, cached before"
+    assert offline.stderr.count(expected) == 1
 
 
 def test_a_wrong_file_from_the_hub_is_kept_aside_and_never_used(tmp_path: Path, repository: Path, hub: Hub) -> None:
@@ -223,18 +216,15 @@ def test_a_wrong_file_from_the_hub_is_kept_aside_and_never_used(tmp_path: Path, 
     name = "de-en/train-00001-of-00003.parquet"
     right = (hub.folder / "wmt" / "wmt14" / name).read_bytes()
     hub.wrong = {name: right[:-1] + b"x"}
-    for _ in range(2):
-        failed = fetch_only(tmp_path, repository, **online)
-        assert failed.returncode == 4
-        assert f"error: {name} is not the file that it should be: its SHA-256 is " in failed.stderr
-        assert f"at:    hf://datasets/wmt/wmt14@{COMMIT}/{name}\n" in failed.stderr
-        kept = re.search(
-            r"fix:   it is kept as (\S+), and not used; the same command downloads it again", failed.stderr
-        )
-        assert kept is not None
-        assert Path(kept[1]).read_bytes() == hub.wrong[name]
+    failed = prepare(tmp_path, repository, **online)
+    assert failed.returncode == 4
+    assert f"error: {name} is not the file that it should be: its SHA-256 is " in failed.stderr
+    assert f"at:    hf://datasets/wmt/wmt14@{COMMIT}/{name}\n" in failed.stderr
+    kept = re.search(r"fix:   it is kept as (\S+), and not used; the same command downloads it again", failed.stderr)
+    assert kept is not None
+    assert Path(kept[1]).read_bytes() == hub.wrong[name]
     hub.wrong = {}
-    done = fetch_only(tmp_path, repository, "--limit", "500", **online)
+    done = prepare(tmp_path, repository, "--limit", "500", **online)
     assert done.returncode == 0, done.stderr
 
 
@@ -255,28 +245,15 @@ def test_a_hub_that_refuses_says_what_is_missing(
     tmp_path: Path, repository: Path, hub: Hub, status: int, code: str, error: str, fix: str
 ) -> None:
     hub.status = {"wmt/wmt14": (status, code)}
-    failed = fetch_only(tmp_path, repository, **hub.environment(tmp_path / "home"))
+    failed = prepare(tmp_path, repository, **hub.environment(tmp_path / "home"))
     assert failed.returncode == 4
     assert failed.stderr.splitlines()[0] == f"error: {error}"
     assert fix in failed.stderr
 
 
 def test_without_a_hub_it_is_said_what_to_do(tmp_path: Path, repository: Path) -> None:
-    failed = fetch_only(tmp_path, repository, **offline(tmp_path))
+    failed = prepare(tmp_path, repository, **offline(tmp_path))
     assert failed.returncode == 4
     assert "error: cannot reach wmt/wmt14 on the hub: " in failed.stderr
     for help in ("HTTPS_PROXY=http://HOST:PORT", "HF_ENDPOINT=https://HOST", "HF_HUB_OFFLINE=1"):
         assert help in failed.stderr.splitlines()[-1]
-
-
-def test_a_hub_with_another_schema_lists_its_columns(tmp_path: Path, repository: Path, hub: Hub) -> None:
-    write_prefix(tmp_path / "valid", [("one", "eins")])
-    (tmp_path / "c.yaml").write_text(
-        "languages: {source: en, target: fr}\n"
-        "train: [{kind: hub, repository: wmt/wmt14, subset: de-en, split: train}]\n"
-        "valid: [{kind: text, source: valid.en, target: valid.de}]\n"
-    )
-    failed = nmt(tmp_path, repository, "prepare", "c.yaml", *SMALL, **hub.environment(tmp_path / "home"))
-    assert failed.returncode == 4
-    assert "error: train-00000-of-00003.parquet has no column of text translation.fr\n" in failed.stderr
-    assert failed.stderr.endswith("two of its columns: translation.de (string), translation.en (string)\n")

@@ -1,19 +1,39 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.errors import DataError
-from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, TokenizerKind
+from nmt_cli.tokenization import tokenizer as module
+from nmt_cli.tokenization.tokenizer import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    TextEncoder,
+    Tokenizer,
+    TokenizerKind,
+    word_alignment,
+    word_ids,
+    word_log_probs,
+)
 from nmt_cli.tokenization.training import train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
 
 KINDS: list[TokenizerKind] = ["bpe", "unigram"]
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs"]))
+LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))
+WORD = st.text(st.sampled_from("abeilnu▁\u00a0é漢"), min_size=1, max_size=4)
+WORDS = st.text(st.sampled_from("abeilnu ▁\u00a0é漢"), max_size=20)
+# "Ä" is two bytes; the second word has two pieces; the last piece is a space alone.
+PIECES = ["▁ein", "▁klei", "nes", "▁", "<0xC3>", "<0x84>", "rm", "▁"]
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +47,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[TokenizerKind, Path]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(files: dict[TokenizerKind, Path]) -> Tokenizer:
-    return Tokenizer.load(files["bpe"])
+def tokenizers(files: dict[TokenizerKind, Path]) -> dict[TokenizerKind, Tokenizer]:
+    return {kind: Tokenizer.load(file) for kind, file in files.items()}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizers: dict[TokenizerKind, Tokenizer]) -> Tokenizer:
+    return tokenizers["bpe"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,10 +63,9 @@ def tokenizer(files: dict[TokenizerKind, Path]) -> Tokenizer:
 @example(lines=["\u2028\ufeff\u00a0\u3000\u200b", "日本語 👩‍👩‍👧", "e\u0301 é"])
 @settings(max_examples=150, deadline=None)
 def test_any_text_without_control_characters_survives(
-    files: dict[TokenizerKind, Path], kind: TokenizerKind, lines: list[str]
+    tokenizers: dict[TokenizerKind, Tokenizer], kind: TokenizerKind, lines: list[str]
 ) -> None:
-    tokenizer = Tokenizer.load(files[kind])
-    assert tokenizer.decode(tokenizer.encode(lines)) == lines
+    assert tokenizers[kind].decode(tokenizers[kind].encode(lines)) == lines
 
 
 @given(text=TEXT)
@@ -87,3 +111,95 @@ def test_a_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"source\.spm is not a SentencePiece model") as foreign:
         Tokenizer.load(tmp_path / "source.spm")
     assert foreign.value.where == str(tmp_path / "source.spm")
+
+
+def assert_encoded_alike(tokenizer: Tokenizer, encoder: TextEncoder, lines: Sequence[str]) -> None:
+    encoded = encoder.encode("".join(f"{line}\n" for line in lines).encode())
+    rows = [[*row, EOS] for row in tokenizer.encode(lines)]
+    assert encoded.lengths.tolist() == [len(row) for row in rows]
+    assert encoded.ids.tolist() == list(chain.from_iterable(rows))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(texts=st.lists(st.lists(st.one_of(LINE, WORDS), max_size=4), max_size=3))
+@example(texts=[["a b", "", " a", "b ", "a  b"], ["a b"], []])
+@example(texts=[["<s> </s> <unk> <pad> <0x41> \r \x00 \t a\rb"], ["a ▁b▁▁ c▁", "▁"]])
+@settings(max_examples=200, deadline=None)
+def test_whole_texts_get_the_ids_of_their_sentences(
+    tokenizers: dict[TokenizerKind, Tokenizer], kind: TokenizerKind, texts: list[list[str]]
+) -> None:
+    encoder = TextEncoder(tokenizers[kind], kind=kind)
+    for lines in texts:
+        assert_encoded_alike(tokenizers[kind], encoder, lines)
+
+
+@given(texts=st.lists(st.lists(st.lists(WORD, min_size=1, max_size=6), max_size=6), max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_words_that_are_remembered_or_forgotten_change_nothing(
+    tokenizer: Tokenizer, texts: list[list[list[str]]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_MAX_WORDS", 5)
+        encoder = TextEncoder(tokenizer, kind="bpe")
+        for lines in texts:
+            assert_encoded_alike(tokenizer, encoder, [" ".join(words) for words in lines])
+
+
+def test_real_text_gets_the_ids_of_its_sentences(tmp_path: Path, shared_data: Path) -> None:
+    text = {
+        side: (shared_data / "wmt14-sample" / f"train.{side}").read_text().split("\n")[:3000] for side in ("en", "de")
+    }
+    lines = [" ".join(filter(None, line.split(" "))) for side in text.values() for line in side if line]
+    train_tokenizer(
+        [line.encode() for line in lines],
+        vocab_size=4000,
+        kind="bpe",
+        character_coverage=0.9999,
+        output=tmp_path / "spm",
+    )
+    tokenizer = Tokenizer.load(tmp_path / "spm")
+    encoder = TextEncoder(tokenizer, kind="bpe")
+    assert_encoded_alike(tokenizer, encoder, lines)
+    assert_encoded_alike(tokenizer, encoder, lines[::-1])
+
+
+def test_lines_are_repeated_and_left_out(tokenizer: Tokenizer) -> None:
+    lines = ["bade fugi", "a", "ba be", "do"]
+    encoder = TextEncoder(tokenizer, kind="bpe")
+    encoded = encoder.encode("".join(f"{line}\n" for line in lines).encode())
+    copies = [2, 0, 1, 3]
+    expected = encoder.encode(
+        "".join(f"{line}\n" * number for line, number in zip(lines, copies, strict=True)).encode()
+    )
+    repeated = encoded.repeated(np.array(copies))
+    assert repeated.ids.tolist() == expected.ids.tolist()
+    assert repeated.lengths.tolist() == expected.lengths.tolist()
+
+
+def test_each_piece_belongs_to_the_word_it_ends_in() -> None:
+    assert word_ids(PIECES) == [0, 1, 1, None, 2, 2, 2, None]
+    assert word_ids(["a", "<0x20>", "b", "<0x0A>", "c"]) == [0, None, 1, None, 2]
+    assert word_ids([]) == []
+    # A no-break space in bytes is a space, as str.split has it; half a character is part of a word.
+    assert word_ids(["a", "<0xC2>", "<0xA0>", "b"]) == [0, None, None, 1]
+    assert word_ids(["a", "<0xC3>", "▁b"]) == [0, 0, 1]
+
+
+def test_word_scores_add_up_to_the_whole() -> None:
+    scores = [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -8.0]
+    assert word_log_probs(PIECES, [*scores, -9.0]) == [-1.0, -5.0, -30.0, -9.0]
+    assert word_log_probs(PIECES, scores) == [-1.0, -5.0, -30.0]
+    assert word_log_probs([], [-0.5]) == [-0.5]
+
+
+def test_alignment_is_of_words() -> None:
+    source = ["▁a", "▁small", "▁h", "ouse"]
+    assert word_alignment(source, ["▁ein", "▁Haus", "▁"], [0, 3, 1]) == [(0, 0), (2, 1)]
+    assert word_alignment(source, ["▁kleines", "es"], [1, 1]) == [(1, 0)]
+
+
+@pytest.mark.parametrize("text", ["the old sea", "a  small ëxträ house", "日本 語", "x\u00a0y z"])
+def test_words_of_a_tokenized_text_are_those_of_split(tokenizer: Tokenizer, text: str) -> None:
+    (ids,) = tokenizer.encode([text])
+    words = {word for word in word_ids(tokenizer.pieces(ids)) if word is not None}
+    assert words == set(range(len(text.split())))

@@ -26,15 +26,7 @@ from nmt_cli.preparing.cleaning.selection import (
     warn_of_lost_sources,
 )
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
-from nmt_cli.preparing.shards import (
-    CleanShard,
-    RawShard,
-    finished_shards,
-    open_shards,
-    read_shards,
-    write_arrays,
-    write_shard,
-)
+from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split
 from nmt_cli.processes import worker_pool
 
@@ -55,11 +47,6 @@ class CleanText:
         """The counts of pairs read, kept, tidied and dropped; overlap and warnings; the pairs of each split."""
         counts: dict[str, Any] = json.loads((self.directory / _COUNTS).read_text(encoding="utf-8"))
         return counts
-
-    def num_pairs(self) -> dict[str, int]:
-        """The number of pairs of each split; copies count."""
-        pairs: dict[str, int] = self.counts()["pairs"]
-        return pairs
 
     def shards(self) -> list[CleanShard]:
         """The training text before duplicates were dropped."""
@@ -178,7 +165,7 @@ def _clean_shards(
     job: CleaningJob, shards: Iterable[RawShard], *, total: int | None, num_workers: int, progress: Progress
 ) -> None:
     """Clean the shards whose files are not there yet."""
-    finished = set(finished_shards(job.directory))
+    finished = {shard.number for shard in open_shards(job.directory)}
     if finished:
         logger.info("cleaned: %s pieces finished before, kept", f"{len(finished):,}")
     done = 0

@@ -58,14 +58,14 @@ def download_file(url: str, *, size: int | None, sha256: str | None, progress: P
     file = cached_file(url)
     with cache_lock(file), writing_errors(file):
         if file.exists():
-            if _difference(file, size=size, sha256=sha256) is None:
+            if difference(file, size=size, sha256=sha256) is None:
                 return file
             logger.warning("%s in the cache is another version; it is now %s", file.name, _set_aside(file))
         _transfer(url, _part(file), file.name, size=size, progress=progress)
         _part(file).replace(file)
-        if differs := _difference(file, size=size, sha256=sha256):
+        if differs := difference(file, size=size, sha256=sha256):
             hint = f"it is kept as {_set_aside(file)}, and not used; the same command downloads it again"
-            raise _wrong_file(file.name, differs, where=url, hint=hint)
+            raise wrong_file(file.name, differs, where=url, hint=hint)
     logger.info("downloaded %s: %s bytes, SHA-256 %s", file.name, f"{file.stat().st_size:,}", file_hash(file))
     return file
 
@@ -81,9 +81,24 @@ def cached_file(url: str) -> Path:
 
 def check_file(file: Path, *, size: int | None, sha256: str | None) -> None:
     """DataError if a file of the user does not have the size or the SHA-256 that it should have."""
-    if differs := _difference(file, size=size, sha256=sha256):
+    if differs := difference(file, size=size, sha256=sha256):
         hint = "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"
-        raise _wrong_file(file.name, differs, where=str(file), hint=hint)
+        raise wrong_file(file.name, differs, where=str(file), hint=hint)
+
+
+def wrong_file(name: str, differs: str, *, where: str, hint: str) -> DataError:
+    """The error for a file that differs from the wanted one."""
+    return DataError(f"{name} is not the file that it should be: {differs}", where=where, hint=hint)
+
+
+def difference(file: Path, *, size: int | None, sha256: str | None) -> str | None:
+    """The difference of a file from the wanted one, in words, or None."""
+    found = file.stat().st_size
+    if size not in (None, found):
+        return f"it has {found:,} bytes, not {size:,}"
+    if sha256 is not None and sha256 != (digest := file_hash(file)):
+        return f"its SHA-256 is {digest}, not {sha256}"
+    return None
 
 
 def cache_folder() -> Path:
@@ -124,20 +139,6 @@ def file_hash(path: Path) -> str:
     """The SHA-256 of a file, computed once unless the file changes."""
     facts = path.stat()
     return _hash(path, facts.st_size, facts.st_mtime_ns)
-
-
-def _wrong_file(name: str, differs: str, *, where: str, hint: str) -> DataError:
-    return DataError(f"{name} is not the file that it should be: {differs}", where=where, hint=hint)
-
-
-def _difference(file: Path, *, size: int | None, sha256: str | None) -> str | None:
-    """The difference of a file from the wanted one, in words, or None."""
-    found = file.stat().st_size
-    if size not in (None, found):
-        return f"it has {found:,} bytes, not {size:,}"
-    if sha256 is not None and sha256 != (digest := file_hash(file)):
-        return f"its SHA-256 is {digest}, not {sha256}"
-    return None
 
 
 def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> None:

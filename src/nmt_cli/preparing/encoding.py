@@ -86,7 +86,7 @@ def write_tokens(
             lines = {side: text.heldout(split, language=code) for side, code in corpus.languages.model_dump().items()}
             heldout = {side: encoder.encode_lines(lines[side]) for side, encoder in encoders.items()}
             list(_append(directory, split, nothing, [heldout], dtype=dtype))
-    total = text.num_pairs()["train"]
+    total = text.counts()["pairs"]["train"]
     written = _read(directory, "train") or nothing
     if written.shards:
         logger.info("encoded: %s pairs encoded before, kept", f"{written.pairs:,}")

@@ -25,7 +25,7 @@ from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.encoding import encoded_splits, write_tokens
 from nmt_cli.preparing.inputs import declared_key, fetch_inputs, find_local_inputs, fingerprint, reading_key
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
-from nmt_cli.preparing.shards import finished_shards
+from nmt_cli.preparing.shards import open_shards
 from nmt_cli.preparing.stages import WorkFolder, discard_interrupted, is_finished, open_work_folder, work_path
 from nmt_cli.preparing.vocabulary import copy_vocabulary, given_vocabulary, tokenizer_counts, write_tokenizers
 from nmt_cli.recipe.schema import LanguagePair
@@ -106,7 +106,7 @@ def _run_stages(
             "cleaned",
             key=text_key,
             build=lambda to: write_clean_text(corpus, fetched.sources, to, num_workers=num_workers, progress=progress),
-            has_pieces=lambda at: bool(finished_shards(at)),
+            has_pieces=lambda at: bool(open_shards(at)),
         )
     )
     ends["cleaned"] = time.monotonic()

@@ -47,10 +47,7 @@ def build_report(
     only the examples are read.
     """
     manifest = data.manifest
-    loaded = {
-        "source": Tokenizer.load(data.source_tokenizer_file),
-        "target": Tokenizer.load(data.target_tokenizer_file),
-    }
+    loaded = {side: Tokenizer.load(data.directory / f"{side}.spm") for side in SIDES}
     return {
         "name": manifest.name,
         "description": corpus.description,
@@ -233,13 +230,13 @@ def _examples(data: PreparedData, loaded: Mapping[str, Tokenizer]) -> list[dict[
     train = data.split("train")
     chosen = sorted({int(place) for place in np.random.default_rng(len(train)).integers(len(train), size=50)})
     chosen = chosen[:: max(len(chosen) // _NUM_EXAMPLES, 1)][:_NUM_EXAMPLES]
-    return [
-        {
-            side: {"text": loaded[side].decode([ids])[0], "pieces": loaded[side].pieces(ids)}
-            for side, ids in (("source", train.src[index][:-1].tolist()), ("target", train.tgt[index][:-1].tolist()))
-        }
-        for index in chosen
-    ]
+    rows = {"source": train.src, "target": train.tgt}
+
+    def shown(side: str, index: int) -> dict[str, Any]:
+        ids = rows[side][index][:-1].tolist()
+        return {"text": loaded[side].decode([ids])[0], "pieces": loaded[side].pieces(ids)}
+
+    return [{side: shown(side, index) for side in SIDES} for index in chosen]
 
 
 def _findings(report: Mapping[str, Any]) -> Iterator[str]:

@@ -60,7 +60,10 @@ def read_shards(sources: Sequence[LocalPairs], *, limit: int | None) -> Iterator
 
 
 class CleanShard:
-    """The file of a cleaned shard of n pairs: compressed text, arrays with an entry per pair, and facts."""
+    """The file of a cleaned shard of n pairs: compressed text, arrays with an entry per pair, and facts.
+
+    The facts are the counts, where the pairs come from, their weight, and the held-out lines found among them.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,16 +81,6 @@ class CleanShard:
     def number(self) -> int:
         """Its place among the shards."""
         return int(self.path.stem)
-
-    @property
-    def source(self) -> int:
-        """The place of its source among the sources."""
-        return int(self.facts["source"])
-
-    @property
-    def weight(self) -> float:
-        """The weight of its pairs."""
-        return float(self.facts["weight"])
 
     def where(self, index: int) -> str:
         """File and line of a pair."""
@@ -129,12 +122,9 @@ class CleanShard:
         return array
 
     def _damaged(self) -> DataError:
-        work = self.path.parent.parent
-        return DataError(
-            f"{self.path.name} is damaged",
-            where=str(self.path),
-            hint=f"it was changed after it was written: rm -r {quote(str(work))}, then run nmt prepare again",
-        )
+        work = quote(str(self.path.parent.parent))
+        hint = f"it was changed after it was written: rm -r {work}, then run nmt prepare again"
+        return DataError(f"{self.path.name} is damaged", where=str(self.path), hint=hint)
 
 
 def write_shard(
@@ -155,14 +145,9 @@ def write_shard(
     write_arrays(directory / f"{number:06d}{_ENDING}", members)
 
 
-def finished_shards(directory: Path) -> list[int]:
-    """The numbers of the shards whose files are in a directory, ascending."""
-    return sorted(int(path.stem) for path in directory.glob(f"[0-9]*{_ENDING}"))
-
-
 def open_shards(directory: Path) -> list[CleanShard]:
-    """The shards of a directory in their order."""
-    return [CleanShard(directory / f"{number:06d}{_ENDING}") for number in finished_shards(directory)]
+    """The finished shards in a directory, in their order."""
+    return [CleanShard(path) for path in sorted(directory.glob(f"[0-9]*{_ENDING}"))]
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

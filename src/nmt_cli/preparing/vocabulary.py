@@ -30,7 +30,7 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
     """Train `source.spm` and `target.spm` on the clean training text; they are equal if the vocabulary is shared."""
     is_shared = corpus.tokenizer.shared
     tasks: list[tuple[str, ...]] = [SIDES] if is_shared else [(side,) for side in SIDES]
-    num_lines = text.num_pairs()["train"] * len(tasks[0])
+    num_lines = text.counts()["pairs"]["train"] * len(tasks[0])
     num_sampled = min(num_lines, corpus.tokenizer.sample_lines)
     logger.info("tokenizer: training on %s of %s lines", f"{num_sampled:,}", f"{num_lines:,}")
     progress("tokenizer", 0, None)

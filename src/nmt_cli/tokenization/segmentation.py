@@ -10,7 +10,7 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-# The longest source sentence in training, where a model does not say what it was: nearly all of any corpus are shorter.
+# The longest source sentence in training, if a model does not say it: nearly all sentences of any corpus are shorter.
 _USUAL_PIECES = 128
 # Where a sentence may end: before a space, or in Chinese and Japanese without one. Possessive and from the first mark
 # on only: texts of nothing but marks must not take quadratic time.

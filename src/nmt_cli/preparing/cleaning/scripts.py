@@ -105,8 +105,6 @@ def with_long_runs(texts: Sequence[str], *, longest: int) -> list[int]:
         is_repeated = is_repeated[:-shift] & is_repeated[shift:]
         width += shift
     found = np.flatnonzero(is_repeated)
-    if len(found) == 0:
-        return []
     # No run reaches from one text into the next: a line end lies between them.
     places: list[int] = np.unique(np.searchsorted(starts(texts), found, side="right") - 1).tolist()
     return places

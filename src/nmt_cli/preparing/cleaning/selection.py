@@ -52,7 +52,7 @@ def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs])
         for number, source in enumerate(sources, start=1)
     ]
     for shard in shards:
-        one = found[shard.source]
+        one = found[shard.facts["source"]]
         one.counts.add(CleaningCounts.from_json(shard.facts["tally"]))
         one.problem = one.problem or shard.facts["problem"]
     return found
@@ -68,7 +68,7 @@ def choose_copies(
     is_new = first_occurrences(_digests(shards)) if config.duplicates else np.ones(sum(map(len, shards)), dtype=bool)
     chosen, start = [], 0
     for shard in shards:
-        counts = by_source[shard.source].counts
+        counts = by_source[shard.facts["source"]].counts
         is_kept = is_new[start : start + len(shard)]
         start += len(shard)
         _drop(np.flatnonzero(~is_kept), DUPLICATE, shard, counts)
@@ -163,7 +163,7 @@ def _drop(places: NDArray[np.int64], reason: str, shard: CleanShard, counts: Cle
 
 def _weighted(shard: CleanShard) -> NDArray[np.uint16]:
     """The copies for a weight, [n]: its whole part, and one more with the probability of the rest."""
-    whole, rest = divmod(shard.weight, 1)
+    whole, rest = divmod(shard.facts["weight"], 1)
     copies = np.full(len(shard), int(whole), dtype=np.uint16)
     if rest:
         copies += np.random.default_rng([_DRAWS, shard.number]).random(len(shard)) < rest

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError, NmtError
-from nmt_cli.preparing.download import Unreachable, cache_folder, file_hash, writing_errors
+from nmt_cli.preparing.download import Unreachable, cache_folder, difference, file_hash, writing_errors, wrong_file
 from nmt_cli.preparing.sources.base import Location, Source, Weight
 from nmt_cli.preparing.sources.tables import TableFile, first_line, translation_columns
 
@@ -145,13 +145,9 @@ class HubSplit:
                     self.repository, path, repo_type="dataset", revision=self.commit, **reporting
                 )
             )
-        expected = self.files[path]
-        if expected is not None and (digest := file_hash(local)) != expected:
-            raise DataError(
-                f"{path} is not the file that it should be: its SHA-256 is {digest}, not {expected}",
-                where=self.name_of(path),
-                hint=f"it is kept as {_set_aside(local, digest)}, and not used; the same command downloads it again",
-            )
+        if differs := difference(local, size=None, sha256=self.files[path]):
+            hint = f"it is kept as {_set_aside(local)}, and not used; the same command downloads it again"
+            raise wrong_file(path, differs, where=self.name_of(path), hint=hint)
         return local
 
 
@@ -288,9 +284,9 @@ def _memory(source: HubSource) -> Path:
     return cache_folder() / "hub" / f"{'.'.join(part.replace('/', '--') for part in parts)}.json"
 
 
-def _set_aside(local: Path, digest: str) -> Path:
+def _set_aside(local: Path) -> Path:
     """Move a wrong file out of the hub's cache, so that the next call downloads it again; the new path."""
-    aside = cache_folder() / "downloads" / "mismatch" / f"{local.name}.{digest[:12]}"
+    aside = cache_folder() / "downloads" / "mismatch" / f"{local.name}.{file_hash(local)[:12]}"
     with writing_errors(aside):
         aside.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(local.resolve(), aside)

@@ -108,19 +108,16 @@ class TextFiles(LocalPairs):
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
-        none = (0, list[bytes]())
-        for (first_line, src), (_, tgt) in zip_longest(
-            line_chunks(self.source), line_chunks(self.target), fillvalue=none
-        ):
+        sides = zip_longest(line_chunks(self.source), line_chunks(self.target), fillvalue=(0, list[bytes]()))
+        for (first_line, src), (_, tgt) in sides:
             if len(src) != len(tgt):
                 raise self._misaligned()
             yield TextChunk(len(src), first_line, self.origin, b"".join(src), b"".join(tgt))
 
     def _misaligned(self) -> DataError:
-        files = (self.source, self.target)
-        source, target = (f"{file.name} has {sum(len(lines) for _, lines in line_chunks(file)):,}" for file in files)
+        source, target = (sum(len(lines) for _, lines in line_chunks(file)) for file in (self.source, self.target))
         return DataError(
-            f"{source} lines, {target}",
+            f"{self.source.name} has {source:,} lines, {self.target.name} has {target:,}",
             where=f"{self.source}, {self.target}",
             hint="align the files line by line, then run nmt prepare again",
         )
