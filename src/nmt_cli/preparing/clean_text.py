@@ -17,7 +17,7 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
 from nmt_cli.preparing.cleaning.held_out import HeldOut, Pairs, overlap, warn_if_swapped, write_heldout
-from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules, num_words
+from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import (
     choose_copies,
     count_by_source,
@@ -146,8 +146,8 @@ class CleaningJob:
                 "digests": pair_digests(src, tgt),
                 "places": _narrow(places),
                 "found": matches,
-                "source_words": _narrow([num_words(line) for line in src]),
-                "target_words": _narrow([num_words(line) for line in tgt]),
+                "source_words": _narrow(_count_words(src)),
+                "target_words": _narrow(_count_words(tgt)),
             },
             facts={
                 "tally": counts.to_json(),
@@ -201,6 +201,11 @@ def _warning(shard: RawShard, corpus: Corpus, valid: Pairs) -> str | None:
     if warning is not None:
         logger.warning("%s", warning)
     return warning
+
+
+def _count_words(lines: Sequence[str]) -> list[int]:
+    """The number of words of each tidy line; in printable text, the space is the only white space."""
+    return [line.count(" ") + 1 if line.isprintable() else len(line.split()) for line in lines]
 
 
 def _narrow(numbers: Sequence[int]) -> NDArray[np.integer]:

@@ -136,6 +136,7 @@ class CleaningRules:
 
     def __init__(self, config: CleaningConfig, languages: CorpusLanguages) -> None:
         self._config = config
+        self._is_plain = _plainness(config)
         self._side_rules = list(_side_rules(config, languages))
 
     def apply(self, chunk: ParsedChunk) -> CleanedChunk:
@@ -153,7 +154,7 @@ class CleaningRules:
         ):
             if index in chunk.malformed:
                 drop(index, MALFORMED)
-            elif (reason := self._reason(source, target)) is None:
+            elif self._is_plain(source, target) or (reason := self._reason(source, target)) is None:
                 src.append(source)
                 tgt.append(target)
                 indices.append(index)
@@ -174,20 +175,16 @@ class CleaningRules:
     def _reason(self, src: str, tgt: str) -> str | None:
         """The reason to drop a tidy pair, by the rules that compare or measure its sides."""
         config = self._config
-        if src.isprintable() and tgt.isprintable():
-            words = (src.count(" ") + 1, tgt.count(" ") + 1)  # the space is the only white space in such text
-        elif not (is_unicode(src) and is_unicode(tgt)):
+        if not (is_unicode(src) and is_unicode(tgt)):
             return "invalid UTF-8"
-        elif "\n" in src or "\n" in tgt:
+        if "\n" in src or "\n" in tgt:
             return "line break"  # whatever the rules: in the files of clean text it would part the two sides
-        elif config.control_characters and (_CONTROL.search(src) or _CONTROL.search(tgt)):
+        if config.control_characters and (_CONTROL.search(src) or _CONTROL.search(tgt)):
             return "control characters"
-        else:
-            words = (len(src.split()), len(tgt.split()))
         if not src or not tgt:
             return "empty"
         shorter, longer = sorted((len(src), len(tgt)))
-        fewer, more = sorted(words)
+        fewer, more = sorted((len(src.split()), len(tgt.split())))
         if shorter < (config.min_characters or 0) or fewer < (config.min_words or 0):
             return "too short"
         if longer > (config.max_characters or inf) or more > (config.max_words or inf):
@@ -205,12 +202,6 @@ def normalize_spaces(text: str) -> str:
     return _SPACES.sub(" ", text) if "  " in text else text
 
 
-def num_words(text: str) -> int:
-    """The number of words of a tidy text that is not empty."""
-    # In printable text, the space is the only white space.
-    return text.count(" ") + 1 if text.isprintable() else len(text.split())
-
-
 def is_unicode(text: str) -> bool:
     """False if a text holds surrogates: bytes that were not UTF-8, or half a character from JSON."""
     if text.isascii():
@@ -226,6 +217,34 @@ def printable(text: str) -> str:
     """The beginning of a text for a report, with escapes for characters that cannot be shown."""
     short = text if len(text) <= _EXAMPLE_CHARACTERS else text[:_EXAMPLE_CHARACTERS] + " …"
     return _UNPRINTABLE.sub(_escape, short)
+
+
+def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
+    """A quick test of tidy pairs: if it is True, `CleaningRules._reason` finds nothing. Most pairs pass it.
+
+    In printable text the space is the only white space. So words are counted by their spaces, and there are no more
+    words than half the characters.
+    """
+    least = config.min_characters or 1
+    most = min(config.max_characters or inf, 2 * (config.max_words or inf))
+    ratio = config.max_length_ratio or inf
+    least_spaces = (config.min_words or 1) - 1
+    word_ratio = config.max_word_ratio
+
+    def is_plain(src: str, tgt: str) -> bool:
+        num_src, num_tgt = len(src), len(tgt)
+        if num_src > num_tgt:
+            num_src, num_tgt = num_tgt, num_src
+        if num_src < least or num_tgt > most or num_tgt > ratio * num_src or src == tgt:
+            return False
+        if not (src.isprintable() and tgt.isprintable()):
+            return False
+        if least_spaces or word_ratio is not None:
+            fewer, more = sorted((src.count(" "), tgt.count(" ")))
+            return fewer >= least_spaces and more + 1 <= (word_ratio or inf) * (fewer + 1)
+        return True
+
+    return is_plain
 
 
 def _side_rules(config: CleaningConfig, languages: CorpusLanguages) -> Iterator[tuple[str, SideRule, SideRule]]:

@@ -167,3 +167,8 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
 def empty_file(file: Path) -> DataError:
     """The error for an empty file."""
     return DataError(f"{file.name} is empty", where=str(file), hint="give a file with one sentence a line")
+
+
+def first_line(problem: Exception) -> str:
+    """The first line of an error's message, or the name of its class."""
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)

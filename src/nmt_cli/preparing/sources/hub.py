@@ -22,8 +22,8 @@ from pydantic import Field
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError, NmtError
 from nmt_cli.preparing.download import Unreachable, cache_folder, difference, file_hash, writing_errors, wrong_file
-from nmt_cli.preparing.sources.base import Location, Source, Weight
-from nmt_cli.preparing.sources.tables import TableFile, first_line, translation_columns
+from nmt_cli.preparing.sources.base import Location, Source, Weight, first_line
+from nmt_cli.preparing.sources.tables import TableFile, translation_columns
 
 logger = logging.getLogger(__name__)
 

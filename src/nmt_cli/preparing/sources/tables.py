@@ -17,7 +17,16 @@ from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, TsvChunk
 from nmt_cli.preparing.download import download_file
-from nmt_cli.preparing.sources.base import LocalPairs, Location, Source, Weight, empty_file, is_address, matching_files
+from nmt_cli.preparing.sources.base import (
+    LocalPairs,
+    Location,
+    Source,
+    Weight,
+    empty_file,
+    first_line,
+    is_address,
+    matching_files,
+)
 from nmt_cli.preparing.sources.text import line_chunks
 from nmt_cli.recipe.schema import PositiveInt
 
@@ -207,11 +216,6 @@ class TableFile(LocalPairs):
                 self.builder, data_files=[str(self.file)], split="train", streaming=True, **options
             )
             yield from rows.with_format("arrow").iter(batch_size=chunks.CHUNK_PAIRS)
-
-
-def first_line(problem: Exception) -> str:
-    """The first line of an error's message, or the name of its class."""
-    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
 
 
 @contextmanager
