@@ -56,7 +56,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[str
 
 
 def decoder(model: Path, *, batch_tokens: int | None = None) -> ForcedDecoder:
-    return ForcedDecoder.from_pretrained(model, device="cpu", precision="fp32", batch_tokens=batch_tokens)
+    return ForcedDecoder(model, device="cpu", precision="fp32", batch_tokens=batch_tokens)
 
 
 def scores_of(model: Path, pairs: list[tuple[str, str]], *, batch_tokens: int | None = None) -> list[ForcedScore]:

@@ -48,9 +48,8 @@ class Comet:
         program = shutil.which(_PROGRAM) or (beside if os.access(beside, os.X_OK) else None)
         if program is None:
             hint = f"python3 -m venv ~/comet && ~/comet/bin/{_INSTALL}, then PATH=$PATH:~/comet/bin"
-            raise UsageError(
-                f"`metrics: comet` needs COMET, and there is no {_PROGRAM} here", setting="metrics: comet", hint=hint
-            )
+            message = f"`metrics: comet` needs COMET, and there is no {_PROGRAM} here"
+            raise UsageError(message, setting="metrics: comet", hint=hint)
         if model.endswith(_CHECKPOINT) and not Path(model).is_file():
             hint = "give the file checkpoints/model.ckpt of a model, with its hparams.yaml one folder up"
             raise UsageError(f"there is no COMET checkpoint {model}", setting="comet_model", hint=hint)

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from nmt_cli.artifacts import model_directory
-from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import plan_batches
 from nmt_cli.devices import choose_device, choose_precision, is_out_of_memory, multiply_float32_fast, parse_precision
 from nmt_cli.errors import DeviceError
@@ -71,30 +70,22 @@ class Perplexity:
 
 
 class ForcedDecoder:
-    """Scores pairs of raw lines with one model."""
+    """Scores pairs of raw lines with the model of a directory, with decode's devices and precisions."""
 
-    def __init__(self, loaded: LoadedModel, *, device: torch.device, batch_tokens: int | None) -> None:
-        self._loaded = loaded
-        self._device = device
-        self._batch_tokens = loaded.config.recipe.decoding.batch_tokens if batch_tokens is None else batch_tokens
-
-    @classmethod
-    def from_pretrained(
-        cls, directory: str | Path, *, device: str, precision: str, batch_tokens: int | None
-    ) -> ForcedDecoder:
-        """The scorer of a model directory, with decode's devices and precisions.
+    def __init__(self, directory: Path, *, device: str, precision: str, batch_tokens: int | None) -> None:
+        """Load the model.
 
         `batch_tokens` bounds the source and target pieces computed at once; None takes the model's own bound for
         decoding. ModelError if the directory is no model, DeviceError if the device does not exist.
         """
         choice = parse_precision(precision)
-        chosen = choose_device(device)
-        is_bf16 = choose_precision(choice, device=chosen, training=False) == "bf16"
+        self._device = choose_device(device)
+        is_bf16 = choose_precision(choice, device=self._device, training=False) == "bf16"
         if not is_bf16:
-            multiply_float32_fast(chosen)
+            multiply_float32_fast(self._device)
         dtype = torch.bfloat16 if is_bf16 else torch.float32
-        loaded = model_directory.load_model(Path(directory), device=chosen, dtype=dtype)
-        return cls(loaded, device=chosen, batch_tokens=batch_tokens)
+        self._loaded = model_directory.load_model(directory, device=self._device, dtype=dtype)
+        self._batch_tokens = batch_tokens or self._loaded.config.recipe.decoding.batch_tokens
 
     def scores(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[ForcedScore]:
         """The score of each pair, in order, as blocks of them are done.

@@ -85,11 +85,9 @@ def check_reference(reference: SegmentedText) -> None:
 def check_lengths(text: SegmentedText, other: SegmentedText) -> None:
     """Raise DataError unless both have as many lines."""
     if len(text.lines) != len(other.lines):
-        raise DataError(
-            f"{text.name} has {len(text.lines):,} lines, {other.name} has {len(other.lines):,}",
-            where=text.name,
-            hint="give texts of the same test set, with one line for each line of the reference",
-        )
+        message = f"{text.name} has {len(text.lines):,} lines, {other.name} has {len(other.lines):,}"
+        hint = "give texts of the same test set, with one line for each line of the reference"
+        raise DataError(message, where=text.name, hint=hint)
 
 
 def _looks_tokenised(text: SegmentedText) -> str:

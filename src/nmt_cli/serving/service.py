@@ -222,9 +222,8 @@ class Service:
             await results
         if caller.gone.done():
             raise ClientGone
-        raise server_busy(
-            "the translation took too long", retry_after_seconds=max(1, int(self.limits.timeout_seconds / 2))
-        )
+        seconds = max(1, int(self.limits.timeout_seconds / 2))
+        raise server_busy("the translation took too long", retry_after_seconds=seconds)
 
 
 def _queued(text: str, num_pieces: int, job: SentenceJob, caller: Caller) -> QueuedSentence:

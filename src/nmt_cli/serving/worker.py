@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from nmt_cli.artifacts.model_directory import LoadedModel
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 # A large model from a slow disk, converted for CTranslate2 on the way.
 _LOADING_SECONDS = 600.0
 # Threads that wait for each other must not spin, since the server itself needs a CPU. Batches have ever new shapes, and
@@ -144,9 +146,13 @@ class WorkerProcess:
         self._answer = self._threads.submit(self._worker.do, task, timeout_seconds=timeout_seconds)
         try:
             return await asyncio.wrap_future(self._answer)
-        except (WorkerLost, TimeoutError, RuntimeError) as problem:
+        except (WorkerLost, TimeoutError) as problem:
             self.kill()
             raise WorkerFailed(str(problem)) from None
+        except RuntimeError as problem:
+            self.kill()
+            logger.error("%s", problem)  # with the traceback of the worker
+            raise WorkerFailed("a worker process made a mistake") from None
 
 
 # Sentences and the job to do with each; None asks which model was loaded.

@@ -99,7 +99,7 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
     from nmt_cli.scoring.forced import ForcedDecoder, Perplexity
 
     (model,) = models_of([options.model])
-    decoder = ForcedDecoder.from_pretrained(
+    decoder = ForcedDecoder(
         model, device=options.device, precision=options.precision, batch_tokens=options.batch_tokens
     )
     perplexity = Perplexity()

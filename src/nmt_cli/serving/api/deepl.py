@@ -139,10 +139,9 @@ def refuse_unsupported(asked: DeepLTranslateRequest) -> None:
         hint = f"take prefer_{asked.formality}, or leave formality out"
         raise invalid_request("'formality' is not supported for given 'target_lang'", hint=hint, where="formality")
     if asked.split_sentences == "nonewlines" and any(_num_lines(text) > 1 for text in asked.text):
+        message = "a line break ends a sentence: nonewlines is not supported"
         hint = "put each sentence on one line, or leave split_sentences out"
-        raise invalid_request(
-            "a line break ends a sentence: nonewlines is not supported", hint=hint, where="split_sentences"
-        )
+        raise invalid_request(message, hint=hint, where="split_sentences")
 
 
 def _num_lines(text: str) -> int:

@@ -75,11 +75,8 @@ def validate_fields(kind: type[M], fields: Mapping[str, Any]) -> M:
 def refuse_markup(kind: str | None) -> None:
     """Raise RequestError if the text is not plain."""
     if kind is not None and kind != "text":
-        raise invalid_request(
-            f"{shortened(kind)} is not supported: tags would be translated as words",
-            hint="send plain text, with the tags taken out",
-            where="format",
-        )
+        message = f"{shortened(kind)} is not supported: tags would be translated as words"
+        raise invalid_request(message, hint="send plain text, with the tags taken out", where="format")
 
 
 @asynccontextmanager
