@@ -151,7 +151,7 @@ def test_a_head_that_is_too_long_is_refused_as_json(port: int) -> None:
     ],
     ids=lambda head: head[:60],
 )
-def test_a_head_that_two_servers_may_read_differently_ends_the_connection(port: int, head: str) -> None:
+def test_a_head_that_is_wrong_or_ambiguous_ends_the_connection(port: int, head: str) -> None:
     follower = b"0\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"
     with connect(port) as connection, suppress(ConnectionError):
         connection.sendall(head.replace("|", "\r\n").encode("latin-1") + b"\r\n\r\n" + follower)

@@ -9,6 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -24,36 +28,36 @@ from nmt_cli.serving.server import ServerSettings
 from tests.serving.servers import Answer, Server, save_model
 
 
+@dataclass
 class Load:
-    """Clients that ask one thing after another until they are stopped."""
+    """The answers to clients, and the number of clients that the server refused."""
 
-    def __init__(self, server: Server, *, clients: int, key: str = "") -> None:
-        self.answers: list[Answer] = []
-        self.refused = 0
-        self._server = server
-        self._key = key
-        self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
-        for thread in self._threads:
-            thread.start()
+    answers: list[Answer] = field(default_factory=list)
+    refused: int = 0
 
-    def _ask(self) -> None:
-        number = 0
-        while not self._is_over.is_set():
-            number += 1
-            time.sleep(0.02)
+
+@contextmanager
+def under_load(server: Server, *, clients: int = 4, key: str = "") -> Iterator[Load]:
+    """Clients ask one thing after another while the block runs, or until the server refuses them."""
+    load, is_over = Load(), threading.Event()
+
+    def ask() -> None:
+        while not is_over.wait(0.02):
             try:
-                asked = {"text": f"the old sea stands by a small house {number}", "source": "en"}
-                self.answers.append(self._server.post("/v1/translate", asked, X_API_Key=self._key))
+                asked = {"text": f"the old sea stands by a small house {len(load.answers)}", "source": "en"}
+                load.answers.append(server.post("/v1/translate", asked, X_API_Key=key))
             except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
                 # Refused, or not yet accepted when the server closed its door.
-                self.refused += 1
+                load.refused += 1
                 return
 
-    def stop(self) -> None:
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join()
+    with ThreadPoolExecutor(clients) as pool:
+        for _ in range(clients):
+            pool.submit(ask)
+        try:
+            yield load
+        finally:
+            is_over.set()
 
 
 @pytest.fixture
@@ -73,11 +77,10 @@ def text_of(server: Server) -> str:
 
 def test_a_new_model_is_swapped_in_under_load_and_no_request_fails(operated: Server, model: Path) -> None:
     before = text_of(operated)
-    load = Load(operated, clients=4)
-    save_model(model, "en", "de", seed=4, overwrite=True)
-    operated.process.send_signal(signal.SIGHUP)
-    operated.until("is loaded in its place")
-    load.stop()
+    with under_load(operated) as load:
+        save_model(model, "en", "de", seed=4, overwrite=True)
+        operated.process.send_signal(signal.SIGHUP)
+        operated.until("is loaded in its place")
     assert {answer.status for answer in load.answers} == {200}
     expected = Translator.from_pretrained(model, device="cpu").translate(["the old sea"])[0].text
     assert text_of(operated) == expected != before
@@ -87,11 +90,10 @@ def test_a_new_model_is_swapped_in_under_load_and_no_request_fails(operated: Ser
 def test_an_operator_has_the_models_loaded_again_under_load(strict: Server, models: dict[str, Path]) -> None:
     operator = {"X_API_Key": "carol-secret-key"}
     before = strict.worker_pids()
-    load = Load(strict, clients=4, key="carol-secret-key")
     stood = strict.get("/v1/models").json["models"][0]["digest"]
-    save_model(models["en-de"], "en", "de", seed=1, overwrite=True)  # the same once more
-    answer = strict.post("/v1/reload", b"", **operator)
-    load.stop()
+    with under_load(strict, key="carol-secret-key") as load:
+        save_model(models["en-de"], "en", "de", seed=1, overwrite=True)  # the same once more
+        answer = strict.post("/v1/reload", b"", **operator)
     (found,) = answer.json["models"]
     assert (answer.status, found["is_ready"], found["is_new"]) == (200, True, False)
     assert (found["digest"], found["updates"]) == (stood, [1])
@@ -130,14 +132,13 @@ def test_a_broken_model_is_not_swapped_in(operated: Server, model: Path) -> None
 
 
 def test_a_dead_worker_is_replaced_and_its_sentences_are_translated(operated: Server) -> None:
-    load = Load(operated, clients=4)
-    time.sleep(0.2)
-    (worker,) = operated.worker_pids()
-    os.kill(worker, signal.SIGKILL)
-    operated.until("a worker of en-de is replaced: a worker process was killed (SIGKILL)")
-    assert operated.get("/ready").status == 503
-    operated.until("a new worker serves en-de")
-    load.stop()
+    with under_load(operated) as load:
+        time.sleep(0.2)
+        (worker,) = operated.worker_pids()
+        os.kill(worker, signal.SIGKILL)
+        operated.until("a worker of en-de is replaced: a worker process was killed (SIGKILL)")
+        assert operated.get("/ready").status == 503
+        operated.until("a new worker serves en-de")
     assert {answer.status for answer in load.answers} == {200}
     assert operated.metric('nmt_worker_restarts_total{model="en-de"}') == 1
     assert operated.get("/ready").status == 200
@@ -159,12 +160,11 @@ def test_a_worker_that_dies_with_nothing_to_do_is_replaced_before_anybody_asks(o
 def test_sigterm_under_load_answers_every_request_that_was_accepted(operated: Server) -> None:
     done = '"endpoint": "/v1/translate"'
     before = operated.log.count(done)
-    load = Load(operated, clients=8)
-    while len(load.answers) < 8:
-        time.sleep(0.02)
-    (worker,) = operated.worker_pids()
-    assert operated.stop() == 0
-    load.stop()
+    with under_load(operated, clients=8) as load:
+        while len(load.answers) < 8:
+            time.sleep(0.02)
+        (worker,) = operated.worker_pids()
+        assert operated.stop() == 0
     assert load.refused == 8
     # As many answers have come as the server has taken requests.
     assert operated.log.count(done) - before == len(load.answers)
