@@ -35,18 +35,19 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 RUN groupadd --gid 10001 nmt \
     && useradd --uid 10001 --gid 10001 --create-home nmt \
-    && install --directory --owner 10001 --group 10001 --mode 0777 /workspace /cache /cache/huggingface /cache/triton /cache/inductor
+    && install --directory --owner 10001 --group 10001 --mode 0777 /workspace /cache /cache/huggingface /cache/nmt /cache/triton /cache/inductor
 COPY --from=build /opt/nmt /opt/nmt
 ENV PATH=/opt/nmt/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     HF_HOME=/cache/huggingface \
+    NMT_CACHE=/cache/nmt \
     TRITON_CACHE_DIR=/cache/triton \
     TORCHINDUCTOR_CACHE_DIR=/cache/inductor
 VOLUME ["/cache"]
 WORKDIR /workspace
 USER 10001:10001
 EXPOSE 8000
-# Most commands are no servers: healthy means that the installed command starts. deploy/compose.yaml asks a server.
+# Most commands are not servers, so this check only starts the command. deploy/compose.yaml checks a running server.
 HEALTHCHECK --interval=60s --timeout=10s --start-period=10s CMD ["nmt", "--version"]
 ENTRYPOINT ["nmt"]
 CMD ["--help"]
