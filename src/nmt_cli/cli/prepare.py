@@ -47,7 +47,8 @@ def prepare(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the corpus file; repeatable.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Processes that clean and encode; else one a CPU.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Processes that clean and encode; else one per CPU."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the prepared data at -o.")] = False,
     dry_run: Annotated[

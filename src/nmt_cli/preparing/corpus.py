@@ -41,7 +41,7 @@ _FORMER_KEYS = {
 class CleaningConfig(Section):
     """Which training pairs are dropped; null or false: the rule is off.
 
-    Pairs with an empty side, invalid UTF-8 or a line break inside a side always are.
+    Pairs with an empty side, invalid UTF-8 or a line break inside a side are always dropped.
     """
 
     min_words: PositiveInt | None = Field(None, description="shortest side in words")
@@ -49,7 +49,7 @@ class CleaningConfig(Section):
     min_characters: PositiveInt | None = Field(None, description="shortest side in characters")
     max_characters: PositiveInt | None = Field(2000, description="longest side in characters")
     max_length_ratio: Annotated[float, Field(ge=1)] | None = Field(
-        3.0, description="longer side over shorter side, in characters; between alphabet and Han characters allow 9"
+        3.0, description="largest ratio of the sides' lengths in characters; 9 suits an alphabet beside Han characters"
     )
     max_word_ratio: Annotated[float, Field(ge=1)] | None = Field(
         None, description="the same in words, for two languages that are written with spaces"

@@ -66,7 +66,8 @@ class ModelConfig(Section):
         None, description="neighbourhood r of restricted self-attention in the encoder (section 4); null: none"
     )
     tying: Literal["all", "target", "none"] = Field(
-        "all", description="shared: both embeddings and the output matrix (3.4), or target and output, or nothing"
+        "all",
+        description="which of both embeddings and the output matrix are one (3.4): all, target and output, or none",
     )
     output_bias: bool = Field(False, description="a bias for each piece on the output, as in Marian, not in the paper")
     embedding_multiple: PositiveInt = Field(128, description="embedding rows are padded to a multiple of this")
@@ -86,7 +87,7 @@ class AdamConfig(Section):
     """Adam (section 5.3)."""
 
     name: Literal["adam"] = Field("adam", description="which optimizer this section is of")
-    beta1: Probability = Field(0.9, description="decay of the mean of gradients, an update (5.3)")
+    beta1: Probability = Field(0.9, description="decay per update of the running mean of gradients (5.3)")
     beta2: Probability = Field(0.98, description="decay of the mean of their squares (5.3)")
     epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean (5.3)")
 
@@ -117,7 +118,7 @@ class ScheduleFreeConfig(Section):
 
     name: Literal["schedule_free"] = Field("schedule_free", description="which optimizer this section is of")
     beta1: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.9, description="how far the weights that are trained lie towards the mean that is validated and saved"
+        0.9, description="interpolation between the fast weights (0) and their mean (1), at which gradients are taken"
     )
     beta2: Probability = Field(0.98, description="decay of the mean of squared gradients, an update")
     epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
@@ -184,16 +185,17 @@ class TrainingConfig(Section):
     )
     clip_norm: PositiveFloat | None = Field(None, description="largest gradient norm; null: no clipping (the paper)")
     max_skipped_updates: NonNegativeInt = Field(
-        10, description="updates in a row that may be skipped for gradients that are not finite; then: a return"
+        10, description="updates in a row skipped because gradients are not finite, before a return to a checkpoint"
     )
     spike_nats: PositiveFloat | None = Field(
-        2.0, description="rise of the mean loss of about 50 updates above its minimum that is a spike; null: none"
+        2.0,
+        description="rise of the mean loss of about 50 updates above its minimum that counts as a spike; null: none",
     )
     max_returns: NonNegativeInt = Field(
-        3, description="returns to an earlier checkpoint, for such gradients or spikes, before training fails"
+        3, description="returns to an earlier checkpoint, after skipped updates or a spike, before training fails"
     )
     watchdog_seconds: PositiveInt = Field(
-        600, description="without progress on any rank of several before training ends with every rank's stack"
+        600, description="if no rank makes progress for so long, all ranks print their stacks and training ends"
     )
     precision: PrecisionChoice = Field("auto", description="bf16 where the hardware multiplies it natively, else fp32")
     log_every: PositiveInt = Field(100, description="updates between lines of metrics.jsonl")
@@ -250,7 +252,7 @@ class ValidationConfig(Section):
 class AveragingConfig(Section):
     """The checkpoints that `nmt average` takes (section 6.1)."""
 
-    last: PositiveInt | None = Field(5, description="newest checkpoints to average")
+    last: PositiveInt | None = Field(5, description="number of newest checkpoints to average")
     best: PositiveInt | None = Field(
         None, description="best checkpoints to average, by validation.metric; excludes last"
     )
@@ -275,7 +277,7 @@ class DecodingConfig(Section):
     )
     max_extra_tokens: NonNegativeInt = Field(50, description="most pieces by which a translation exceeds its source")
     min_tokens: NonNegativeInt = Field(0, description="fewest pieces of a translation")
-    batch_tokens: PositiveInt = Field(12_288, description="source pieces times beam computed at once")
+    batch_tokens: PositiveInt = Field(12_288, description="tokens per batch of the search: source pieces times beam")
     samples: NonNegativeInt = Field(0, description="translations to sample for each line; 0: search")
     temperature: Annotated[float, Field(gt=0, le=100)] = Field(
         1.0, description="temperature of sampling: above 1 evens probabilities out, below 1 sharpens them"
