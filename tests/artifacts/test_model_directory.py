@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,6 +35,7 @@ from tests.artifacts.builders import (
     write_run,
     write_spm,
 )
+from tests.forks import run_forked
 
 CPU = torch.device("cpu")
 
@@ -255,9 +255,8 @@ save_tiny(Path(sys.argv[1]) / "m", spm_folder=Path(sys.argv[1]) / "spm", seed=2,
 @pytest.mark.parametrize("sync", [1, 6])
 def test_kill_9_while_saving_leaves_the_old_model(tmp_path: Path, repository: Path, sync: int) -> None:
     old = save_tiny(tmp_path / "m", spm_folder=tmp_path / "spm", seed=1)
-    path = os.pathsep.join([str(repository), str(repository / "src")])
     command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(tmp_path), str(sync)]
-    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode == -signal.SIGKILL
+    assert run_forked(command, cwd=repository).returncode == -signal.SIGKILL
     assert torch.equal(logits(load_on_cpu(tmp_path / "m").model), logits(old))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.corpus import TokenizerConfig
 from nmt_cli.recipe.loading import load_recipe
-from nmt_cli.reproducing.chain import run_chain
+from nmt_cli.reproducing import chain
+from nmt_cli.reproducing.chain import StageEnd, run_chain
 from nmt_cli.reproducing.experiments import EXPERIMENTS
 from nmt_cli.reproducing.plan import Overrides, Reproduction, plan_reproduction, rehearse
 from nmt_cli.reproducing.stages import stages_of
+from tests.forks import run_forked
 from tests.hub import serve_wmt14
 from tests.preparing.corpus_files import invented_pairs
 from tests.reproducing.test_needs import GPUS
@@ -91,6 +94,12 @@ def test_what_both_files_have_and_what_is_an_option_are_refused() -> None:
     assert caught.value.hint == "nmt reproduce base-en-de --limit 10000 rehearses it on so many pairs"
 
 
+def in_a_fork(arguments: Sequence[str], *, stdout: Path | None) -> StageEnd:
+    """Run an `nmt` command as `run_nmt` does, in a fork in place of a process that begins anew."""
+    assert stdout is None
+    return StageEnd(run_forked([sys.executable, "-m", "nmt_cli", *arguments]).returncode, None)
+
+
 def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plan = planned("tokenizer.vocab_size=400", limit=200)
@@ -99,6 +108,7 @@ def test_the_text_is_prepared_and_found_again(tmp_path: Path, monkeypatch: pytes
     with serve_wmt14(tmp_path / "hub", train_pairs=train, valid_pairs=held_out, test_pairs=held_out) as hub:
         for name, value in hub.environment(tmp_path / "home").items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr(chain, "run_nmt", in_a_fork)
         outcome = run_chain(plan, [preparation], GPUS)
     assert outcome.stopped_at is None
     figures = {figure.name: figure.measured for figure in outcome.figures[0][1]}

@@ -104,15 +104,15 @@ def verify(loaded: LoadedModel, engine: OtherProgram, lines: Sequence[str], *, i
         what = f"log-probabilities per piece differ by {mean:.2g} in the mean and by {largest:.2g} at most"
         raise _refusal(engine, f"gives other scores: {what}")
     theirs = engine.search(sources, config=greedy.config, longest=greedy.longest)
-    parted = greedy.parted(theirs)
-    for index in [] if is_reduced else parted:
+    differing = greedy.differing(theirs)
+    for index in [] if is_reduced else differing:
         if not _is_tie(loaded, rows[index], greedy.found[index], theirs[index]):
             raise _refusal(engine, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
     beam = _OurSearch(loaded, rows, config=config)
     by_beam = engine.search(sources, config=config, longest=beam.longest)
     compared = beam.comparable(by_beam)
-    same = len(compared - set(beam.parted(by_beam)))
-    return Agreement(len(lines), largest, mean, len(lines) - len(parted), same, len(compared), config.beam)
+    same = len(compared - set(beam.differing(by_beam)))
+    return Agreement(len(lines), largest, mean, len(lines) - len(differing), same, len(compared), config.beam)
 
 
 def usable_lines(lines: Sequence[str], loaded: LoadedModel) -> list[str]:
@@ -164,7 +164,7 @@ class _OurSearch:
         """The largest number of pieces that any source may get."""
         return max(self._limits)
 
-    def parted(self, theirs: Sequence[list[str]]) -> list[int]:
+    def differing(self, theirs: Sequence[list[str]]) -> list[int]:
         """The hypotheses of another program's greedy search that differ from ours, up to our limit.
 
         The limit of a greedy search never changes the pieces before it.
