@@ -70,14 +70,19 @@ def test_a_killed_process_is_an_error_that_says_what_to_do() -> None:
     assert caught.value.hint == "if memory ran out, run the command again with fewer `workers`"
 
 
+def with_source(repository: Path) -> dict[str, str]:
+    """The environment of a process that imports the package and its tests from here."""
+    return {**os.environ, "PYTHONPATH": f"{repository / 'src'}:{repository}"}
+
+
 def test_processes_import_nothing_that_is_slow(repository: Path) -> None:
     code = (
         "import sys\n"
         "from nmt_cli.preparing import clean_text, encoding, vocabulary\n"
         "print(*{'torch', 'datasets', 'pyarrow', 'sacrebleu', 'typer', 'py3langid'} & {*sys.modules})"
     )
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=with_source(repository), capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
 
 
@@ -95,10 +100,9 @@ with worker_pool([Squares()] * 2) as run:
 
 @pytest.mark.parametrize(("sign", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, -signal.SIGINT)])
 def test_processes_end_with_the_one_that_started_them(repository: Path, sign: signal.Signals, code: int) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{repository / 'src'}:{repository}"}
     with subprocess.Popen(
         [sys.executable, "-c", PARENT],
-        env=environment,
+        env=with_source(repository),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -163,10 +167,9 @@ def commander(folder: Path, repository: Path) -> Iterator[tuple[subprocess.Popen
     """A process that has started a child, and the number of that child."""
     (folder / "python").write_text(CHILD.replace("PYTHON", sys.executable))
     (folder / "python").chmod(0o755)
-    environment = {**os.environ, "PYTHONPATH": f"{repository / 'src'}"}
     command = [sys.executable, "-c", COMMANDER, str(folder / "python")]
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-    with subprocess.Popen(command, env=environment, **options) as parent:
+    with subprocess.Popen(command, env=with_source(repository), **options) as parent:
         assert parent.stdout is not None
         child, *arguments = parent.stdout.readline().split()
         assert arguments == ["-P", "-m", "nmt_cli", "info"]

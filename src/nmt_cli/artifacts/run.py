@@ -22,23 +22,23 @@ M = TypeVar("M", "Checkpoint", Measurement)
 _DAMAGED = "restore the file, or start the run anew in another folder"
 
 
-class InitialModel(BaseModel):
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class InitialModel(_Record):
     """The model directory whose weights a run began with.
 
     It is not read again once the run has a checkpoint.
     """
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     path: str
     weights_sha256: str
     updates: list[int]
 
 
-class FoundTokens(BaseModel):
+class FoundTokens(_Record):
     """The tokens per device that were measured because the recipe says auto, and for which hardware they hold."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     tokens: PositiveInt
     devices: PositiveInt
@@ -46,10 +46,8 @@ class FoundTokens(BaseModel):
     precision: str
 
 
-class RunRecord(BaseModel):
+class RunRecord(_Record):
     """run.json: the origin of the run's data, its start, and its command."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     languages: LanguagePair
     data: str
