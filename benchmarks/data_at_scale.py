@@ -109,7 +109,7 @@ class _Rates:
 
     def take(self, order: Any) -> int:
         """Take one update, and return the number of its pairs."""
-        from nmt_cli.dataset.batch import make_batch
+        from nmt_cli.dataset.batches import make_batch
 
         micro = order.next().micro
         for rows in micro:

@@ -11,7 +11,7 @@ from types import TracebackType
 import torch
 from measuring import Figures
 
-from nmt_cli.dataset.batch import make_batch
+from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import choose_device, keep_freed_memory, multiply_float32_fast
 from nmt_cli.recipe.schema import Recipe

@@ -91,7 +91,7 @@ def _measure(arguments: argparse.Namespace) -> Figures | None:
 
 def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Namespace) -> Callable[[int], float]:
     """A function that takes updates and returns their rate."""
-    from nmt_cli.dataset.batch import make_batch
+    from nmt_cli.dataset.batches import make_batch
     from nmt_cli.dataset.store import PreparedData
     from nmt_cli.recipe.schema import Recipe
     from nmt_cli.training.data_order import DataOrder

@@ -74,7 +74,7 @@ def _run(command: list[str]) -> list[float]:
 def _our_windows(arguments: argparse.Namespace) -> list[float]:
     import torch
 
-    from nmt_cli.dataset.batch import make_batch
+    from nmt_cli.dataset.batches import make_batch
     from nmt_cli.dataset.store import open_prepared
     from nmt_cli.devices import choose_device, keep_freed_memory, multiply_float32_fast
     from nmt_cli.recipe.loading import load_recipe

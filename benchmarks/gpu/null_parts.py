@@ -23,10 +23,10 @@ import torch
 from launch_log import GRAPH, LaunchLog, to_json
 from torch import distributed as dist
 
-from nmt_cli.dataset.batch import Batch, make_batch
-from nmt_cli.dataset.micro_batches import SHORT, MicroBatchShape
+from nmt_cli.dataset.batches import Batch, MicroBatchShape, make_batch
 from nmt_cli.dataset.store import TokenFile, TokenPairs
 from nmt_cli.model.cuda_graphs import CudaGraphs
+from nmt_cli.model.packing import SHORT
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 
-from nmt_cli.dataset.batch import make_batch
+from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.dataset.batch import make_batch
-from nmt_cli.dataset.micro_batches import MicroBatchShape
+from nmt_cli.dataset.batches import MicroBatchShape, make_batch
 from nmt_cli.dataset.store import TokenFile, TokenPairs
 from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD
@@ -108,22 +107,15 @@ def test_pairs_that_a_shape_does_not_hold_are_refused() -> None:
         make_batch(pairs.rows(np.array([0])), pairs, device=CPU, shape=shape, pinned=False)
 
 
-def test_a_batch_has_the_types_that_embeddings_and_kernels_take() -> None:
+def test_a_batch_has_tensors_of_its_own_with_the_types_that_embeddings_and_kernels_take() -> None:
     rows = [[70_000, EOS], [EOS]]
     pairs = TokenPairs(token_file(rows, np.uint32), token_file(rows, np.uint32))
-    batch = make_batch(pairs.rows(np.array([0, 1])), pairs, device=CPU, shape=None, pinned=False)
-    assert tokens_of(batch.source) == [70_000, EOS, EOS]
-    assert batch.source.ids.dtype == batch.target.ids.dtype == batch.gold.dtype == torch.int64
-    assert batch.source.cu_seqlens.dtype == batch.target.cu_seqlens.dtype == torch.int32
-
-
-def test_the_token_files_are_left_as_they_were() -> None:
-    rows = [[7, 8, EOS], [9, EOS]]
-    pairs = TokenPairs(token_file(rows), token_file(rows))
     for side in (pairs.src, pairs.tgt):
         side.ids.flags.writeable = False  # as files mapped for reading
-    batch = make_batch(pairs.rows(np.array([1, 0])), pairs, device=CPU, shape=None, pinned=False)
-    batch.source.ids.zero_()
-    batch.target.ids.zero_()
-    batch.gold.zero_()
-    assert pairs.src.ids.tolist() == pairs.tgt.ids.tolist() == [7, 8, EOS, 9, EOS]
+    batch = make_batch(pairs.rows(np.array([0, 1])), pairs, device=CPU, shape=None, pinned=False)
+    assert tokens_of(batch.source) == [70_000, EOS, EOS]
+    assert batch.source.cu_seqlens.dtype == batch.target.cu_seqlens.dtype == torch.int32
+    for ids in (batch.source.ids, batch.target.ids, batch.gold):
+        assert ids.dtype == torch.int64
+        ids.zero_()
+    assert pairs.src.ids.tolist() == pairs.tgt.ids.tolist() == [70_000, EOS, EOS]

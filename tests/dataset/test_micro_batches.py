@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.dataset.micro_batches import (
+from nmt_cli.dataset.batches import (
     MicroBatchShape,
     TokenBudgets,
     accumulation,

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from nmt_cli.dataset.batch import Batch, make_batch
+from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.store import PreparedData, Rows
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.loading import load_recipe

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt_cli.dataset.batch import Batch
+from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError

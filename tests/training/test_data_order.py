@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt_cli.dataset.micro_batches import MicroBatchShape
+from nmt_cli.dataset.batches import MicroBatchShape
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.loading import load_recipe

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nmt_cli.artifacts.run import open_run
-from nmt_cli.dataset.batch import Batch
+from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.divergence import LossCourse, describe_pairs

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt_cli.dataset.batch import Batch, make_batch
+from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.loading import load_recipe

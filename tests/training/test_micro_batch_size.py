@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from nmt_cli.artifacts.run import FoundTokens, open_run
-from nmt_cli.dataset.batch import Batch
-from nmt_cli.dataset.micro_batches import accumulation
+from nmt_cli.dataset.batches import Batch, accumulation
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.model.transformer import Transformer
@@ -52,7 +51,7 @@ SMALL = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 32, "d_ff": 48, "h
 MEASURE = """
 import json, sys
 import numpy as np, torch
-from nmt_cli.dataset.batch import make_batch
+from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.store import TokenFile, TokenPairs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe

@@ -15,7 +15,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from nmt_cli import devices
-from nmt_cli.dataset.batch import Batch
+from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError

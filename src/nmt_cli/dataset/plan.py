@@ -1,8 +1,7 @@
 """The plan of an epoch on disk: the rows of every update, one update after another, read as training comes to them.
 
 A plan is a directory. It is written once and read by all ranks of all trainings that have its key. Reading an update is
-one `pread`: what is not mapped cannot grow a process, and a file that another machine removes is an error to mend, not
-a bus error.
+one `pread`: mapped pages would grow the process, and end it with a bus error if another machine removed the file.
 """
 
 from __future__ import annotations
@@ -17,26 +16,25 @@ from typing import Literal
 from zlib import crc32
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from nmt_cli.dataset.micro_batches import TokenBudgets
-from nmt_cli.dataset.store import Array, Rows
+from nmt_cli.dataset.batches import TokenBudgets
+from nmt_cli.dataset.store import Array, Record, Rows
 
 FORMAT = 2
 _MANIFEST, _ROWS, _UPDATES, _LONGEST = "manifest.json", "rows", "updates", "longest"
 _UPDATE = np.dtype([("start", "<u8"), ("crc32", "<u4")])
 
 
-class DamagedPlan(Exception):  # a state of files that is mended, not an error that users see
+class DamagedPlan(Exception):  # not an error that users see: the plan is built again
     """A plan that is cut short, changed, of another key, or gone."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class PlanKey(Record):
+    """Everything that a plan follows from.
 
-
-class PlanKey(_Record):
-    """All that a plan follows from; `data`, the fingerprint, is of what was asked for, the counts of what came."""
+    `data` is the fingerprint of what was asked for; the counts are those of the data that came out.
+    """
 
     data: str
     num_pairs: int
@@ -59,10 +57,10 @@ class PlanKey(_Record):
         return f"{self.family}-epoch-{self.epoch:05}"
 
 
-class PlanFacts(_Record):
-    """The part of a plan that all epochs of a training share: it follows from the pairs' lengths, not from their order.
+class PlanFacts(Record):
+    """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
-    `pairs_in_update` is the average number of pairs in a full update, in the class of lengths that has most.
+    `pairs_in_update` is the average number of pairs in a full update of the class of lengths where it is largest.
     """
 
     num_left_out: int
@@ -70,7 +68,7 @@ class PlanFacts(_Record):
     pairs_in_update: int
 
 
-class _PlanManifest(_Record):
+class _PlanManifest(Record):
     kind: Literal["plan"] = "plan"
     format: int = FORMAT
     key: PlanKey
@@ -78,11 +76,11 @@ class _PlanManifest(_Record):
     facts: PlanFacts
     row: list[tuple[str, str]]
     crc32: dict[str, int]
-    """Of the small files; an update's rows have theirs in `updates`."""
+    """The checksums of the small files; `updates` has a checksum of the rows of each update."""
 
 
 class EpochPlan:
-    """The plan in a directory, held open: nobody removes it meanwhile. Raises DamagedPlan if it cannot be read."""
+    """The plan in a directory, held open so that nobody removes it; DamagedPlan if it cannot be read."""
 
     def __init__(self, directory: Path, *, key: PlanKey) -> None:
         self.directory = directory
@@ -107,11 +105,11 @@ class EpochPlan:
 
     @property
     def fullest(self) -> int:
-        """The update with the most pairs, which is a full one of ordinary pairs."""
+        """The update with the most pairs: a full update of ordinary pairs."""
         return int(np.diff(self._starts).argmax())
 
     def rows(self, index: int) -> Rows:
-        """The rows of one update, from 0; DamagedPlan if they were changed."""
+        """The rows of one update, counted from 0; DamagedPlan if they were changed."""
         first, stop = int(self._starts[index]), int(self._starts[index + 1])
         size = self._row.itemsize
         try:
@@ -146,15 +144,9 @@ class EpochPlan:
 
 
 def write_plan(
-    directory: Path,
-    blocks: Iterable[Rows],
-    *,
-    sizes: Array,
-    longest: Rows,
-    facts: PlanFacts,
-    key: PlanKey,
+    directory: Path, blocks: Iterable[Rows], *, sizes: Array, longest: Rows, facts: PlanFacts, key: PlanKey
 ) -> None:
-    """Write a plan whose updates have so many rows each, given as blocks of whole updates; it is not synced."""
+    """Write a plan whose updates have `sizes` rows, given as blocks of whole updates; it is not synced."""
     updates = np.zeros(len(sizes) + 1, dtype=_UPDATE)
     np.cumsum(sizes, out=updates["start"][1:])
     done = 0
@@ -181,7 +173,7 @@ def write_plan(
 
 
 def is_in_use(directory: Path) -> bool:
-    """True where a process holds the plan in `directory` open, on this machine or another, or this cannot be told."""
+    """True if a process on any machine holds the plan in `directory` open, or if this cannot be told."""
     try:
         with (directory / _ROWS).open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

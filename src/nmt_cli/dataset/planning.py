@@ -9,7 +9,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt_cli import files
-from nmt_cli.dataset.micro_batches import TokenBudgets, token_budgets
+from nmt_cli.dataset.batches import TokenBudgets, token_budgets
 from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanFacts, PlanKey, is_in_use, write_plan
 from nmt_cli.dataset.store import Array, PreparedData, Rows, TokenFile, TokenPairs, fill_rows, narrowest_type, row_type
 from nmt_cli.errors import DataError
 from nmt_cli.model.packing import SHORT
 
 PLANS = "plans"
-_KEPT = 4  # plans in a folder, of whatever trainings; one in use is never removed
-_NOTICED_SECONDS = 1.0  # what takes longer is told of
-_LOOK_SECONDS = 0.02
+_KEPT = 4  # plans in a folder, of any trainings; a plan in use is never removed
+_NOTICED_SECONDS = 1.0  # longer work is logged
+_POLL_SECONDS = 0.02
 
 _log = logging.getLogger(__name__)
 _BLOCK_PAIRS = 1 << 18
@@ -60,12 +60,12 @@ def open_plan(data: PreparedData, *, key: PlanKey, fallback: Path, anew: bool) -
 
 
 class _Unwritable(DataError):
-    """A folder that cannot be made, locked or written, or is full: says where a plan goes."""
+    """A folder of plans that cannot be made, locked or written, or is full."""
 
 
 def _find_or_build(folder: Path, data: PreparedData, key: PlanKey, *, anew: bool) -> EpochPlan:
     with _turn(folder):
-        plan = None if anew else _find(folder, key)  # it was built while this process waited
+        plan = None if anew else _find(folder, key)  # perhaps it was built while this process waited
         if plan is None:
             plan = _build(folder, data, key)
         _prune(folder, key)
@@ -73,12 +73,12 @@ def _find_or_build(folder: Path, data: PreparedData, key: PlanKey, *, anew: bool
 
 
 def _find(folder: Path, key: PlanKey) -> EpochPlan | None:
-    """The plan with this key, if the folder has it undamaged."""
+    """The plan with this key; None if the folder has none or a damaged one."""
     directory = folder / key.name
     try:
         return EpochPlan(directory, key=key) if directory.exists() else None
     except PermissionError:
-        return None  # somebody else's, who keeps it to himself
+        return None  # its owner lets nobody else read it
     except DamagedPlan as problem:
         _log.warning("the plan %s: it is built anew", problem)
         return None
@@ -105,7 +105,7 @@ def _build(folder: Path, data: PreparedData, key: PlanKey) -> EpochPlan:
 
 
 def _prune(folder: Path, key: PlanKey) -> None:
-    """Remove this training's earlier plans and, of the others, all but the newest; never one that is in use."""
+    """Remove this training's earlier plans, and all but the newest of the others; a plan in use stays."""
     plans = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != key.name]
     plans.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
     earlier = [path for path in plans if path.name.startswith(f"{key.family}-") and path.name < key.name]
@@ -117,35 +117,27 @@ def _prune(folder: Path, key: PlanKey) -> None:
 
 @contextmanager
 def _turn(folder: Path) -> Iterator[None]:
-    """Hold a folder of plans, waiting for whoever holds it; the kernel gives it up when a process ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as problem:
-        raise _unwritable(folder, problem) from None
-    try:
-        _lock(folder, descriptor)
+    """Hold a folder of plans, waiting for whoever holds it; the kernel releases it when a process ends."""
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+            stack.callback(os.close, descriptor)
+            _lock(descriptor)
+        except OSError as problem:  # also of a file system without locks
+            raise _Unwritable(str(problem.strerror), where=str(folder), hint="choose another folder with -o") from None
         yield
-    finally:
-        os.close(descriptor)
 
 
-def _unwritable(folder: Path, problem: OSError) -> _Unwritable:
-    return _Unwritable(str(problem.strerror), where=str(folder), hint="choose another folder with -o")
-
-
-def _lock(folder: Path, descriptor: int) -> None:
+def _lock(descriptor: int) -> None:
     patient_until = time.monotonic() + _NOTICED_SECONDS
-    try:
-        while time.monotonic() < patient_until:
-            with suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(_LOOK_SECONDS)
-        _log.info("waiting for the plan that another process builds")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as problem:  # of a file system without locks
-        raise _unwritable(folder, problem) from None
+    while time.monotonic() < patient_until:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_POLL_SECONDS)
+    _log.info("waiting for the plan that another process builds")
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,21 +184,21 @@ class PlannedEpoch:
 
 
 def plan_epoch(data: TokenPairs, *, key: PlanKey) -> PlannedEpoch:
-    """Every pair that the model takes once: shuffled, the few with a long sentence first, cut at the budgets.
+    """Every pair that the model takes, once: shuffled, the few with a long sentence first, and cut into updates.
 
-    An update takes pairs while neither side exceeds its budget; the updates are shuffled last, and one of them may be
-    short. Section 5.1: pairs batched by approximate length, here in two classes.
+    An update takes pairs while neither side exceeds its budget. The updates are shuffled last, and one of them may be
+    short. Section 5.1 batches pairs by approximate length; here there are two classes of length.
     """
     src, tgt = _offsets(data.src), _offsets(data.tgt)
     order, classes = _usable(src, tgt, max_positions=key.max_positions)
     longest = _longest(order, src, tgt, budget=key.batch_tokens)
-    length = _longest_length(longest, src, tgt)
+    longest_length = int(max(_lengths(side, longest[:1]).sum() for side in (src, tgt)))
     limits = token_budgets(
         batch_tokens=key.batch_tokens,
         num_pairs=len(order),
         src_tokens=sum(one.src_tokens for one in classes),
         tgt_tokens=sum(one.tgt_tokens for one in classes),
-        longest=length,
+        longest=longest_length,
     )
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _PURPOSE, key.epoch])))
     for start, stop in pairwise((0, classes[0].pairs, len(order))):
@@ -216,7 +208,7 @@ def plan_epoch(data: TokenPairs, *, key: PlanKey) -> PlannedEpoch:
         block = order[start : start + _BLOCK_PAIRS]
         cut.add(_lengths(src, block), _lengths(tgt, block))
     bounds = cut.bounds()
-    row = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=length)
+    row = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=longest_length)
     turn = generator.permutation(len(bounds) - 1)
     pairs_in_update = max(one.pairs_in_update(limits) for one in classes)
     num_left_out = len(data) - len(order)
@@ -247,7 +239,7 @@ class _Cut:
         self._taken = self._src_total = self._tgt_total = self._src_done = self._tgt_done = 0
 
     def add(self, src_lengths: Array, tgt_lengths: Array) -> None:
-        """Go on with these pairs; an update closes before the pair by which a side would exceed its budget."""
+        """Continue with these pairs; an update ends before the pair by which a side would exceed its budget."""
         src_ends = np.cumsum(src_lengths, dtype=np.int64) + self._src_total
         tgt_ends = np.cumsum(tgt_lengths, dtype=np.int64) + self._tgt_total
         while True:
@@ -272,7 +264,7 @@ class _Cut:
 
 
 def _usable(src: Array, tgt: Array, *, max_positions: int) -> tuple[Array, tuple[_Class, _Class]]:
-    """The pairs that the model takes, first those with a long sentence, then the others, each ascending."""
+    """The pairs that the model takes: pairs with a long sentence, ascending, then the others, ascending."""
     num_pairs = len(src) - 1
     order = _scratch(num_pairs, narrowest_type(num_pairs))
     classes, filled = [], 0
@@ -291,7 +283,7 @@ def _usable(src: Array, tgt: Array, *, max_positions: int) -> tuple[Array, tuple
 
 
 def _longest(usable: Array, src: Array, tgt: Array, *, budget: int) -> Array:
-    """The longest pairs, longest first, up to the one by which a side goes over the budget."""
+    """The longest pairs, longest first, up to the pair by which a side exceeds the budget."""
     longest, floor = usable[:0], 0
     for start in range(0, len(usable), _BLOCK_PAIRS):
         block = usable[start : start + _BLOCK_PAIRS]
@@ -307,13 +299,8 @@ def _longest(usable: Array, src: Array, tgt: Array, *, budget: int) -> Array:
     return longest
 
 
-def _longest_length(longest: Array, src: Array, tgt: Array) -> int:
-    """The length of the longest sentence, given the longest pairs; 0 if there are none."""
-    return int(max(_lengths(side, longest[:1]).sum() for side in (src, tgt)))
-
-
 def _offsets(side: TokenFile) -> Array:
-    """Where each sentence of a side begins, and where the last one ends, in memory of its own."""
+    """Where each sentence of a side begins, and where the last sentence ends, in memory of its own."""
     offsets = _scratch(len(side) + 1, narrowest_type(side.num_tokens))
     for start in range(0, len(offsets), _BLOCK_PAIRS):
         stop = min(start + _BLOCK_PAIRS, len(offsets))
@@ -327,9 +314,9 @@ def _lengths(offsets: Array, pairs: Array) -> Array:
 
 
 def _scratch(size: int, code: str) -> npt.NDArray[np.unsignedinteger]:
-    """An array in pages of its own, given back when it goes: malloc, told to keep freed blocks, would keep them."""
+    """An array in pages of its own, which go back to the system with it: malloc is told to keep freed blocks."""
     dtype = np.dtype(code)
     pages = mmap.mmap(-1, max(size, 1) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError, AttributeError):  # of kernels, and systems, without huge pages
+    with suppress(OSError, AttributeError):  # kernels and systems without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype=dtype, count=size)

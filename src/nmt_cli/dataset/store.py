@@ -1,43 +1,128 @@
-"""Prepared data on disk: token files mapped into memory, raw text, and the tokenizers."""
+"""Prepared data on disk: the manifest, token files mapped into memory, raw text, and the tokenizers."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nmt_cli.dataset.manifest import PREPARE_AGAIN, Manifest, TokenDtype, TokenizerRecord, read_manifest
 from nmt_cli.errors import DataError
-from nmt_cli.files import sha256
+from nmt_cli.files import read_json, sha256
+from nmt_cli.recipe.schema import LanguagePair
 
+MANIFEST = "manifest.json"
+FORMAT = 1
+TokenDtype = Literal["uint16", "uint32"]
+PREPARE_AGAIN = "prepare the data again: give the same nmt prepare command once more"
 Array = npt.NDArray[np.integer]
 Rows = npt.NDArray[np.void]
 """[n] with the fields `pair`, `src_start` and `tgt_start` (in the ids of that side), `src_length`, `tgt_length`."""
 SIDES = ("source", "target")
 _OFFSET = np.dtype("<i8")
+_Read = Callable[[list[int], list[int]], bytes]
+"""Reads `sizes` bytes at `places`, and joins them."""
+
+
+class Record(BaseModel):
+    """A part of a manifest: unknown fields and other types are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SplitCounts(Record):
+    """The size of a split; tokens with EOS."""
+
+    pairs: int
+    source_tokens: int
+    target_tokens: int
+
+
+class TokenizerRecord(Record):
+    """A tokenizer by size and by the SHA-256 of its file."""
+
+    vocab_size: int
+    fingerprint: str
+
+
+class Tokenizers(Record):
+    """The tokenizers of the two sides; equal if the vocabulary is shared."""
+
+    source: TokenizerRecord
+    target: TokenizerRecord
+
+
+class InputRecord(Record):
+    """An input of a split, a file or generated text, with the SHA-256 of its bytes."""
+
+    split: str
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Manifest(Record):
+    """The contents of `manifest.json` in a directory of prepared data."""
+
+    kind: Literal["prepared data"] = "prepared data"
+    format: int = FORMAT
+    nmt_version: str
+    name: str
+    languages: LanguagePair
+    shared_vocabulary: bool
+    tokenizers: Tokenizers
+    dtype: TokenDtype
+    splits: dict[str, SplitCounts]
+    inputs: list[InputRecord]
+    fingerprint: str
+    """Of everything that the contents follow from: inputs, languages, cleaning, tokenizer."""
+    corpus: dict[str, Any]
+    files: dict[str, int]
+    """Size in bytes of every other file in the directory that readers need."""
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of prepared data; DataError if there is none, or if it is damaged or has another format."""
+    where, file = str(directory), str(directory / MANIFEST)
+    give_another = "give the directory that nmt prepare wrote (its -o)"
+    if not directory.is_dir():
+        raise DataError(
+            f"there is no prepared data at {directory}", where=where, hint=f"nmt prepare NAME -o {shlex.quote(where)}"
+        )
+    if not (directory / MANIFEST).exists():
+        raise DataError(f"{directory} is not prepared data: it has no {MANIFEST}", where=where, hint=give_another)
+    values = read_json(directory / MANIFEST, error=DataError, hint=PREPARE_AGAIN)
+    if not isinstance(values, dict) or values.get("kind") != "prepared data":
+        raise DataError(f"{directory} holds something other than prepared data", where=file, hint=give_another)
+    if values.get("format") != FORMAT:
+        raise DataError(
+            f"this prepared data has format {values.get('format')}, and this nmt reads format {FORMAT}",
+            where=file,
+            hint="prepare the data again with this version of nmt",
+        )
+    try:
+        return Manifest.model_validate(values)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(f"{MANIFEST} is damaged: {key}: {first['msg']}", where=file, hint=PREPARE_AGAIN) from None
 
 
 def row_type(*, num_pairs: int, num_tokens: int, longest: int) -> np.dtype[np.void]:
     """The type of rows, with the narrowest fields for this many pairs, tokens per side and tokens per sentence."""
-    start, length = narrowest_type(num_tokens), narrowest_type(longest)
-    return np.dtype(
-        [
-            ("pair", narrowest_type(num_pairs)),
-            ("src_start", start),
-            ("tgt_start", start),
-            ("src_length", length),
-            ("tgt_length", length),
-        ]
-    )
+    fields = {"pair": num_pairs, "src_start": num_tokens, "tgt_start": num_tokens}
+    fields |= {"src_length": longest, "tgt_length": longest}
+    return np.dtype([(name, narrowest_type(largest)) for name, largest in fields.items()])
 
 
 def narrowest_type(largest: int) -> str:
@@ -46,7 +131,7 @@ def narrowest_type(largest: int) -> str:
 
 
 def fill_rows(dtype: np.dtype[np.void], pairs: Array, src_offsets: Array, tgt_offsets: Array) -> Rows:
-    """The rows of some pairs [n], given where each sentence of the split begins, and where the last one ends."""
+    """The rows of some pairs [n], given where each sentence of the split begins, and where the last sentence ends."""
     rows = np.empty(len(pairs), dtype=dtype)
     rows["pair"] = pairs
     for side, offsets in (("src", src_offsets), ("tgt", tgt_offsets)):
@@ -60,27 +145,26 @@ def sum_lengths(rows: Rows, *, side: str) -> int:
     return int(rows[f"{side}_length"].sum(dtype=np.int64))
 
 
-_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)  # of any split
+_ANY_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)
 
 
 class TokenFile:
     """One side of a split: `ids` flat, an EOS after each sentence; sentence i is `ids[offsets[i]:offsets[i + 1]]`.
 
-    Both may be mapped. Who reads all of a large split takes `gather` and `read_offsets`, which map nothing: a mapped
-    page counts as the process's own until the system wants it back, and a read of one maps its neighbours too.
+    Both may be mapped. `gather` and `read_offsets` map nothing, so all of a large split can be read by them: a mapped
+    page counts as the process's own until the system wants it back, and reading a page maps its neighbours too.
     """
 
     def __init__(self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]) -> None:
         self.ids = ids
         self.offsets = offsets
-        self._read: _Read = _Bytes(ids)
-        self._read_offsets: _Read = _Bytes(offsets)
+        self._read, self._read_offsets = _memory_reader(ids), _memory_reader(offsets)
 
     @classmethod
     def open(cls, ids: Path, offsets: Path, *, dtype: np.dtype[Any]) -> TokenFile:
         """The side in two files, which stay open."""
         side = cls(_map(ids, dtype), _map(offsets, _OFFSET))
-        side._read, side._read_offsets = _File(ids), _File(offsets)
+        side._read, side._read_offsets = _file_reader(side, ids), _file_reader(side, offsets)
         return side
 
     def __len__(self) -> int:
@@ -107,73 +191,60 @@ class TokenFile:
 
     def gather(self, starts: Array, lengths: Array) -> NDArray[np.unsignedinteger]:
         """The ids of sentences end to end, given where each begins in `ids`, and how long it is."""
-        width = self.ids.itemsize
-        sizes, places = (lengths.astype(np.int64) * width).tolist(), (starts.astype(np.int64) * width).tolist()
-        return np.frombuffer(self._read.parts(sizes, places), dtype=self.ids.dtype)
+        sizes, places = ((numbers.astype(np.int64) * self.ids.itemsize).tolist() for numbers in (lengths, starts))
+        return np.frombuffer(self._read(sizes, places), dtype=self.ids.dtype)
 
     def read_offsets(self, start: int, stop: int) -> NDArray[np.int64]:
         """`offsets[start:stop]`."""
         width = _OFFSET.itemsize
-        return np.frombuffer(self._read_offsets.parts([(stop - start) * width], [start * width]), dtype=_OFFSET)
+        return np.frombuffer(self._read_offsets([(stop - start) * width], [start * width]), dtype=_OFFSET)
 
 
-class _Read(Protocol):
-    def parts(self, sizes: list[int], places: list[int]) -> bytes:
-        """So many bytes from each of these places, joined."""
+def _memory_reader(array: NDArray[Any]) -> _Read:
+    view = np.ascontiguousarray(array).view(np.uint8).data
+    return lambda sizes, places: b"".join(
+        [view[place : place + size] for size, place in zip(sizes, places, strict=True)]
+    )
 
 
-class _Bytes:
-    """Reads from an array in memory."""
+def _file_reader(side: TokenFile, path: Path) -> _Read:
+    """Reads from a file, which stays open as long as `side`; the system fetches all parts of a request at once."""
+    file = os.open(path, os.O_RDONLY)
+    weakref.finalize(side, os.close, file)
 
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._view = np.ascontiguousarray(array).view(np.uint8).data
-
-    def parts(self, sizes: list[int], places: list[int]) -> bytes:
-        return b"".join([self._view[place : place + size] for size, place in zip(sizes, places, strict=True)])
-
-
-class _File:
-    """Reads from a file, which stays open; the system fetches all parts of one request at the same time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
-
-    def parts(self, sizes: list[int], places: list[int]) -> bytes:
-        file = self._file
+    def read(sizes: list[int], places: list[int]) -> bytes:
         if hasattr(os, "posix_fadvise"):  # macOS has none
             for size, place in zip(sizes, places, strict=True):
                 os.posix_fadvise(file, place, size, os.POSIX_FADV_WILLNEED)
         content = b"".join([os.pread(file, size, place) for size, place in zip(sizes, places, strict=True)])
         if len(content) != sum(sizes):
-            raise DataError(
-                f"{self._path.name} was cut short while it was read", where=str(self._path), hint=PREPARE_AGAIN
-            )
+            raise DataError(f"{path.name} was cut short while it was read", where=str(path), hint=PREPARE_AGAIN)
         return content
 
+    return read
 
+
+@dataclass(frozen=True, slots=True)
 class TokenPairs:
     """A split: the same number of sentences on both sides."""
 
-    def __init__(self, src: TokenFile, tgt: TokenFile) -> None:
-        self.src = src
-        self.tgt = tgt
+    src: TokenFile
+    tgt: TokenFile
 
     def __len__(self) -> int:
         return len(self.src)
 
     def rows(self, pairs: Array) -> Rows:
         """The rows of some pairs."""
-        return fill_rows(_ROW, pairs, self.src.offsets, self.tgt.offsets)
+        return fill_rows(_ANY_ROW, pairs, self.src.offsets, self.tgt.offsets)
 
 
+@dataclass(frozen=True, slots=True)
 class PreparedData:
     """A directory that `nmt prepare` wrote, checked for completeness and opened for reading only."""
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
-        self.directory = directory
-        self.manifest = manifest
+    directory: Path
+    manifest: Manifest
 
     @property
     def source_tokenizer_file(self) -> Path:
@@ -186,7 +257,7 @@ class PreparedData:
         return self.directory / "target.spm"
 
     def split(self, name: str) -> TokenPairs:
-        """The token files of `train`, `valid` or `test`; DataError where the corpus has no such split."""
+        """The token files of `train`, `valid` or `test`; DataError if the corpus has no such split."""
         self._require(name)
         src, tgt = (self._token_file(name, side) for side in SIDES)
         return TokenPairs(src, tgt)
@@ -222,15 +293,17 @@ def open_prepared(directory: Path) -> PreparedData:
 
     Raises DataError naming the file that is missing, cut short, or from another preparation.
     """
-    manifest = read_manifest(directory)
-    data = PreparedData(directory, manifest)
-    for path, record in (
-        (data.source_tokenizer_file, manifest.tokenizers.source),
-        (data.target_tokenizer_file, manifest.tokenizers.target),
-    ):
-        _check_tokenizer(path, record)
-    for name, size in manifest.files.items():
-        _check_size(directory / name, size)
+    data = PreparedData(directory, read_manifest(directory))
+    tokenizers = data.manifest.tokenizers
+    _check_tokenizer(data.source_tokenizer_file, tokenizers.source)
+    _check_tokenizer(data.target_tokenizer_file, tokenizers.target)
+    for name, size in data.manifest.files.items():
+        path = directory / name
+        _check_present(path)
+        if (found := path.stat().st_size) != size:
+            raise DataError(
+                f"{name} has {found:,} bytes, and should have {size:,}", where=str(path), hint=PREPARE_AGAIN
+            )
     return data
 
 
@@ -242,7 +315,7 @@ def token_dtype(vocab_size: int) -> TokenDtype:
 class TokenWriter:
     """Writes one side of a split, batch by batch: `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`.
 
-    Goes on after the first `sentences`, which have `tokens`, of files that were begun before; what follows them goes.
+    An interrupted writer's files are continued after their first `sentences`, which have `tokens`; the rest is dropped.
     """
 
     def __init__(
@@ -274,14 +347,14 @@ class TokenWriter:
         self.sentences += len(lengths)
 
     def sync(self) -> None:
-        """Have all that was added on the disk."""
+        """Wait until everything added is on the disk."""
         for file in (self._ids, self._offsets):
             file.flush()
             os.fsync(file.fileno())
 
 
 def _open_at(path: Path, size: int) -> BinaryIO:
-    """A file to write on after its first `size` bytes, the only ones that are kept."""
+    """A file to be continued after its first `size` bytes; the rest is dropped."""
     there = path.stat().st_size if path.exists() else 0
     if there < size:
         raise DataError(
@@ -296,8 +369,7 @@ def _open_at(path: Path, size: int) -> BinaryIO:
 
 
 def _check_tokenizer(path: Path, record: TokenizerRecord) -> None:
-    if not path.is_file():
-        raise DataError(f"{path.name} is missing", where=str(path), hint=PREPARE_AGAIN)
+    _check_present(path)
     if (fingerprint := sha256(path)) != record.fingerprint:
         raise DataError(
             f"{path.name} is not the tokenizer that this data was prepared with: "
@@ -307,17 +379,13 @@ def _check_tokenizer(path: Path, record: TokenizerRecord) -> None:
         )
 
 
-def _check_size(path: Path, size: int) -> None:
+def _check_present(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"{path.name} is missing", where=str(path), hint=PREPARE_AGAIN)
-    if (found := path.stat().st_size) != size:
-        raise DataError(
-            f"{path.name} has {found:,} bytes, and should have {size:,}", where=str(path), hint=PREPARE_AGAIN
-        )
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The array in a file, mapped read-only; mmap refuses an empty file, which is an empty array."""
+    """The array in a file, mapped read-only; an empty file, which mmap refuses, is an empty array."""
     if path.stat().st_size == 0:
         return np.zeros(0, dtype=dtype)
     return np.memmap(path, dtype=dtype, mode="r")

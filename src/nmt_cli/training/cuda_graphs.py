@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nmt_cli.dataset.batch import Batch
+from nmt_cli.dataset.batches import Batch
 from nmt_cli.devices import is_out_of_memory
 
 _log = logging.getLogger(__name__)

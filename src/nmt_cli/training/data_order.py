@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmt_cli.dataset.micro_batches import (
+from nmt_cli.dataset.batches import (
     MicroBatchShape,
     accumulation,
     deal_micro_batches,

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from nmt_cli.dataset.batch import Batch, make_batch
+from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.store import TokenPairs
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.ranks.ranks import Ranks

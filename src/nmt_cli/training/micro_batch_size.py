@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from nmt_cli.artifacts.run import FoundTokens, Run
-from nmt_cli.dataset.micro_batches import accumulation
+from nmt_cli.dataset.batches import accumulation
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.transformer import Transformer

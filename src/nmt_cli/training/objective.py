@@ -11,7 +11,7 @@ from typing import ParamSpec, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from nmt_cli.dataset.batch import Batch
+from nmt_cli.dataset.batches import Batch
 from nmt_cli.devices import is_out_of_memory, missing_for_triton
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.attention import choose_kernel
@@ -71,7 +71,7 @@ class CompiledObjective:
             dropout.seed = seed
         for module in model.modules():
             if isinstance(module, Residual | FeedForward):
-                module.is_fused = True
+                module.uses_kernels = True
 
     def __call__(self, batch: Batch) -> Loss:
         """The loss of a batch."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nmt_cli.artifacts.run import Run
-from nmt_cli.dataset.batch import Batch, make_batch
+from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.store import PreparedData, Rows
 from nmt_cli.devices import Precision, keep_freed_memory, multiply_float32_fast
 from nmt_cli.errors import TrainingError

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmt_cli.dataset.batch import make_batch
+from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.store import Array, PreparedData
 from nmt_cli.decoding.batching import plan_batches, search_batches
 from nmt_cli.decoding.search.cuda import CudaSearch

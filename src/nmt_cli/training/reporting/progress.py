@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from nmt_cli import console, files
-from nmt_cli.dataset.micro_batches import accumulation
+from nmt_cli.dataset.batches import accumulation
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
 from nmt_cli.model.attention import choose_kernel

@@ -1,0 +1,285 @@
+"""Batches: an update's pairs dealt into micro-batches of one shape, and packed end to end as the model takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, sum_lengths
+from nmt_cli.model.packing import SHORT, Packed
+from nmt_cli.tokenization.tokenizer import BOS, PAD
+
+_MARGIN = 0.003  # by which the side with fewer tokens may exceed the data's ratio of the sides
+_OPEN_PAIRS = 1.5  # average number of pairs by which a full update falls short of its budget
+_LARGEST_MULTIPLE, _SMALLEST_MULTIPLE = 128, 8
+_DEVIATIONS = 4  # room for pairs beyond their mean in an update; in text it amounts to 6 standard deviations and more
+_CANDIDATES = 64  # rows of a micro-batch that are considered for a swap: one of 4,096 swaps fits to about a token
+_SWAPS = 16  # swaps per micro-batch before each device gets another micro-batch
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudgets:
+    """The most tokens of each side that an update has."""
+
+    src: int
+    tgt: int
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchShape:
+    """The slots of each side, and the sentences in them, dummies included.
+
+    `longest` is a power of two that no sentence of the data exceeds.
+    """
+
+    src_slots: int
+    tgt_slots: int
+    sentences: int
+    longest: int
+
+    def num_dummies(self, *, src_tokens: int, tgt_tokens: int) -> int:
+        """Dummy sentences of at most SHORT slots that cover the slots without tokens on either side."""
+        return -(-max(self.src_slots - src_tokens, self.tgt_slots - tgt_tokens) // SHORT)
+
+    def holds(self, *, src_tokens: int, tgt_tokens: int, num_pairs: int) -> bool:
+        """True if the pairs fit, and the dummies for the rest of the slots too."""
+        if src_tokens > self.src_slots or tgt_tokens > self.tgt_slots:
+            return False
+        return num_pairs + self.num_dummies(src_tokens=src_tokens, tgt_tokens=tgt_tokens) <= self.sentences
+
+
+def token_budgets(*, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tokens: int, longest: int) -> TokenBudgets:
+    """At most `batch_tokens` for the side of the data with more tokens; in proportion, and a bit more, for the other.
+
+    The budget is lowered until the last update of an epoch is about as full as the others, which matters in an epoch of
+    few updates. A sentence of `longest` pieces fits either side, unless it is longer than `batch_tokens`.
+    """
+    larger = max(src_tokens, tgt_tokens)
+    even = larger
+    if larger > batch_tokens:
+        left_open = _OPEN_PAIRS * larger / num_pairs
+        updates = math.ceil(larger / max(batch_tokens - left_open, 1))
+        even = min(batch_tokens, math.ceil(larger / updates + left_open))
+    src, tgt = (
+        min(batch_tokens, max(longest, min(even, math.ceil(even * tokens / max(larger, 1) * (1 + _MARGIN)))))
+        for tokens in (src_tokens, tgt_tokens)
+    )
+    return TokenBudgets(src, tgt)
+
+
+def accumulation(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:
+    """Micro-batches that each device runs for a full update."""
+    return -(-batch_tokens // (max_tokens * world_size))
+
+
+def micro_batch_shape(
+    limits: TokenBudgets, *, count: int, pairs_in_update: int, longest: int, max_tokens: int
+) -> MicroBatchShape:
+    """The shape of the `count` micro-batches of an update whose sides have their budgets.
+
+    A side has at most `max_tokens` slots, and at least `longest`, the data's longest sentence. `pairs_in_update` is the
+    average number of pairs in a full update (`PlanFacts`).
+    """
+    src, tgt = (max(longest, min(max_tokens, _round_up(-(-limit // count)))) for limit in (limits.src, limits.tgt))
+    most_pairs = math.ceil((pairs_in_update + _DEVIATIONS * math.sqrt(pairs_in_update)) / count)
+    most_dummies = -(-max(src, tgt) // SHORT)
+    sentences = max(most_pairs + most_dummies // 50 + 2, most_dummies + 1)
+    sentences = -(-sentences // _SMALLEST_MULTIPLE) * _SMALLEST_MULTIPLE
+    return MicroBatchShape(src, tgt, sentences, longest=max(SHORT, 1 << (longest - 1).bit_length()))
+
+
+def _round_up(slots: int) -> int:
+    """The next multiple of the largest power of two that is at most a 400th of `slots`, within bounds."""
+    multiple = _LARGEST_MULTIPLE
+    while multiple > _SMALLEST_MULTIPLE and multiple * 400 > slots:
+        multiple //= 2
+    return -(-slots // multiple) * multiple
+
+
+def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, count: int, world_size: int) -> list[Rows]:
+    """An update's rows in `count` micro-batches that fit the shape, or a multiple of `world_size` more if need be.
+
+    Micro-batch i goes to rank i % world_size; some are empty if an update has few pairs. Within each, rows ascend by
+    target, then source length. Raises ValueError if a single sentence does not fit.
+    """
+    src, tgt = (rows[f"{side}_length"].astype(np.int64) for side in ("src", "tgt"))
+    for lengths, slots in ((src, shape.src_slots), (tgt, shape.tgt_slots)):
+        if (longest := int(lengths.max(initial=0))) > slots:
+            raise ValueError(f"a sentence of {longest} pieces does not fit {slots} slots")
+    place = np.lexsort((src, tgt))
+    rows, src, tgt = rows[place], src[place], tgt[place]
+    while True:
+        part = _serpentine(len(rows), count)
+        if _swap_until_all_fit(part, src, tgt, shape=shape, count=count):
+            return [rows[part == number] for number in range(count)]
+        count += world_size
+
+
+def first_rows_that_fit(rows: Rows, *, shape: MicroBatchShape) -> Rows:
+    """The first rows, at least one, that fit the shape."""
+    src, tgt = (np.cumsum(rows[f"{side}_length"], dtype=np.int64) for side in ("src", "tgt"))
+    size = len(rows)
+    while size > 1 and not shape.holds(src_tokens=int(src[size - 1]), tgt_tokens=int(tgt[size - 1]), num_pairs=size):
+        size -= 1
+    return rows[:size]
+
+
+def _serpentine(num_rows: int, count: int) -> Array:
+    """The micro-batch of each row: to and fro over the micro-batches, from the last row, the longest, to the first."""
+    lap, within = np.divmod(np.arange(num_rows)[::-1], count)
+    return np.where(lap % 2 == 1, count - 1 - within, within)
+
+
+def _swap_until_all_fit(part: Array, src: Array, tgt: Array, *, shape: MicroBatchShape, count: int) -> bool:
+    """Swap rows in `part` until every micro-batch fits the shape; False if that is not achieved.
+
+    Each swap is between the micro-batch that exceeds the shape most and another.
+    """
+    slots = np.array([shape.src_slots, shape.tgt_slots])
+    lengths = np.stack([src, tgt], axis=1)
+    if (lengths.sum(axis=0) > count * slots).any():
+        return False
+    sums = np.stack([np.bincount(part, weights=side, minlength=count) for side in (src, tgt)], axis=1).astype(np.int64)
+    for _ in range(_SWAPS * count):
+        excess = np.maximum(sums - slots, 0).sum(axis=1)
+        if not excess.any():
+            break
+        worst = int(excess.argmax())
+        room = ((slots - sums) / slots).min(axis=1)
+        for other in np.argsort(-room, kind="stable").tolist():
+            if other != worst and _swap(part, lengths, sums, slots, worst, other):
+                break
+        else:
+            return False
+    sizes = np.bincount(part, minlength=count)
+    return all(
+        size == 0 or shape.holds(src_tokens=src_sum, tgt_tokens=tgt_sum, num_pairs=size)
+        for size, (src_sum, tgt_sum) in zip(sizes.tolist(), sums.tolist(), strict=True)
+    )
+
+
+def _swap(part: Array, lengths: Array, sums: Array, slots: Array, worst: int, other: int) -> bool:
+    """Make the swap in `part` and `sums` that most reduces the excess of two micro-batches; False if none reduces it.
+
+    A row may also be given and none taken.
+    """
+    given, taken = (_candidates(part, number) for number in (worst, other))
+    over = sums[[worst, other]] - slots
+    total = np.zeros((len(given) + 1, len(taken) + 1), dtype=np.int64)
+    for side in (0, 1):
+        # The last length, 0, stands for no row.
+        change = np.subtract.outer(np.append(lengths[given, side], 0), np.append(lengths[taken, side], 0))
+        total += np.maximum(over[0, side] - change, 0)
+        total += np.maximum(over[1, side] + change, 0)
+    best = int(total.argmin())
+    if total.flat[best] >= np.maximum(over, 0).sum():
+        return False
+    give, take = divmod(best, len(taken) + 1)
+    part[given[give : give + 1]], part[taken[take : take + 1]] = other, worst
+    moved = lengths[given[give : give + 1]].sum(axis=0) - lengths[taken[take : take + 1]].sum(axis=0)
+    sums[worst] -= moved
+    sums[other] += moved
+    return True
+
+
+def _candidates(part: Array, number: int) -> Array:
+    """Some rows of a micro-batch, of all lengths."""
+    rows = np.flatnonzero(part == number)
+    return rows[:: max(1, -(-len(rows) // _CANDIDATES))]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Source [M], the decoder's input [N] (the target shifted right behind BOS), and the gold pieces [N] of its slots.
+
+    Empty slots come last, PAD in all three. M and N are the slots of the shape, or else multiples of 128: work that
+    libraries and compilers do for each size serves many updates.
+    """
+
+    source: Packed
+    target: Packed
+    gold: Tensor
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors of the batch, always in the same order."""
+        sides = (self.source, self.target)
+        return [*(part for side in sides for part in (side.ids, side.cu_seqlens, side.positions)), self.gold]
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with the function applied to each of its tensors."""
+        source, target = (
+            replace(
+                side, ids=function(side.ids), cu_seqlens=function(side.cu_seqlens), positions=function(side.positions)
+            )
+            for side in (self.source, self.target)
+        )
+        return Batch(source, target, function(self.gold))
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on `device`; from pinned memory the host does not wait for the copies."""
+        return self.each(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
+
+
+def make_batch(
+    rows: Rows, data: TokenPairs, *, device: torch.device, shape: MicroBatchShape | None, pinned: bool
+) -> Batch:
+    """The pairs of some rows, at least one, on `device`; with `pinned`, they pass through pinned memory of the host.
+
+    They must fit the shape, if there is one. Otherwise there are as many slots as tokens, rounded up.
+    """
+    tokens = {side: sum_lengths(rows, side=side) for side in ("src", "tgt")}
+    if shape is None:
+        src_slots, tgt_slots = (-(-count // _LARGEST_MULTIPLE) * _LARGEST_MULTIPLE for count in tokens.values())
+        num_dummies, sentences = 0, len(rows)
+    elif shape.holds(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"], num_pairs=len(rows)):
+        src_slots, tgt_slots, sentences = shape.src_slots, shape.tgt_slots, shape.sentences
+        num_dummies = shape.num_dummies(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"])
+    else:
+        raise ValueError(f"{len(rows)} pairs of {tokens} tokens do not fit {shape}")
+    source = _gather(data.src, rows, "src", slots=src_slots, num_dummies=num_dummies, sentences=sentences)
+    target = _gather(data.tgt, rows, "tgt", slots=tgt_slots, num_dummies=num_dummies, sentences=sentences)
+    if shape is not None:
+        bound = SHORT if max(source.max_len, target.max_len) <= SHORT else shape.longest
+        source, target = replace(source, bound=bound), replace(target, bound=bound)
+    batch = Batch(source, _shifted(target), target.ids)
+    return (batch.each(Tensor.pin_memory) if pinned else batch).to(device)
+
+
+def _gather(side: TokenFile, rows: Rows, name: str, *, slots: int, num_dummies: int, sentences: int) -> Packed:
+    """The sentences of one side on the host, laid out in `slots`; `bound` is the longest of them."""
+    lengths: Array = rows[f"{name}_length"].astype(np.int64)
+    num_tokens = int(lengths.sum())
+    num_empty = slots - num_tokens
+    ids = np.full(slots, PAD, dtype=np.int64)
+    ids[:num_tokens] = side.gather(rows[f"{name}_start"], lengths)
+    cu_seqlens = np.full(sentences + 1, slots if num_dummies else num_tokens, dtype=np.int32)
+    cu_seqlens[0] = 0
+    np.cumsum(lengths, out=cu_seqlens[1 : len(lengths) + 1])
+    ends = num_tokens + num_empty * np.arange(1, num_dummies + 1) // max(num_dummies, 1)
+    cu_seqlens[len(lengths) + 1 : len(lengths) + 1 + num_dummies] = ends
+    positions = np.zeros(slots, dtype=np.int64)
+    positions[:num_tokens] = np.arange(num_tokens) - np.repeat(cu_seqlens[: len(lengths)], lengths)
+    longest = int(lengths.max())
+    return Packed(
+        ids=torch.from_numpy(ids),
+        cu_seqlens=torch.from_numpy(cu_seqlens),
+        positions=torch.from_numpy(positions),
+        num_sentences=len(lengths),
+        max_len=longest,
+        num_empty=num_empty,
+        bound=longest,
+    )
+
+
+def _shifted(gold: Packed) -> Packed:
+    """The decoder's input for gold pieces: each sentence starts with BOS and loses its EOS."""
+    ids: NDArray[np.int64] = np.roll(gold.ids.numpy(), 1)
+    ids[gold.cu_seqlens.numpy()[: gold.num_sentences]] = BOS
+    ids[gold.num_tokens :] = PAD
+    return replace(gold, ids=torch.from_numpy(ids))
