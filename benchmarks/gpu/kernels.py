@@ -116,8 +116,8 @@ def search(size: ModelConfig) -> None:
         unused: Any = None
         state = CudaSearch([model], device=torch.device("cpu"), recorder=unused).state(sizes)
         seen = StepInputs(state.ancestors, state.source_lengths, state.counters)
-        logits = model.logits(static_step(model, state.ids.flatten(), state.caches[0], seen, is_fused=True))
-        sort_candidates(state, choose_candidates(state, logits, is_fused=True), is_fused=True)
+        logits = model.logits(static_step(model, state.ids.flatten(), state.caches[0], seen, uses_kernels=True))
+        sort_candidates(state, choose_candidates(state, logits, uses_kernels=True), uses_kernels=True)
 
 
 # Each operator is called as training and search call it; the kernels follow.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmt_cli.artifacts import weights
 from nmt_cli.errors import ModelError
-from nmt_cli.model.positions import sinusoids
+from nmt_cli.model.transformer import sinusoids
 from nmt_cli.recipe.schema import Recipe
 from tests.artifacts.builders import tiny_model, tiny_recipe
 

@@ -310,7 +310,7 @@ def test_where_triton_does_not_work_a_warning_says_so_once_and_torch_does_the_sa
     def check(device: torch.device) -> None:
         raise problem
 
-    monkeypatch.setattr(kernels, "decoding", SimpleNamespace(check=check), raising=False)
+    monkeypatch.setattr(kernels, "search", SimpleNamespace(check=check), raising=False)
     monkeypatch.setattr(cuda, "can_use_kernels", lambda device: static_cache.can_use_kernels(torch.device("cuda")))
     beam, sources, config = cuda_search([model]), sources_of(6, count=3), decoding()
     for _ in range(2):

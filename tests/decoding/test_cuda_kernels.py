@@ -75,7 +75,7 @@ def test_the_kernels_find_what_the_search_finds(
 
 
 def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nmt_cli.model.kernels import selection
+    from nmt_cli.model.kernels import search as kernels
 
     launched: list[str] = []
 
@@ -83,7 +83,7 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
         return lambda *arguments, **options: launched.append(kernel.fn.__name__)
 
     monkeypatch.setattr(cuda, "can_use_kernels", lambda device: True)
-    monkeypatch.setattr(type(selection.choose), "__getitem__", launcher)
+    monkeypatch.setattr(type(kernels.choose_candidates), "__getitem__", launcher)
     model = random_model(5, vocab=53, decoder_layers=2)
     beam = CudaSearch([model], device=DEVICE, recorder=Again())
     sizes = StaticSizes.that_hold(sentences=2, source=3, length=4, beam=2, nbest=1)
@@ -94,8 +94,8 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
     found = [name.split(".")[1] for name in operators.names if name.split(".")[1] not in free]
     layer = ["linear"] * 4 + ["_addmm_activation", "linear"]
     assert found == [*layer, *layer, "linear", "add_"]
-    kernels = ["attend_to_past", "_residual_norm", "attend_to_source", "_residual_norm", "_residual_norm"]
-    assert launched == ["embed", *kernels, *kernels, "summarise_blocks", "choose", "settle"]
+    launches = ["attend_to_past", "_norm_kernel", "attend_to_source", "_norm_kernel", "_norm_kernel"]
+    assert launched == ["embed", *launches, *launches, "summarise_blocks", "choose_candidates", "sort_candidates"]
 
 
 class Shapes(TorchDispatchMode):
@@ -113,14 +113,14 @@ class Shapes(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("is_fused", [True, False])
-def test_no_float32_logits_of_all_pieces_are_made_of_those_in_bf16(is_fused: bool) -> None:
+@pytest.mark.parametrize("uses_kernels", [True, False])
+def test_no_float32_logits_of_all_pieces_are_made_of_those_in_bf16(uses_kernels: bool) -> None:
     beam = CudaSearch([random_model(1, vocab=53)], device=DEVICE, recorder=Again())
     state = beam.state(StaticSizes.that_hold(sentences=1, source=3, length=4, beam=2, nbest=1))
     logits = torch.randn(state.log_probs.numel(), 53).bfloat16()
     with Shapes() as shapes, torch.inference_mode():
-        choose_candidates(state, logits, is_fused=is_fused)
-    assert (tuple(logits.shape) in shapes.made) is not is_fused, "torch's operators make them"
+        choose_candidates(state, logits, uses_kernels=uses_kernels)
+    assert (tuple(logits.shape) in shapes.made) is not uses_kernels, "torch's operators make them"
 
 
 WIDTHS = [{"d_k": 8, "d_v": 6}, {"d_k": 16, "d_v": 32, "heads": 1}, {"d_k": 12, "d_v": 12, "positions": "rotary"}]
@@ -151,7 +151,7 @@ def test_a_hypothesis_attends_to_its_own_past(widths: dict[str, Any], place: int
     x = torch.randn(sentences * beam, model.config.d_model)
     before = cache.clone()
     with torch.inference_mode():
-        out = static_cache._attend_past_fused(module, x, kept=cache, inputs=seen)
+        out = static_cache._attend_to_past_by_kernel(module, x, kept=cache, inputs=seen)
         q, k, v = (one.double() for one in module.double().project(x.double(), torch.full((len(x),), place)))
         for row in range(len(x)):
             sentence, number = divmod(row, beam)
@@ -175,7 +175,7 @@ def test_a_hypothesis_attends_to_its_source_and_nothing_behind_it(widths: dict[s
     seen = StepInputs(torch.zeros(4, beam, 32, dtype=torch.int32), torch.tensor(lengths).int(), torch.tensor([0, 0, 0]))
     x = torch.randn(len(lengths) * beam, model.config.d_model)
     with torch.inference_mode():
-        out = static_cache._attend_source_fused(module, x, kept=cross, inputs=seen)
+        out = static_cache._attend_to_source_by_kernel(module, x, kept=cross, inputs=seen)
         q = module.double().q(x.double()).unflatten(-1, (module.heads, module.d_k))
     for row in range(len(x)):
         own = cross[row // beam, : lengths[row // beam]].double()
@@ -209,7 +209,7 @@ def test_embeddings_are_scaled_and_have_their_position(positions: str) -> None:
     model = random_model(1, vocab=20, positions=positions, d_model=24)
     ids, counters = torch.tensor([3, 19, 4]), torch.tensor([7, 0, 0])
     with torch.inference_mode():
-        ours = static_cache._embed_fused(model.target_embedding, ids, counters)
+        ours = static_cache._embed_by_kernel(model.target_embedding, ids, counters)
         torch.testing.assert_close(ours, model.target_embedding(ids, counters[:1]))
 
 
@@ -255,20 +255,21 @@ def written(state: StaticState) -> list[Tensor]:
         (2, 1, 7, torch.float32, 0, True),
     ],
 )
-def test_the_kernels_choose_and_settle_as_the_operators_do(
+def test_the_kernels_choose_and_sort_as_the_operators_do(
     beam: int, nbest: int, vocab: int, dtype: torch.dtype, step: int, is_first: bool
 ) -> None:
     settings = {"beam": beam, "nbest": nbest, "step": step, "is_first": is_first}
-    fused, plain = (random_state(3, **settings) for _ in range(2))  # type: ignore[arg-type]  # of several types
+    by_kernels, plain = (random_state(3, **settings) for _ in range(2))  # type: ignore[arg-type]  # of several types
     # Many logits in bf16 are equal, and columns behind the vocabulary are of the padding.
     logits = torch.randn(4 * beam, vocab + 11).to(dtype)
     logits[:, vocab:] = torch.nan
     logits[:, 3] += 3.0
     logits = logits[:, :vocab]
     with torch.inference_mode():
-        for state, is_fused in ((fused, True), (plain, False)):
-            sort_candidates(state, choose_candidates(state, logits, is_fused=is_fused), is_fused=is_fused)
-    assert (fused.tree_pieces[2] == 3).any()
+        for state, uses_kernels in ((by_kernels, True), (plain, False)):
+            hypotheses = choose_candidates(state, logits, uses_kernels=uses_kernels)
+            sort_candidates(state, hypotheses, uses_kernels=uses_kernels)
+    assert (by_kernels.tree_pieces[2] == 3).any()
     # Equal sums in float32 hang on the order of additions: those of the seed differ.
-    for ours, expected in zip(written(fused), written(plain), strict=True):
+    for ours, expected in zip(written(by_kernels), written(plain), strict=True):
         torch.testing.assert_close(ours, expected, atol=3e-6, rtol=1e-6)

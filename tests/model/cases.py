@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -66,6 +67,16 @@ def joined(q: Tensor, k: Tensor, v: Tensor, *, matrices: int) -> Projections:
 
 
 def gradients(out: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Those of a sum with weights that are all different."""
+    """The gradients of a sum with weights that are all different."""
     weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64, device=out.device).view(out.shape)
     return torch.autograd.grad((out.double() * weights).sum(), inputs)
+
+
+def assert_attention(
+    out: Tensor, expected: Tensor, inputs: Sequence[Tensor], *, tolerance: float = 1e-12, of_gradients: float = 0.0
+) -> None:
+    """Equal values, and equal gradients of the inputs. By default in float64, whose sums here have up to 64 terms."""
+    torch.testing.assert_close(out.double().cpu(), expected, rtol=tolerance, atol=tolerance)
+    tolerance = of_gradients or tolerance
+    for ours, theirs in zip(gradients(out, *inputs), gradients(expected, *inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)

@@ -22,7 +22,7 @@ from nmt_cli import files
 from nmt_cli.artifacts.manifest import kind_of
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
-from nmt_cli.model.positions import sinusoids
+from nmt_cli.model.transformer import sinusoids
 from nmt_cli.recipe.schema import DecodingConfig
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}

@@ -19,11 +19,9 @@ from torch.nn.attention.varlen import varlen_attn
 from nmt_cli.devices import launching_on
 from nmt_cli.model.packing import Projections, Spans
 
-_WIDE = 64  # heads beyond have tiles of half as many rows, so that registers suffice
+_WIDE = 64  # wider heads have tiles of half as many rows, so that registers suffice
 _MOST_REGISTERS = 255  # of a thread
-_LARGEST_HEAD = 256
-_HEAD_MULTIPLE = 8
-# A window says causal too; torch 2.10 knows no windows and takes `is_causal` instead.
+# Later versions of torch express causal attention as a window. Torch 2.10 has no windows, and takes `is_causal`.
 _TAKES_WINDOW = "window_size" in inspect.signature(varlen_attn).parameters
 
 
@@ -32,7 +30,7 @@ def attend_varlen(
 ) -> Tensor:
     """Attention within each sentence, [N, H * V]; torch.compile can trace it.
 
-    Slots outside of all sentences, and their gradients, hold anything afterwards, perhaps NaN.
+    Slots outside of all sentences, and their gradients, are left unwritten, and may be NaN.
     """
     options: dict[str, Any] = {}
     if _TAKES_WINDOW:
@@ -48,7 +46,7 @@ def attend_varlen(
 
 def varlen_serves(dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None) -> bool:
     """Whether torch's kernel takes such queries and keys."""
-    has_its_widths = d_k == d_v <= _LARGEST_HEAD and d_k % _HEAD_MULTIPLE == 0
+    has_its_widths = d_k == d_v <= 256 and d_k % 8 == 0
     return dtype == torch.bfloat16 and has_its_widths and (window is None or _TAKES_WINDOW)
 
 
@@ -57,37 +55,35 @@ def attend_triton(
 ) -> Tensor:
     """Attention within each sentence, [N, H * V].
 
-    A query without keys gets zeros. What slots outside of all sentences hold afterwards, and in the gradients, is left
-    to chance: NaN, perhaps.
+    A query without keys gets zeros. Slots outside of all sentences, and their gradients, are left unwritten, and may be
+    NaN.
     """
     matrices, heads, d_k, d_v = projections
     reach = -1 if window is None else window // 2
-    out: Tensor = _attention(list(matrices), queries.cu_seqlens, keys.cu_seqlens, heads, d_k, d_v, is_causal, reach)[0]
+    sizes = [heads, d_k, d_v]
+    out: Tensor = _attention(list(matrices), queries.cu_seqlens, keys.cu_seqlens, sizes, is_causal, reach)[0]
     return out
 
 
 @torch.library.custom_op("nmt::attention", mutates_args=())
 def _attention(
-    matrices: list[Tensor],
-    cu_queries: Tensor,
-    cu_keys: Tensor,
-    heads: int,
-    d_k: int,
-    d_v: int,
-    is_causal: bool,
-    reach: int,
+    matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, sizes: list[int], is_causal: bool, reach: int
 ) -> tuple[Tensor, Tensor]:
-    """The attention output of each query [N, H * V], and the base-2 logarithm of its sum of 2^score [H, N]."""
+    """The attention output of each query [N, H * V], and the base-2 logarithm of its sum of 2^score [H, N].
+
+    `sizes` are H, K and V.
+    """
     from nmt_cli.model.kernels import attention  # brings in Triton
 
-    q, k, v = Projections(matrices, heads, d_k, d_v).split()
-    out, logsumexp = _results(matrices, heads, d_v)
+    projections = Projections(matrices, *sizes)
+    q, k, v = projections.split()
+    out, logsumexp = _results(projections)
     with launching_on(q.device):
-        attention.forward_kernel[_grid(cu_queries, heads)](
+        attention.forward_kernel[_grid(cu_queries, projections)](
             *(q, k, v, out, logsumexp, cu_queries, cu_keys, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v)),
-            **_options(heads, d_k, d_v, is_causal=is_causal, reach=reach),
-            maxnreg=_forward_registers(d_k, d_v, is_causal=is_causal),
+            **_options(projections, is_causal=is_causal, reach=reach),
+            maxnreg=_forward_registers(projections, is_causal=is_causal),
         )
     return out, logsumexp
 
@@ -100,31 +96,30 @@ def _attention_backward(
     logsumexp: Tensor,
     cu_queries: Tensor,
     cu_keys: Tensor,
-    heads: int,
-    d_k: int,
-    d_v: int,
+    sizes: list[int],
     is_causal: bool,
     reach: int,
 ) -> list[Tensor]:
     """The gradient of each matrix, for the gradient [N, H * V] of what each query got."""
     from nmt_cli.model.kernels import attention
 
-    q, k, v = Projections(matrices, heads, d_k, d_v).split()
+    projections = Projections(matrices, *sizes)
+    q, k, v = projections.split()
     gradients = _gradients(matrices)
-    dq, dk, dv = Projections(gradients, heads, d_k, d_v).split()
+    dq, dk, dv = projections._replace(matrices=gradients).split()
     with launching_on(q.device):
-        attention.backward_kernel[_grid(cu_queries, heads)](
+        attention.backward_kernel[_grid(cu_queries, projections)](
             *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),
-            **_options(heads, d_k, d_v, is_causal=is_causal, reach=reach),
+            **_options(projections, is_causal=is_causal, reach=reach),
             maxnreg=_MOST_REGISTERS,
         )
     return gradients
 
 
 @_attention.register_fake
-def _(matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, heads: int, d_k: int, d_v: int, *_: Any) -> Any:
-    return _results(matrices, heads, d_v)
+def _(matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, sizes: list[int], *_: Any) -> Any:
+    return _results(Projections(matrices, *sizes))
 
 
 @_attention_backward.register_fake
@@ -147,39 +142,43 @@ def _back(ctx: Any, gradient: Tensor, _: None) -> tuple[list[Tensor] | None, ...
 _attention.register_autograd(_back, setup_context=_save)
 
 
-def _results(matrices: Sequence[Tensor], heads: int, d_v: int) -> tuple[Tensor, Tensor]:
-    rows = matrices[0].size(0)
-    return matrices[0].new_empty(rows, heads * d_v), matrices[0].new_empty(heads, rows, dtype=torch.float32)
+def _results(projections: Projections) -> tuple[Tensor, Tensor]:
+    queries, heads = projections.matrices[0], projections.heads
+    num_slots = queries.size(0)
+    return (
+        queries.new_empty(num_slots, heads * projections.d_v),
+        queries.new_empty(heads, num_slots, dtype=torch.float32),
+    )
 
 
 def _gradients(matrices: Sequence[Tensor]) -> list[Tensor]:
     return [x.new_empty(x.shape) for x in matrices]
 
 
-def _grid(cu_queries: Tensor, heads: int) -> tuple[int]:
-    return ((len(cu_queries) - 1) * heads,)
+def _grid(cu_queries: Tensor, projections: Projections) -> tuple[int]:
+    return ((len(cu_queries) - 1) * projections.heads,)
 
 
-def _options(heads: int, d_k: int, d_v: int, *, is_causal: bool, reach: int) -> dict[str, Any]:
+def _options(projections: Projections, *, is_causal: bool, reach: int) -> dict[str, Any]:
     """A kernel's compiled constants. Three of four sentences fit a tile of 32 rows, and need no loads ahead."""
     return {
-        "HEADS": heads,
-        "D_K": d_k,
-        "D_V": d_v,
+        "HEADS": projections.heads,
+        "D_K": projections.d_k,
+        "D_V": projections.d_v,
         "IS_CAUSAL": is_causal,
         "REACH": reach,
-        "ROWS": 32 if max(d_k, d_v) <= _WIDE else 16,
+        "ROWS": 32 if max(projections.d_k, projections.d_v) <= _WIDE else 16,
         "num_warps": 2,
         "num_stages": 1,
     }
 
 
-def _forward_registers(d_k: int, d_v: int, *, is_causal: bool) -> int | None:
+def _forward_registers(projections: Projections, *, is_causal: bool) -> int | None:
     """The most registers of a thread of the forward kernel; None leaves the number to the compiler.
 
     The compiler may spill registers so that one more block fits a multiprocessor. These limits avoid that
     (benchmarks/gpu/kernels.py). With 144 registers, seven blocks fit.
     """
-    if min(d_k, d_v) < _WIDE:
+    if min(projections.d_k, projections.d_v) < _WIDE:
         return _MOST_REGISTERS
     return None if is_causal else 144

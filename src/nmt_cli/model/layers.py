@@ -15,8 +15,30 @@ from torch.nn import functional as F
 from nmt_cli.model.attention import attend
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.packing import Layout, Projections
-from nmt_cli.model.positions import Rotation
 from nmt_cli.recipe.schema import ModelConfig
+
+
+class Rotation(nn.Module):
+    """Turns components i and i + K/2 of each head by an angle of position * 10000^(-2i / K).
+
+    Su et al. 2021, arXiv:2104.09864, equation 15: the product of a query and a key depends on their distance alone.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, *, num_positions: int, width: int) -> None:
+        super().__init__()
+        position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+        angles = position * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        self.register_buffer("cos", angles.cos().float(), persistent=False)
+        self.register_buffer("sin", angles.sin().float(), persistent=False)
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x [N, H, K] of tokens at `positions` [N], turned."""
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
+        left, right = x.chunk(2, dim=-1)
+        return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1).to(x.dtype)
 
 
 class SelfAttention(nn.Module):
@@ -32,7 +54,7 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """x [N, D] to what `output` is given [N, H * V], each sentence by itself."""
+        """The input [N, H * V] of `output` for x [N, D]; each sentence attends to itself."""
         if self.rotation is None:
             matrices = [self.qkv(x)]
         else:
@@ -42,7 +64,7 @@ class SelfAttention(nn.Module):
         return mixed.flatten(1)
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys [N, H, K], turned where positions are rotary, and values [N, H, V] of x [N, D]."""
+        """Queries and keys [N, H, K], turned if positions are rotary, and values [N, H, V] of x [N, D]."""
         q, k, v = Projections([self.qkv(x)], self.heads, self.d_k, self.d_v).by_head()
         if self.rotation is not None:
             q, k = self.rotation(q, positions), self.rotation(k, positions)
@@ -60,7 +82,7 @@ class CrossAttention(nn.Module):
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
 
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
-        """x [N, D] attending to memory [M, D] of the same sentences, to what `output` is given [N, H * V]."""
+        """The input [N, H * V] of `output` for x [N, D], which attends to memory [M, D] of the same sentences."""
         projections = Projections([self.q(x), self.kv(memory)], self.heads, self.d_k, self.d_v)
         mixed = attend(projections, queries=layout, keys=source, is_causal=False, window=None)
         return mixed.flatten(1)
@@ -80,11 +102,11 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.d_model, config.d_ff * (2 if is_gated else 1))
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.activation = config.activation
-        self.is_fused = False
+        self.uses_kernels = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [N, D] to what `outer` is given [N, F]; `is_fused` has own kernels take the gradient of a ReLU."""
-        if self.activation == "relu" and self.is_fused:
+        """The input [N, F] of `outer` for x [N, D]; with `uses_kernels`, our kernel computes the gradient of a ReLU."""
+        if self.activation == "relu" and self.uses_kernels:
             return linear_relu(x, self.inner.weight, self.inner.bias)
         hidden: Tensor = self.inner(x)
         match self.activation:
@@ -109,7 +131,7 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class _LinearReLU(torch.autograd.Function):
-    """torch has the product with bias and ReLU in one kernel, and no derivative of it."""
+    """The derivative that torch's one kernel for product, bias and ReLU lacks."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -129,7 +151,7 @@ class _LinearReLU(torch.autograd.Function):
 class Residual(nn.Module):
     """The way around a sub-layer: LayerNorm(x + Dropout(sub-layer(x))) (3.1, 5.4), or with the norm before it.
 
-    `is_fused` has one own kernel do all of the former behind the sub-layer's last product.
+    With `uses_kernels`, one kernel of ours does everything after the last product of a post-norm sub-layer.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -137,7 +159,7 @@ class Residual(nn.Module):
         self.norm = norm_of(config)
         self.dropout = Dropout(config.dropout)
         self.is_pre_norm = config.norm == "pre"
-        self.is_fused = False
+        self.uses_kernels = False
 
     def enter(self, x: Tensor) -> Tensor:
         """The sub-layer's input for x [N, D]."""
@@ -145,16 +167,16 @@ class Residual(nn.Module):
         return normed
 
     def leave(self, x: Tensor, last: nn.Linear, hidden: Tensor) -> Tensor:
-        """The new x [N, D] from the old one and the sub-layer's output: the product of its last matrix with hidden."""
-        if self.is_fused and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
-            return self._leave_fused(x, F.linear(hidden, last.weight), last.bias, self.norm)
+        """The new x [N, D] from the old one and the sub-layer's output, the product of its last matrix with hidden."""
+        if self.uses_kernels and not self.is_pre_norm and isinstance(self.norm, nn.LayerNorm):
+            return self._leave_by_kernel(x, F.linear(hidden, last.weight), last.bias, self.norm)
         # `forward` itself: calls of modules take a tenth of a step for a single sentence on a CPU.
         out = last.forward(hidden)
         x = x + (self.dropout(out) if self.training else out)
         normed: Tensor = x if self.is_pre_norm else self.norm.forward(x)
         return normed
 
-    def _leave_fused(self, x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm) -> Tensor:
+    def _leave_by_kernel(self, x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm) -> Tensor:
         from nmt_cli.model.kernels.layers import residual_norm
 
         is_dropping = self.training and self.dropout.probability > 0
@@ -175,9 +197,9 @@ def norm_of(config: ModelConfig) -> nn.Module:
 
 
 AttendOwn = Callable[[SelfAttention, Tensor], Tensor]
-"""Self-attention of x [N, D], [N, H * V]: the input of the module's `output`."""
+"""Self-attention of x [N, D]: the input [N, H * V] of the module's `output`."""
 AttendSource = Callable[[CrossAttention, Tensor], Tensor]
-"""Attention of x [N, D] to the source, [N, H * V]: the input of the module's `output`."""
+"""Attention of x [N, D] to the source: the input [N, H * V] of the module's `output`."""
 
 
 class EncoderLayer(nn.Module):

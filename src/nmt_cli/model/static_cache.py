@@ -3,7 +3,7 @@
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, S source tokens, L positions, D d_model, H heads,
 K = d_k, V = d_v.
 
-A GPU runs kernels in Triton (`kernels/decoding.py`), which see the past of a hypothesis only. Without Triton, the
+A GPU runs kernels in Triton (`kernels/search.py`), which look only at the past of a hypothesis. Without Triton, the
 model's own layers do the same with masks over all slots.
 """
 
@@ -27,7 +27,7 @@ from nmt_cli.model.transformer import Embedding, Transformer
 
 logger = logging.getLogger(__name__)
 
-# The first takes such masks as they are; cuDNN's would be planned anew for each size.
+# The first takes our masks as they are; cuDNN would plan a kernel for each size.
 _BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _TILE = 64  # keys that a kernel looks at together
 
@@ -36,7 +36,7 @@ _TILE = 64  # keys that a kernel looks at together
 class StaticCache:
     """Keys and values of each decoder layer: `own` [B, L * W, H * (K + V)], and `cross` [B, S, H * (K + V)].
 
-    The slot of a token is position * W + number of its hypothesis. All are finite, written or not.
+    The slot of a token is position * W + number of its hypothesis. Slots that nothing was written to are finite too.
     """
 
     own: list[Tensor]
@@ -44,10 +44,10 @@ class StaticCache:
 
 
 class StepInputs(NamedTuple):
-    """Where hypotheses attend: `ancestors` [B, W, L] for their past, `source_lengths` [B] for the sources.
+    """The slots and source tokens that each hypothesis sees at the current position, `counters[0]`.
 
-    `ancestors` has the number, below W, of each hypothesis's ancestor at each position before `counters[0]`, the
-    current position.
+    `ancestors` [B, W, L] has the number, below W, of each hypothesis's ancestor at each earlier position.
+    `source_lengths` [B] are in tokens.
     """
 
     ancestors: Tensor
@@ -55,21 +55,14 @@ class StepInputs(NamedTuple):
     counters: Tensor
 
 
-class _Biases(NamedTuple):
-    """Masks that torch's attention adds to scores: of slots, `past` [B, 1, W, L * W], and `source` [B, 1, 1, S]."""
-
-    past: Tensor
-    source: Tensor
-
-
 def can_use_kernels(device: torch.device) -> bool:
     """Whether the device runs our kernels; a warning says why a GPU does not."""
     if device.type != "cuda":
         return False
     try:
-        from nmt_cli.model.kernels import decoding
+        from nmt_cli.model.kernels import search as kernels
 
-        decoding.check(device)
+        kernels.check(device)
     except (ImportError, RuntimeError) as problem:
         if is_out_of_memory(problem):
             raise
@@ -81,9 +74,8 @@ def can_use_kernels(device: torch.device) -> bool:
 
 def cache_widths(model: Transformer) -> list[int]:
     """H * (K + V) of each decoder layer."""
-    return [
-        layer.self_attention.heads * (layer.self_attention.d_k + layer.self_attention.d_v) for layer in _layers(model)
-    ]
+    config = model.config
+    return [config.heads * (config.d_k + config.d_v)] * config.decoder_layers
 
 
 def write_source(model: Transformer, cache: StaticCache, memory: Tensor, source: Packed) -> None:
@@ -92,46 +84,50 @@ def write_source(model: Transformer, cache: StaticCache, memory: Tensor, source:
         kept[: source.num_sentences, : source.max_len] = to_rectangle(layer.cross_attention.kv(memory), source)
 
 
-def static_step(model: Transformer, ids: Tensor, cache: StaticCache, inputs: StepInputs, *, is_fused: bool) -> Tensor:
+def static_step(
+    model: Transformer, ids: Tensor, cache: StaticCache, inputs: StepInputs, *, uses_kernels: bool
+) -> Tensor:
     """The decoder's output [R, D] for one more token ids [R] per row, whose keys and values go into the cache.
 
-    Nothing waits for the device, and no launch depends on the content of a tensor. `is_fused` chooses our kernels.
+    The host never waits for the device, and no launch depends on the content of a tensor.
     """
-    if is_fused:
-        return _fused_step(model, ids, cache, inputs)
-    biases = _biases(inputs, cache, like=model.output_weight)
+    if uses_kernels:
+        return _step_by_kernels(model, ids, cache, inputs)
+    past, source = _biases(inputs, cache, like=model.output_weight)
     x: Tensor = model.target_embedding(ids, inputs.counters[:1])
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
         x = layer(
             x,
-            own=partial(_attend_past, kept=own, inputs=inputs, bias=biases.past),
-            cross=partial(_attend_source, kept=cross, bias=biases.source),
+            own=partial(_attend_to_past, kept=own, inputs=inputs, bias=past),
+            cross=partial(_attend_to_source, kept=cross, bias=source),
         )
     hidden: Tensor = model.decoder_norm(x)
     return hidden
 
 
-def _fused_step(model: Transformer, ids: Tensor, cache: StaticCache, inputs: StepInputs) -> Tensor:
-    """The same in our kernels: one adds a sub-layer's output, and normalises for the next sub-layer."""
+def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs: StepInputs) -> Tensor:
+    """The same by our kernels; one of them adds a sub-layer's output and normalises for the next sub-layer."""
     from nmt_cli.model.kernels.layers import add_norm
 
-    x = _embed_fused(model.target_embedding, ids, inputs.counters)
+    x = _embed_by_kernel(model.target_embedding, ids, inputs.counters)
     is_pre_norm = model.config.norm == "pre"
     norms = _norms(model)
     y = next(norms)(x) if is_pre_norm else x
+
+    def leave(last: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The new x after a sub-layer, and the input of the next sub-layer."""
+        norm = next(norms)
+        assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+        y = add_norm(x, F.linear(hidden, last.weight), last.bias, norm, keeps_sum=is_pre_norm)
+        return (x if is_pre_norm else y), y
+
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
-        for output, sublayer in (
-            (layer.self_attention.output, partial(_attend_past_fused, layer.self_attention, kept=own, inputs=inputs)),
-            (
-                layer.cross_attention.output,
-                partial(_attend_source_fused, layer.cross_attention, kept=cross, inputs=inputs),
-            ),
-            (layer.feed_forward.outer, partial(_feed_forward_fused, layer.feed_forward)),
-        ):
-            norm = next(norms)
-            assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-            y = add_norm(x, F.linear(sublayer(y), output.weight), output.bias, norm, keeps_sum=is_pre_norm)
-            x = x if is_pre_norm else y
+        hidden = _attend_to_past_by_kernel(layer.self_attention, y, kept=own, inputs=inputs)
+        x, y = leave(layer.self_attention.output, hidden)
+        hidden = _attend_to_source_by_kernel(layer.cross_attention, y, kept=cross, inputs=inputs)
+        x, y = leave(layer.cross_attention.output, hidden)
+        hidden = _feed_forward_by_kernel(layer.feed_forward, y)
+        x, y = leave(layer.feed_forward.outer, hidden)
     return y
 
 
@@ -150,25 +146,27 @@ def _norms(model: Transformer) -> Iterator[nn.Module]:
     yield model.decoder_norm
 
 
-def _biases(inputs: StepInputs, cache: StaticCache, *, like: Tensor) -> _Biases:
-    """0 at what a hypothesis sees, its own slot too, and -inf elsewhere."""
+def _biases(inputs: StepInputs, cache: StaticCache, *, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Masks that attention adds to scores of slots [B, 1, W, L * W] and of source tokens [B, 1, 1, S].
+
+    They are 0 at what a hypothesis sees, its own slot included, and -inf elsewhere.
+    """
     beam, length = inputs.ancestors.shape[1:]
     numbers = torch.arange(beam, device=like.device)
     positions = torch.arange(length, device=like.device)[:, None]
     place = inputs.counters[0]
     is_past = (inputs.ancestors[..., None] == numbers) & (positions < place)
     is_own = (numbers[:, None, None] == numbers) & (positions == place)
-    slots = torch.arange(cache.cross[0].size(1), device=like.device)
-    is_source = slots < inputs.source_lengths[:, None]
+    is_source = torch.arange(cache.cross[0].size(1), device=like.device) < inputs.source_lengths[:, None]
     past, source = (
         torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
         for mask in (is_past | is_own, is_source)
     )
-    return _Biases(past.flatten(2)[:, None], source[:, None, None])
+    return past.flatten(2)[:, None], source[:, None, None]
 
 
-def _attend_past(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs, bias: Tensor) -> Tensor:
-    """Self-attention of x [R, D], whose keys and values go into `kept`: [R, H * V]."""
+def _attend_to_past(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs, bias: Tensor) -> Tensor:
+    """Self-attention [R, H * V] of x [R, D], whose keys and values go into `kept`."""
     beam, length = inputs.ancestors.shape[1:]
     place = inputs.counters[:1]
     q, new = module.qkv(x).split([module.heads * module.d_k, kept.size(-1)], dim=-1)
@@ -182,8 +180,8 @@ def _attend_past(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: Step
     return _mix(q, kept, bias=bias, d_v=module.d_v)
 
 
-def _attend_source(module: CrossAttention, x: Tensor, *, kept: Tensor, bias: Tensor) -> Tensor:
-    """Attention of x [R, D] to the source: [R, H * V]."""
+def _attend_to_source(module: CrossAttention, x: Tensor, *, kept: Tensor, bias: Tensor) -> Tensor:
+    """Attention [R, H * V] of x [R, D] to the source."""
     q: Tensor = module.q(x)
     return _mix(q.unflatten(-1, (module.heads, module.d_k)), kept, bias=bias, d_v=module.d_v)
 
@@ -203,43 +201,30 @@ def _mix(q: Tensor, keys_values: Tensor, *, bias: Tensor, d_v: int) -> Tensor:
     return mixed_BHWV.transpose(1, 2).flatten(0, 1).flatten(1)
 
 
-def _embed_fused(embedding: Embedding, ids: Tensor, counters: Tensor) -> Tensor:
-    """x [R, D] of tokens ids [R] at position `counters[0]`."""
-    import triton
+def _embed_by_kernel(embedding: Embedding, ids: Tensor, counters: Tensor) -> Tensor:
+    """The input [R, D] of the first layer for ids [R] at position `counters[0]`."""
+    from triton import next_power_of_2
 
-    from nmt_cli.model.kernels import decoding
+    from nmt_cli.model.kernels import search as kernels
 
-    weight, table = embedding.weight, embedding.positions.table
+    weight, table = embedding.weight, embedding.positions.table if len(embedding.positions.table) else None
     width = weight.size(1)
     out = weight.new_empty(len(ids), width)
-    decoding.embed[(len(ids),)](
-        ids,
-        weight,
-        table if len(table) else None,
-        counters,
-        out,
-        embedding.scale,
-        WIDTH=width,
-        COLUMNS=triton.next_power_of_2(width),
+    kernels.embed[(len(ids),)](
+        ids, weight, table, counters, out, embedding.scale, WIDTH=width, COLUMNS=next_power_of_2(width)
     )
     return out
 
 
-def _attend_past_fused(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
-    """Self-attention of x [R, D], whose keys and values go into `kept`: [R, H * V]."""
-    from nmt_cli.model.kernels import decoding
+def _attend_to_past_by_kernel(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
+    """Self-attention [R, H * V] of x [R, D], whose keys and values go into `kept`."""
+    from nmt_cli.model.kernels import search as kernels
 
     qkv: Tensor = module.qkv(x)
-    rotation = module.rotation
+    cos, sin = (None, None) if module.rotation is None else (module.rotation.cos, module.rotation.sin)
     out = qkv.new_empty(len(qkv), module.heads * module.d_v)
-    decoding.attend_to_past[(len(qkv), module.heads)](
-        qkv,
-        kept,
-        inputs.ancestors,
-        inputs.counters,
-        None if rotation is None else rotation.cos,
-        None if rotation is None else rotation.sin,
-        out,
+    kernels.attend_to_past[(len(qkv), module.heads)](
+        *(qkv, kept, inputs.ancestors, inputs.counters, cos, sin, out),
         *inputs.ancestors.shape[1:],
         module.d_k**-0.5,
         **_widths(module),
@@ -247,27 +232,21 @@ def _attend_past_fused(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs
     return out
 
 
-def _attend_source_fused(module: CrossAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
-    """Attention of x [R, D] to the source: [R, H * V]."""
-    from nmt_cli.model.kernels import decoding
+def _attend_to_source_by_kernel(module: CrossAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
+    """Attention [R, H * V] of x [R, D] to the source."""
+    from nmt_cli.model.kernels import search as kernels
 
     q: Tensor = module.q(x)
     out = q.new_empty(len(q), module.heads * module.d_v)
-    decoding.attend_to_source[(len(q), module.heads)](
-        q,
-        kept,
-        inputs.source_lengths,
-        out,
-        inputs.ancestors.size(1),
-        kept.size(1),
-        module.d_k**-0.5,
+    kernels.attend_to_source[(len(q), module.heads)](
+        *(q, kept, inputs.source_lengths, out, inputs.ancestors.size(1), kept.size(1), module.d_k**-0.5),
         **_widths(module),
     )
     return out
 
 
-def _feed_forward_fused(module: FeedForward, x: Tensor) -> Tensor:
-    """The feed-forward network of x [R, D] before its second matrix, [R, F]."""
+def _feed_forward_by_kernel(module: FeedForward, x: Tensor) -> Tensor:
+    """The input [R, F] of the feed-forward network's second matrix for x [R, D]."""
     if module.activation == "relu":
         return linear_relu(x, module.inner.weight, module.inner.bias)
     hidden: Tensor = module(x)

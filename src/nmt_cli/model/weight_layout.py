@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.model.layers import CrossAttention, SelfAttention
-from nmt_cli.model.positions import sinusoids
-from nmt_cli.model.transformer import Transformer
+from nmt_cli.model.transformer import Transformer, sinusoids
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +38,10 @@ def affine_of(linear: nn.Linear) -> Affine:
 
 
 def attention_weights(module: SelfAttention | CrossAttention, *, width: int) -> AttentionWeights:
-    """The projections of an attention with its heads padded by zeros to `width`, which changes nothing.
+    """The projections of an attention with its heads padded by zeros to `width`.
 
-    Padded queries and keys have the same product; the queries make good for a program that divides it by the root of
-    the width and not of d_k.
+    Padded queries and keys have the same products. Other programs divide them by the root of the width instead of d_k,
+    so queries are scaled up.
     """
     heads, d_k, d_v = module.heads, module.d_k, module.d_v
     if isinstance(module, SelfAttention):
@@ -61,9 +60,9 @@ def attention_weights(module: SelfAttention | CrossAttention, *, width: int) -> 
 
 
 def positions_table(model: Transformer, *, side: str, at_least: int) -> Tensor:
-    """The position encodings [positions, D] of the `source` or the `target` side; zeros where attention has its own.
+    """The position encodings [positions, D] of the `source` or the `target` side; zeros if positions are rotary.
 
-    The paper's sinusoids go on for ever: of them there are `at_least` so many rows. Other tables are as they are.
+    Sinusoids of the paper have `at_least` so many rows; other tables are as they are.
     """
     config = model.config
     if config.positions == "sinusoidal" and config.max_positions < at_least:
@@ -85,9 +84,9 @@ def stack(*parts: Affine) -> Affine:
     return Affine(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
 
 
-def _split(fused: Affine, sizes: list[int]) -> list[Affine]:
-    biases = [None] * len(sizes) if fused.bias is None else list(fused.bias.split(sizes))
-    return [Affine(weight, bias) for weight, bias in zip(fused.weight.split(sizes), biases, strict=True)]
+def _split(stacked: Affine, sizes: list[int]) -> list[Affine]:
+    biases = [None] * len(sizes) if stacked.bias is None else stacked.bias.split(sizes)
+    return [Affine(weight, bias) for weight, bias in zip(stacked.weight.split(sizes), biases, strict=True)]
 
 
 def _padded(projection: Affine, heads: int, width: int, *, scale: float = 1.0) -> Affine:

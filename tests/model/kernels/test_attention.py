@@ -19,7 +19,7 @@ from tests.interpreted import DEVICE, IS_INTERPRETED, MARKS  # isort: split
 
 from nmt_cli.model import cuda_attention
 from nmt_cli.model.kernels import attention as kernels
-from tests.model.cases import gradients, joined
+from tests.model.cases import assert_attention, gradients, joined
 from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
 
 pytestmark = MARKS
@@ -90,13 +90,7 @@ def by_loops(inputs: list[Tensor], q_lengths: list[int], k_lengths: list[int], s
     ],
 )
 def test_our_kernels_are_attention_by_loops(
-    q_lengths: list[int],
-    k_lengths: list[int],
-    is_causal: bool,
-    window: int | None,
-    d_k: int,
-    d_v: int,
-    matrices: int,
+    q_lengths: list[int], k_lengths: list[int], is_causal: bool, window: int | None, d_k: int, d_v: int, matrices: int
 ) -> None:
     inputs = inputs_of(q_lengths, k_lengths, d_k=d_k, d_v=d_v)
     projections = joined(*(x.to(DEVICE) for x in inputs), matrices=matrices)
@@ -104,9 +98,7 @@ def test_our_kernels_are_attention_by_loops(
     out = attend(projections, queries=queries, keys=keys, is_causal=is_causal, window=window)
     sees = sees_the_past if is_causal else sees_all if window is None else sees_neighbours(window)
     expected = by_loops(inputs, q_lengths, k_lengths, sees)
-    torch.testing.assert_close(out.double().cpu(), expected, rtol=TOLERANCE, atol=TOLERANCE)
-    for ours, theirs in zip(gradients(out, *inputs), gradients(expected, *inputs), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+    assert_attention(out, expected, inputs, tolerance=TOLERANCE)
 
 
 @pytest.mark.gpu
@@ -124,9 +116,7 @@ def test_our_kernels_in_bf16_are_attention_by_loops_in_base_s_width(
     out = attend(projections, queries=spans(q_lengths), keys=spans(k_lengths), is_causal=is_causal, window=None)
     expected = by_loops(rounded, q_lengths, k_lengths, sees_the_past if is_causal else sees_all)
     # bf16 keeps 8 bits: 4e-3 of values below 4; the probabilities are rounded as well.
-    torch.testing.assert_close(out.double().cpu(), expected, rtol=2e-2, atol=2e-2)
-    for ours, theirs in zip(gradients(out, *rounded), gradients(expected, *rounded), strict=True):
-        torch.testing.assert_close(ours.double(), theirs.double(), rtol=5e-2, atol=5e-2)
+    assert_attention(out, expected, rounded, tolerance=2e-2, of_gradients=5e-2)
 
 
 def test_no_gradient_is_added_up_in_an_order_left_to_chance() -> None:
@@ -139,13 +129,8 @@ def test_slots_outside_of_sentences_are_neither_read_nor_written() -> None:
     projections = joined(*(x.to(DEVICE) for x in inputs), matrices=1)
     (matrix,) = projections.matrices
     matrix = torch.cat([matrix, matrix.new_full((3, matrix.size(1)), torch.nan)])
-    out = attend(
-        projections._replace(matrices=[matrix]),
-        queries=spans([40, 10]),
-        keys=spans([40, 10]),
-        is_causal=False,
-        window=None,
-    )
+    projections = projections._replace(matrices=[matrix])
+    out = attend(projections, queries=spans([40, 10]), keys=spans([40, 10]), is_causal=False, window=None)
     expected = by_loops(inputs, [40, 10], [40, 10], sees_all)
     torch.testing.assert_close(out[:50].double().cpu(), expected, rtol=TOLERANCE, atol=TOLERANCE)
     assert out[50:].isnan().all()
@@ -157,7 +142,7 @@ def test_the_operator_keeps_what_torch_asks_of_operators(is_self: bool) -> None:
     given = joined(*(x.to(DEVICE) for x in inputs), matrices=1 if is_self else 2)
     matrices = [x.detach().requires_grad_() for x in given.matrices]
     ends = spans([3, 2]).cu_seqlens
-    torch.library.opcheck(cuda_attention._attention, (matrices, ends, ends, HEADS, 16, 16, is_self, -1))
+    torch.library.opcheck(cuda_attention._attention, (matrices, ends, ends, [HEADS, 16, 16], is_self, -1))
 
 
 def test_layers_with_our_kernels_are_compiled_whole() -> None:

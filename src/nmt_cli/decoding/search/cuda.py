@@ -157,7 +157,7 @@ class CudaSearch:
         self._states: dict[StaticSizes, StaticState] = {}
 
     @cached_property
-    def _is_fused(self) -> bool:
+    def _uses_kernels(self) -> bool:
         """Whether steps launch kernels of our own."""
         return can_use_kernels(self._device)
 
@@ -349,15 +349,15 @@ class CudaSearch:
 
     def _advance(self, state: StaticState) -> None:
         """Add a piece to each open hypothesis, with a fixed sequence of kernels."""
-        hypotheses = choose_candidates(state, self._logits(state), is_fused=self._is_fused)
-        sort_candidates(state, hypotheses, is_fused=self._is_fused)
+        hypotheses = choose_candidates(state, self._logits(state), uses_kernels=self._uses_kernels)
+        sort_candidates(state, hypotheses, uses_kernels=self._uses_kernels)
         state.counters.add_(state.increments)
 
     def _logits(self, state: StaticState) -> Tensor:
         """Logits [R, V] of the next pieces; with several models the logarithm of their summed probabilities."""
         seen = StepInputs(state.ancestors, state.source_lengths, state.counters)
         each = [
-            model.logits(static_step(model, state.ids.flatten(), cache, seen, is_fused=self._is_fused))
+            model.logits(static_step(model, state.ids.flatten(), cache, seen, uses_kernels=self._uses_kernels))
             for model, cache in zip(self._models, state.caches, strict=True)
         ]
         if len(each) == 1:
@@ -365,12 +365,12 @@ class CudaSearch:
         return torch.stack([logits.log_softmax(dim=-1, dtype=torch.float32) for logits in each]).logsumexp(dim=0)
 
 
-def choose_candidates(state: StaticState, logits: Tensor, *, is_fused: bool) -> Tensor:
+def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool) -> Tensor:
     """The hypotheses [B, C] that the best candidates continue; the candidates go into the tree's next row.
 
     The hypotheses are the same as from `candidates`, for logits [R, V], by kernels in Triton or by PyTorch's operators.
     """
-    if is_fused and state.sizes.beam <= _WIDEST_BEAM:
+    if uses_kernels and state.sizes.beam <= _WIDEST_BEAM:
         return _choose_by_kernels(state, logits)
     log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
     log_probs[:, :_SPECIAL].add_(state.rules.index_select(0, state.counters[:1])[:, :_SPECIAL])
@@ -382,13 +382,13 @@ def choose_candidates(state: StaticState, logits: Tensor, *, is_fused: bool) -> 
     return found.hypotheses
 
 
-def sort_candidates(state: StaticState, hypotheses: Tensor, *, is_fused: bool) -> None:
+def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: bool) -> None:
     """Sort the candidates of the tree's current row, which continue `hypotheses` [B, C], into finished and open ones.
 
     Candidates with EOS end. The W best others are the new open hypotheses; they end too if the sentence reached its
     limit. A sentence is done at its limit, or if none of its open hypotheses can improve its finished ones.
     """
-    if is_fused:
+    if uses_kernels:
         _sort_by_kernel(state, hypotheses)
         return
     row, place = state.counters[1:2], state.counters[:1]
@@ -418,7 +418,7 @@ def sort_candidates(state: StaticState, hypotheses: Tensor, *, is_fused: bool) -
 def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     from triton import cdiv, next_power_of_2
 
-    from nmt_cli.model.kernels import selection
+    from nmt_cli.model.kernels import search as kernels
 
     sizes, (num_rows, vocabulary) = state.sizes, logits.shape
     block = max(_NARROWEST_BLOCK, next_power_of_2(cdiv(vocabulary, _MOST_BLOCKS)))
@@ -427,7 +427,7 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     largest = torch.empty(num_rows, num_blocks, device=logits.device)
     log_sums = torch.empty_like(largest)
     hypotheses = torch.empty(sizes.sentences, sizes.candidates, dtype=torch.int32, device=logits.device)
-    selection.summarise_blocks[(num_rows, cdiv(num_blocks, tile))](
+    kernels.summarise_blocks[(num_rows, cdiv(num_blocks, tile))](
         logits,
         state.rules,
         state.counters,
@@ -440,7 +440,7 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
         BLOCK=block,
         TILE=tile,
     )
-    selection.choose[(sizes.sentences,)](
+    kernels.choose_candidates[(sizes.sentences,)](
         logits,
         largest,
         log_sums,
@@ -470,10 +470,10 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
 def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
     from triton import next_power_of_2
 
-    from nmt_cli.model.kernels import selection
+    from nmt_cli.model.kernels import search as kernels
 
     sizes = state.sizes
-    selection.settle[(sizes.sentences,)](
+    kernels.sort_candidates[(sizes.sentences,)](
         state.tree_log_probs,
         state.tree_pieces,
         hypotheses,

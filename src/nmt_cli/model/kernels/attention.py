@@ -1,12 +1,12 @@
 """Attention within packed sentences, in Triton: one program for each sentence and head, in tiles of a few tokens.
 
 The algorithm is FlashAttention-2's (Dao 2023, arXiv:2307.08691, section 3.1). The backward pass computes the scores
-again: in one sweep for keys and values, in another for queries. One program adds up each gradient, in a fixed order,
-so gradients are the same in every run.
+again: in one sweep for keys and values, in another for queries. One program adds up each gradient in a fixed order, so
+gradients are the same in every run.
 
 Matrices [N, ...] of queries and [M, ...] of keys and values hold H heads side by side, K = d_k or V = d_v columns each.
 `STRIDES` are the columns from row to row of the projections, then of their gradients. `cu_queries` and `cu_keys` say
-where sentences start and end; slots outside of all sentences are neither read nor written. A token sees others up to
+where sentences start and end; slots outside of all sentences are neither read nor written. A token sees tokens up to
 `REACH` places away; -1 stands for all.
 """
 
@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 _LOG2_E = tl.constexpr(math.log2(math.e))
-_BELOW_ALL = tl.constexpr(-1e30)  # lower than any score, but finite: infinity less infinity would be NaN
+_BELOW_ALL = tl.constexpr(-1e30)  # lower than any score, but finite: infinity minus infinity would be NaN
 
 
 @triton.jit(do_not_specialize=["num_slots"])
@@ -39,7 +39,7 @@ def forward_kernel(
 ):
     """Attention of one sentence and head: tiles of queries, each with a running softmax over tiles of keys.
 
-    Writes what each query gets [N, H * V], and the base-2 logarithm of its sum of 2^score, [H, N] float32.
+    Writes the output of each query [N, H * V], and the base-2 logarithm of its sum of 2^score, [H, N] float32.
     """
     sentence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     q_start, num_queries = _span(cu_queries, sentence)
@@ -55,12 +55,12 @@ def forward_kernel(
         largest = tl.full([ROWS], _BELOW_ALL, tl.float32)
         total = tl.zeros([ROWS], tl.float32)
         mixed = tl.zeros([ROWS, _columns(D_V)], tl.float32)
-        first, last = _seen_by(q_first, num_keys, IS_CAUSAL, REACH, ROWS)
-        for k_first in range(first, last, ROWS):
+        first, end = _key_range(q_first, num_keys, IS_CAUSAL, REACH, ROWS)
+        for k_first in range(first, end, ROWS):
             keys = k_first + tl.arange(0, ROWS)
             k = _load(k_ptr, keys, num_keys, STRIDES[1], D_K)
             v = _load(v_ptr, keys, num_keys, STRIDES[2], D_V)
-            is_seen = _sees(queries[:, None], keys[None, :], num_keys, IS_CAUSAL, REACH)
+            is_seen = _seen_mask(queries[:, None], keys[None, :], num_keys, IS_CAUSAL, REACH)
             scores = tl.where(is_seen, _multiply(q, tl.trans(k)) * (D_K**-0.5 * _LOG2_E), -float("inf"))
             larger = tl.maximum(largest, tl.max(scores, 1))
             weights = tl.exp2(scores - larger[:, None])
@@ -68,7 +68,7 @@ def forward_kernel(
             total = total * factor + tl.sum(weights, 1)
             mixed = _multiply(weights, v, mixed * factor[:, None])
             largest = larger
-        total = tl.where(total > 0, total, 1.0)  # of a query without keys, which gets zeros
+        total = tl.where(total > 0, total, 1.0)  # a query without keys gets zeros
         _store(out_ptr, mixed * (1 / total)[:, None], queries, num_queries, HEADS * D_V, D_V)
         tl.store(logsumexp_ptr + queries, largest + tl.log2(total), mask=queries < num_queries)
 
@@ -146,21 +146,21 @@ def _key_gradients(
 ):
     """Write the gradients of a tile of keys and values, added up over the tiles of queries that see them.
 
-    If there is but one tile of keys, the gradient of each tile of queries is complete, and is written too.
+    If there is only one tile of keys, the gradient of each tile of queries is complete, and is written too.
     """
     keys = k_first + tl.arange(0, ROWS)
     k = _load(k_ptr, keys, num_keys, STRIDES[1], D_K)
     v = _load(v_ptr, keys, num_keys, STRIDES[2], D_V)
     dk = tl.zeros([ROWS, _columns(D_K)], tl.float32)
     dv = tl.zeros([ROWS, _columns(D_V)], tl.float32)
-    first, last = _seeing(k_first, num_queries, IS_CAUSAL, REACH, ROWS)
-    for q_first in range(first, last, ROWS):
+    first, end = _query_range(k_first, num_queries, IS_CAUSAL, REACH, ROWS)
+    for q_first in range(first, end, ROWS):
         queries = q_first + tl.arange(0, ROWS)
         q = _load(q_ptr, queries, num_queries, STRIDES[0], D_K)
         d_out = _load(d_out_ptr, queries, num_queries, HEADS * D_V, D_V)
         mean = _mean_gradient(_load(out_ptr, queries, num_queries, HEADS * D_V, D_V), d_out)
         logsumexp = tl.load(logsumexp_ptr + queries, mask=queries < num_queries, other=0.0)
-        is_seen = _sees(queries[None, :], keys[:, None], num_keys, IS_CAUSAL, REACH)
+        is_seen = _seen_mask(queries[None, :], keys[:, None], num_keys, IS_CAUSAL, REACH)
         weights = _weights(_multiply(k, tl.trans(q)), logsumexp[None, :], is_seen, D_K)
         dv = _multiply(weights, d_out, dv)
         d_scores = (weights * (_multiply(v, tl.trans(d_out)) - mean[None, :]) * D_K**-0.5).to(q.dtype)
@@ -198,12 +198,12 @@ def _query_gradients(
     mean = _mean_gradient(_load(out_ptr, queries, num_queries, HEADS * D_V, D_V), d_out)
     logsumexp = tl.load(logsumexp_ptr + queries, mask=queries < num_queries, other=0.0)
     dq = tl.zeros([ROWS, _columns(D_K)], tl.float32)
-    first, last = _seen_by(q_first, num_keys, IS_CAUSAL, REACH, ROWS)
-    for k_first in range(first, last, ROWS):
+    first, end = _key_range(q_first, num_keys, IS_CAUSAL, REACH, ROWS)
+    for k_first in range(first, end, ROWS):
         keys = k_first + tl.arange(0, ROWS)
         k = _load(k_ptr, keys, num_keys, STRIDES[1], D_K)
         v = _load(v_ptr, keys, num_keys, STRIDES[2], D_V)
-        is_seen = _sees(queries[:, None], keys[None, :], num_keys, IS_CAUSAL, REACH)
+        is_seen = _seen_mask(queries[:, None], keys[None, :], num_keys, IS_CAUSAL, REACH)
         weights = _weights(_multiply(q, tl.trans(k)), logsumexp[:, None], is_seen, D_K)
         d_scores = weights * (_multiply(d_out, tl.trans(v)) - mean[:, None]) * D_K**-0.5
         dq = _multiply(d_scores, k, dq)
@@ -218,30 +218,30 @@ def _span(cu_seqlens, sentence):
 
 
 @triton.jit
-def _seen_by(q_first, num_keys, IS_CAUSAL: tl.constexpr, REACH: tl.constexpr, ROWS: tl.constexpr):
+def _key_range(q_first, num_keys, IS_CAUSAL: tl.constexpr, REACH: tl.constexpr, ROWS: tl.constexpr):
     """The first key that any query of a tile sees, and the end of those keys."""
-    first, last = 0, num_keys
+    first, end = 0, num_keys
     if REACH >= 0:
-        first, last = tl.maximum(q_first - REACH, 0), tl.minimum(last, q_first + ROWS + REACH)
+        first, end = tl.maximum(q_first - REACH, 0), tl.minimum(end, q_first + ROWS + REACH)
     if IS_CAUSAL:
-        last = tl.minimum(last, q_first + ROWS)
-    return first, last
+        end = tl.minimum(end, q_first + ROWS)
+    return first, end
 
 
 @triton.jit
-def _seeing(k_first, num_queries, IS_CAUSAL: tl.constexpr, REACH: tl.constexpr, ROWS: tl.constexpr):
+def _query_range(k_first, num_queries, IS_CAUSAL: tl.constexpr, REACH: tl.constexpr, ROWS: tl.constexpr):
     """The first query that sees any key of a tile, and the end of those queries."""
-    first, last = 0, num_queries
+    first, end = 0, num_queries
     if REACH >= 0:
-        first, last = tl.maximum(k_first - REACH, 0), tl.minimum(last, k_first + ROWS + REACH)
+        first, end = tl.maximum(k_first - REACH, 0), tl.minimum(end, k_first + ROWS + REACH)
     if IS_CAUSAL:
         first = k_first
-    return first, last
+    return first, end
 
 
 @triton.jit
-def _sees(queries, keys, num_keys, IS_CAUSAL: tl.constexpr, REACH: tl.constexpr):
-    """Which queries see which keys. Rows behind the last query are zero, and so is all that they add to a sum."""
+def _seen_mask(queries, keys, num_keys, IS_CAUSAL: tl.constexpr, REACH: tl.constexpr):
+    """True if a query sees a key. Rows behind the last query are zero, and add zeros to all sums."""
     is_seen = keys < num_keys
     if IS_CAUSAL:
         is_seen = is_seen & (keys <= queries)
@@ -259,7 +259,7 @@ def _weights(products, logsumexp, is_seen, D_K: tl.constexpr):
 
 @triton.jit
 def _mean_gradient(out, d_out):
-    """The mean of the gradients of each query's weights: the product of what it got and of the gradient of that."""
+    """The weighted mean of the gradients of each query's weights: its output times the gradient of its output."""
     return tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
 
 

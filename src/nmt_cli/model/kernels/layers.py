@@ -1,7 +1,7 @@
 """Kernels between the matrix products of a layer: residual, dropout and layer norm; the gradient of bias and ReLU.
 
-Shapes: N tokens, D d_model, F d_ff. Statistics and sums are float32. Column sums, as of the gradients of biases and
-norms, are taken in two steps of fixed order, so that gradients are the same in each run.
+Shapes: N tokens, D d_model, F d_ff. Statistics and sums are float32. Gradients of biases and norms are sums of columns,
+which two kernels take in a fixed order, so they are the same in each run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from nmt_cli.devices import launching_on
 from nmt_cli.model.dropout import HASH_FACTORS, keep_limit
 
-_TILE = 2048  # elements that a program of `_residual_norm` holds at a time
-_PROGRAMS = 396  # that share the rows of a backward pass: three for each multiprocessor of an H100 or H200
+_TILE = 2048  # elements that a program of `_norm_kernel` holds at a time
+_PROGRAMS = 396  # programs that share the rows of a backward pass: three for each multiprocessor of an H100 or H200
 _RELU_ROWS, _RELU_COLUMNS = 16, 256
 _FIRST, _SECOND = (tl.constexpr(factor) for factor in HASH_FACTORS)
 
@@ -62,16 +62,13 @@ def residual_norm_backward(
     """Gradients of `residual_norm`: of x [N, D], of out [N, D], and of weight, shift and bias [3, D]."""
     num_rows, width = x.shape
     x_gradient, out_gradient = torch.empty_like(x), torch.empty_like(x)
-    rows, columns = _tile(width)
-    num_programs = min(_PROGRAMS, triton.cdiv(num_rows, rows))
+    options = _options(width, dropout)
+    num_programs = min(_PROGRAMS, triton.cdiv(num_rows, options["ROWS"]))
     sums = x.new_empty(num_programs, 3, width, dtype=torch.float32)
     with launching_on(x.device):
-        _residual_norm_backward[(num_programs,)](
+        _norm_backward_kernel[(num_programs,)](
             *(gradient, x, out, bias, weight, statistics, seed, x_gradient, out_gradient, sums, num_rows, width),
-            **_mask_of(dropout),
-            ROWS=rows,
-            COLUMNS=columns,
-            num_warps=_num_warps(rows * columns),
+            **options,
         )
     return x_gradient, out_gradient, _sum_of_programs(sums, like=weight)
 
@@ -101,7 +98,7 @@ residual_norm.register_autograd(_backward, setup_context=_keep_for_backward)
 def add_norm(
     x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm, *, keeps_sum: bool
 ) -> Tensor:
-    """norm(x + out + bias) [R, D], for a search; with `keeps_sum`, x becomes the sum."""
+    """norm(x + out + bias) [N, D] without gradients; with `keeps_sum`, x becomes the sum."""
     y, is_rms = torch.empty_like(x), isinstance(norm, nn.RMSNorm)
     shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
     assert norm.eps is not None, "the recipe has one"
@@ -124,32 +121,29 @@ def _launch_norm(
     is_rms: bool,
     keeps_sum: bool,
 ) -> None:
-    """Write norm(x + Dropout(out + bias)) into y, and the statistics of the rows if they are asked for."""
+    """Write norm(x + Dropout(out + bias)) into y, and the statistics of the rows if there is a tensor for them."""
     num_rows, width = x.shape
-    rows, columns = _tile(width)
+    options = _options(width, dropout)
     with launching_on(x.device):
-        _residual_norm[(triton.cdiv(num_rows, rows),)](
+        _norm_kernel[(triton.cdiv(num_rows, options["ROWS"]),)](
             *(x, out, bias, weight, shift, seed, y, statistics, num_rows, width),
-            **_mask_of(dropout),
             EPSILON=epsilon,
             IS_RMS=is_rms,
             KEEPS_SUM=keeps_sum,
-            ROWS=rows,
-            COLUMNS=columns,
-            num_warps=_num_warps(rows * columns),
+            **options,
         )
 
 
 @torch.library.custom_op("nmt::relu_backward", mutates_args=())
 def relu_backward(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient [N, F] in front of a ReLU from that behind it and from its output, and the sum [F] of its rows."""
+    """The gradient [N, F] of a ReLU's input, from its output `hidden` and the output's gradient, and its sum [F]."""
     num_rows, width = hidden.shape
     before = torch.empty_like(hidden)
     num_blocks = triton.cdiv(width, _RELU_COLUMNS)
     num_programs = max(1, min(4 * _PROGRAMS // num_blocks, triton.cdiv(num_rows, _RELU_ROWS)))
     sums = hidden.new_empty(num_programs, 1, width, dtype=torch.float32)
     with launching_on(hidden.device):
-        _relu_backward[(num_programs, num_blocks)](
+        _relu_backward_kernel[(num_programs, num_blocks)](
             *(gradient, hidden, before, sums, num_rows, width), ROWS=_RELU_ROWS, COLUMNS=_RELU_COLUMNS, num_warps=4
         )
     return before, _sum_of_programs(sums, like=hidden)[0]
@@ -161,28 +155,26 @@ def _(gradient: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sum_of_programs(sums: Tensor, *, like: Tensor) -> Tensor:
-    """The sum [K, D] of what programs have summed, [P, K, D], in the precision of a tensor."""
+    """The sum [K, D] of the sums of all programs [P, K, D], in the precision of `like`."""
     num_programs, kinds, width = sums.shape
     total = like.new_empty(kinds, width)
     grid = (triton.cdiv(kinds * width, 32),)
     with launching_on(sums.device):
-        _sum_rows[grid](sums, total, num_programs, kinds * width, ROWS=128, COLUMNS=32, num_warps=4)
+        _sum_rows_kernel[grid](sums, total, num_programs, kinds * width, ROWS=128, COLUMNS=32, num_warps=4)
     return total
 
 
-def _tile(width: int) -> tuple[int, int]:
-    """Rows and columns of the tile that a program takes at a time."""
+def _options(width: int, dropout: float) -> dict[str, Any]:
+    """The tile that a program takes at a time, the limit of hashes that dropout keeps, and the scale of the rest."""
     columns = triton.next_power_of_2(width)
-    return max(1, _TILE // columns), columns
-
-
-def _num_warps(elements: int) -> int:
-    return min(16, max(4, elements // 512))
-
-
-def _mask_of(dropout: float) -> dict[str, float]:
-    """The mask of the elements that dropout keeps, and their scale."""
-    return {"LIMIT": keep_limit(1 - dropout), "SCALE": 1 / (1 - dropout)}
+    rows = max(1, _TILE // columns)
+    return {
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "num_warps": min(16, max(4, rows * columns // 512)),
+        "LIMIT": keep_limit(1 - dropout),
+        "SCALE": 1 / (1 - dropout),
+    }
 
 
 @triton.jit
@@ -207,7 +199,7 @@ def _dropped(out_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT: tl.
 
 
 @triton.jit
-def _residual_norm(
+def _norm_kernel(
     x_ptr, out_ptr, bias_ptr, weight_ptr, shift_ptr, seed_ptr, y_ptr, statistics_ptr, num_rows, width,
     EPSILON: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, IS_RMS: tl.constexpr, KEEPS_SUM: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -236,7 +228,7 @@ def _residual_norm(
 
 
 @triton.jit
-def _residual_norm_backward(
+def _norm_backward_kernel(
     gradient_ptr, x_ptr, out_ptr, bias_ptr, weight_ptr, statistics_ptr, seed_ptr, x_gradient_ptr, out_gradient_ptr,
     sums_ptr, num_rows, width,
     LIMIT: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -275,7 +267,7 @@ def _residual_norm_backward(
 
 
 @triton.jit
-def _relu_backward(
+def _relu_backward_kernel(
     gradient_ptr, hidden_ptr, before_ptr, sums_ptr, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -293,7 +285,7 @@ def _relu_backward(
 
 
 @triton.jit
-def _sum_rows(sums_ptr, total_ptr, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _sum_rows_kernel(sums_ptr, total_ptr, num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(0, num_rows, ROWS):

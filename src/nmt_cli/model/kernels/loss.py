@@ -9,19 +9,19 @@ from torch import Tensor
 
 from nmt_cli.devices import launching_on
 
-_COLUMNS = 4096  # that a program holds at a time
+_COLUMNS = 4096  # columns that a program holds at a time
 
 
 def gradients_by_rows(logits: Tensor, gold: Tensor, vocab: int, smoothing: float, *, pad: int) -> tuple[Tensor, Tensor]:
-    """The sums over rows of logits [R, W], in whose place comes the gradient, as `training.loss.GradientsOf` says.
+    """The losses summed over the rows of logits [R, W], which the gradient overwrites: see `training.loss.GradientsOf`.
 
-    Rows whose gold is `pad` are empty. A program takes a row twice: for its statistics, then for its gradient. The row
-    comes from memory once, and the second time from the cache.
+    Rows whose gold is `pad` are empty. A program reads a row twice: for its statistics, then for its gradient. The
+    second time the row comes from the cache.
     """
     num_rows, width = logits.shape
     losses = logits.new_empty(2, num_rows, dtype=torch.float32)
     with launching_on(logits.device):
-        _row_losses[(num_rows,)](
+        _loss_kernel[(num_rows,)](
             *(logits, gold, losses, num_rows, width, vocab, smoothing), PAD=pad, COLUMNS=_COLUMNS, num_warps=16
         )
     smoothed, nll = losses.sum(1).unbind()
@@ -29,14 +29,14 @@ def gradients_by_rows(logits: Tensor, gold: Tensor, vocab: int, smoothing: float
 
 
 @triton.jit
-def _row_losses(
+def _loss_kernel(
     logits_ptr, gold_ptr, losses_ptr, num_rows, width, vocab, smoothing, PAD: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     row = tl.program_id(0)
     gold = tl.load(gold_ptr + row).to(tl.int32)
     is_token = gold != PAD
     place = logits_ptr + row.to(tl.int64) * width
-    # Each lane keeps its own largest score and a sum relative to it; lanes meet after the row.
+    # Each lane keeps its own largest score and a sum relative to it; after the row, lanes are combined.
     largest = tl.full([COLUMNS], -1e30, tl.float32)
     exponentials = tl.zeros([COLUMNS], tl.float32)
     scores = tl.zeros([COLUMNS], tl.float32)
@@ -54,7 +54,7 @@ def _row_losses(
     mean_nll = logsumexp - tl.sum(scores, 0) / vocab
     tl.store(losses_ptr + row, tl.where(is_token, (1 - smoothing) * nll + smoothing * mean_nll, 0.0))
     tl.store(losses_ptr + num_rows + row, tl.where(is_token, nll, 0.0))
-    tl.debug_barrier()  # all have read the gold piece's score, which is about to be written over
+    tl.debug_barrier()  # all lanes have read the gold piece's score, which is about to be overwritten
     for start in range(0, width, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         score = tl.load(place + column, column < vocab, other=-float("inf"), eviction_policy="evict_first")

@@ -1,19 +1,164 @@
-"""Kernels in Triton that choose the next pieces of a beam search; `decoding/search/cuda.py` launches them.
+"""Kernels in Triton for one step of a beam search: of the decoder, and of the choice of the next pieces.
 
-Shapes: B sentences, W hypotheses per sentence, R = B * W rows, C candidates per sentence, F kept endings per sentence,
-V vocabulary, N blocks of columns, L positions, T steps in the tree. `BEAM`, `BLOCKS`, `CANDIDATES` and `ENDINGS` are
-the next powers of two of W, N, C and F. `rules` [positions, SPECIAL + 1] belong to `StaticState`; EOS is the
-last of the special pieces.
+`model/static_cache.py` and `decoding/search/cuda.py` launch them, each beside the same in PyTorch.
+
+Shapes: B sentences, W hypotheses per sentence, R = B * W rows, S source tokens, L positions, D d_model, H heads,
+K = d_k, V = d_v, C candidates per sentence, F kept endings per sentence, N blocks of columns of the logits. Sums and
+statistics are float32. Sizes may be any; `COLUMNS`, `KEYS`, `VALUES`, `BEAM`, `BLOCKS`, `CANDIDATES` and `ENDINGS` are
+the next powers of two. `counters` and `rules` belong to `StaticState`; EOS is the last of the special pieces.
 """
 
 from __future__ import annotations
 
+from subprocess import SubprocessError
+
+import torch
 import triton
 import triton.language as tl
+from triton.errors import TritonError
 
 _HALF = tl.constexpr(32)
 _LOW = tl.constexpr((1 << 32) - 1)
 _NONE = tl.constexpr(-(1 << 63))
+
+
+def check(device: torch.device) -> None:
+    """Compile and launch the smallest kernel; RuntimeError if Triton cannot, for example without a C compiler."""
+    x, numbers = torch.zeros(1, 16, device=device), torch.zeros(1, dtype=torch.long, device=device)
+    try:
+        embed[(1,)](numbers, x, None, numbers, x, 1.0, WIDTH=16, COLUMNS=16)
+    except (TritonError, OSError, SubprocessError) as problem:
+        raise RuntimeError(f"{type(problem).__name__}: {problem}") from problem
+
+
+@triton.jit
+def embed(ids, weight, table, counters, out, scale, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows of `weight` times `scale`, plus row `counters[0]` of `table` [positions, D] if there is one: out [R, D]."""
+    row = tl.program_id(0)
+    columns = tl.arange(0, COLUMNS)
+    is_real = columns < WIDTH
+    x = tl.load(weight + tl.load(ids + row) * WIDTH + columns, mask=is_real).to(tl.float32) * scale
+    if table is not None:
+        x += tl.load(table + tl.load(counters) * WIDTH + columns, mask=is_real).to(tl.float32)
+    tl.store(out + row * WIDTH + columns, x, mask=is_real)
+
+
+@triton.jit
+def attend_to_past(
+    qkv,
+    cache,
+    ancestors,
+    counters,
+    cos,
+    sin,
+    out,
+    beam,
+    length,
+    scale,
+    HEADS: tl.constexpr,
+    D_K: tl.constexpr,
+    D_V: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One head of one hypothesis attends to its own past and itself: out [R, H V].
+
+    The new key and value of qkv [R, H (2 K + V)] go into the cache [B, L W, H (K + V)]; the slot of a hypothesis is
+    position * W + its number. `ancestors` [R, L] has the numbers that a hypothesis had at positions before
+    `counters[0]`. With `cos` and `sin` [positions, K / 2], queries and keys are turned by their position.
+    """
+    row, head = tl.program_id(0), tl.program_id(1)
+    place = tl.load(counters).to(tl.int32)
+    key_columns, value_columns = tl.arange(0, KEYS), tl.arange(0, VALUES)
+    width = HEADS * (D_K + D_V)
+    token = qkv + row * (HEADS * D_K + width)
+    query = token + head * D_K
+    q = _rotated(query, cos, sin, place, key_columns, D_K) * scale
+    k = _rotated(query + HEADS * D_K, cos, sin, place, key_columns, D_K)
+    v = tl.load(token + 2 * HEADS * D_K + head * D_V + value_columns, mask=value_columns < D_V, other=0.0)
+
+    past = cache + (row // beam).to(tl.int64) * length * beam * width
+    own = past + (place * beam + row % beam) * width
+    tl.store(own + head * D_K + key_columns, k, mask=key_columns < D_K)
+    tl.store(own + HEADS * D_K + head * D_V + value_columns, v, mask=value_columns < D_V)
+
+    largest, total, mixed = tl.sum(q * k), 1.0, v.to(tl.float32)
+    for start in range(0, place, TILE):
+        positions = start + tl.arange(0, TILE)
+        is_past = positions < place
+        numbers = tl.load(ancestors + row * length + positions, mask=is_past, other=0)
+        slots = past + (positions * beam + numbers) * width
+        keys = slots[:, None] + head * D_K + key_columns[None, :]
+        values = slots[:, None] + HEADS * D_K + head * D_V + value_columns[None, :]
+        largest, total, mixed = _attend_to_tile(q, keys, values, is_past, largest, total, mixed, D_K, D_V)
+    tl.store(out + (row * HEADS + head) * D_V + value_columns, mixed / total, mask=value_columns < D_V)
+
+
+@triton.jit
+def attend_to_source(
+    queries,
+    cross,
+    lengths,
+    out,
+    beam,
+    num_slots,
+    scale,
+    HEADS: tl.constexpr,
+    D_K: tl.constexpr,
+    D_V: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One head of one hypothesis, queries [R, H K], attends to cross [B, S, H (K + V)] up to lengths [B]: [R, H V]."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    key_columns, value_columns = tl.arange(0, KEYS), tl.arange(0, VALUES)
+    width = HEADS * (D_K + D_V)
+    query = queries + (row * HEADS + head) * D_K
+    q = tl.load(query + key_columns, mask=key_columns < D_K, other=0.0).to(tl.float32) * scale
+    sentence = row // beam
+    length = tl.load(lengths + sentence)
+    source = cross + sentence.to(tl.int64) * num_slots * width
+
+    largest, total, mixed = -float("inf"), 0.0, tl.zeros([VALUES], tl.float32)
+    for start in range(0, length, TILE):
+        positions = start + tl.arange(0, TILE)
+        slots = source + positions * width
+        keys = slots[:, None] + head * D_K + key_columns[None, :]
+        values = slots[:, None] + HEADS * D_K + head * D_V + value_columns[None, :]
+        largest, total, mixed = _attend_to_tile(q, keys, values, positions < length, largest, total, mixed, D_K, D_V)
+    tl.store(out + (row * HEADS + head) * D_V + value_columns, mixed / total, mask=value_columns < D_V)
+
+
+@triton.jit
+def _rotated(vector, cos, sin, place, columns, D_K: tl.constexpr):
+    """The K components at `vector`, turned as `Rotation` turns them, and rounded as the cache rounds them."""
+    is_real = columns < D_K
+    x = tl.load(vector + columns, mask=is_real, other=0.0)
+    if cos is not None:
+        half = D_K // 2
+        angle = place * half + columns % half
+        other = tl.load(vector + (columns + half) % D_K, mask=is_real, other=0.0).to(tl.float32)
+        turned = x.to(tl.float32) * tl.load(cos + angle, mask=is_real, other=0.0)
+        turned += other * tl.load(sin + angle, mask=is_real, other=0.0) * tl.where(columns < half, -1.0, 1.0)
+        x = turned.to(x.dtype)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _attend_to_tile(q, keys, values, mask, largest, total, mixed, D_K: tl.constexpr, D_V: tl.constexpr):
+    """The sums of a softmax after more keys: largest score, sum of exponentials, sum of values weighted by them."""
+    key_mask = mask[:, None] & (tl.arange(0, keys.shape[1]) < D_K)[None, :]
+    value_mask = mask[:, None] & (tl.arange(0, values.shape[1]) < D_V)[None, :]
+    k = tl.load(keys, mask=key_mask, other=0.0).to(tl.float32)
+    v = tl.load(values, mask=value_mask, other=0.0).to(tl.float32)
+    scores = tl.where(mask, tl.sum(q[None, :] * k, axis=1), -float("inf"))
+    new_largest = tl.maximum(largest, tl.max(scores))
+    shrink = tl.exp(largest - new_largest)
+    weights = tl.exp(scores - new_largest)
+    mixed = mixed * shrink + tl.sum(weights[:, None] * v, axis=0)
+    return new_largest, total * shrink + tl.sum(weights), mixed
 
 
 @triton.jit
@@ -30,7 +175,7 @@ def summarise_blocks(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Of each block of columns of logits [R, V]: the largest allowed logit and ln of the sum of exp, both [R, N]."""
+    """The largest allowed logit and the logarithm of the sum of exp of each block of columns: both [R, N]."""
     row = tl.program_id(0)
     blocks = tl.program_id(1) * TILE + tl.arange(0, TILE)
     columns = blocks[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -45,7 +190,7 @@ def summarise_blocks(
 
 
 @triton.jit
-def choose(
+def choose_candidates(
     logits,
     largest,
     log_sums,
@@ -70,7 +215,7 @@ def choose(
 ):
     """The best continuations of a sentence, best first: row `counters[1]` of the tree, and `hypotheses` [B, C].
 
-    Each of the C best blocks has a continuation that is at least as good as all in other blocks.
+    Only the C best blocks are looked at: each has a continuation that is at least as good as all in other blocks.
     """
     sentence = tl.program_id(0)
     hypothesis, block = tl.arange(0, BEAM), tl.arange(0, BLOCKS)
@@ -107,7 +252,7 @@ def choose(
 
 
 @triton.jit
-def settle(
+def sort_candidates(
     tree_log_probs,
     tree_pieces,
     hypotheses,
@@ -132,7 +277,7 @@ def settle(
     ENDINGS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Candidates of a sentence end or stay open, as `sort_candidates` does: writes `ids` to `is_done`."""
+    """Sort the candidates of a sentence into finished and open ones: writes `ids` and all that follow it."""
     sentence = tl.program_id(0)
     place = tl.load(counters).to(tl.int32)
     candidate = tl.arange(0, CANDIDATES)
@@ -169,20 +314,20 @@ def settle(
 
 @triton.jit
 def _rank(is_real, is_end):
-    """The places of the candidates if those that end follow the others."""
+    """The places of the candidates if the ending ones follow the others."""
     goes_on = (is_real & (is_end == 0)).to(tl.int32)
     return tl.where(is_end, tl.sum(goes_on) + tl.cumsum(is_end.to(tl.int32)), tl.cumsum(goes_on)) - 1
 
 
 @triton.jit
 def _inherit(ancestors, numbers, rank, is_kept, place, length, TILE: tl.constexpr):
-    """Hypotheses `rank` take the past of `numbers`, and those themselves at `place`: rows of ancestors [W, L]."""
+    """Give hypotheses `rank` the past of `numbers`, and `numbers` at `place`: rows of ancestors [W, L]."""
     for start in range(0, place + 1, TILE):
         positions = start + tl.arange(0, TILE)
         mask = is_kept[:, None] & (positions <= place)[None, :]
         past = tl.load(ancestors + numbers[:, None] * length + positions[None, :], mask=mask)
         past = tl.where((positions == place)[None, :], numbers[:, None], past)
-        # All rows are read before any is written over.
+        # All rows are read before any is overwritten.
         tl.debug_barrier()
         tl.store(ancestors + rank[:, None] * length + positions[None, :], past, mask=mask)
 
@@ -200,7 +345,7 @@ def _merge(kept, candidates, num_endings, ENDINGS: tl.constexpr):
     keys = _keys(tl.load(scores + place, mask=is_real, other=0.0), place, is_real)
     old_log_probs = tl.load(log_probs + place, mask=is_real, other=0.0)
     old_nodes = tl.load(nodes + place, mask=is_real, other=0)
-    # All are read before any is written over.
+    # All are read before any is overwritten.
     tl.debug_barrier()
     worst = -float("inf")
     for rank in range(num_endings):
@@ -219,7 +364,7 @@ def _merge(kept, candidates, num_endings, ENDINGS: tl.constexpr):
 
 @triton.jit
 def _log_sum(places, mask):
-    """ln of the sum of exp of each row, [W], of numbers at places [W, N]."""
+    """The logarithm of the sum of exp of each row [W] of numbers at places [W, N]."""
     x = tl.load(places, mask=mask, other=-1e30)
     top = tl.max(x, axis=1)
     return top + tl.log(tl.sum(tl.exp(x - top[:, None]), axis=1))
@@ -235,20 +380,20 @@ def _rule(rules, counters, columns, SPECIAL: tl.constexpr):
 
 @triton.jit
 def _keys(values, places, mask):
-    """Integers that ascend with the values, and of equal values descend with the places; the least beside the mask."""
-    ascending = _turned(values.to(tl.int32, bitcast=True)).to(tl.int64)
+    """Integers in the order of the values; among equal values, lower places are larger. Outside the mask: `_NONE`."""
+    ascending = _ordered(values.to(tl.int32, bitcast=True)).to(tl.int64)
     return tl.where(mask, (ascending << _HALF) | (places.to(tl.int64) ^ _LOW), _NONE)
 
 
 @triton.jit
 def _value(keys):
     """The values of keys."""
-    return _turned((keys >> _HALF).to(tl.int32)).to(tl.float32, bitcast=True)
+    return _ordered((keys >> _HALF).to(tl.int32)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _turned(bits):
-    """The bits of floats as integers in the same order, and the other way round."""
+def _ordered(bits):
+    """The bits of floats as integers in the order of the floats; applied again, the bits."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
