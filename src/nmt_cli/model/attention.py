@@ -18,15 +18,15 @@ from nmt_cli.model.packing import SHORT, Layout, Packed, Projections, Spans, fro
 
 Kernel = Literal["triton", "varlen", "sdpa", "products"]
 
-_HAS_TRITON = missing_for_triton() is None  # looked for once: torch.compile could not trace this
+_HAS_TRITON = missing_for_triton() is None  # asked once, because torch.compile could not trace the question
 _TRITON_WIDTHS = range(8, 129, 8)
 
 
 def attend(projections: Projections, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), [N, H, V].
 
-    `window` restricts a token to its neighbours within window // 2 on either side (section 4). `Spans` are for the
-    kernels "triton" and "varlen" alone.
+    `window` restricts a token to its neighbours within window // 2 on either side (section 4). Only the kernels
+    "triton" and "varlen" take `Spans`.
     """
     q = projections.matrices[0]
     kernel = choose_kernel(
@@ -38,8 +38,8 @@ def attend(projections: Projections, *, queries: Layout, keys: Layout, is_causal
     )
     if kernel in ("triton", "varlen"):
         return _by_spans(kernel, projections, queries=queries, keys=keys, is_causal=is_causal, window=window)
-    assert isinstance(queries, Packed), "needs the sentences themselves"
-    assert isinstance(keys, Packed), "needs the sentences themselves"
+    assert isinstance(queries, Packed)
+    assert isinstance(keys, Packed)
     q, k, v = projections.by_head()
     if kernel == "products":
         return attend_cpu(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
@@ -47,7 +47,7 @@ def attend(projections: Projections, *, queries: Layout, keys: Layout, is_causal
         to_rectangle(x, layout).transpose(1, 2) for x, layout in ((q, queries), (k, keys), (v, keys))
     )
     mask = _mask(queries, keys, is_causal=is_causal, window=window)
-    with _fused_kernels():
+    with _without_cudnn():
         out_BHTV = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSV, attn_mask=mask)
     return from_rectangle(out_BHTV.transpose(1, 2), queries)
 
@@ -55,12 +55,11 @@ def attend(projections: Projections, *, queries: Layout, keys: Layout, is_causal
 def choose_kernel(
     device: torch.device, dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None, bound: int
 ) -> Kernel:
-    """Which kernel serves attention among sentences of at most `bound` tokens.
+    """The kernel for attention among sentences of at most `bound` tokens.
 
-    On CUDA in bf16 our own serves short sentences, and widths and windows that torch's variable-length kernel does not
-    take; that kernel serves the rest. Otherwise it is torch's fused kernel over a padded rectangle on CUDA. On a CPU
-    that would take ten times as long on sentences, so there it is plain matrix products
-    (docs/design/cpu-training.md#attention).
+    On CUDA in bf16, our own kernel serves short sentences, and widths and windows that torch's variable-length kernel
+    refuses; torch's serves the rest. In other precisions CUDA has torch's fused kernels over a padded rectangle. On a
+    CPU those take ten times as long on sentences as matrix products (docs/design/cpu-training.md#attention).
     """
     if device.type != "cuda":
         return "products"
@@ -88,8 +87,8 @@ def _mask(queries: Packed, keys: Packed, *, is_causal: bool, window: int | None)
     return (near_BTS & keys.keep_mask[:, None, :])[:, None]
 
 
-def _fused_kernels() -> AbstractContextManager[None]:
-    """A context without cuDNN's attention, which plans anew for each shape, and shapes change from batch to batch."""
+def _without_cudnn() -> AbstractContextManager[None]:
+    """A context without cuDNN's attention, which plans a kernel for each shape; shapes change from batch to batch."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
@@ -98,8 +97,8 @@ def _fused_kernels() -> AbstractContextManager[None]:
 def _by_spans(
     kernel: Kernel, projections: Projections, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None
 ) -> Tensor:
-    """A kernel that takes packed sentences as they are, and zeros in slots that no sentence covers."""
-    left = _uncovered(queries)
+    """Attention by a kernel for packed sentences, with zeros in slots that no sentence covers."""
+    num_uncovered = _uncovered(queries)
     sides = [queries, keys, keys][: len(projections.matrices)]
     covered = [x[: len(x) - _uncovered(side)] for x, side in zip(projections.matrices, sides, strict=True)]
     projections = projections._replace(matrices=covered)
@@ -109,11 +108,11 @@ def _by_spans(
     attend_spans = attend_triton if kernel == "triton" else attend_varlen
     mixed = attend_spans(projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
     mixed = mixed.unflatten(-1, (projections.heads, projections.d_v))
-    return F.pad(mixed, (0, 0, 0, 0, 0, left)) if left else mixed
+    return F.pad(mixed, (0, 0, 0, 0, 0, num_uncovered)) if num_uncovered else mixed
 
 
 def _uncovered(layout: Layout) -> int:
-    """Slots behind the last sentence; dummy sentences behind the real ones cover them all, as they do in `Spans`."""
+    """The number of slots behind the last sentence; 0 if dummy sentences cover them all, as they do in `Spans`."""
     if isinstance(layout, Spans) or layout.cu_seqlens.numel() > layout.num_sentences + 1:
         return 0
     return layout.num_empty

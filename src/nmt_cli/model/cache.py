@@ -8,9 +8,8 @@ hypotheses reorders the mask; keys and values stay in place. All hypotheses of a
 product. When memory grows, slots that belong to no open hypothesis are dropped. Sentences that began at different steps
 share their last slot, so the next slot is the same for all.
 
-If a CPU multiplies in bf16, attention sees a multiple of 8 slots and source tokens, and a mask hides the rest: oneDNN
-prepares such a product anew for each new shape, which takes longer than a small product itself
-(docs/design/cpu-search.md#cache).
+If a CPU multiplies in bf16, attention sees a multiple of 8 slots and source tokens, and a mask hides the rest. oneDNN
+prepares a product for each new shape, which takes longer than a small product (docs/design/cpu-search.md#cache).
 """
 
 from __future__ import annotations
@@ -26,12 +25,9 @@ from torch.nn import functional as F
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import Packed, to_rectangle
 
-# Memory grows by this many steps, unless the grain says otherwise; unused slots are dropped at the same time.
-_GROWTH = 8
-# Slots and source tokens are seen in multiples of this if a new shape costs time.
-_GRAIN = 8
-# Kept rows are copied if they use less than this share of their memory.
-_LEAST_USE = 3 / 4
+_GROWTH = 8  # steps by which memory grows, unless the grain says otherwise; unused slots are dropped at the same time
+_GRAIN = 8  # slots and source tokens are seen in multiples of this if a new shape costs time
+_LEAST_USE = 3 / 4  # rows that use a smaller share of their memory are copied
 
 
 class Slots(NamedTuple):
@@ -54,7 +50,7 @@ class Kept:
         self._from = sentences[self._moved]
 
     def of(self, x: Tensor) -> Tensor:
-        """The rows [B', ...] of the sentences kept, of x [B, ...], which is used up."""
+        """The rows [B', ...] of the kept sentences in x [B, ...], whose memory is reused."""
         if len(self._moved):
             x.index_copy_(0, self._moved, x.index_select(0, self._from))
         kept = x[: self._number]
@@ -66,10 +62,8 @@ class LayerCache:
 
     def __init__(self, cross_keys: Tensor, cross_values: Tensor) -> None:
         """`cross_keys` [B, H, S, K] and `cross_values` [B, H, S, V]."""
-        self.cross_keys = cross_keys
-        self.cross_values = cross_values
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
+        self.cross_keys, self.cross_values = cross_keys, cross_values
+        self._keys, self._values = cross_keys[:, :, :0], cross_values[:, :, :0]
 
     @classmethod
     def of_source(cls, module: CrossAttention, memory: Tensor, source: Packed, *, slots: int) -> LayerCache:
@@ -81,7 +75,7 @@ class LayerCache:
     def attend_own(
         self, module: SelfAttention, x: Tensor, *, positions: Tensor, slots: Slots, past: Tensor | None
     ) -> Tensor:
-        """Self-attention of tokens x [R, D] at `positions` [R], whose keys and values go into `slots`; [R, H * V].
+        """Self-attention [R, H * V] of tokens x [R, D] at `positions` [R], whose keys and values go into `slots`.
 
         `past` [B, 1, W, N] is added to the scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere.
         """
@@ -93,36 +87,25 @@ class LayerCache:
         else:
             each = module.project(x, positions)
             q, k, v = (one.view(num_sentences, -1, *one.shape[1:]).transpose(1, 2) for one in each)
-        keys_BHNK, values_BHNV = self.append(k, v, slots)
-        return _mix(q, keys_BHNK, values_BHNV, bias=past)
-
-    def attend_source(self, module: CrossAttention, x: Tensor, *, bias: Tensor | None) -> Tensor:
-        """Attention of tokens x [R, D] to the source, [R, H * V]; `bias` [B, 1, 1, S] is added to the scores."""
-        q = module.q.forward(x).view(len(self.cross_keys), -1, module.heads, module.d_k).transpose(1, 2)
-        return _mix(q, self.cross_keys, self.cross_values, bias=bias)
-
-    def append(self, k: Tensor, v: Tensor, slots: Slots) -> tuple[Tensor, Tensor]:
-        """The keys and values that attention sees, [B, H, seen, .], with k [B, H, W, K] and v [B, H, W, V] written.
-
-        Slots not written yet are 0.
-        """
-        self._keys = _with_room(self._keys, k, slots)
-        self._values = _with_room(self._values, v, slots)
+        self._keys, self._values = _with_room(self._keys, slots), _with_room(self._values, slots)
         self._keys[:, :, slots.start : slots.end] = k
         self._values[:, :, slots.start : slots.end] = v
-        return self._keys[:, :, : slots.seen], self._values[:, :, : slots.seen]
+        return _mix(q, self._keys[:, :, : slots.seen], self._values[:, :, : slots.seen], bias=past)
+
+    def attend_source(self, module: CrossAttention, x: Tensor, *, bias: Tensor | None) -> Tensor:
+        """Attention [R, H * V] of tokens x [R, D] to the source; `bias` [B, 1, 1, S] is added to the scores."""
+        q = module.q.forward(x).view(len(self.cross_keys), -1, module.heads, module.d_k).transpose(1, 2)
+        return _mix(q, self.cross_keys, self.cross_values, bias=bias)
 
     def keep(self, kept: Kept) -> None:
         """Keep some sentences only."""
         self.cross_keys, self.cross_values = kept.of(self.cross_keys), kept.of(self.cross_values)
-        if self._keys is not None and self._values is not None:
-            self._keys, self._values = kept.of(self._keys), kept.of(self._values)
+        self._keys, self._values = kept.of(self._keys), kept.of(self._values)
 
     def pick(self, chosen: Tensor, *, room: int) -> None:
         """Keep only the chosen slots [B, N] of each sentence, in this order, with memory for `room` slots."""
-        keys, values = self._written()
-        self._keys = _picked(keys, chosen, room=room)
-        self._values = _picked(values, chosen, room=room)
+        self._keys = _picked(self._keys, chosen, room=room)
+        self._values = _picked(self._values, chosen, room=room)
 
     def join(self, others: Sequence[LayerCache], *, longest: int, used: Sequence[slice], room: int) -> None:
         """Append the sentences of other caches; the `used` slots of all caches end at the same slot.
@@ -132,22 +115,18 @@ class LayerCache:
         layers = [self, *others]
         self.cross_keys = _side_by_side([layer.cross_keys for layer in layers], longest=longest)
         self.cross_values = _side_by_side([layer.cross_values for layer in layers], longest=longest)
-        self._keys = _ending_together([layer._written()[0] for layer in layers], used, room=room)
-        self._values = _ending_together([layer._written()[1] for layer in layers], used, room=room)
-
-    def _written(self) -> tuple[Tensor, Tensor]:
-        if self._keys is None or self._values is None:
-            raise ValueError("nothing was written yet")
-        return self._keys, self._values
+        self._keys = _ending_together([layer._keys for layer in layers], used, room=room)
+        self._values = _ending_together([layer._values for layer in layers], used, room=room)
 
 
 @dataclass(slots=True)
 class DecoderCache:
-    """All layers, and what is added to scores of source tokens, [B, 1, 1, S]: 0, or -inf at padding; None for nothing.
+    """The caches of all layers, and which slots and source tokens each hypothesis sees.
 
-    `places` [B] counts the tokens that each sentence's hypotheses have had. A finished sentence may stay for more steps
-    than the model has positions, `longest`. `past` [B, W, C] is added to scores of slots: 0 at the slots of a
-    hypothesis's own past, -inf elsewhere; None while every slot is its own.
+    `source_bias` [B, 1, 1, S] is added to scores of source tokens: 0, or -inf at padding; None if there is no padding.
+    `past` [B, W, C] is added to scores of slots: 0 at the slots of a hypothesis's own past, -inf elsewhere; None while
+    every slot is its own. `places` [B] counts the tokens that each sentence's hypotheses have had. A finished sentence
+    may stay for more steps than the model has positions, `longest`.
     """
 
     layers: list[LayerCache]
@@ -210,7 +189,7 @@ class DecoderCache:
         """
         caches = [self, *others]
         width = 1 if self.past is None else self.past.size(1)
-        # Slots before the first one of all that are still searched are given up.
+        # Slots before the first token of the oldest open sentence are given up.
         lengths = [min(cache.num_slots, width * int(cache.places.max())) for cache in caches]
         used = [slice(cache.num_slots - length, cache.num_slots) for cache, length in zip(caches, lengths, strict=True)]
         num_slots = max(lengths)
@@ -245,7 +224,7 @@ class DecoderCache:
 
     def _room(self, num_slots: int, width: int) -> int:
         """Slots to allocate if `num_slots` are in use and a step needs `width` more."""
-        # A product of a part of a tensor copies it in bf16: there is no more room than is seen.
+        # In bf16 a product with a part of a tensor copies that part, so all memory is seen.
         return rounded(num_slots + width, self.grain) if self.grain > 1 else num_slots + _GROWTH * width
 
     def _past(self) -> Tensor:
@@ -301,19 +280,18 @@ def _one_past(slots: Slots, like: Tensor) -> Tensor:
     return bias
 
 
-def _with_room(kept: Tensor | None, new: Tensor, slots: Slots) -> Tensor:
-    """A tensor with room for `slots`, those before their start as in `kept`."""
-    if kept is not None and slots.seen <= kept.size(2):
+def _with_room(kept: Tensor, slots: Slots) -> Tensor:
+    """A tensor with room for `slots`; earlier slots are as in `kept`, and later ones are 0."""
+    if slots.seen <= kept.size(2):
         return kept
-    grown = new.new_empty(new.size(0), new.size(1), slots.room, new.size(3))
+    grown = kept.new_empty(kept.size(0), kept.size(1), slots.room, kept.size(3))
+    grown[:, :, : slots.start] = kept[:, :, : slots.start]
     grown[:, :, slots.start :] = 0
-    if kept is not None:
-        grown[:, :, : slots.start] = kept[:, :, : slots.start]
     return grown
 
 
 def _picked(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
-    """The chosen slots [B, N] of kept [B, H, C, .], with room for so many; what is not chosen is 0."""
+    """The chosen slots [B, N] of kept [B, H, C, .], followed by zeros up to `room` slots."""
     num_sentences, heads, num_slots, width = kept.shape
     rows = torch.arange(num_sentences * heads, device=kept.device).view(num_sentences, heads, 1) * num_slots
     picked = kept.reshape(-1, width).index_select(0, (rows + chosen[:, None]).flatten())
@@ -323,7 +301,7 @@ def _picked(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
 
 
 def _side_by_side(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill: float = 0.0) -> Tensor:
-    """The rows of all, each cut or filled up at the end of `dim` to so many places."""
+    """The rows of all tensors, each cut or filled up at the end of `dim` to `longest` places."""
     shape = list(tensors[0].shape)
     shape[0], shape[dim] = sum(map(len, tensors)), longest
     joined = tensors[0].new_full(shape, fill)
@@ -334,7 +312,7 @@ def _side_by_side(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill
 
 
 def _ending_together(tensors: Sequence[Tensor], used: Sequence[slice], *, room: int, fill: float = 0.0) -> Tensor:
-    """The rows of all with room for so many slots, [., ., room, ...]; the used ones of each end where the most end."""
+    """The rows of all tensors, [., ., room, ...]; the used slots of each end where the longest run of them ends."""
     first, *_ = tensors
     end = max(part.stop - part.start for part in used)
     shape = (sum(map(len, tensors)), first.size(1), room, *first.shape[3:])

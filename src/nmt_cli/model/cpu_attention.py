@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from torch import Tensor
 from nmt_cli.model.packing import Packed
 
 Integers = NDArray[np.int64]
-_LEAST_KEYS = 16  # a softmax over fewer than 16 float32 takes torch ten times as long
-# oneDNN prepares each new shape of a product for half a millisecond: multiples let widths and counts repeat.
+_LEAST_KEYS = 16  # torch takes ten times as long for a softmax over fewer than 16 float32
+# oneDNN prepares each new shape of a product for half a millisecond. Multiples let widths and counts repeat.
 _WIDTHS, _SENTENCES = 8, 16
 _MOST_PIECES = 24
-# The cost of a head in forward and backward pass, in ns on one machine: only the ratio matters, and not much.
+# The cost of a head in forward and backward pass, in ns on one machine. Only the ratio matters, and not much.
 _COST_OF_SLOT, _COST_OF_GROUP = 36, 12_000
 
 
@@ -29,8 +30,8 @@ def attend_cpu(
     q [N, H, K], k [M, H, K], v [M, H, V]. With `is_causal` a token sees itself and those before it; `window` restricts
     it to its neighbours within window // 2 on either side (section 4).
     """
-    pairing = group_by_length(queries, keys)
-    mixed: Tensor = _Products.apply(q, k, v, pairing, is_causal, window)  # type: ignore[no-untyped-call]  # not annotated
+    groups = group_by_length(queries, keys, heads=q.size(1))
+    mixed: Tensor = _Products.apply(q, k, v, groups, is_causal, window)  # type: ignore[no-untyped-call]  # not annotated
     return mixed
 
 
@@ -42,38 +43,36 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, pairing: LengthGroups, is_causal: bool, window: int | None
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, groups: LengthGroups, is_causal: bool, window: int | None
     ) -> Tensor:
-        heads, scale = q.size(1), q.size(2) ** -0.5
-        q_rows, k_rows, v_rows = _gathered(q, pairing.queries), _gathered(k, pairing.keys), _gathered(v, pairing.keys)
+        scale = q.size(2) ** -0.5
+        queries, keys = groups.queries, groups.keys
+        q_rows, k_rows, v_rows = _gathered(q, queries), _gathered(k, keys), _gathered(v, keys)
         out_rows = v.new_empty(q_rows.size(0), v.size(2))
-        parts = (
-            *(pairing.queries.split(rows, heads) for rows in (q_rows, out_rows)),
-            *(pairing.keys.split(rows, heads) for rows in (k_rows, v_rows)),
-        )
+        parts = (*map(queries.split, (q_rows, out_rows)), *map(keys.split, (k_rows, v_rows)))
         weights = []
-        for group, q_g, out_g, k_g, v_g in zip(pairing.groups, *parts, strict=True):
-            mask = group.mask(heads, q.dtype, is_causal=is_causal, window=window)
+        for group, q_g, out_g, k_g, v_g in zip(groups.groups, *parts, strict=True):
+            mask = group.mask(q.dtype, is_causal=is_causal, window=window)
             if mask is None:
                 scores = torch.baddbmm(q_g.new_zeros(1), q_g, k_g.mT, beta=0, alpha=scale)
             else:
                 scores = torch.baddbmm(mask, q_g, k_g.mT, alpha=scale)
             weights.append(_widened(scores).softmax(-1).to(q.dtype))
             torch.bmm(weights[-1], v_g, out=out_g)
-        ctx.pairing, ctx.sizes = pairing, (q.size(0), k.size(0))
+        ctx.groups, ctx.num_queries, ctx.num_keys = groups, q.size(0), k.size(0)
         ctx.save_for_backward(q_rows, k_rows, v_rows, *weights)
-        return _scattered(out_rows, pairing.queries, heads, q.size(0))
+        return _scattered(out_rows, queries, q.size(0))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        pairing: LengthGroups = ctx.pairing
+        queries, keys = ctx.groups.queries, ctx.groups.keys
         q_rows, k_rows, v_rows, *weights = ctx.saved_tensors
-        heads, scale = gradients[0].size(1), q_rows.size(1) ** -0.5
-        out_rows = _gathered(gradients[0], pairing.queries).index_fill_(0, pairing.queries.padding(heads), 0)
+        scale = q_rows.size(1) ** -0.5
+        out_rows = _gathered(gradients[0], queries).index_fill_(0, queries.padding, 0)
         dq_rows, dk_rows, dv_rows = (torch.empty_like(rows) for rows in (q_rows, k_rows, v_rows))
         parts = (
-            *(pairing.queries.split(rows, heads) for rows in (q_rows, out_rows, dq_rows)),
-            *(pairing.keys.split(rows, heads) for rows in (k_rows, v_rows, dk_rows, dv_rows)),
+            *map(queries.split, (q_rows, out_rows, dq_rows)),
+            *map(keys.split, (k_rows, v_rows, dk_rows, dv_rows)),
         )
         for weights_g, q_g, out_g, dq_g, k_g, v_g, dk_g, dv_g in zip(weights, *parts, strict=True):
             torch.bmm(weights_g.mT, out_g, out=dv_g)
@@ -82,11 +81,10 @@ class _Products(torch.autograd.Function):
             dscores = dscores.to(q_g.dtype)
             dq_g.baddbmm_(dscores, k_g, beta=0, alpha=scale)
             dk_g.baddbmm_(dscores.mT, q_g, beta=0, alpha=scale)
-        num_queries, num_keys = ctx.sizes
         return (
-            _scattered(dq_rows, pairing.queries, heads, num_queries),
-            _scattered(dk_rows, pairing.keys, heads, num_keys),
-            _scattered(dv_rows, pairing.keys, heads, num_keys),
+            _scattered(dq_rows, queries, ctx.num_queries),
+            _scattered(dk_rows, keys, ctx.num_keys),
+            _scattered(dv_rows, keys, ctx.num_keys),
             *(None, None, None),
         )
 
@@ -99,16 +97,15 @@ def _gathered(x: Tensor, side: Side) -> Tensor:
     # Queries, keys and values are often columns of one matrix, whose rows hold `step` rows of a head.
     step = x.stride(0) // width
     rows = x.as_strided(((num_slots - 1) * step + heads, width), (width, 1))
-    return rows.index_select(0, side.rows(heads, step=step))
+    return rows.index_select(0, side.rows(step))
 
 
-def _scattered(rows: Tensor, side: Side, heads: int, num_slots: int) -> Tensor:
+def _scattered(rows: Tensor, side: Side, num_slots: int) -> Tensor:
     """Heads [N, H, K] from their places in the rectangles, zeros in empty slots."""
-    out = rows.new_empty(num_slots * heads, rows.size(1))
-    places = side.places(heads)
-    torch.index_select(rows, 0, places, out=out[: len(places)])
-    out[len(places) :] = 0
-    return out.view(num_slots, heads, -1)
+    out = rows.new_empty(num_slots * side.heads, rows.size(1))
+    torch.index_select(rows, 0, side.places, out=out[: len(side.places)])
+    out[len(side.places) :] = 0
+    return out.view(num_slots, side.heads, -1)
 
 
 def _widened(x: Tensor) -> Tensor:
@@ -116,60 +113,60 @@ def _widened(x: Tensor) -> Tensor:
 
 
 class Side:
-    """The rectangles of one side of the groups: which tokens lie in them, and where each token lies.
+    """The rectangles of queries or of keys: which tokens lie in them, and where each token lies.
 
-    A rectangle with heads has [B * H, width] rows, and the rectangles of all groups follow each other. Tensors are made
-    on first use, and kept for the other layers.
+    A rectangle has [B * H, width] rows, and the rectangles of all groups follow each other. Tensors are made on first
+    use, and kept for the other layers.
     """
 
     def __init__(
-        self, starts: Integers, lengths: Integers, groups: list[Integers], widths: list[int], *, num_repeats: int
+        self, layout: Packed, groups: list[Integers], widths: list[int], *, heads: int, num_repeats: int
     ) -> None:
-        """Starts and lengths of all sentences, and the numbers of the sentences in each group.
+        """`groups` are the numbers of the sentences in each group.
 
         The first `num_repeats` sentences of the first group only fill up its count; they occur again behind.
         """
-        self._starts, self._lengths = starts, lengths
+        self.heads = heads
+        self._starts, self._lengths = _sentences(layout)
         self._groups, self._widths, self._num_repeats = groups, widths, num_repeats
-        self._kept: dict[tuple[str, int, int], Tensor] = {}
+        self._rows: dict[int, Tensor] = {}
 
-    def split(self, rows: Tensor, heads: int) -> list[Tensor]:
+    def split(self, rows: Tensor) -> list[Tensor]:
         """The rectangles [B * H, width, K] of each group in rows [all, K]."""
-        batches = [len(group) * heads for group in self._groups]
-        sizes = [batch * width for batch, width in zip(batches, self._widths, strict=True)]
-        parts = rows.split(sizes)
-        return [part.view(batch, -1, rows.size(1)) for part, batch in zip(parts, batches, strict=True)]
+        shapes = [(len(group) * self.heads, width) for group, width in zip(self._groups, self._widths, strict=True)]
+        parts = rows.split([batch * width for batch, width in shapes])
+        return [part.view(*shape, rows.size(1)) for part, shape in zip(parts, shapes, strict=True)]
 
-    def rows(self, heads: int, *, step: int) -> Tensor:
+    def rows(self, step: int) -> Tensor:
         """For each row of the rectangles, the row of token t and head h, t * step + h; padding is the last token."""
-        if ("rows", heads, step) not in self._kept:
+        if step not in self._rows:
             tokens = [
                 self._starts[group, None] + np.minimum(np.arange(width), self._lengths[group, None] - 1)
                 for group, width in zip(self._groups, self._widths, strict=True)
             ]
-            rows = [(part[:, None] * step + np.arange(heads)[:, None]).ravel() for part in tokens]
-            self._kept["rows", heads, step] = torch.from_numpy(np.concatenate(rows))
-        return self._kept["rows", heads, step]
+            rows = [(part[:, None] * step + np.arange(self.heads)[:, None]).ravel() for part in tokens]
+            self._rows[step] = torch.from_numpy(np.concatenate(rows))
+        return self._rows[step]
 
-    def places(self, heads: int) -> Tensor:
+    @cached_property
+    def places(self) -> Tensor:
         """The row of the rectangles where each head of each token lies, [num_tokens * H]."""
-        if ("places", heads, 0) not in self._kept:
-            places, offset = np.empty((int(self._lengths.sum()), heads), dtype=np.int64), 0
-            for group, width, are_tokens in zip(self._groups, self._widths, self._are_tokens(), strict=True):
-                tokens = (self._starts[group, None] + np.arange(width))[are_tokens]
-                rows = np.arange(len(group))[:, None] * heads * width + np.arange(width)
-                places[tokens] = offset + rows[are_tokens][:, None] + np.arange(heads) * width
-                offset += len(group) * heads * width
-            self._kept["places", heads, 0] = torch.from_numpy(places.ravel())
-        return self._kept["places", heads, 0]
+        heads, offset = np.arange(self.heads), 0
+        places = np.empty((int(self._lengths.sum()), self.heads), dtype=np.int64)
+        for group, width, are_tokens in zip(self._groups, self._widths, self._are_tokens, strict=True):
+            tokens = (self._starts[group, None] + np.arange(width))[are_tokens]
+            rows = np.arange(len(group))[:, None] * self.heads * width + np.arange(width)
+            places[tokens] = offset + rows[are_tokens][:, None] + heads * width
+            offset += len(group) * self.heads * width
+        return torch.from_numpy(places.ravel())
 
-    def padding(self, heads: int) -> Tensor:
+    @cached_property
+    def padding(self) -> Tensor:
         """The rows of the rectangles that are padding."""
-        if ("padding", heads, 0) not in self._kept:
-            are_tokens = [np.repeat(part, heads, axis=0).ravel() for part in self._are_tokens()]
-            self._kept["padding", heads, 0] = torch.from_numpy((~np.concatenate(are_tokens)).nonzero()[0])
-        return self._kept["padding", heads, 0]
+        are_tokens = [np.repeat(part, self.heads, axis=0).ravel() for part in self._are_tokens]
+        return torch.from_numpy((~np.concatenate(are_tokens)).nonzero()[0])
 
+    @cached_property
     def _are_tokens(self) -> list[NDArray[np.bool_]]:
         """For each group, True at the tokens of its sentences, [B, width]."""
         parts = [
@@ -182,40 +179,38 @@ class Side:
 
 @dataclass(frozen=True)
 class Group:
-    """Sentences that share a rectangle of queries, `num_queries` wide, and one of keys, `num_keys` wide."""
+    """Sentences that share a rectangle of queries, `num_queries` wide, and a rectangle of keys, `num_keys` wide."""
 
     query_lengths: Integers
     key_lengths: Integers
     num_queries: int
     num_keys: int
-    _kept: dict[tuple[int, torch.dtype, bool, int | None], Tensor | None] = field(default_factory=dict)
+    heads: int
+    _masks: dict[tuple[torch.dtype, bool, int | None], Tensor | None] = field(default_factory=dict)
 
-    def mask(self, heads: int, dtype: torch.dtype, *, is_causal: bool, window: int | None) -> Tensor | None:
+    def mask(self, dtype: torch.dtype, *, is_causal: bool, window: int | None) -> Tensor | None:
         """-inf at keys that a query does not see, else 0: [T, S], [B * H, 1, S] or [B * H, T, S]; None: all are seen.
 
         A padded query sees at least one key: a row without keys would be NaN.
         """
-        key = (heads, dtype, is_causal, window)
-        if key not in self._kept:
-            seen = self._seen(is_causal=is_causal, window=window)
-            self._kept[key] = None if seen is None else _as_mask(seen, heads, dtype)
-        return self._kept[key]
+        key = (dtype, is_causal, window)
+        if key not in self._masks:
+            self._masks[key] = self._mask(*key)
+        return self._masks[key]
 
-    def _seen(self, *, is_causal: bool, window: int | None) -> NDArray[np.bool_] | None:
+    def _mask(self, dtype: torch.dtype, is_causal: bool, window: int | None) -> Tensor | None:
         queries, keys = np.arange(self.num_queries)[:, None], np.arange(self.num_keys)
         if is_causal:
-            return (keys <= queries)[None]
+            return _as_bias(keys <= queries, dtype)
         are_real = keys < self.key_lengths[:, None, None]
         if window is None:
-            return None if are_real.all() else are_real
+            return None if are_real.all() else _as_bias(are_real, dtype).repeat_interleave(self.heads, 0)
         is_near = (abs(queries - keys) <= window // 2) | (queries >= self.query_lengths[:, None, None])
-        seen: NDArray[np.bool_] = is_near & are_real
-        return seen
+        return _as_bias(is_near & are_real, dtype).repeat_interleave(self.heads, 0)
 
 
-def _as_mask(seen: NDArray[np.bool_], heads: int, dtype: torch.dtype) -> Tensor:
-    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), -torch.inf)
-    return mask[0] if len(mask) == 1 else mask.repeat_interleave(heads, 0)
+def _as_bias(seen: NDArray[np.bool_], dtype: torch.dtype) -> Tensor:
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -227,33 +222,32 @@ class LengthGroups:
     keys: Side
 
 
-def group_by_length(queries: Packed, keys: Packed) -> LengthGroups:
+def group_by_length(queries: Packed, keys: Packed, *, heads: int) -> LengthGroups:
     """The groups of two layouts of the same sentences; made once for the two, and kept as long as `queries` is."""
     partner = None if queries is keys else keys  # a layout that held itself would have to be collected as garbage
     groups: LengthGroups
     for known, groups in queries.length_groups:
-        if known is partner:
+        if known is partner and groups.queries.heads == heads:
             return groups
-    groups = _group(queries, keys)
+    groups = _group(queries, keys, heads)
     queries.length_groups.append((partner, groups))
     return groups
 
 
-def _group(queries: Packed, keys: Packed) -> LengthGroups:
-    (q_starts, q_lengths), (k_starts, k_lengths) = _sentences(queries), _sentences(keys)
+def _group(queries: Packed, keys: Packed, heads: int) -> LengthGroups:
+    (_, q_lengths), (_, k_lengths) = _sentences(queries), _sentences(keys)
     order = np.argsort(q_lengths + k_lengths, kind="stable")
     num_repeats = -len(order) % _SENTENCES
     order = np.concatenate([np.repeat(order[:1], num_repeats), order])
     numbers = _cut(order, q_lengths, k_lengths)
-    groups = [
-        Group(q_lengths[part], k_lengths[part], _width(q_lengths[part]), max(_LEAST_KEYS, _width(k_lengths[part])))
-        for part in numbers
-    ]
-    widths = [group.num_queries for group in groups], [group.num_keys for group in groups]
+    groups = []
+    for part in numbers:
+        q_part, k_part = q_lengths[part], k_lengths[part]
+        groups.append(Group(q_part, k_part, _width(q_part), max(_LEAST_KEYS, _width(k_part)), heads))
     return LengthGroups(
         groups,
-        Side(q_starts, q_lengths, numbers, widths[0], num_repeats=num_repeats),
-        Side(k_starts, k_lengths, numbers, widths[1], num_repeats=num_repeats),
+        Side(queries, numbers, [group.num_queries for group in groups], heads=heads, num_repeats=num_repeats),
+        Side(keys, numbers, [group.num_keys for group in groups], heads=heads, num_repeats=num_repeats),
     )
 
 

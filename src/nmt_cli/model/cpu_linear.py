@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from nmt_cli.model.layers import FeedForward
 from nmt_cli.model.transformer import Transformer
 
-# The largest 8-bit integer that is used; its negative is the smallest, so that 0 stays 0.
-_MOST = 127
-# oneDNN multiplies unsigned by signed integers: this is added to the former.
-_SHIFT = 128
-_SMALLEST = 1e-30
-# Matrices of so few numbers gain nothing: what it costs to round their inputs is as much.
-_FEW_NUMBERS = 1 << 18
-_ERROR = 1e-3
+_LARGEST = 127  # of the 8-bit integers that are used; its negative is the smallest, so that 0 stays 0
+_SHIFT = 128  # oneDNN multiplies unsigned by signed integers: this is added to the unsigned ones
+_LEAST_MAXIMUM = 1e-30  # of a row, so that rows of zeros have a scale too
+_FEW_NUMBERS = 1 << 18  # smaller matrices gain nothing from integers, because rounding their inputs costs as much
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b as `nn.Linear` computes it, with W laid out for oneDNN; with `is_relu` what is positive of it."""
+    """x W^T + b as `nn.Linear` computes it, with W laid out for oneDNN; `is_relu` adds a ReLU."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, is_relu: bool) -> None:
         super().__init__()
@@ -41,19 +39,19 @@ class _PackedFeedForward(nn.Module):
         self.inner, self.outer = inner, outer
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [N, D] to what `outer` is given [N, F]."""
+        """The input [N, F] of `outer` for x [N, D]."""
         hidden: Tensor = self.inner(x)
         return hidden
 
 
 def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
-    """Lay out all matrices of a model on a CPU, where this torch can; whether any products are of 8-bit integers.
+    """Lay out all matrices of a model on a CPU, if this torch can; True if any products are of 8-bit integers.
 
-    With `is_int8` those with large matrices are. The model can then neither be trained nor saved.
+    `is_int8` asks for integers in products with large matrices. The model can then neither be trained nor saved.
     """
 
     def packed(weight: Tensor, bias: Tensor | None, *, is_relu: bool, out: torch.dtype) -> nn.Module:
-        if is_int8 and is_worth_quantizing(weight):
+        if is_int8 and weight.numel() > _FEW_NUMBERS:
             return QuantizedLinear(weight, bias, is_relu=is_relu, out=out)
         return PackedLinear(weight, bias, is_relu=is_relu)
 
@@ -70,38 +68,32 @@ def pack_linear_layers(model: Transformer, *, is_int8: bool) -> bool:
                 setattr(parent, name, packed(child.weight, child.bias, is_relu=False, out=dtype))
         vocab = model.target_vocab
         bias = None if model.output_bias is None else model.output_bias[:vocab]
-        # Statistics of its products are float32.
+        # The softmax of its products is computed in float32.
         model.packed_output = packed(model.output_weight[:vocab], bias, is_relu=False, out=torch.float32)
     return any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
 def _children(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
-    """All modules in a model, with what they are in and their name there."""
+    """All modules in a model, each with its parent and its name there."""
     return [(parent, name, child) for parent in model.modules() for name, child in parent.named_children()]
 
 
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this torch lays out matrices of `dtype` for oneDNN."""
-    if not torch.backends.mkldnn.is_available() or dtype not in (torch.float32, torch.bfloat16):
-        return False
-    try:
-        with torch.inference_mode():
-            PackedLinear(torch.zeros(8, 8, dtype=dtype), None, is_relu=True)(torch.zeros(1, 8, dtype=dtype))
-    except (AttributeError, RuntimeError):
-        return False
-    return True
+    weight, x = torch.zeros(8, 8, dtype=dtype), torch.zeros(1, 8, dtype=dtype)
+    is_known = dtype in (torch.float32, torch.bfloat16)
+    return is_known and _tried(lambda: PackedLinear(weight, None, is_relu=True)(x)) is not None
 
 
 class QuantizedLinear(nn.Module):
-    """x W^T + b with W and x in 8 bits, the result in the precision `out`; with `is_relu` what is positive of it."""
+    """x W^T + b with W and x in 8 bits, and the result in the precision `out`; `is_relu` adds a ReLU."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, is_relu: bool, out: torch.dtype) -> None:
         super().__init__()
         weight = weight.detach().float()
-        scales = weight.abs().amax(dim=1).clamp_min_(_SMALLEST) / _MOST
+        scales = weight.abs().amax(dim=1).clamp_min_(_LEAST_MAXIMUM) / _LARGEST
         rounded = (weight / scales[:, None]).round_().to(torch.int8)
         self._weight = torch.ops.onednn.qlinear_prepack(rounded, None)
-        # The products are of integers, and a row's scale is multiplied in afterwards.
         self._scales = scales
         self._zeros = torch.zeros(len(weight), dtype=torch.long)
         self._bias = None if bias is None else bias.detach().float()
@@ -111,7 +103,7 @@ class QuantizedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [N, in] to [N, out]."""
         x = x.float()
-        scales = x.abs().amax(dim=1, keepdim=True).clamp_min_(_SMALLEST).div_(_MOST)
+        scales = x.abs().amax(dim=1, keepdim=True).clamp_min_(_LEAST_MAXIMUM).div_(_LARGEST)
         rounded = (x / scales).round_().to(torch.int8).view(torch.uint8).add_(_SHIFT)
         out: Tensor = torch.ops.onednn.qlinear_pointwise(
             rounded, 1.0, _SHIFT, self._weight, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
@@ -124,19 +116,19 @@ class QuantizedLinear(nn.Module):
         return out.to(self._out)
 
 
-def is_worth_quantizing(weight: Tensor) -> bool:
-    """Whether products with this matrix gain from integers."""
-    return weight.numel() > _FEW_NUMBERS
-
-
 def can_quantize() -> bool:
     """Whether this torch multiplies integers here, and exactly: CPUs without VNNI clip sums of large ones."""
-    if not torch.backends.mkldnn.is_available():
-        return False
     ones = torch.ones(8, 64)
+    product = _tried(lambda: QuantizedLinear(ones, None, is_relu=False, out=torch.float32)(ones))
+    return product is not None and bool((product - 64).abs().max() < 1e-3)
+
+
+def _tried(multiply: Callable[[], Tensor]) -> Tensor | None:
+    """The product; None if this torch cannot compute it."""
+    if not torch.backends.mkldnn.is_available():
+        return None
     try:
         with torch.inference_mode():
-            product = QuantizedLinear(ones, None, is_relu=False, out=torch.float32)(ones)
+            return multiply()
     except (AttributeError, RuntimeError):
-        return False
-    return bool((product - 64).abs().max() < _ERROR)
+        return None

@@ -11,7 +11,7 @@ _WARM_UPS = 3
 
 
 class CudaGraphs:
-    """Records on one GPU; all graphs share one pool of memory, since none needs what another has left there."""
+    """Records on one GPU; all graphs share one pool of memory, because no graph needs the results of another there."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -20,17 +20,18 @@ class CudaGraphs:
         self._is_warm = False
 
     def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
-        """A graph of what the function does; the first, after some runs in which libraries set themselves up.
+        """A graph of the function's work; libraries set themselves up in some runs before the first recording.
 
-        Later ones use the same libraries on the same stream, and memory beside the pool may be scarce by then.
+        Later recordings use the same libraries on the same stream, and memory beside the pool may be scarce by then.
         """
-        for _ in range(0 if self._is_warm else _WARM_UPS):
-            self.run_beside(function)
-        self._is_warm = True
+        if not self._is_warm:
+            for _ in range(_WARM_UPS):
+                self.run_beside(function)
+            self._is_warm = True
         return self.record(function)
 
     def run_beside(self, function: Callable[[], None]) -> None:
-        """Run the function on the stream that records, after what was launched before and before what comes."""
+        """Run the function on the recording stream, between earlier and later work of the current stream."""
         present = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(present)
         with torch.cuda.stream(self._stream):
@@ -38,11 +39,11 @@ class CudaGraphs:
         present.wait_stream(self._stream)
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """A graph of what the function does, which is not done meanwhile; its like was run beside before."""
+        """A graph of the function's work, which the recording does not do; run its like with `run_beside` first."""
         graph = torch.cuda.CUDAGraph()
 
         def recording() -> None:
-            # Other threads, of the loader and of NCCL, may call what a recording thread must not.
+            # The threads of the loader and of NCCL may call what a recording thread must not.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 function()
 
@@ -54,11 +55,11 @@ class CudaGraphs:
         return graph.replay
 
     def renew(self) -> None:
-        """Take another pool from now on; torch allows none that has lost all its graphs and is not yet empty."""
+        """Take another pool from now on: torch refuses a pool that has lost all its graphs and is not yet empty."""
         self._pool = torch.cuda.graph_pool_handle()
 
     def _clear_up(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Take torch's allocator and its generator out of a recording that failed: they still believe in it.
+        """End a failed recording for torch's allocator and its generator.
 
         Otherwise the pool keeps its memory, and the allocator keeps all memory that another stream has used since.
         """
@@ -73,9 +74,9 @@ class CudaGraphs:
             torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(self._device))
 
     def _record_something(self) -> None:
-        """Make a recording that comes to its end, and with it the generator's part in the one that failed.
+        """Complete a small recording, which ends the generator's part in the failed one.
 
-        All graphs of the process draw from this generator. Without this, torch 2.11 refuses to replay any of them.
+        All graphs of the process use this generator. Otherwise torch 2.11 refuses to replay any of them.
         """
         with torch.cuda.graph(
             torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(self._device), capture_error_mode="thread_local"
@@ -84,7 +85,7 @@ class CudaGraphs:
 
 
 def _has_pool(graph: torch.cuda.CUDAGraph) -> bool:
-    """Whether the recording came to its end: only then does the graph release its share of the pool itself."""
+    """Whether the recording was completed: only then does the graph release its share of the pool itself."""
     try:
         graph.pool()
     except RuntimeError:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 _BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
-_LANES = 256  # elements of half a chunk; a chunk has as many 16-bit lanes, which serve two elements each
+_LANES = 256  # 16-bit lanes of a chunk; each lane serves two elements, one in either half of the chunk
 _GAMMA, _FIRST, _SECOND = (  # of SplitMix64, Steele et al. 2014, as signed integers
     0x9E3779B97F4A7C15 - 2**64,
     0xBF58476D1CE4E5B9 - 2**64,
@@ -20,8 +20,8 @@ HASH_FACTORS = (0x7FEB352D, 0x846CA68B)
 class Dropout(nn.Module):
     """Zeroes each element with `probability` in training, and scales the rest by 1 / (1 - probability).
 
-    Randomness comes from torch's generator of the device, or from `seed` if that is set: two int32 drawn at random. If
-    a compiler fuses the module, the backward pass computes such a mask again, and no mask lies in memory.
+    Randomness comes from torch's generator of the device, or from `seed`, two sampled int32, if that is set. If the
+    module is compiled, the backward pass computes the mask of a seed again, and no mask lies in memory.
     """
 
     def __init__(self, probability: float) -> None:
@@ -43,9 +43,9 @@ class Dropout(nn.Module):
 
 
 class _BitMask(torch.autograd.Function):
-    """torch's CPU dropout samples one number per element; here a hash of a counter serves eight elements.
+    """Dropout by a bit mask: one hash of a counter serves eight elements, and torch's samples a number for each.
 
-    The mask is all ones or all zeros, laid over the bits of the element.
+    The mask of an element is all ones or all zeros, laid over its bits.
     """
 
     @staticmethod
@@ -64,7 +64,7 @@ class _BitMask(torch.autograd.Function):
 def _keep_mask(x: Tensor, seed: Tensor, kept: float) -> Tensor:
     """True with the probability `kept` for each element of x: a hash of its index and the seed lies below a limit.
 
-    The hash is `lowbias32` without its last step, which mixes low bits: the limit tests the high ones.
+    The hash is `lowbias32` without its last step, which mixes only the low bits.
     """
     first, second = HASH_FACTORS[0], HASH_FACTORS[1] - 2**32
     bits = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ seed[0]
@@ -74,7 +74,7 @@ def _keep_mask(x: Tensor, seed: Tensor, kept: float) -> Tensor:
 
 
 def keep_limit(kept: float) -> int:
-    """The limit, for hashes as signed integers, below which so large a share of them lies."""
+    """The limit below which the share `kept` of all hashes lies, as signed integers."""
     return min(round(kept * 2**32) - 2**31, 2**31 - 1)
 
 
@@ -85,8 +85,8 @@ def _masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
 def _draw(count: int, kept: float) -> Tensor:
     """-1 with the probability `kept`, else 0, at least `count` int16.
 
-    An element is kept where 8 random bits are below a limit. The limit is a whole number, drawn for each half chunk so
-    that its mean is 256 times the probability: of any element alone, the probability is right to 2^-24.
+    An element is kept if 8 random bits are below a limit. The limit is a whole number, sampled for each half chunk so
+    that its mean is 256 times the probability. For any single element, the probability is exact to 2^-24.
     """
     num_chunks = -(-count // (2 * _LANES))
     lanes = _random_bits(num_chunks * _LANES // 4).view(torch.int16).view(num_chunks, _LANES)
@@ -99,9 +99,9 @@ def _draw(count: int, kept: float) -> Tensor:
 
 
 def _random_bits(count: int) -> Tensor:
-    """So many int64 of random bits: SplitMix64 from a start that torch's generator draws, on all threads at once."""
+    """Random bits in `count` int64: SplitMix64 from a start that torch's generator samples, on all threads at once."""
     bits = torch.arange(count).mul_(_GAMMA).add_(int(torch.empty((), dtype=torch.int64).random_(-(2**63), None)))
-    # Shifts repeat the sign here, which costs a bit that is not missed until the last, where all must be even.
+    # These shifts repeat the sign bit. Only after the last step does that matter, so only the last shift is masked.
     bits.bitwise_xor_(bits >> 30).mul_(_FIRST)
     bits.bitwise_xor_(bits >> 27).mul_(_SECOND)
     return bits.bitwise_xor_((bits >> 31).bitwise_and_(2**33 - 1))

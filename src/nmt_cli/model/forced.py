@@ -1,4 +1,4 @@
-"""A model that is given its target (teacher forcing): log-probabilities, and what each token attends to.
+"""A model that is given its target (teacher forcing): log-probabilities and attention weights.
 
 Shapes: N packed target tokens, D d_model, H heads, V vocabulary, T queries and S keys of a sentence.
 """
@@ -71,33 +71,33 @@ def attention_weights(
     and targets begin with BOS.
     """
     source, target = pack(sources, device=device), pack(targets, device=device)
+    own_layout, stack = (source, model.encoder) if part == "encoder" else (target, model.decoder)
+    name = "cross_attention" if part == "cross" else "self_attention"
+    wanted = [stack[number].get_submodule(name) for number in layers]
     found: list[list[Tensor]] = []
 
     # Hooks would see the batches of other threads as well.
-    def keep_own(module: SelfAttention, x: Tensor) -> Tensor:
-        found.append(_own_weights(module, x, source if part == "encoder" else target))
-        return plain_own(module, x)
+    def own(module: SelfAttention, x: Tensor) -> Tensor:
+        if module in wanted:
+            found.append(_own_weights(module, x, own_layout))
+        out: Tensor = module(x, own_layout)
+        return out
 
-    def keep_cross(module: CrossAttention, x: Tensor) -> Tensor:
-        found.append(_cross_weights(module, x, target, memory, source))
-        return plain_cross(module, x)
-
-    def plain_own(module: SelfAttention, x: Tensor) -> Tensor:
-        return module(x, source if part == "encoder" else target)  # type: ignore[no-any-return]  # modules return Any
-
-    def plain_cross(module: CrossAttention, x: Tensor) -> Tensor:
-        return module(x, target, memory, source)  # type: ignore[no-any-return]  # modules return Any
+    def cross(module: CrossAttention, x: Tensor) -> Tensor:
+        if module in wanted:
+            found.append(_cross_weights(module, x, target, memory, source))
+        out: Tensor = module(x, target, memory, source)
+        return out
 
     if part == "encoder":
         x: Tensor = model.source_embedding(source.ids, source.positions)
-        for number, layer in enumerate(model.encoder[: max(layers) + 1]):
-            x = layer(x, own=keep_own if number in layers else plain_own)
+        for layer in model.encoder[: layers[-1] + 1]:
+            x = layer(x, own=own)
         return found
     memory = model.encode(source)
     x = model.target_embedding(target.ids, target.positions)
-    for number, layer in enumerate(model.decoder[: max(layers) + 1]):
-        is_own, is_cross = (number in layers and part == one for one in ("decoder", "cross"))
-        x = layer(x, own=keep_own if is_own else plain_own, cross=keep_cross if is_cross else plain_cross)
+    for layer in model.decoder[: layers[-1] + 1]:
+        x = layer(x, own=own, cross=cross)
     return found
 
 

@@ -1,6 +1,6 @@
 """Sentences laid end to end, their queries, keys and values, and the way to a padded rectangle and back.
 
-N slots, B sentences, S or T the longest of them. No padding is computed on outside attention.
+Shapes: N slots, B sentences, S or T the longest of them. Only attention ever sees padding.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 SHORT = 128
-"""Tokens of a short sentence. Updates of short pairs, nearly all, have attention kernels made for so few."""
+"""The most tokens of a short sentence. Nearly all updates have only such sentences, and attention kernels for them."""
 
 
 class Spans(NamedTuple):
-    """Where sentences lie among N slots, dummies among them, and not how many are real.
+    """The places of sentences among N slots, dummy sentences included.
 
-    Of the same shape in all batches of a training, so that compiled code fits them all: `cu_seqlens` [C + 1] int32,
+    The shapes are the same in all batches of a training, so compiled code fits them all: `cu_seqlens` [C + 1] int32,
     `positions` [N] int64. No sentence is longer than `bound`; an empty one ends where it begins.
     """
 
@@ -33,13 +34,13 @@ class Spans(NamedTuple):
 class Packed:
     """Token ids [N] of B sentences end to end; sentence b is `ids[cu_seqlens[b]:cu_seqlens[b + 1]]`.
 
-    `positions` [N] int64 is each token's place in its sentence, from 0, and 0 in the last `num_empty` slots, which hold
-    no token: they bring N to a size that comes again, and what is computed in them is never looked at. `max_len` is the
-    longest sentence, `bound` a limit that is the same for many batches.
+    `positions` [N] int64 is each token's place in its sentence, from 0. The last `num_empty` slots hold no token and
+    have position 0: they bring N to a size that comes again, and their results are never used. `max_len` is the longest
+    sentence, `bound` a limit that is the same for many batches.
 
-    `cu_seqlens` [C + 1] int32 may go on after the B sentences: with dummy sentences that cover all empty slots, as many
-    in the sources as in the targets of a batch, for kernels that leave slots outside of sentences unwritten, and then
-    with empty ones, so that C too comes again.
+    `cu_seqlens` [C + 1] int32 may go on after the B sentences. Dummy sentences then cover all empty slots, because some
+    kernels leave slots outside of sentences unwritten; sources and targets of a batch have equally many. Empty
+    sentences follow, so that C comes again too.
     """
 
     ids: Tensor
@@ -57,7 +58,7 @@ class Packed:
 
     @property
     def spans(self) -> Spans:
-        """Where its sentences lie, dummies among them."""
+        """The places of its sentences, dummy sentences included."""
         return Spans(self.cu_seqlens, self.positions, self.bound)
 
     @cached_property
@@ -67,7 +68,7 @@ class Packed:
 
     @cached_property
     def length_groups(self) -> list[tuple[Packed | None, Any]]:
-        """The `LengthGroups` that attention on a CPU made of these queries, by their keys; None if it is both."""
+        """The `LengthGroups` that attention on a CPU made of these queries, by their keys; None for itself."""
         return []
 
     @cached_property
@@ -145,27 +146,6 @@ def to_rectangle(x: Tensor, layout: Packed) -> Tensor:
 def from_rectangle(x: Tensor, layout: Packed) -> Tensor:
     """The tokens [N, ...] of a rectangle [B, max_len, ...], zeros in empty slots."""
     flat = x.reshape(-1, *x.shape[2:])
-    if layout.is_rectangular and layout.num_empty == 0:
-        return flat
-    packed: Tensor = _Gather.apply(flat, layout.slots, layout.ids.numel())  # type: ignore[no-untyped-call]  # not annotated
-    return packed
-
-
-class _Gather(torch.autograd.Function):
-    """Rows from their slots, then zeros up to `size`. Slots are distinct, so the gradient needs no index_add."""
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, slots: Tensor, size: int) -> Tensor:
-        ctx.save_for_backward(slots)
-        ctx.num_rows = x.size(0)  # type: ignore[attr-defined]  # a context takes any attribute
-        packed = x.new_empty(size, *x.shape[1:])
-        packed[len(slots) :] = 0
-        torch.index_select(x, 0, slots, out=packed[: len(slots)])
-        return packed
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (slots,) = ctx.saved_tensors  # type: ignore[attr-defined]  # missing from torch's annotations
-        gradient = gradients[0][: len(slots)]
-        num_rows: int = ctx.num_rows  # type: ignore[attr-defined]  # set in forward
-        return gradient.new_zeros(num_rows, *gradient.shape[1:]).index_copy_(0, slots, gradient), None, None
+    if not layout.is_rectangular:
+        flat = flat.index_select(0, layout.slots)
+    return F.pad(flat, (0, 0) * (flat.ndim - 1) + (0, layout.num_empty)) if layout.num_empty else flat
