@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -17,12 +16,10 @@ from torch.nn.attention.varlen import varlen_attn
 from nmt_cli.model import attention, cuda_attention
 from nmt_cli.model.attention import Kernel, attend, choose_kernel
 from nmt_cli.model.packing import Packed, pack
-from tests.model.cases import CASES, Case, gradients, joined
-from tests.reference.attention import Sees, packed_attention, sees_all, sees_the_past
+from tests.model.cases import CASES, CPU, Case, assert_attention, gradients, joined
 from tests.reference.varlen import register
 
 BF16 = torch.bfloat16
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("kernel", ["products", "sdpa"])
@@ -34,11 +31,7 @@ def test_padded_kernels_are_attention_by_loops(
     monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: kernel)
     case = CASES[name]
     inputs = case.inputs(d_k=d_k, d_v=d_v)
-    out, expected = case.attend(*inputs), case.by_loops(*inputs)
-    # float64 rounds at 1e-16 of values near 1; sums have ten terms.
-    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
-    for ours, theirs in zip(gradients(out, *inputs), gradients(expected, *inputs), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert_attention(case.attend(*inputs), case.by_loops(*inputs), inputs)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +73,10 @@ def test_the_kernel_is_chosen_by_device_precision_widths_window_and_length(
 def test_windows_that_torch_does_not_take_go_elsewhere(
     has_triton: bool, expected: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert cuda_attention.varlen_serves(BF16, d_k=64, d_v=64, window=3)
     monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", False)
     monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
+    assert not cuda_attention.varlen_serves(BF16, d_k=64, d_v=64, window=3)
     assert choose_kernel(torch.device("cuda"), BF16, d_k=64, d_v=64, window=5, bound=512) == expected
 
 
@@ -107,12 +102,9 @@ def test_the_padded_kernel_is_never_cudnns(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_cuda_kernels_are_attention_by_loops(name: str, width: int) -> None:
     device, case = torch.device("cuda"), CASES[name]
     rounded = [x.detach().bfloat16().requires_grad_() for x in case.inputs(d_k=width, d_v=width)]
-    on_device = [x.detach().to(device).requires_grad_() for x in rounded]
-    out, expected = case.attend(*on_device, device=device), case.by_loops(*rounded)
+    out = case.attend(*(x.to(device) for x in rounded), device=device)
     # bf16 keeps 8 bits: 4e-3 of values below 4; the probabilities are rounded as well.
-    torch.testing.assert_close(out.double().cpu(), expected, rtol=2e-2, atol=2e-2)
-    for ours, theirs in zip(gradients(out, *on_device), gradients(expected, *rounded), strict=True):
-        torch.testing.assert_close(ours.double().cpu(), theirs.double(), rtol=5e-2, atol=5e-2)
+    assert_attention(out, case.by_loops(*rounded), rounded, tolerance=2e-2, of_gradients=5e-2)
 
 
 @pytest.mark.gpu
@@ -139,11 +131,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torchs_operator_with_the_kernel_for_cpus_is_attention_by_loops(name: str) -> None:
     case = CASES[name]
     inputs = case.inputs(d_k=8, d_v=8)
-    out, expected = case.attend(*inputs), case.by_loops(*inputs)
-    # float64 rounds at 1e-16 of values near 1; sums have ten terms.
-    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
-    for ours, theirs in zip(gradients(out, *inputs), gradients(expected, *inputs), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert_attention(case.attend(*inputs), case.by_loops(*inputs), inputs)
 
 
 def in_slots(case: Case, *, is_query: bool, slots: int, dummies: int, sentences: int) -> Packed:
@@ -181,13 +169,9 @@ def test_empty_slots_stay_finite_and_change_nothing(
     q, k, v = (F.pad(x, (0, 0, 0, 0, 0, side.num_empty)) for x, side in zip(inputs, (queries, keys, keys), strict=True))
     projections = joined(q, k, v, matrices=2 if is_cross else 1)
     out = attend(projections, queries=queries, keys=keys, is_causal=case.is_causal, window=case.window)
-    expected = case.by_loops(*inputs)
     assert len(out) == q_slots
     assert out.isfinite().all()
-    torch.testing.assert_close(out[: queries.num_tokens], expected, rtol=1e-12, atol=1e-12)
-    found = gradients(out[: queries.num_tokens], *inputs)
-    for ours, theirs in zip(found, gradients(expected, *inputs), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert_attention(out[: queries.num_tokens], case.by_loops(*inputs), inputs)
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -201,106 +185,35 @@ def test_slots_that_no_sentence_covers_would_show() -> None:
     assert out[11:].isnan().all()
 
 
-def test_a_window_is_served_where_torch_takes_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cuda_attention.varlen_serves(torch.bfloat16, d_k=64, d_v=64, window=3)
-    monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", False)
-    assert not cuda_attention.varlen_serves(torch.bfloat16, d_k=64, d_v=64, window=3)
-
-
 def test_the_torch_at_hand_has_the_kernel_with_one_of_the_two_known_signatures() -> None:
     assert {"is_causal", "window_size"} & set(signature(varlen_attn).parameters)
 
 
-class Recorder:
-    """Stands in for torch's kernel: notes what it is given, and computes it in loops."""
-
-    def __init__(self) -> None:
-        self.options: dict[str, Any] = {}
-        self.largest: tuple[int, int] = (0, 0)
-
-    def compute(self, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, sees: Sees) -> Tensor:
-        assert cu_q.dtype == cu_k.dtype == torch.int32
-        return packed_attention(q, k, v, q_bounds=cu_q.tolist(), k_bounds=cu_k.tolist(), sees=sees)
-
-
-def torch_2_10(recorder: Recorder) -> Callable[..., Tensor]:
-    """The kernel with the parameters that it had in torch 2.10."""
-
-    def varlen_attn(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cu_seq_q: Tensor,
-        cu_seq_k: Tensor,
-        max_q: int,
-        max_k: int,
-        is_causal: bool = False,
-        return_aux: object = None,
-    ) -> Tensor:
-        recorder.options, recorder.largest = {"is_causal": is_causal}, (max_q, max_k)
-        return recorder.compute(query, key, value, cu_seq_q, cu_seq_k, sees_the_past if is_causal else sees_all)
-
-    return varlen_attn
-
-
-def later_torch(recorder: Recorder) -> Callable[..., Tensor]:
-    """The kernel with a window as (left, right), -1 for no bound."""
-
-    def varlen_attn(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cu_seq_q: Tensor,
-        cu_seq_k: Tensor,
-        max_q: int,
-        max_k: int,
-        *,
-        return_aux: object = None,
-        scale: float | None = None,
-        window_size: tuple[int, int] = (-1, -1),
-    ) -> Tensor:
-        left, right = window_size
-        recorder.options, recorder.largest = {"window_size": window_size}, (max_q, max_k)
-
-        def sees(query_place: int, key_place: int) -> bool:
-            return (left < 0 or query_place - key_place <= left) and (right < 0 or key_place - query_place <= right)
-
-        return recorder.compute(query, key, value, cu_seq_q, cu_seq_k, sees)
-
-    return varlen_attn
-
-
-def options_given(
-    kernel: Callable[[Recorder], Callable[..., Tensor]], name: str, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Any]:
-    """What a stand-in kernel is told in a case, after a comparison with loops."""
-    recorder, case = Recorder(), CASES[name]
-    monkeypatch.setattr(cuda_attention, "varlen_attn", kernel(recorder))
-    monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", "window_size" in signature(kernel(recorder)).parameters)
-    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
-    inputs = case.inputs(d_k=4, d_v=4)
-    torch.testing.assert_close(case.attend(*inputs), case.by_loops(*inputs), rtol=0, atol=0)
-    assert recorder.largest == (max(case.q_lengths), max(case.k_lengths))
-    return recorder.options
-
-
-@pytest.mark.parametrize("name", ["self", "cross", "causal"])
-def test_torch_2_10_is_told_whether_attention_is_causal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert options_given(torch_2_10, name, monkeypatch) == {"is_causal": name == "causal"}
-
-
 @pytest.mark.parametrize(
-    ("name", "window_size"),
+    ("name", "takes_window", "expected"),
     [
-        ("self", (-1, -1)),
-        ("cross", (-1, -1)),
-        ("causal", (-1, 0)),
-        ("window 1", (0, 0)),
-        ("window 3", (1, 1)),
-        ("window 4", (2, 2)),
+        ("self", False, {"is_causal": False}),  # as torch 2.10
+        ("cross", False, {"is_causal": False}),
+        ("causal", False, {"is_causal": True}),
+        ("self", True, {"window_size": (-1, -1)}),
+        ("cross", True, {"window_size": (-1, -1)}),
+        ("causal", True, {"window_size": (-1, 0)}),
+        ("window 1", True, {"window_size": (0, 0)}),
+        ("window 3", True, {"window_size": (1, 1)}),
+        ("window 4", True, {"window_size": (2, 2)}),
     ],
 )
-def test_later_torch_is_told_how_far_each_token_sees(
-    name: str, window_size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+def test_torchs_kernel_is_told_how_far_each_token_sees(
+    name: str, takes_window: bool, expected: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert options_given(later_torch, name, monkeypatch) == {"window_size": window_size}
+    case, told = CASES[name], dict[str, object]()
+
+    def note(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *longest: int, **options: object) -> Tensor:
+        told.update(options, longest=longest)
+        return q.new_empty(*q.shape[:2], v.size(2))
+
+    monkeypatch.setattr(cuda_attention, "varlen_attn", note)
+    monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", takes_window)
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
+    case.attend(*case.inputs(d_k=4, d_v=4))
+    assert told == expected | {"longest": (max(case.q_lengths), max(case.k_lengths))}

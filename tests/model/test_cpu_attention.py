@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import accumulate
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from nmt_cli.model.cpu_attention import attend_cpu, group_by_length
 from nmt_cli.model.packing import Packed, pack
-from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
+from tests.model.cases import CPU, Case, assert_attention
+from tests.reference.attention import sees_all, sees_neighbours, sees_the_past
 
-CPU = torch.device("cpu")
-HEADS = 2
+HEADS = 3
 
 
 def some_lengths(count: int, *, longest: int, seed: int) -> list[int]:
@@ -30,36 +28,17 @@ def layout_of(lengths: list[int], *, num_empty: int = 0) -> Packed:
     return replace(packed, ids=ids, positions=positions, num_empty=num_empty)
 
 
-def rows_of(lengths: list[int], width: int, *, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (sum(lengths), HEADS, width)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
-
-
-def assert_equal_to_loops(
-    q_lengths: list[int], k_lengths: list[int], *, is_causal: bool, window: int | None, sees: Sees
-) -> None:
-    """Values and gradients; sums of up to 64 terms of size 1 in float64."""
-    queries = layout_of(q_lengths)
-    keys = queries if is_causal or window is not None else layout_of(k_lengths)
-    inputs = [rows_of(lengths, 4, seed=seed) for seed, lengths in enumerate((q_lengths, k_lengths, k_lengths))]
-    ours = attend_cpu(*inputs, queries=queries, keys=keys, is_causal=is_causal, window=window)
-    bounds = ([0, *accumulate(lengths)] for lengths in (q_lengths, k_lengths))
-    theirs = packed_attention(*inputs, q_bounds=next(bounds), k_bounds=next(bounds), sees=sees)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-    upstream = torch.randn(ours.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
-    pairs = zip(torch.autograd.grad(ours, inputs, upstream), torch.autograd.grad(theirs, inputs, upstream), strict=True)
-    for mine, other in pairs:
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 70])
 @pytest.mark.parametrize("longest", [1, 40])
 def test_values_and_gradients_are_those_of_loops(count: int, longest: int) -> None:
     src, tgt = (some_lengths(count, longest=longest, seed=seed) for seed in (1, 2))
-    assert_equal_to_loops(tgt, src, is_causal=False, window=None, sees=sees_all)
-    assert_equal_to_loops(tgt, tgt, is_causal=True, window=None, sees=sees_the_past)
-    assert_equal_to_loops(src, src, is_causal=False, window=3, sees=sees_neighbours(3))
+    for case in (
+        Case(tgt, src, False, None, sees_all),
+        Case(tgt, tgt, True, None, sees_the_past),
+        Case(src, src, False, 3, sees_neighbours(3)),
+    ):
+        inputs = case.inputs(d_k=4, d_v=4)
+        assert_attention(case.attend(*inputs), case.by_loops(*inputs), inputs)
 
 
 def test_queries_keys_and_values_may_be_columns_of_one_matrix() -> None:
@@ -89,8 +68,8 @@ def test_empty_slots_are_not_looked_at_and_get_zeros() -> None:
 
 
 def test_it_is_torch_s_attention_in_float32() -> None:
-    layout = layout_of([7, 7, 7])
-    inputs = [x.detach().float().requires_grad_() for x in (rows_of([7, 7, 7], 8, seed=seed) for seed in range(3))]
+    case, layout = Case([7, 7, 7], [7, 7, 7], True, None, sees_the_past), layout_of([7, 7, 7])
+    inputs = [x.detach().float().requires_grad_() for x in case.inputs(d_k=8, d_v=8)]
     ours = attend_cpu(*inputs, queries=layout, keys=layout, is_causal=True, window=None)
     q, k, v = (x.view(3, 7, HEADS, 8).transpose(1, 2) for x in inputs)
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(0, 1)
@@ -116,8 +95,8 @@ def test_groups_have_little_padding_and_sizes_that_come_again() -> None:
     generator = random.Random(1)
     src = [min(60, max(2, round(generator.lognormvariate(2.5, 0.45)))) for _ in range(320)]
     tgt = [max(2, round(length * generator.uniform(0.8, 1.3))) for length in src]
-    pairing = group_by_length(layout_of(tgt), layout_of(src))
-    rectangles = [(len(group.query_lengths), group.num_queries, group.num_keys) for group in pairing.groups]
+    groups = group_by_length(layout_of(tgt), layout_of(src), heads=HEADS).groups
+    rectangles = [(len(group.query_lengths), group.num_queries, group.num_keys) for group in groups]
     assert all(count % 16 == width % 8 == keys % 8 == 0 for count, width, keys in rectangles)
     assert sum(count for count, _, _ in rectangles) == 320
     # One rectangle for all would have four times the slots.
@@ -125,8 +104,10 @@ def test_groups_have_little_padding_and_sizes_that_come_again() -> None:
     assert 320 * max(tgt) > 3 * sum(tgt)
 
 
-def test_groups_are_made_once_for_two_layouts() -> None:
+def test_groups_are_made_once_for_two_layouts_and_a_number_of_heads() -> None:
     queries, keys, others = (layout_of([3, 4, 5]) for _ in range(3))
-    assert group_by_length(queries, keys) is group_by_length(queries, keys)
-    assert group_by_length(queries, others) is not group_by_length(queries, keys)
-    assert group_by_length(queries, queries) is not group_by_length(queries, keys)
+    groups = group_by_length(queries, keys, heads=2)
+    assert group_by_length(queries, keys, heads=2) is groups
+    assert group_by_length(queries, keys, heads=3) is not groups
+    assert group_by_length(queries, others, heads=2) is not groups
+    assert group_by_length(queries, queries, heads=2) is not groups

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from nmt_cli.recipe.schema import ModelConfig
 from tests.reference.attention import Sees, sees_all, sees_neighbours, sees_the_past
-from tests.reference.positions import sinusoid, sinusoid_in_halves
 
 Vector = npt.NDArray[np.float64]
 Sentence = list[Vector]
 
 
 class LoopTransformer:
-    """Logits of one sentence pair. Dropout, where `dropout_factor` is given, multiplies every element by that."""
+    """Logits of one sentence pair. In place of dropout, elements are multiplied by `dropout_factor`."""
 
     def __init__(
         self, config: ModelConfig, weights: Mapping[str, Tensor], *, vocab: int, dropout_factor: float = 1.0
@@ -173,6 +172,21 @@ class LoopTransformer:
                 return _silu(x)
             case "swiglu":
                 raise ValueError("a gate is no function of one number")
+
+
+def sinusoid(position: int, column: int, d_model: int) -> float:
+    """Section 3.5: sin(pos / 10000^(2i / d_model)) in column 2i, the cosine of the same in column 2i + 1."""
+    pair = column // 2
+    angle = position / math.pow(10000, 2 * pair / d_model)
+    return math.cos(angle) if column % 2 else math.sin(angle)
+
+
+def sinusoid_in_halves(position: int, column: int, d_model: int) -> float:
+    """tensor2tensor's get_timing_signal_1d: wavelengths from 1 to 10000 inclusive, sines left, cosines right."""
+    half = d_model // 2
+    step = math.log(10000) / (half - 1)
+    angle = position * math.exp(-step * (column % half))
+    return math.sin(angle) if column < half else math.cos(angle)
 
 
 def _silu(x: float) -> float:
