@@ -21,22 +21,10 @@ _BELOW_ALL = tl.constexpr(-1e30)  # lower than any score, but finite: infinity m
 
 @triton.jit(do_not_specialize=["num_slots"])
 def forward_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    out_ptr,
-    logsumexp_ptr,
-    cu_queries,
-    cu_keys,
-    num_slots,
-    STRIDES: tl.constexpr,
-    HEADS: tl.constexpr,
-    D_K: tl.constexpr,
-    D_V: tl.constexpr,
-    IS_CAUSAL: tl.constexpr,
-    REACH: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, out_ptr, logsumexp_ptr, cu_queries, cu_keys, num_slots,
+    STRIDES: tl.constexpr, HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, IS_CAUSAL: tl.constexpr,
+    REACH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """Attention of one sentence and head: tiles of queries, each with a running softmax over tiles of keys.
 
     Writes the output of each query [N, H * V], and the base-2 logarithm of its sum of 2^score, [H, N] float32.
@@ -75,26 +63,10 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["num_slots"])
 def backward_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    out_ptr,
-    d_out_ptr,
-    logsumexp_ptr,
-    dq_ptr,
-    dk_ptr,
-    dv_ptr,
-    cu_queries,
-    cu_keys,
-    num_slots,
-    STRIDES: tl.constexpr,
-    HEADS: tl.constexpr,
-    D_K: tl.constexpr,
-    D_V: tl.constexpr,
-    IS_CAUSAL: tl.constexpr,
-    REACH: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr, cu_queries, cu_keys, num_slots,
+    STRIDES: tl.constexpr, HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, IS_CAUSAL: tl.constexpr,
+    REACH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """Gradients of one sentence and head: of each tile of keys and values, then of each tile of queries."""
     sentence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     q_start, num_queries = _span(cu_queries, sentence)
@@ -123,27 +95,11 @@ def backward_kernel(
 
 @triton.jit
 def _key_gradients(
-    k_first,
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    out_ptr,
-    d_out_ptr,
-    logsumexp_ptr,
-    dq_ptr,
-    dk_ptr,
-    dv_ptr,
-    num_queries,
-    num_keys,
+    k_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr, num_queries, num_keys,
     in_one_sweep,
-    STRIDES: tl.constexpr,
-    HEADS: tl.constexpr,
-    D_K: tl.constexpr,
-    D_V: tl.constexpr,
-    IS_CAUSAL: tl.constexpr,
-    REACH: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    STRIDES: tl.constexpr, HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, IS_CAUSAL: tl.constexpr,
+    REACH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """Write the gradients of a tile of keys and values, added up over the tiles of queries that see them.
 
     If there is only one tile of keys, the gradient of each tile of queries is complete, and is written too.
@@ -173,24 +129,10 @@ def _key_gradients(
 
 @triton.jit
 def _query_gradients(
-    q_first,
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    out_ptr,
-    d_out_ptr,
-    logsumexp_ptr,
-    dq_ptr,
-    num_queries,
-    num_keys,
-    STRIDES: tl.constexpr,
-    HEADS: tl.constexpr,
-    D_K: tl.constexpr,
-    D_V: tl.constexpr,
-    IS_CAUSAL: tl.constexpr,
-    REACH: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    q_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, num_queries, num_keys,
+    STRIDES: tl.constexpr, HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, IS_CAUSAL: tl.constexpr,
+    REACH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """Write the gradient of a tile of queries, added up over the tiles of keys that they see."""
     queries = q_first + tl.arange(0, ROWS)
     q = _load(q_ptr, queries, num_queries, STRIDES[0], D_K)

@@ -45,23 +45,10 @@ def embed(ids, weight, table, counters, out, scale, WIDTH: tl.constexpr, COLUMNS
 
 @triton.jit
 def attend_to_past(
-    qkv,
-    cache,
-    ancestors,
-    counters,
-    cos,
-    sin,
-    out,
-    beam,
-    length,
-    scale,
-    HEADS: tl.constexpr,
-    D_K: tl.constexpr,
-    D_V: tl.constexpr,
-    KEYS: tl.constexpr,
-    VALUES: tl.constexpr,
+    qkv, cache, ancestors, counters, cos, sin, out, beam, length, scale,
+    HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
     TILE: tl.constexpr,
-):
+):  # fmt: skip
     """One head of one hypothesis attends to its own past and itself: out [R, H V].
 
     The new key and value of qkv [R, H (2 K + V)] go into the cache [B, L W, H (K + V)]; the slot of a hypothesis is
@@ -97,20 +84,10 @@ def attend_to_past(
 
 @triton.jit
 def attend_to_source(
-    queries,
-    cross,
-    lengths,
-    out,
-    beam,
-    num_slots,
-    scale,
-    HEADS: tl.constexpr,
-    D_K: tl.constexpr,
-    D_V: tl.constexpr,
-    KEYS: tl.constexpr,
-    VALUES: tl.constexpr,
+    queries, cross, lengths, out, beam, num_slots, scale,
+    HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
     TILE: tl.constexpr,
-):
+):  # fmt: skip
     """One head of one hypothesis, queries [R, H K], attends to cross [B, S, H (K + V)] up to lengths [B]: [R, H V]."""
     row, head = tl.program_id(0), tl.program_id(1)
     key_columns, value_columns = tl.arange(0, KEYS), tl.arange(0, VALUES)
@@ -163,18 +140,9 @@ def _attend_to_tile(q, keys, values, mask, largest, total, mixed, D_K: tl.conste
 
 @triton.jit
 def summarise_blocks(
-    logits,
-    rules,
-    counters,
-    largest,
-    log_sums,
-    stride,
-    vocabulary,
-    num_blocks,
-    SPECIAL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    logits, rules, counters, largest, log_sums, stride, vocabulary, num_blocks,
+    SPECIAL: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """The largest allowed logit and the logarithm of the sum of exp of each block of columns: both [R, N]."""
     row = tl.program_id(0)
     blocks = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -191,28 +159,10 @@ def summarise_blocks(
 
 @triton.jit
 def choose_candidates(
-    logits,
-    largest,
-    log_sums,
-    rules,
-    counters,
-    log_probs,
-    nodes,
-    tree_log_probs,
-    tree_pieces,
-    tree_parents,
-    hypotheses,
-    stride,
-    vocabulary,
-    num_blocks,
-    beam,
-    num_candidates,
-    SPECIAL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    BEAM: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-):
+    logits, largest, log_sums, rules, counters, log_probs, nodes, tree_log_probs, tree_pieces, tree_parents, hypotheses,
+    stride, vocabulary, num_blocks, beam, num_candidates,
+    SPECIAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BEAM: tl.constexpr, CANDIDATES: tl.constexpr,
+):  # fmt: skip
     """The best continuations of a sentence, best first: row `counters[1]` of the tree, and `hypotheses` [B, C].
 
     Only the C best blocks are looked at: each has a continuation that is at least as good as all in other blocks.
@@ -253,30 +203,10 @@ def choose_candidates(
 
 @triton.jit
 def sort_candidates(
-    tree_log_probs,
-    tree_pieces,
-    hypotheses,
-    rules,
-    counters,
-    limits,
-    last_penalties,
-    ids,
-    log_probs,
-    nodes,
-    ancestors,
-    finished_log_probs,
-    finished_scores,
-    finished_nodes,
-    is_done,
-    beam,
-    num_candidates,
-    num_endings,
-    length,
-    SPECIAL: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-    ENDINGS: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    tree_log_probs, tree_pieces, hypotheses, rules, counters, limits, last_penalties, ids, log_probs, nodes, ancestors,
+    finished_log_probs, finished_scores, finished_nodes, is_done, beam, num_candidates, num_endings, length,
+    SPECIAL: tl.constexpr, CANDIDATES: tl.constexpr, ENDINGS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """Sort the candidates of a sentence into finished and open ones: writes `ids` and all that follow it."""
     sentence = tl.program_id(0)
     place = tl.load(counters).to(tl.int32)
