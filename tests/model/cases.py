@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt_cli.model.attention import attend
-from nmt_cli.model.packing import Projections, pack
+from nmt_cli.model.packing import Packed, Projections, pack
 from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
 
 CPU = torch.device("cpu")
@@ -57,6 +58,16 @@ CASES = {
     "window 3": Case([4, 1, 6], [4, 1, 6], False, 3, sees_neighbours(3)),
     "window 4": Case([4, 1, 6], [4, 1, 6], False, 4, sees_neighbours(4)),
 }
+
+
+def layout_of(lengths: list[int], *, num_empty: int = 0) -> Packed:
+    """Sentences of these lengths, followed by empty slots."""
+    return with_empty_slots(pack([[0] * length for length in lengths], device=CPU), num_empty)
+
+
+def with_empty_slots(packed: Packed, count: int) -> Packed:
+    ids, positions = (F.pad(part, (0, count)) for part in (packed.ids, packed.positions))
+    return replace(packed, ids=ids, positions=positions, num_empty=count)
 
 
 def joined(q: Tensor, k: Tensor, v: Tensor, *, matrices: int) -> Projections:

@@ -15,8 +15,8 @@ from torch.nn.attention.varlen import varlen_attn
 
 from nmt_cli.model import attention, cuda_attention
 from nmt_cli.model.attention import Kernel, attend, choose_kernel
-from nmt_cli.model.packing import Packed, pack
-from tests.model.cases import CASES, CPU, Case, assert_attention, gradients, joined
+from nmt_cli.model.packing import Packed
+from tests.model.cases import CASES, Case, assert_attention, gradients, joined, layout_of
 from tests.reference.varlen import register
 
 BF16 = torch.bfloat16
@@ -137,18 +137,12 @@ def test_torchs_operator_with_the_kernel_for_cpus_is_attention_by_loops(name: st
 def in_slots(case: Case, *, is_query: bool, slots: int, dummies: int, sentences: int) -> Packed:
     """The sentences of a case in a fixed shape: dummies of like length in what is left, then empty sentences."""
     lengths = case.q_lengths if is_query else case.k_lengths
-    packed = pack([[0] * length for length in lengths], device=CPU)
-    left = slots - packed.num_tokens
-    ends = [packed.num_tokens + left * number // dummies for number in range(1, dummies + 1)] if dummies else []
-    ends += (ends[-1:] or [packed.num_tokens]) * (sentences - len(lengths) - dummies)
-    return replace(
-        packed,
-        ids=F.pad(packed.ids, (0, left)),
-        positions=F.pad(packed.positions, (0, left)),
-        cu_seqlens=torch.cat([packed.cu_seqlens, torch.tensor(ends, dtype=torch.int32)]),
-        num_empty=left,
-        bound=8,
-    )
+    num_tokens = sum(lengths)
+    packed = layout_of(lengths, num_empty=slots - num_tokens)
+    ends = [num_tokens + packed.num_empty * number // dummies for number in range(1, dummies + 1)]
+    ends += (ends[-1:] or [num_tokens]) * (sentences - len(lengths) - dummies)
+    cu_seqlens = torch.cat([packed.cu_seqlens, torch.tensor(ends, dtype=torch.int32)])
+    return replace(packed, cu_seqlens=cu_seqlens, bound=8)
 
 
 @pytest.mark.usefixtures("on_cpu")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from nmt_cli.model.cpu_attention import attend_cpu, group_by_length
-from nmt_cli.model.packing import Packed, pack
-from tests.model.cases import CPU, Case, assert_attention
+from tests.model.cases import Case, assert_attention, layout_of
 from tests.reference.attention import sees_all, sees_neighbours, sees_the_past
 
 HEADS = 3
@@ -20,12 +18,6 @@ HEADS = 3
 def some_lengths(count: int, *, longest: int, seed: int) -> list[int]:
     generator = random.Random(seed)
     return [generator.randint(1, longest) for _ in range(count)]
-
-
-def layout_of(lengths: list[int], *, num_empty: int = 0) -> Packed:
-    packed = pack([[5] * length for length in lengths], device=CPU)
-    ids, positions = (F.pad(part, (0, num_empty)) for part in (packed.ids, packed.positions))
-    return replace(packed, ids=ids, positions=positions, num_empty=num_empty)
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 70])

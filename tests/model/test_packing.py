@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
@@ -14,20 +13,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from nmt_cli.model.packing import Packed, from_rectangle, pack, to_rectangle
+from nmt_cli.model.packing import from_rectangle, pack, to_rectangle
 from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training.loss import smoothed_cross_entropy
-from tests.reference.models import random_model, tiny_config
+from tests.model.cases import layout_of, with_empty_slots
+from tests.reference.models import CPU, random_model, tiny_config
 
-CPU = torch.device("cpu")
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 SOURCES = [[5, 6, 7, 3], [8, 3], [9, 10, 3]]
 TARGETS = [[2, 11, 12], [2, 4, 5, 6, 7], [2, 8]]
 GOLD = torch.tensor([11, 12, 3, 4, 5, 6, 7, 3, 8, 3])
-
-
-def layout_of(lengths: list[int]) -> Packed:
-    return pack([[0] * length for length in lengths], device=CPU)
 
 
 def sentences(lengths: list[int], *shape: int) -> list[torch.Tensor]:
@@ -36,19 +31,16 @@ def sentences(lengths: list[int], *shape: int) -> list[torch.Tensor]:
     return list(values.view(sum(lengths), *shape).split(lengths))
 
 
-@given(LENGTHS)
+@given(LENGTHS, st.integers(0, 5))
 @settings(deadline=None)
-def test_a_rectangle_holds_each_sentence_in_its_row_and_zeros_behind(lengths: list[int]) -> None:
-    parts = sentences(lengths, 2)
-    rectangle = to_rectangle(torch.cat(parts), layout_of(lengths))
-    torch.testing.assert_close(rectangle, pad_sequence(parts, batch_first=True), rtol=0, atol=0)
-
-
-@given(LENGTHS)
-@settings(deadline=None)
-def test_from_rectangle_undoes_to_rectangle_whatever_the_padding_holds(lengths: list[int]) -> None:
-    layout, tokens = layout_of(lengths), torch.cat(sentences(lengths, 2, 3))
+def test_a_rectangle_has_a_row_for_each_sentence_and_zeros_behind_and_turns_back(
+    lengths: list[int], num_empty: int
+) -> None:
+    layout, parts = layout_of(lengths, num_empty=num_empty), sentences(lengths, 2, 3)
+    tokens = F.pad(torch.cat(parts), (0, 0, 0, 0, 0, num_empty))
     rectangle = to_rectangle(tokens, layout)
+    assert torch.equal(rectangle, pad_sequence(parts, batch_first=True))
+    # The padding may hold anything.
     rectangle = rectangle.masked_fill(~layout.keep_mask[:, :, None, None], torch.nan)
     assert torch.equal(from_rectangle(rectangle, layout), tokens)
 
@@ -100,11 +92,6 @@ def test_a_strided_view_of_a_fused_projection_is_laid_out_like_its_copy() -> Non
         view = torch.randn(8, 6).split([2, 4], dim=-1)[1].unflatten(-1, (2, 2))
         assert not view.is_contiguous()
         assert torch.equal(to_rectangle(view, layout), to_rectangle(view.contiguous(), layout))
-
-
-def with_empty_slots(packed: Packed, count: int) -> Packed:
-    ids, positions = (F.pad(part, (0, count)) for part in (packed.ids, packed.positions))
-    return replace(packed, ids=ids, positions=positions, num_empty=count)
 
 
 def loss_and_gradients(num_empty: int, positions: Literal["sinusoidal", "learned"]) -> tuple[Tensor, list[Tensor]]:
