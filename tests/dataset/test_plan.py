@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from nmt_cli.dataset.planning import PLANS, open_plan, plan_epoch
 from nmt_cli.dataset.store import PreparedData, open_prepared
 from nmt_cli.errors import DataError
 from tests.dataset.synthetic import key_of, write_prepared
+from tests.forks import Forked
 
 
 @pytest.fixture
@@ -107,11 +108,7 @@ print(len(built), sum(int(plan.rows(index)["pair"].sum()) for index in range(len
 
 def test_of_several_processes_one_builds_and_all_read(data: PreparedData, repository: Path) -> None:
     command = [sys.executable, "-c", BUILDER, str(data.directory)]
-    environment = {**os.environ, "PYTHONPATH": f"{repository}/src{os.pathsep}{repository}"}
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-        for _ in range(3)
-    ]
+    processes = [Forked(command, stdin=PIPE, stdout=PIPE, text=True, cwd=repository) for _ in range(3)]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -15,7 +15,7 @@ from nmt_cli.decoding.search import beam
 from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.hypotheses import Hypothesis, HypothesisTree, SourceSentence
 from nmt_cli.decoding.search.sampling import IndependentSearch
-from nmt_cli.model import transformer
+from nmt_cli.model import cache
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -124,7 +124,7 @@ def test_tails_in_groups_of_slots_and_with_rare_looks(
     models = [random_model(7, vocab=VOCAB, sharpness=2.0, positions=positions)]
     asked = sources(7)
     expected = alone(models, asked, config)
-    monkeypatch.setattr(transformer, "grain_of", lambda x: 16)
+    monkeypatch.setattr(cache, "_grain_of", lambda x: 16)
     monkeypatch.setattr(beam, "_STEPS_BETWEEN_CHECKS", {"cpu": 2})
     monkeypatch.setattr(batching, "_SHARE", 0.5)
     assert_same(in_batches(models, asked, config, batch_tokens=120), expected)

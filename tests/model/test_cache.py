@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from nmt_cli.model import cache as cache_module
-from nmt_cli.model import transformer as transformer_module
 from nmt_cli.model.cache import Kept
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
@@ -40,7 +39,7 @@ def growth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Room for so many more steps at a time, and slots and tokens seen in multiples of so many."""
     steps, grain = request.param
     monkeypatch.setattr(cache_module, "_GROWTH", steps)
-    monkeypatch.setattr(transformer_module, "grain_of", lambda x: grain)
+    monkeypatch.setattr(cache_module, "_grain_of", lambda x: grain)
 
 
 def last_hidden(model: Transformer, rows: Sequence[Row]) -> Tensor:

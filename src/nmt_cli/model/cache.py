@@ -14,7 +14,7 @@ prepares a product for each new shape, which takes longer than a small product (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -137,6 +137,21 @@ class DecoderCache:
     num_slots: int = 0
     past: Tensor | None = None
 
+    @classmethod
+    def of_source(
+        cls, modules: Iterable[CrossAttention], memory: Tensor, source: Packed, *, longest: int
+    ) -> DecoderCache:
+        """An empty cache over memory [M, D] of B sentences."""
+        grain = _grain_of(memory)
+        slots = _rounded(source.max_len, grain)
+        layers = [LayerCache.of_source(module, memory, source, slots=slots) for module in modules]
+        bias = None
+        if slots > source.max_len or not source.is_rectangular:
+            bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=_sums_of(memory))
+            bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
+        places = torch.zeros(source.num_sentences, dtype=torch.long, device=memory.device)
+        return cls(layers, bias, places, longest, grain)
+
     @property
     def num_sentences(self) -> int:
         """B."""
@@ -154,7 +169,7 @@ class DecoderCache:
         if self.past is not None and self.past.size(2) < self.num_slots + width:
             self._forget(width)
         start, self.num_slots = self.num_slots, self.num_slots + width
-        seen = rounded(self.num_slots, self.grain)
+        seen = _rounded(self.num_slots, self.grain)
         slots = Slots(start, self.num_slots, seen, self._room(start, width))
         if self.past is None:
             if width > 1:
@@ -197,7 +212,7 @@ class DecoderCache:
         pasts = [cache._past() for cache in caches]
         self.past = _ending_together(pasts, used, room=room, fill=-torch.inf)
         biases = [cache._source_bias() for cache in caches]
-        longest = rounded(max(int((bias == 0).sum(dim=3).max()) for bias in biases), self.grain)
+        longest = _rounded(max(int((bias == 0).sum(dim=3).max()) for bias in biases), self.grain)
         self.source_bias = _side_by_side(biases, longest=longest, dim=3, fill=-torch.inf)
         for place, layer in enumerate(self.layers):
             layer.join([cache.layers[place] for cache in others], longest=longest, used=used, room=room)
@@ -212,7 +227,7 @@ class DecoderCache:
         assert self.past is not None
         is_live = (self.past[:, :, : self.num_slots] == 0).any(dim=1)
         num_live = int(is_live.sum(dim=1).max())
-        if rounded(num_live + width, self.grain) >= rounded(self.num_slots + width, self.grain):
+        if _rounded(num_live + width, self.grain) >= _rounded(self.num_slots + width, self.grain):
             return
         room = self._room(num_live, width)
         chosen = is_live.byte().argsort(dim=1, stable=True)[:, self.num_slots - num_live :]
@@ -225,34 +240,34 @@ class DecoderCache:
     def _room(self, num_slots: int, width: int) -> int:
         """Slots to allocate if `num_slots` are in use and a step needs `width` more."""
         # In bf16 a product with a part of a tensor copies that part, so all memory is seen.
-        return rounded(num_slots + width, self.grain) if self.grain > 1 else num_slots + _GROWTH * width
+        return _rounded(num_slots + width, self.grain) if self.grain > 1 else num_slots + _GROWTH * width
 
     def _past(self) -> Tensor:
         """`past`, with zeros if it is None."""
         if self.past is not None:
             return self.past
         keys = self.layers[0].cross_keys
-        return torch.zeros(len(keys), 1, self.num_slots, dtype=sums_of(keys), device=keys.device)
+        return torch.zeros(len(keys), 1, self.num_slots, dtype=_sums_of(keys), device=keys.device)
 
     def _source_bias(self) -> Tensor:
         """`source_bias`, with zeros if it is None."""
         if self.source_bias is not None:
             return self.source_bias
         keys = self.layers[0].cross_keys
-        return torch.zeros(len(keys), 1, 1, keys.size(2), dtype=sums_of(keys), device=keys.device)
+        return torch.zeros(len(keys), 1, 1, keys.size(2), dtype=_sums_of(keys), device=keys.device)
 
 
-def grain_of(x: Tensor) -> int:
+def _grain_of(x: Tensor) -> int:
     """The multiple in which attention over tensors like x sees slots and source tokens."""
     return _GRAIN if x.device.type == "cpu" and x.dtype == torch.bfloat16 else 1
 
 
-def sums_of(x: Tensor) -> torch.dtype:
+def _sums_of(x: Tensor) -> torch.dtype:
     """The precision in which scores of tensors like x are summed: float32 at least."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def rounded(number: int, grain: int) -> int:
+def _rounded(number: int, grain: int) -> int:
     """The next multiple of `grain`."""
     return -(-number // grain) * grain
 
@@ -265,7 +280,7 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
     """
     scores_BHWN = q @ k.mT
     if bias is None:
-        scores_BHWN = scores_BHWN.to(sums_of(q)) * q.size(-1) ** -0.5
+        scores_BHWN = scores_BHWN.to(_sums_of(q)) * q.size(-1) ** -0.5
     else:
         scores_BHWN = torch.add(bias, scores_BHWN, alpha=q.size(-1) ** -0.5)
     mixed_BHWV: Tensor = scores_BHWN.softmax(-1).to(q.dtype) @ v
@@ -275,7 +290,7 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
 
 def _one_past(slots: Slots, like: Tensor) -> Tensor:
     """The bias if every slot in use is a hypothesis's own, [1, 1, 1, seen]."""
-    bias = like.new_zeros(1, 1, 1, slots.seen, dtype=sums_of(like))
+    bias = like.new_zeros(1, 1, 1, slots.seen, dtype=_sums_of(like))
     bias[..., slots.end :] = -torch.inf
     return bias
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt_cli.model.cache import DecoderCache, LayerCache, grain_of, rounded, sums_of
+from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer, norm_of
 from nmt_cli.model.packing import Packed
@@ -133,18 +133,8 @@ class Transformer(nn.Module):
 
     def start(self, memory: Tensor, source: Packed) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
-        grain = grain_of(memory)
-        slots = rounded(source.max_len, grain)
-        layers = []
-        for layer in self.decoder:
-            assert isinstance(layer, DecoderLayer)
-            layers.append(LayerCache.of_source(layer.cross_attention, memory, source, slots=slots))
-        bias = None
-        if slots > source.max_len or not source.is_rectangular:
-            bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=sums_of(memory))
-            bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
-        places = torch.zeros(source.num_sentences, dtype=torch.long, device=memory.device)
-        return DecoderCache(layers, bias, places, self.config.max_positions, grain)
+        modules = [layer.cross_attention for layer in self.decoder if isinstance(layer, DecoderLayer)]
+        return DecoderCache.of_source(modules, memory, source, longest=self.config.max_positions)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] per row; R is a multiple of the cache's sentences."""
