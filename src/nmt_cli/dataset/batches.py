@@ -18,7 +18,7 @@ from nmt_cli.tokenization.tokenizer import BOS, PAD
 _MARGIN = 0.003  # by which the side with fewer tokens may exceed the data's ratio of the sides
 _OPEN_PAIRS = 1.5  # average number of pairs by which a full update falls short of its budget
 _LARGEST_MULTIPLE, _SMALLEST_MULTIPLE = 128, 8
-_DEVIATIONS = 4  # room for pairs beyond their mean in an update; in text it amounts to 6 standard deviations and more
+_DEVIATIONS = 4  # roots of the mean number of pairs, as spare room: in text, more than 6 standard deviations
 _CANDIDATES = 64  # rows of a micro-batch that are considered for a swap: one of 4,096 swaps fits to about a token
 _SWAPS = 16  # swaps per micro-batch before each device gets another micro-batch
 
