@@ -47,26 +47,25 @@ def test_budgets_are_at_most_the_tokens_of_a_batch_and_take_the_longest_sentence
 
 
 @pytest.mark.parametrize(
-    ("num_pairs", "src_tokens", "tgt_tokens", "expected"),
+    ("num_pairs", "src_tokens", "tgt_tokens", "longest", "expected"),
     [
+        (0, 0, 0, 0, TokenBudgets(0, 0)),
         # All in one update.
-        (10, 100, 200, TokenBudgets(101, 200)),
+        (10, 100, 200, 30, TokenBudgets(101, 200)),
         # Pairs of 10 tokens: 15 are left open of 1,000, so 11 updates of 909.1 and 15.
-        (1000, 10_000, 10_000, TokenBudgets(925, 925)),
+        (1000, 10_000, 10_000, 30, TokenBudgets(925, 925)),
         # 1,016 updates; half the tokens on the other side, and 0.3 % more.
-        (100_000, 500_000, 1_000_000, TokenBudgets(502, 1000)),
-        (100_000, 1_000_000, 500_000, TokenBudgets(1000, 502)),
+        (100_000, 500_000, 1_000_000, 30, TokenBudgets(502, 1000)),
+        (100_000, 1_000_000, 500_000, 30, TokenBudgets(1000, 502)),
     ],
 )
-def test_budgets_by_arithmetic(num_pairs: int, src_tokens: int, tgt_tokens: int, expected: TokenBudgets) -> None:
+def test_budgets_by_arithmetic(
+    num_pairs: int, src_tokens: int, tgt_tokens: int, longest: int, expected: TokenBudgets
+) -> None:
     found = token_budgets(
-        batch_tokens=1000, num_pairs=num_pairs, src_tokens=src_tokens, tgt_tokens=tgt_tokens, longest=30
+        batch_tokens=1000, num_pairs=num_pairs, src_tokens=src_tokens, tgt_tokens=tgt_tokens, longest=longest
     )
     assert found == expected
-
-
-def test_budgets_of_no_data_are_those_of_no_sentence() -> None:
-    assert token_budgets(batch_tokens=1000, num_pairs=0, src_tokens=0, tgt_tokens=0, longest=0) == TokenBudgets(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -250,16 +249,17 @@ def test_eight_micro_batches_are_the_same_on_one_two_and_eight_devices(seed: int
     assert [part.tolist() for part in on_one] == [part.tolist() for part in on_eight]
 
 
-@pytest.mark.parametrize("ratio", [1.0, 0.85, 1.2])
-def test_few_slots_of_an_epoch_are_empty(ratio: float) -> None:
+@pytest.mark.parametrize(
+    ("ratio", "world_size", "limit"), [(1.0, 1, 0.01), (0.85, 2, 0.01), (1.2, 4, 0.015), (1.0, 8, 0.025)]
+)
+def test_few_slots_of_an_epoch_are_empty(ratio: float, world_size: int, limit: float) -> None:
     # More than 220 updates, so that a last one that is far from full counts little.
     corpus = realistic(200_000, ratio=ratio)
+    max_tokens = 25_000 // world_size + 128
     plan = corpus.plan(batch_tokens=25_000)
-    for world_size, limit in ((1, 0.01), (2, 0.01), (4, 0.015), (8, 0.025)):
-        max_tokens = 25_000 // world_size + 128
-        dealing = Dealing(corpus, plan, batch_tokens=25_000, max_tokens=max_tokens, world_size=world_size)
-        assert dealing.count == world_size
-        assert dealing.empty_share < limit
+    dealing = Dealing(corpus, plan, batch_tokens=25_000, max_tokens=max_tokens, world_size=world_size)
+    assert dealing.count == world_size
+    assert dealing.empty_share < limit
 
 
 def test_an_update_of_few_pairs_leaves_some_ranks_without_any() -> None:
