@@ -33,7 +33,7 @@ class DamagedPlan(Exception):  # not an error that users see: the plan is built 
 class PlanKey(Record):
     """Everything that a plan follows from.
 
-    `data` is the fingerprint of what was asked for; the counts are those of the data that came out.
+    `data` is the fingerprint of the request, and the counts are of the resulting data.
     """
 
     data: str
