@@ -35,15 +35,14 @@ class Browser:
         os.close(answer_write)
         self._buffer = b""
         self._number = 0
+        self._session: str | None = None
         self.console: list[str] = []
         self.requests: list[str] = []
         (target,) = [one for one in self.send("Target.getTargets")["targetInfos"] if one["type"] == "page"]
         attached = self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        self._session: str | None = attached["sessionId"]
+        self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
-
-    _session: str | None = None
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The result of one command."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -174,13 +173,10 @@ def test_sigterm_under_load_answers_every_request_that_was_accepted(operated: Se
     assert operated.log.rstrip().endswith("all requests are answered")
 
 
-def test_what_a_worker_refuses_is_told_in_three_lines(models: dict[str, Path]) -> None:
-    command = [sys.executable, "-m", "nmt_cli", "serve", "--device", "cpu", "--port", "0", "--precision", "int3"]
-    done = subprocess.run([*command, "-m", models["en-de"]], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    lines = done.stderr.splitlines()[-3:]
-    assert lines[0] == "error: there is no precision called 'int3'"
-    assert lines[2].startswith("fix:   take one of: ")
+def test_a_setting_that_the_worker_refuses_is_an_error_of_the_server(models: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match="there is no precision called 'int3'") as error:
+        serve(model=[models["en-de"]], device="cpu", precision="int3", workers=1, port=0)
+    assert error.value.hint.startswith("take one of: ")
 
 
 def test_an_address_that_is_taken_is_named(models: dict[str, Path]) -> None:
