@@ -32,11 +32,7 @@ def serve_files(folder: Path) -> Iterator[FileServer]:
     """Serve the files in a folder."""
     server = FileServer(folder)
 
-    class Handler(_Handler):
-        pass
-
-    Handler.files = server
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"files": server}))
     server.address = f"http://127.0.0.1:{http.server_address[1]}"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -51,16 +47,10 @@ def serve_files(folder: Path) -> Iterator[FileServer]:
 class _Handler(BaseHTTPRequestHandler):
     files: FileServer
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def _answer(self) -> None:
+    def do_GET(self) -> None:
         asked = self.headers.get("Range")
         self.files.requests.append((self.command, self.path, asked))
         file = self.files.folder / self.path.lstrip("/")
@@ -82,6 +72,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", tag)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
-        if self.command == "GET":
-            end = start + self.files.cuts.pop(0) if self.files.cuts else len(content)
-            self.wfile.write(content[start:end])
+        end = start + self.files.cuts.pop(0) if self.files.cuts else len(content)
+        self.wfile.write(content[start:end])

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import shards
+from nmt_cli.preparing.chunks import JsonlChunk
 from nmt_cli.preparing.cleaning.rules import CleaningCounts
 from nmt_cli.preparing.cleaning.selection import SourceCounts, first_occurrences, pair_digests, warn_of_lost_sources
+from nmt_cli.preparing.corpus import load_corpus
+from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import Prepared
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, write_prefix
+from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, silent, write_prefix
 
 TRAINING = invented_pairs(420, seed=9)
 VALIDATION = [
@@ -105,13 +108,17 @@ def test_weights_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "data.partial").exists()
 
 
-@pytest.mark.parametrize("limit", [39, 40, 41, 100, 130, 420])
-def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path, limit: int) -> None:
+def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path) -> None:
     sources = {"first": TRAINING[:90], "second": TRAINING[90:]}
-    prepared = prepare_sources(tmp_path, sources, 1, f"limit={limit}", "tokenizer.vocab_size=320")
-    assert training_pairs(prepared) == TRAINING[:limit]
-    assert prepared.report["cleaning"]["read"] == limit
-    assert prepared.report["pairs"] == {"train": limit, "valid": 5}
+    prepared = prepare_sources(tmp_path, sources, 1, "limit=130", "tokenizer.vocab_size=320")
+    assert training_pairs(prepared) == TRAINING[:130]
+    assert prepared.report["cleaning"]["read"] == 130
+    assert prepared.report["pairs"] == {"train": 130, "valid": 5}
+    located = load_corpus(str(tmp_path / "c.yaml"), overrides=[])
+    local = fetch_inputs(located, progress=silent).sources["train"]
+    for limit in (39, 40, 41, 100, 420, None):
+        chunks = [raw.parse() for shard in shards.read_shards(local, limit=limit) for raw in shard.chunks]
+        assert [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)] == TRAINING[:limit]
 
 
 def prepare(folder: Path, train: str, *overrides: str) -> Prepared:
@@ -167,12 +174,10 @@ def test_of_many_lost_sources_the_first_are_logged(caplog: pytest.LogCaptureFixt
         (json.dumps({f"k{number}": "" for number in range(10)}), "has k0, k1, k2, k3, k4, k5, k6, k7 and 2 more"),
     ],
 )
-def test_records_without_the_keys_are_answered_with_those_that_they_have(tmp_path: Path, line: str, there: str) -> None:
-    (tmp_path / "y.jsonl").write_text(f"{line}\n")
-    with pytest.raises(DataError, match=r"no training pair is left .* malformed record") as caught:
-        prepare(tmp_path, "{kind: jsonl, file: y.jsonl}")
-    assert caught.value.where == "y.jsonl:1"
-    assert caught.value.hint == (
+def test_records_without_the_keys_are_answered_with_those_that_they_have(line: str, there: str) -> None:
+    parsed = JsonlChunk(1, 1, "y.jsonl", line.encode(), "en", "de").parse()
+    assert parsed.malformed == {0: line}
+    assert parsed.problem == (
         f"text is looked for under the keys en and de, and that line {there}: "
         "set source and target in the corpus file to keys of text"
     )
@@ -181,6 +186,7 @@ def test_records_without_the_keys_are_answered_with_those_that_they_have(tmp_pat
 def test_columns_that_are_not_there_are_answered_with_their_number(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no training pair is left .* malformed record") as caught:
         prepare(tmp_path, "{kind: tsv, file: x.tsv, source: 3, target: 4}")
+    assert caught.value.where == "x.tsv:1"
     assert caught.value.hint.startswith("columns 3 and 4 are looked for, and that line has 2 columns: ")
 
 

@@ -178,7 +178,9 @@ def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Pro
     there = _size(part)
     if size is not None and there == size:
         return True
-    request = _request(url, method="GET")
+    # Quoted characters stay; spaces and accents, which browsers accept, are quoted.
+    quoted = quote(url, safe="%/:=&?~#+!$,;'@()*[]")
+    request = urllib.request.Request(quoted, headers={"User-Agent": f"nmt/{nmt_cli.__version__}"})
     begun = version.read_text(encoding="utf-8") if there and version.exists() else ""
     if begun:
         request.add_header("Range", f"bytes={there}-")
@@ -241,12 +243,6 @@ def _unreachable(url: str, part: Path, reason: str) -> Unreachable:
     kept = f"; {_size(part):,} bytes are kept, and the same command continues" if part.exists() else ""
     hint = f"{_NETWORK_HINT}; or fetch it by other means and save it as {cached_file(url)}{kept}"
     return Unreachable(f"cannot download {url}: {reason}", where=url, hint=hint)
-
-
-def _request(url: str, *, method: str) -> urllib.request.Request:
-    # Quoted characters stay; spaces and accents, which browsers accept, are quoted.
-    quoted = quote(url, safe="%/:=&?~#+!$,;'@()*[]")
-    return urllib.request.Request(quoted, method=method, headers={"User-Agent": f"nmt/{nmt_cli.__version__}"})
 
 
 @lru_cache(maxsize=4096)

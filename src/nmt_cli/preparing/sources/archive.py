@@ -84,7 +84,7 @@ class ArchiveSource(Source):
         else:
             with reading_errors(archive):
                 check_file(archive, size=self.bytes, sha256=self.sha256)
-                files = unpack(archive, self.source, self.target, sha256=file_hash(archive))
+                files = unpack(archive, self.source, self.target)
         name = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
         names = [f"{name}:{member}" for member in (self.source, self.target)]
         origin = PurePosixPath(self.source).name
@@ -94,13 +94,13 @@ class ArchiveSource(Source):
         return _find(folder, self.source), _find(folder, self.target)
 
 
-def unpack(archive: Path, source: str, target: str, *, sha256: str) -> tuple[Path, Path]:
-    """Two members of an archive with this SHA-256 as files, unpacked unless they were before.
+def unpack(archive: Path, source: str, target: str) -> tuple[Path, Path]:
+    """Two members of an archive as files in the cache, unpacked unless an equal archive was unpacked before.
 
     A member is named by its path or the last part of its path. DataError lists similar names if there is no such
     member, and says what to do with an archive that is cut short.
     """
-    folder = cache_folder() / "unpacked" / sha256[:32]
+    folder = cache_folder() / "unpacked" / file_hash(archive)[:32]
     paths = [PurePosixPath(*_parts(member)) for member in (source, target)]
     files = (folder / paths[0], folder / paths[1])
     with cache_lock(folder):
