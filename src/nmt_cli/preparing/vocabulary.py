@@ -87,20 +87,20 @@ def sample(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> It
     A line that is taken several times can be sampled as often.
     """
     shards = text.shards()
-    parts = [(side, number) for side in sides for number in range(len(shards))]
-    totals = [int(text.copies(number).sum()) for number in range(len(shards))] * len(sides)
+    copies = [text.copies(shard.number) for shard in shards]
+    parts = [(side, *one) for side in sides for one in zip(shards, copies, strict=True)]
+    totals = [int(taken.sum()) for _, _, taken in parts]
     sizes = totals
     if size < sum(totals):
         draw = np.random.default_rng(seed)
         sizes = draw.multivariate_hypergeometric(totals, size, method="marginals").tolist()
-    for place, ((side, number), total, part) in enumerate(zip(parts, totals, sizes, strict=True)):
+    for place, ((side, shard, taken), total, part) in enumerate(zip(parts, totals, sizes, strict=True)):
         if part == 0:
             continue
-        copies = text.copies(number)
-        chosen = np.repeat(np.arange(len(copies)), copies)
+        chosen = np.repeat(np.arange(len(taken)), taken)
         if part < total:
             chosen = np.sort(np.random.default_rng([seed, place]).choice(chosen, size=part, replace=False))
-        lines = shards[number].text(side).split(b"\n")
+        lines = shard.text(side).split(b"\n")
         yield from map(lines.__getitem__, chosen.tolist())
 
 
