@@ -379,13 +379,13 @@ def test_the_line_about_progress_leaves_a_terminal_to_the_translations(
     monkeypatch.setattr(console, "is_interactive", lambda: True)
     monkeypatch.setattr(console, "stderr_console", lambda: Console(file=screen, force_terminal=True))
     caplog.set_level(logging.INFO, logger="nmt_cli")
-    with shown_progress(Path("text"), is_streamed=False, lines_done=1000) as wrote:
+    with shown_progress(screen.write, Path("text"), is_streamed=False, lines_done=1000) as write_and_count:
         assert sys.stdout is screen
-        wrote(lambda: screen.write("<translations>"), 1000)
+        write_and_count("<translations>", 1000)
     before, after = screen.getvalue().split("<translations>")
     assert "1,000 lines translated" in before
     assert before.endswith("\x1b[1A\x1b[2K")  # the line above is cleared
     assert "2,000 lines translated" in after
-    with shown_progress(Path("text"), is_streamed=True, lines_done=0) as wrote:
-        wrote(lambda: screen.write("<more>"), 1)
+    with shown_progress(screen.write, Path("text"), is_streamed=True, lines_done=0) as write_and_count:
+        write_and_count("<more>", 1)
     assert screen.getvalue() == f"{before}<translations>{after}<more>"

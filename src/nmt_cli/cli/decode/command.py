@@ -125,11 +125,11 @@ def decode(
             is_numbered = formatting.has_numbered_rows
             with opened_output(output, job=record, overwrite=overwrite, rows_are_numbered=is_numbered) as (write, done):
                 todo = _numbered(blocks, next_prefixes, lines_done=done)
-                with shown_progress(source, is_streamed=stream, lines_done=done) as wrote:
+                with shown_progress(write, source, is_streamed=stream, lines_done=done) as write_and_count:
                     for result in run(todo):
                         statistics.add(result.translations, started=result.started, ended=result.ended)
                         text = formatting.render(result.translations, first_line=done + 1)
-                        wrote(partial(write, text), len(result.translations))
+                        write_and_count(text, len(result.translations))
                         done += len(result.translations)
     if stats:
         typer.echo(str(statistics), err=True)
@@ -162,16 +162,16 @@ class Statistics:
 
 @contextmanager
 def shown_progress(
-    source: Path, *, is_streamed: bool, lines_done: int
-) -> Iterator[Callable[[Callable[[], object], int], object]]:
-    """A function that calls a writer of lines, and then counts the lines on stderr; `lines_done` were written before.
+    write: Callable[[str], object], source: Path, *, is_streamed: bool, lines_done: int
+) -> Iterator[Callable[[str, int], object]]:
+    """`write` as a function of a text and its number of lines, which are counted on stderr after `lines_done`.
 
     The count leaves the screen while translations are written to the same screen. It is not shown if nobody reads
     stderr, or if it would come between the lines that are typed.
     """
     is_typed = is_streamed or (source == STANDARD and sys.stdin.isatty())
     if is_typed or not shows_live_views():
-        yield lambda write, num_lines: write()
+        yield lambda text, num_lines: write(text)
         return
     from rich.progress import TimeElapsedColumn
 
@@ -179,15 +179,15 @@ def shown_progress(
     with live_bars("{task.completed:,.0f} lines translated", TimeElapsedColumn()) as bars:
         task = bars.add_task("", total=None, completed=lines_done)
 
-        def wrote(write: Callable[[], object], num_lines: int) -> None:
+        def write_and_count(text: str, num_lines: int) -> None:
             if is_shared:
                 bars.stop()
-            write()
+            write(text)
             if is_shared:
                 bars.start()
             bars.advance(task, num_lines)
 
-        yield wrote
+        yield write_and_count
 
 
 def _numbered(
