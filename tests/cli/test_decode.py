@@ -116,17 +116,6 @@ def test_closed_stdout_ends_it_quietly(folder: Path) -> None:
     assert (process.returncode, process.stderr) == (141, "")
 
 
-def test_invalid_utf8_is_named_and_the_lines_before_it_are_translated(folder: Path, expected: list[str]) -> None:
-    text = lines_of(LINES[:4]) + b"f\xfcnf\n" + lines_of(LINES[4:])
-    process = run(folder, "decode", "-m", "runs/tiny/model", "--device", "cpu", text=text)
-    assert process.returncode == 4
-    assert process.stdout == lines_of(expected[:4])
-    assert process.stderr.decode().splitlines()[:2] == [
-        "error: line 5 is not UTF-8: it has the byte 0xfc",
-        "at:    stdin:5",
-    ]
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
 def test_a_full_disk_is_told_in_three_lines(folder: Path) -> None:
     process = run(folder, "decode", "-m", "runs/tiny/model", "--device", "cpu", "-o", "/dev/full", text=b"sea\n")

@@ -52,7 +52,7 @@ def print_table(
         table.add_column(name, justify=justify, no_wrap=name == "name", overflow="fold")
     for row, style in zip_longest(rows, styles):
         table.add_row(*row, style=style)
-    Console(highlight=False, markup=False).print(table)
+    Console(highlight=False, markup=False, emoji=False).print(table)
 
 
 def size_text(number: int) -> str:

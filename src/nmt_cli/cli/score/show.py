@@ -68,7 +68,7 @@ def print_scores(scores: Scores) -> None:
     from rich.console import Console
 
     print_table(header[:-1], [row[:-1] for row in rows], right=set(header) - {"metric", "system", "baseline"})
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     for signature in dict.fromkeys(f"{row[0]}  {row[-1]}" for row in rows if row[-1]):
         console.print(signature, style="dim", soft_wrap=True)  # on a line that can be copied whole
     for note in notes:
