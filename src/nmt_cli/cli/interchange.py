@@ -117,13 +117,11 @@ def _quantization(precision: str | None, *, to: Target) -> Quantization:
 
 
 def _read(file: Path) -> list[str]:
-    from nmt_cli.cli.decode.input import read_blocks
+    from nmt_cli.cli.decode.input import read_lines
     from nmt_cli.files import open_bytes
 
     with open_bytes(file) as stream:
-        chunks = iter(lambda: stream.read(1 << 16), b"")
-        blocks = read_blocks(chunks, has_more=lambda: True, max_lines=1000, name=str(file))
-        return list(islice((line for block in blocks for line in block), _MOST_LINES))
+        return list(islice(read_lines(stream, name=str(file)), _MOST_LINES))
 
 
 def _languages(given: str | None) -> LanguagePair | None:
