@@ -58,7 +58,7 @@ def _plan(arguments: argparse.Namespace) -> dict[str, Any]:
     with _watched(arguments.core) as peak:
         order = _order(arguments, fresh=True)
         start = time.perf_counter()
-        updates = order.updates_in_epoch
+        updates = len(order.open())
         seconds = time.perf_counter() - start
     plan = next(path for path in (arguments.folder / str(arguments.pairs) / "plans").iterdir() if path.is_dir())
     size = sum(path.stat().st_size for path in plan.iterdir())

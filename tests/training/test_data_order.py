@@ -12,18 +12,11 @@ import pytest
 from nmt_cli.dataset.batches import MicroBatchShape
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, RecipeError
-from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
-from tests.training.tiny import RECIPE, prepare_tiny, train
+from tests.training.tiny import prepare_tiny, tiny_recipe, train
 
 MAX_TOKENS = 320
-
-
-@pytest.fixture
-def recipe_file(tmp_path: Path) -> Path:
-    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    return tmp_path / "tiny.yaml"
 
 
 def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1, max_tokens: int = MAX_TOKENS) -> DataOrder:
@@ -41,12 +34,12 @@ def pairs_of(update: PlannedUpdate) -> list[int]:
     return [pair for part in update.micro for pair in part["pair"].tolist()]
 
 
-def test_each_epoch_has_every_pair_once_and_its_own_order(prepared: PreparedData, recipe_file: Path) -> None:
-    order = order_of(prepared, load_recipe(recipe_file))
+def test_each_epoch_has_every_pair_once_and_its_own_order(prepared: PreparedData) -> None:
+    order = order_of(prepared, tiny_recipe())
     epochs = []
     for epoch in range(3):
-        epochs.append(updates(order, order.updates_in_epoch))
-        assert (order.epoch, order.index) == (epoch, order.updates_in_epoch)
+        epochs.append(updates(order, len(order.open())))
+        assert (order.epoch, order.index) == (epoch, len(order.open()))
         order.next()
         assert (order.epoch, order.index) == (epoch + 1, 1)
         order.move_to(epoch=epoch + 1, index=0)
@@ -55,19 +48,14 @@ def test_each_epoch_has_every_pair_once_and_its_own_order(prepared: PreparedData
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_another_seed_gives_another_order(prepared: PreparedData, recipe_file: Path) -> None:
-    first, same, other = (
-        updates(order_of(prepared, load_recipe(recipe_file, overrides=[f"training.seed={seed}"])), 5)
-        for seed in (1, 1, 2)
-    )
+def test_another_seed_gives_another_order(prepared: PreparedData) -> None:
+    first, same, other = (updates(order_of(prepared, tiny_recipe(f"training.seed={seed}")), 5) for seed in (1, 1, 2))
     assert first == same != other
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 8])
-def test_updates_are_the_same_on_any_number_of_devices(
-    prepared: PreparedData, recipe_file: Path, world_size: int
-) -> None:
-    recipe = load_recipe(recipe_file)
+def test_updates_are_the_same_on_any_number_of_devices(prepared: PreparedData, world_size: int) -> None:
+    recipe = tiny_recipe()
     alone, together = order_of(prepared, recipe), order_of(prepared, recipe, world_size=world_size)
     for _ in range(20):
         expected, update = alone.next(), together.next()
@@ -76,12 +64,10 @@ def test_updates_are_the_same_on_any_number_of_devices(
         assert (update.source_tokens, update.target_tokens) == (expected.source_tokens, expected.target_tokens)
 
 
-def test_an_update_knows_its_tokens_its_slots_and_the_position_after_it(
-    prepared: PreparedData, recipe_file: Path
-) -> None:
+def test_an_update_knows_its_tokens_its_slots_and_the_position_after_it(prepared: PreparedData) -> None:
     pairs = prepared.split("train")
-    order = order_of(prepared, load_recipe(recipe_file))
-    number = order.updates_in_epoch
+    order = order_of(prepared, tiny_recipe())
+    number = len(order.open())
     for index in range(1, number + 1):
         update = order.next()
         of_pairs = pairs_of(update)
@@ -97,8 +83,8 @@ def test_an_update_knows_its_tokens_its_slots_and_the_position_after_it(
     assert (update.epoch, update.index) == (1, 1)
 
 
-def test_the_shape_is_the_same_in_all_epochs_and_from_any_position(prepared: PreparedData, recipe_file: Path) -> None:
-    recipe = load_recipe(recipe_file)
+def test_the_shape_is_the_same_in_all_epochs_and_from_any_position(prepared: PreparedData) -> None:
+    recipe = tiny_recipe()
     order = order_of(prepared, recipe)
     shapes = {order.shape}
     for epoch, index in ((0, 0), (0, 5), (1, 0), (7, 3)):
@@ -115,10 +101,8 @@ def test_the_shape_is_the_same_in_all_epochs_and_from_any_position(prepared: Pre
     assert shape.longest == 128
 
 
-def test_a_device_that_takes_less_at_once_has_another_shape_and_the_same_updates(
-    prepared: PreparedData, recipe_file: Path
-) -> None:
-    recipe = load_recipe(recipe_file)
+def test_a_device_that_takes_less_at_once_has_another_shape_and_the_same_updates(prepared: PreparedData) -> None:
+    recipe = tiny_recipe()
     order, expected = order_of(prepared, recipe), order_of(prepared, recipe)
     before = order.shape
     assert order.max_tokens == MAX_TOKENS
@@ -133,9 +117,9 @@ def test_a_device_that_takes_less_at_once_has_another_shape_and_the_same_updates
         assert sorted(pairs_of(update)) == sorted(pairs_of(expected.next()))
 
 
-@pytest.mark.parametrize("taken", [0, 1, 7, 14, 15, 16, 33])
-def test_from_a_position_the_same_updates_follow(prepared: PreparedData, recipe_file: Path, taken: int) -> None:
-    recipe = load_recipe(recipe_file)
+@pytest.mark.parametrize("taken", [0, 1, 14, 15, 16, 33])
+def test_from_a_position_the_same_updates_follow(prepared: PreparedData, taken: int) -> None:
+    recipe = tiny_recipe()
     order = order_of(prepared, recipe)
     updates(order, taken)
     later = order_of(prepared, recipe)
@@ -144,15 +128,15 @@ def test_from_a_position_the_same_updates_follow(prepared: PreparedData, recipe_
 
 
 def test_a_plan_damaged_under_way_is_built_anew_and_the_same_updates_follow(
-    recipe_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data, recipe = prepare_tiny(tmp_path), load_recipe(recipe_file)
+    data, recipe = prepare_tiny(tmp_path), tiny_recipe()
     order = order_of(data, recipe)
-    expected = updates(order, order.updates_in_epoch)
+    expected = updates(order, len(order.open()))
     order.move_to(epoch=0, index=0)
     (plan,) = (path for path in (data.directory / "plans").iterdir() if path.is_dir())
     (plan / "rows").write_bytes(bytes((plan / "rows").stat().st_size))
-    assert updates(order, order.updates_in_epoch) == expected
+    assert updates(order, len(order.open())) == expected
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         f"the plan {plan.name}: the rows of update 0 are not those that were written: it is built anew"
     ]
@@ -165,9 +149,9 @@ def test_a_dry_run_plans_nothing(tmp_path: Path) -> None:
     assert sorted(data.directory.iterdir()) == before
 
 
-def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: PreparedData, recipe_file: Path) -> None:
+def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: PreparedData) -> None:
     pairs = prepared.split("train")
-    order = order_of(prepared, load_recipe(recipe_file))
+    order = order_of(prepared, tiny_recipe())
     longest = order.longest["pair"].astype(np.int64)
     size = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
     others = np.delete(size, longest)
@@ -179,31 +163,31 @@ def test_the_longest_micro_batch_is_full_of_the_longest_pairs(prepared: Prepared
     assert 0 <= min(free) < others.max()
 
 
-def test_a_full_micro_batch_is_one_of_the_update_with_most_pairs(prepared: PreparedData, recipe_file: Path) -> None:
-    order = order_of(prepared, load_recipe(recipe_file))
+def test_a_full_micro_batch_is_one_of_the_update_with_most_pairs(prepared: PreparedData) -> None:
+    order = order_of(prepared, tiny_recipe())
     found = order.full["pair"].tolist()
-    of_epoch = [order.next() for _ in range(order.updates_in_epoch)]
+    of_epoch = [order.next() for _ in range(len(order.open()))]
     fullest = max(of_epoch, key=lambda update: len(pairs_of(update)))
     assert found == fullest.micro[0]["pair"].tolist()
 
 
 def test_pairs_longer_than_the_positions_are_left_out_and_counted(
-    prepared: PreparedData, recipe_file: Path, caplog: pytest.LogCaptureFixture
+    prepared: PreparedData, caplog: pytest.LogCaptureFixture
 ) -> None:
     pairs = prepared.split("train")
     short = np.flatnonzero(np.maximum(pairs.src.lengths, pairs.tgt.lengths) <= 20).tolist()
     assert 0 < len(short) < 400
-    order = order_of(prepared, load_recipe(recipe_file, overrides=["model.max_positions=20"]))
-    taken = updates(order, order.updates_in_epoch)
+    order = order_of(prepared, tiny_recipe("model.max_positions=20"))
+    taken = updates(order, len(order.open()))
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         f"{400 - len(short)} pairs are longer than model.max_positions and are left out"
     ]
     assert sorted(pair for update in taken for pair in update) == short
 
 
-def test_no_pair_left_is_an_error(prepared: PreparedData, recipe_file: Path) -> None:
+def test_no_pair_left_is_an_error(prepared: PreparedData) -> None:
     with pytest.raises(DataError, match=r"^no training pair is left$") as caught:
-        order_of(prepared, load_recipe(recipe_file, overrides=["model.max_positions=2"])).next()
+        order_of(prepared, tiny_recipe("model.max_positions=2")).next()
     assert caught.value.hint == "raise model.max_positions"
 
 
@@ -212,10 +196,8 @@ def longest_sentence(data: PreparedData) -> int:
     return max(max(len(row) for row in side) for side in (pairs.src, pairs.tgt))
 
 
-def test_a_sentence_that_no_device_takes_is_an_error_whose_hint_helps(
-    prepared: PreparedData, recipe_file: Path
-) -> None:
-    recipe, longest = load_recipe(recipe_file), longest_sentence(prepared)
+def test_a_sentence_that_no_device_takes_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:
+    recipe, longest = tiny_recipe(), longest_sentence(prepared)
     with pytest.raises(RecipeError) as caught:
         order_of(prepared, recipe, max_tokens=16).next()
     error = caught.value
@@ -229,16 +211,14 @@ def test_a_sentence_that_no_device_takes_is_an_error_whose_hint_helps(
     assert len(list(islice(iter(order.next, None), 20))) == 20
 
 
-def test_a_sentence_that_no_update_takes_is_an_error_whose_hint_helps(
-    prepared: PreparedData, recipe_file: Path
-) -> None:
+def test_a_sentence_that_no_update_takes_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:
     longest = longest_sentence(prepared)
     with pytest.raises(RecipeError) as caught:
-        order_of(prepared, load_recipe(recipe_file, overrides=["training.batch_tokens=16"])).next()
+        order_of(prepared, tiny_recipe("training.batch_tokens=16")).next()
     error = caught.value
     assert error.message == f"a training sentence has {longest} pieces, more than training.batch_tokens, 16"
     assert error.where == "training.batch_tokens"
     setting = f"training.batch_tokens={longest}"
     assert error.hint == f"--set {setting}, or prepare with a smaller cleaning.max_words"
-    order = order_of(prepared, load_recipe(recipe_file, overrides=[setting]))
+    order = order_of(prepared, tiny_recipe(setting))
     assert len(list(islice(iter(order.next, None), 20))) == 20

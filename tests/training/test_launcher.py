@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,8 @@ import pytest
 from nmt_cli import console
 from nmt_cli.errors import TrainingError
 from nmt_cli.training.ranks import launcher
-from nmt_cli.training.ranks.launcher import LAUNCHER_VARIABLE, end_with_launcher, launch
+from nmt_cli.training.ranks.launcher import launch
+from nmt_cli.training.ranks.ranks import LAUNCHED, is_under_torchrun
 
 Ranks = Callable[[str], int]
 
@@ -43,27 +43,24 @@ WAIT = READY + "while True: time.sleep(0.01)\n"
 NOTE = "signal.signal(signal.{0}, lambda number, frame: sys.exit({1}))\n"
 
 
-def when_ready(folder: Path, *numbers: int, pause: float = 0.0) -> threading.Thread:
-    """Send this process signals, one after the other, once all three ranks are ready."""
+@pytest.fixture
+def passing(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Sends this process signals, one after the other, once all three ranks are ready."""
+    threads: list[threading.Thread] = []
 
-    def send() -> None:
+    def send(*numbers: int) -> None:
         deadline = time.monotonic() + 60
-        while len(list(folder.glob("ready*"))) < 3 and time.monotonic() < deadline:
+        while len(list(tmp_path.glob("ready*"))) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
         for number in numbers:
             os.kill(os.getpid(), number)
-            time.sleep(pause)
+            time.sleep(0.1)
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    return thread
+    def start(*numbers: int) -> None:
+        threads.append(threading.Thread(target=send, args=numbers))
+        threads[-1].start()
 
-
-@pytest.fixture
-def passing(tmp_path: Path) -> Iterator[Callable[..., None]]:
-    """Sends signals once the ranks are ready, and sees to it that the thread that does has ended."""
-    threads: list[threading.Thread] = []
-    yield lambda *numbers, pause=0.0: threads.append(when_ready(tmp_path, *numbers, pause=pause))
+    yield start
     for thread in threads:
         thread.join()
 
@@ -84,32 +81,6 @@ def test_a_signal_reaches_the_ranks_and_their_code_comes_back(
 ) -> None:
     passing(number)
     assert ranks(NOTE.format(name, code) + WAIT) == code
-
-
-def test_ctrl_z_stops_the_ranks_until_the_launcher_goes_on(
-    tmp_path: Path, ranks: Ranks, passing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states: list[set[str]] = []
-
-    def stopped() -> None:
-        """What follows until the launcher goes on: all ranks come to a stop, and make no progress."""
-        deadline = time.monotonic() + 60
-        while state_of_ranks(tmp_path) != {"T"} and time.monotonic() < deadline:
-            time.sleep(0.01)
-        states.append(state_of_ranks(tmp_path))
-
-    monkeypatch.setattr(launcher, "_stop_this_process", stopped)
-    passing(signal.SIGTSTP, signal.SIGTERM, pause=0.2)
-    program = f"Path(f'pid{{rank}}').write_text(str(os.getpid()))\n{NOTE.format('SIGTERM', 75)}{WAIT}"
-    assert ranks(program) == 75
-    assert states == [{"T"}]
-    assert signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL
-
-
-def state_of_ranks(folder: Path) -> set[str]:
-    """The states of the processes whose numbers the ranks have written, T for stopped."""
-    stats = [Path(f"/proc/{file.read_text()}/stat").read_text() for file in folder.glob("pid*")]
-    return {stat.rpartition(")")[2].split()[0] for stat in stats}
 
 
 def test_ranks_that_a_signal_reached_too_early_to_save_are_preempted_all_the_same(
@@ -144,13 +115,19 @@ def test_what_lies_in_the_working_directory_and_in_an_outer_environment_does_not
     (tmp_path / "work").mkdir()
     (tmp_path / "work/tokenize.py").write_text("raise SystemExit(9)\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path / "work")
-    for name, value in {"TORCHELASTIC_RUN_ID": "outer", "RANK": "7", "MASTER_PORT": "1", "SLURM_PROCID": "3"}.items():
+    for name, value in {"RANK": "7", "MASTER_PORT": "1", "SLURM_PROCID": "3"}.items():
         monkeypatch.setenv(name, value)
     program = (
-        "import tokenize\nassert rank < 3\nassert 'TORCHELASTIC_RUN_ID' not in os.environ\n"
-        "assert os.environ['MASTER_PORT'] != '1'\nassert sys.stdin.read() == ''\n"
+        "import tokenize\nassert rank < 3\nassert os.environ['MASTER_PORT'] != '1'\nassert sys.stdin.read() == ''\n"
     )
     assert ranks(program) == 0
+
+
+def test_a_rank_of_ours_is_not_under_the_torchrun_that_started_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "outer")
+    assert is_under_torchrun()
+    monkeypatch.setenv(LAUNCHED, "1")
+    assert not is_under_torchrun()
 
 
 def test_the_cursor_is_shown_again_where_the_first_rank_was_killed(
@@ -170,7 +147,7 @@ def test_the_cursor_is_shown_again_where_the_first_rank_was_killed(
 
 
 def test_a_second_ctrl_c_does_not_wait_for_ranks_that_hang(ranks: Ranks, passing: Callable[..., None]) -> None:
-    passing(signal.SIGINT, signal.SIGINT, pause=0.1)
+    passing(signal.SIGINT, signal.SIGINT)
     start = time.monotonic()
     assert ranks("signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT) == 130
     assert time.monotonic() - start < 60
@@ -210,23 +187,3 @@ def test_the_failure_that_a_rank_has_told_of_is_not_told_again(
     assert ranks(f"if rank == 0:\n    time.sleep(60)\n{claim}") == 6
     told = capfd.readouterr().err.splitlines()
     assert sorted(told) == ["1 None", "2 Failure(exit_code=6, is_stall=False)"]  # rank 2 had only lost rank 1
-
-
-def test_a_rank_ends_with_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    import subprocess
-
-    program = (
-        "from nmt_cli.training.ranks.launcher import end_with_launcher as end; end(); print('alive', flush=True); "
-    )
-    rank = [sys.executable, "-c", f"{program}import time; time.sleep(60)"]
-    launching = (
-        f"import subprocess, os; subprocess.run({rank!r}, env=os.environ | {{'{LAUNCHER_VARIABLE}': str(os.getpid())}})"
-    )
-    process = subprocess.Popen([sys.executable, "-c", launching], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "alive\n"
-    process.kill()
-    process.wait()
-    assert process.stdout.read() == ""  # at its end, which comes once the rank is gone as well
-    monkeypatch.delenv(LAUNCHER_VARIABLE, raising=False)
-    end_with_launcher()

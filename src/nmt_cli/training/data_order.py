@@ -45,68 +45,57 @@ class DataOrder:
     """
 
     def __init__(self, data: PreparedData, recipe: Recipe, *, world_size: int, max_tokens: int, fallback: Path) -> None:
-        self._data, self._fallback = data, fallback
-        self._training, self._world_size, self._max_tokens = recipe.training, world_size, max_tokens
-        self._max_positions = recipe.model.max_positions
-        self.epoch, self.index = 0, 0
+        self._data, self._fallback, self._training = data, fallback, recipe.training
+        self._world_size, self._max_positions = world_size, recipe.model.max_positions
+        self.max_tokens, self.epoch, self.index = max_tokens, 0, 0
         self._plan: EpochPlan | None = None
         self._shape: MicroBatchShape | None = None
         self._is_checked = False
 
-    def open(self) -> None:
-        """Load the current epoch's plan; build it if there is none.
+    def open(self) -> EpochPlan:
+        """The current epoch's plan; built if there is none.
 
         Warns of pairs that the model cannot take. Raises DataError if no pair is left, RecipeError if a pair fits no
         update or no device.
         """
-        self._current_plan()
-
-    @property
-    def max_tokens(self) -> int:
-        """The slots per side that a device takes at once."""
-        return self._max_tokens
+        return self._open(anew=False) if self._plan is None else self._plan
 
     def limit(self, max_tokens: int) -> None:
         """Let a device take this many slots per side at once from now on."""
-        self._max_tokens, self._shape = max_tokens, None
+        self.max_tokens, self._shape = max_tokens, None
 
     @property
     def shape(self) -> MicroBatchShape:
         """The shape of every micro-batch, in all epochs."""
         if self._shape is None:
-            plan = self._current_plan()
+            plan = self.open()
             self._shape = micro_batch_shape(
                 plan.facts.budgets,
                 count=self._num_micro,
                 pairs_in_update=plan.facts.pairs_in_update,
                 longest=plan.longest_length,
-                max_tokens=self._max_tokens,
+                max_tokens=self.max_tokens,
             )
         return self._shape
 
     @property
     def longest_length(self) -> int:
         """Tokens of the longest sentence, EOS included: no device may take fewer at once."""
-        return self._current_plan().longest_length
+        return self.open().longest_length
 
     @property
     def longest(self) -> Rows:
         """The pairs of a full micro-batch of the longest sentences, which needs the most memory."""
-        return first_rows_that_fit(self._current_plan().longest, shape=self.shape)
+        return first_rows_that_fit(self.open().longest, shape=self.shape)
 
     @property
     def full(self) -> Rows:
         """The pairs of an ordinary full micro-batch."""
-        return self._dealt(self._rows(self._current_plan().fullest))[0]
-
-    @property
-    def updates_in_epoch(self) -> int:
-        """Updates in the current epoch."""
-        return len(self._current_plan())
+        return self._dealt(self._rows(self.open().fullest))[0]
 
     def next(self) -> PlannedUpdate:
         """The next update; the position moves on."""
-        if self.index >= len(self._current_plan()):
+        if self.index >= len(self.open()):
             self.move_to(epoch=self.epoch + 1, index=0)
         rows = self._rows(self.index)
         micro = self._dealt(rows)
@@ -131,7 +120,7 @@ class DataOrder:
         """Micro-batches of an update over all ranks; `_dealt` adds one per rank if the pairs do not fit."""
         size = self._world_size
         return size * accumulation(
-            batch_tokens=self._training.batch_tokens, max_tokens=self._max_tokens, world_size=size
+            batch_tokens=self._training.batch_tokens, max_tokens=self.max_tokens, world_size=size
         )
 
     def _dealt(self, rows: Rows) -> list[Rows]:
@@ -139,29 +128,28 @@ class DataOrder:
 
     def _rows(self, index: int) -> Rows:
         try:
-            return self._current_plan().rows(index)
+            return self.open().rows(index)
         except DamagedPlan as problem:
             _log.warning("the plan %s: it is built anew", problem)
             self._close()
-            return self._current_plan(anew=True).rows(index)
+            return self._open(anew=True).rows(index)
 
-    def _current_plan(self, *, anew: bool = False) -> EpochPlan:
-        if self._plan is None:
-            counts = self._data.manifest.splits["train"]
-            key = PlanKey(
-                data=self._data.manifest.fingerprint,
-                num_pairs=counts.pairs,
-                src_tokens=counts.source_tokens,
-                tgt_tokens=counts.target_tokens,
-                batch_tokens=self._training.batch_tokens,
-                max_positions=self._max_positions,
-                seed=self._training.seed,
-                epoch=self.epoch,
-            )
-            self._plan = open_plan(self._data, key=key, fallback=self._fallback, anew=anew)
-            if not self._is_checked:
-                self._check(self._plan)
-                self._is_checked = True
+    def _open(self, *, anew: bool) -> EpochPlan:
+        counts = self._data.manifest.splits["train"]
+        key = PlanKey(
+            data=self._data.manifest.fingerprint,
+            num_pairs=counts.pairs,
+            src_tokens=counts.source_tokens,
+            tgt_tokens=counts.target_tokens,
+            batch_tokens=self._training.batch_tokens,
+            max_positions=self._max_positions,
+            seed=self._training.seed,
+            epoch=self.epoch,
+        )
+        self._plan = open_plan(self._data, key=key, fallback=self._fallback, anew=anew)
+        if not self._is_checked:
+            self._check(self._plan)
+            self._is_checked = True
         return self._plan
 
     def _close(self) -> None:
@@ -174,17 +162,14 @@ class DataOrder:
             _log.warning("%d pairs are longer than model.max_positions and are left out", plan.facts.num_left_out)
         if len(plan) == 0:
             raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")
-        if (longest := plan.longest_length) > self._training.batch_tokens:
-            raise RecipeError(
-                f"a training sentence has {longest} pieces, more than training.batch_tokens,"
-                f" {self._training.batch_tokens}",
-                where="training.batch_tokens",
-                hint=f"--set training.batch_tokens={longest}, or prepare with a smaller cleaning.max_words",
-            )
-        if longest > self._max_tokens:
-            raise RecipeError(
-                f"a training sentence has {longest} pieces, more than training.max_tokens_per_device,"
-                f" {self._max_tokens}",
-                where="training.max_tokens_per_device",
-                hint=f"--set training.max_tokens_per_device={longest}, or prepare with a smaller cleaning.max_words",
-            )
+        longest = plan.longest_length
+        for setting, limit in (
+            ("training.batch_tokens", self._training.batch_tokens),
+            ("training.max_tokens_per_device", self.max_tokens),
+        ):
+            if longest > limit:
+                raise RecipeError(
+                    f"a training sentence has {longest} pieces, more than {setting}, {limit}",
+                    where=setting,
+                    hint=f"--set {setting}={longest}, or prepare with a smaller cleaning.max_words",
+                )

@@ -47,18 +47,29 @@ def settle_max_tokens(run: Run, order: DataOrder, model: Transformer, *, precisi
     """
     if run.recipe.training.max_tokens_per_device != "auto":
         return run
-    place = {"devices": ranks.size, "device": _name(ranks.device), "precision": precision}
+    name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "CPU"
+    place = {"devices": ranks.size, "device": name, "precision": precision}
     noted = run.record.max_tokens_per_device
     is_same_place = noted is not None and noted.model_dump(exclude={"tokens"}) == place
     tokens = int(ranks.of_first(noted.tokens if noted is not None and is_same_place else 0))
     if tokens == 0:
-        order.open()
-        tokens = _estimate_max_tokens(run.recipe, order, model, precision=precision, ranks=ranks)
+        needs = estimate(
+            run.recipe,
+            source_vocab=model.source_vocab,
+            target_vocab=model.target_vocab,
+            precision=precision,
+            world_size=ranks.size,
+        )
+        batch_tokens, longest = run.recipe.training.batch_tokens, order.longest_length
+        held = ranks.smallest(int(_room(ranks) / needs.bytes_per_token))
+        if held < longest and ranks.device.type == "cpu":
+            raise _too_little_memory(ranks.device, longest)
+        tokens = even_share(held, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest)
         if ranks.is_first:
             if noted is not None:
                 _log.info(
                     "max_tokens_per_device: auto is now %s, found for %d x %s, and was %s, for %d x %s",
-                    *(f"{tokens:,}", ranks.size, place["device"]),
+                    *(f"{tokens:,}", ranks.size, name),
                     *(f"{noted.tokens:,}", noted.devices, noted.device),
                 )
             run = note_found_tokens(run, FoundTokens.model_validate({"tokens": tokens, **place}))
@@ -86,10 +97,11 @@ def warm_up_in_memory(
         if not ranks.any(problem is not None):
             return run
         release()
-        failed = order.max_tokens
-        if failed <= order.longest_length:
-            raise _too_little_memory(ranks.device, order.longest_length)
-        order.limit(_even_share(failed // 2, run.recipe.training, order, ranks))
+        failed, longest = order.max_tokens, order.longest_length
+        if failed <= longest:
+            raise _too_little_memory(ranks.device, longest)
+        batch_tokens = run.recipe.training.batch_tokens
+        order.limit(even_share(failed // 2, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest))
         if ranks.is_first:
             _log.info("memory does not hold %s tokens at once: trying %s", f"{failed:,}", f"{order.max_tokens:,}")
             noted = run.record.max_tokens_per_device
@@ -100,10 +112,11 @@ def warm_up_in_memory(
 def even_share(max_tokens: int, *, batch_tokens: int, world_size: int, longest: int) -> int:
     """Tokens that a device needs at once, at most `max_tokens`, to take its share of an update in equal parts.
 
-    At least `longest`, which `max_tokens` is not below: a device takes the longest sentence whole.
+    At least `longest`, even above `max_tokens`: a device takes the longest sentence whole.
     """
-    rounds = accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
-    part = -(-batch_tokens // (rounds * world_size))
+    max_tokens = max(max_tokens, longest)
+    steps = accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
+    part = -(-batch_tokens // (steps * world_size))
     return min(max_tokens, max(longest, -(-part // _MULTIPLE) * _MULTIPLE))
 
 
@@ -112,7 +125,7 @@ class Estimate:
     """Parameters, micro-batches per device and update, tokens per side of a full one, and bytes on each device."""
 
     num_parameters: int
-    accumulation: int
+    accumulation_steps: int
     tokens: int
     weight_bytes: int
     activation_bytes: int
@@ -164,30 +177,6 @@ def _kept_per_token(model: ModelConfig) -> int:
     return model.encoder_layers * encoder + model.decoder_layers * decoder + 2 * around
 
 
-def _estimate_max_tokens(
-    recipe: Recipe, order: DataOrder, model: Transformer, *, precision: Precision, ranks: Ranks
-) -> int:
-    """The tokens that every rank's device holds by the estimate, at most its share of an update."""
-    needs = estimate(
-        recipe,
-        source_vocab=model.source_vocab,
-        target_vocab=model.target_vocab,
-        precision=precision,
-        world_size=ranks.size,
-    )
-    tokens = ranks.smallest(int(_room(ranks) / needs.bytes_per_token))
-    if tokens < order.longest_length and ranks.device.type == "cpu":
-        raise _too_little_memory(ranks.device, order.longest_length)
-    return _even_share(tokens, recipe.training, order, ranks)
-
-
-def _even_share(max_tokens: int, training: TrainingConfig, order: DataOrder, ranks: Ranks) -> int:
-    longest = order.longest_length
-    return even_share(
-        max(max_tokens, longest), batch_tokens=training.batch_tokens, world_size=ranks.size, longest=longest
-    )
-
-
 def _too_little_memory(device: torch.device, longest: int) -> OutOfMemory:
     return OutOfMemory(
         f"the memory of {device} does not hold a micro-batch of one sentence of {longest:,} pieces",
@@ -201,11 +190,6 @@ def _room(ranks: Ranks) -> int:
     if ranks.device.type == "cuda":
         return int(_SHARE_OF_GPU * free_on_gpu(ranks.device))
     return int(_SHARE_OF_CPU * free_on_cpu()) // int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
-
-
-def _name(device: torch.device) -> str:
-    """The kind of the device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def free_on_gpu(device: torch.device) -> int:

@@ -60,7 +60,7 @@ def open_or_begin(
         files.remove_directory(directory)
     if (directory / RUN_FILE).is_file():
         run = open_run(directory)
-        problem = _difference(run, recipe, data) or _other_beginning(run, init_from) or _already_further(run, recipe)
+        problem = _refusal(run, recipe, data, init_from)
         if problem is None:
             files.write_file(directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
             return open_run(directory)
@@ -120,54 +120,41 @@ def _noted(run: Run, **values: Any) -> Run:
     return open_run(run.directory)
 
 
-def _difference(run: Run, recipe: Recipe, data: PreparedData) -> RecipeError | None:
-    """Why the run cannot continue with this recipe and data; None if it can."""
+def _refusal(run: Run, recipe: Recipe, data: PreparedData, init_from: Path | None) -> RecipeError | None:
+    """Why the run cannot continue with this recipe, data and initial model; None if it can."""
+    there, record = f"the run in {run.directory}", run.record
+    anew = "another folder with -o, or --restart (removes the run)"
     old, new = _binding(run.recipe), _binding(recipe)
-    changed = [path for path in {**old, **new} if old.get(path) != new.get(path)]
-    if changed:
-        path = changed[0]
+    for path in {**old, **new}:
+        if old.get(path) != new.get(path):
+            return RecipeError(
+                f"{there} was trained with {'.'.join(path)} {old.get(path)!r}, not {new.get(path)!r}",
+                where=str(run.directory / "recipe.yaml"),
+                hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
+            )
+    fingerprint = record.data_summary.get("fingerprint")
+    if record.tokenizers != _fingerprints(data) or fingerprint != data.manifest.fingerprint:
         return RecipeError(
-            f"the run in {run.directory} was trained with {'.'.join(path)} {old.get(path)!r}, not {new.get(path)!r}",
-            where=str(run.directory / "recipe.yaml"),
-            hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
-        )
-    if (
-        run.record.tokenizers != _fingerprints(data)
-        or run.record.data_summary.get("fingerprint") != data.manifest.fingerprint
-    ):
-        return RecipeError(
-            f"the run in {run.directory} was begun with other data than {data.directory}",
+            f"{there} was begun with other data than {data.directory}",
             where=str(data.directory),
-            hint=f"give --data {run.record.data} if that is unchanged, another folder with -o, or --restart",
+            hint=f"give --data {record.data} if that is unchanged, another folder with -o, or --restart",
         )
-    return None
-
-
-def _other_beginning(run: Run, init_from: Path | None) -> RecipeError | None:
-    """The error if --init-from names another model than the run began from; later starts may leave it out."""
-    begun = run.record.init_from
-    if init_from is None or (begun is not None and begun.path == str(init_from.resolve())):
-        return None
-    return RecipeError(
-        f"the run in {run.directory} was begun from {'random weights' if begun is None else begun.path},"
-        f" not from {init_from}",
-        setting="init_from",
-        hint="leave out --init-from to continue it, give another folder with -o, or --restart (removes the run)",
-    )
-
-
-def _already_further(run: Run, recipe: Recipe) -> RecipeError | None:
-    """The error if the run has taken more updates than the recipe asks for."""
+    begun = "random weights" if record.init_from is None else record.init_from.path
+    if init_from is not None and begun != str(init_from.resolve()):  # later starts may leave out --init-from
+        return RecipeError(
+            f"{there} was begun from {begun}, not from {init_from}",
+            setting="init_from",
+            hint=f"leave out --init-from to continue it, give {anew}",
+        )
     folders = (run.directory / CHECKPOINTS).glob("update-*")
     newest = max((int(path.name.removeprefix("update-")) for path in folders if (path / MANIFEST).is_file()), default=0)
-    if newest <= recipe.training.updates:
-        return None
-    return RecipeError(
-        f"the run in {run.directory} has taken {newest:,} updates, more than training.updates, "
-        f"{recipe.training.updates:,}",
-        where="training.updates",
-        hint=f"give --set training.updates={newest} or more, another folder with -o, or --restart (removes the run)",
-    )
+    if newest > recipe.training.updates:
+        return RecipeError(
+            f"{there} has taken {newest:,} updates, more than training.updates, {recipe.training.updates:,}",
+            where="training.updates",
+            hint=f"give --set training.updates={newest} or more, {anew}",
+        )
+    return None
 
 
 def _has_saved_nothing(directory: Path) -> bool:

@@ -20,9 +20,12 @@ from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, DeviceEr
 from nmt_cli.recipe.documents import dump_annotated
 from nmt_cli.recipe.loading import ResolvedRecipe, packaged_names
 from nmt_cli.recipe.mistakes import KeyPath
-from nmt_cli.recipe.schema import Recipe, TrainingConfig
-from nmt_cli.training.micro_batch_size import Estimate, estimate
-from nmt_cli.training.ranks.launcher import LAUNCHER_VARIABLE, end_with_launcher, launch
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.micro_batch_size import estimate
+from nmt_cli.training.ranks.launcher import launch
+from nmt_cli.training.ranks.ranks import LAUNCHED, join_ranks
+from nmt_cli.training.ranks.watchdog import watching
+from nmt_cli.training.runs import check_place, locked_run, open_or_begin
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ def launch_ranks(arguments: Sequence[str], *, device: str, gpus: int | None) -> 
     None if this process itself is to train: as one of several ranks, or alone.
     """
     if (started := _num_started()) is not None:
-        if gpus is not None and LAUNCHER_VARIABLE not in os.environ:
+        if gpus is not None and LAUNCHED not in os.environ:
             raise UsageError(
                 f"--gpus {gpus} was given to one of {started} process(es) that torchrun, by WORLD_SIZE, has started",
                 setting="gpus",
@@ -102,12 +105,7 @@ def train_run(
     profiled_updates: int,
 ) -> int:
     """Begin or continue the run in `directory`, as one of several ranks or alone, and return the exit code."""
-    end_with_launcher()
-    # What follows takes seconds to import: a rank is tied to its launcher first.
-    from nmt_cli.training.ranks.ranks import join_ranks
-    from nmt_cli.training.ranks.watchdog import watching
-    from nmt_cli.training.runs import check_place, locked_run, open_or_begin
-    from nmt_cli.training.trainer import Trainer
+    from nmt_cli.training.trainer import Trainer  # takes a second, which a launcher and a dry run need not wait
 
     check_place(directory)
     ranks = join_ranks(device)
@@ -140,11 +138,11 @@ def train_run(
     return 0
 
 
-def describe_plan(resolved: ResolvedRecipe, vocabulary: RunInputs, *, device: str, world_size: int) -> str:
+def describe_plan(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, world_size: int) -> str:
     """The recipe as YAML with the origin of each value as a comment, then its needs, as comments too."""
     origins: dict[KeyPath, str] = {tuple(key.split(".")): origin for key, origin in resolved.origins.items()}
     recipe = dump_annotated(resolved.recipe.model_dump(mode="json"), origins)
-    needs = _needs(resolved.recipe, vocabulary, device=device, world_size=world_size)
+    needs = _needs(resolved.recipe, inputs, device=device, world_size=world_size)
     return recipe + "\n" + "".join(f"# {line}\n" for line in needs)
 
 
@@ -169,57 +167,40 @@ def _num_started() -> int | None:
 
 
 def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
-    asked = f"--gpus {gpus} was asked for, but"
+    reason = f"torch {torch.__version__} sees no GPU here"
+    hint = "leave out --gpus to train on the CPU, or install a torch build with CUDA and check nvidia-smi"
     if device not in ("auto", "cuda"):
-        message, hint = f"{asked} --device is {device}", "leave out --device, or --gpus"
+        reason, hint = f"--device is {device}", "leave out --device, or --gpus"
     elif available:
-        message, hint = (
-            f"{asked} torch {torch.__version__} sees only {available} here",
-            f"give --gpus {available}, or check nvidia-smi",
-        )
-    else:
-        message = f"{asked} torch {torch.__version__} sees no GPU here"
-        hint = "leave out --gpus to train on the CPU, or install a torch build with CUDA and check nvidia-smi"
-    return DeviceError(message, setting="gpus", hint=hint)
+        reason = f"torch {torch.__version__} sees only {available} here"
+        hint = f"give --gpus {available}, or check nvidia-smi"
+    return DeviceError(f"--gpus {gpus} was asked for, but {reason}", setting="gpus", hint=hint)
 
 
-def _needs(recipe: Recipe, vocabulary: RunInputs, *, device: str, world_size: int) -> Iterator[str]:
-    chosen, training = choose_device(device), recipe.training
+def _needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -> Iterator[str]:
+    chosen, training, manifest = choose_device(device), recipe.training, inputs.manifest
     precision = choose_precision(training.precision, device=chosen, training=True)
     needs = estimate(
-        recipe,
-        source_vocab=vocabulary.source,
-        target_vocab=vocabulary.target,
-        precision=precision,
-        world_size=world_size,
+        recipe, source_vocab=inputs.source, target_vocab=inputs.target, precision=precision, world_size=world_size
     )
-    total = needs.weight_bytes + needs.activation_bytes
-    yield f"vocabulary: {vocabulary.source:,} source and {vocabulary.target:,} target pieces ({vocabulary.origin})"
-    if vocabulary.initial is not None:
-        yield f"begins with: the weights of {vocabulary.initial.path}"
+    yield f"vocabulary: {inputs.source:,} source and {inputs.target:,} target pieces ({inputs.origin})"
+    if inputs.initial is not None:
+        yield f"begins with: the weights of {inputs.initial.path}"
     yield f"parameters: {needs.num_parameters:,} ({needs.num_parameters / 1e6:.1f} million)"
     yield f"device: {chosen.type}, {precision}" + (f", {world_size} of them" if world_size > 1 else "")
-    yield f"batch: {training.batch_tokens:,} tokens an update = {_split(training, needs, world_size=world_size)}"
-    if vocabulary.manifest is not None:
-        yield _epoch(vocabulary.manifest, recipe)
+    if training.max_tokens_per_device == "auto":
+        share = f"x {needs.tokens:,}, at once where memory holds them, else in equal parts: found at the start (auto)"
+    else:
+        share = f"x {needs.accumulation_steps} micro-batch(es) of at most {training.max_tokens_per_device:,}"
+    yield f"batch: {training.batch_tokens:,} tokens an update = {world_size} device(s) {share}"
+    if manifest is not None:
+        counts = manifest.splits["train"]
+        # An update closes before either side has more than its tokens.
+        updates = max(1, round(max(counts.source_tokens, counts.target_tokens) / training.batch_tokens))
+        epochs = training.updates / updates
+        yield f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {epochs:.1f} epochs"
     yield (
-        f"memory a device: about {total / 1e9:.1f} GB ({needs.weight_bytes / 1e9:.1f} weights and optimizer,"
+        f"memory a device: about {(needs.weight_bytes + needs.activation_bytes) / 1e9:.1f} GB"
+        f" ({needs.weight_bytes / 1e9:.1f} weights and optimizer,"
         f" {needs.activation_bytes / 1e9:.1f} activations of {needs.tokens:,} tokens)"
     )
-
-
-def _split(training: TrainingConfig, needs: Estimate, *, world_size: int) -> str:
-    """How an update is split into devices and micro-batches."""
-    most = training.max_tokens_per_device
-    if most != "auto":
-        return f"{world_size} device(s) x {needs.accumulation} micro-batch(es) of at most {most:,}"
-    share = f"{world_size} device(s) x {needs.tokens:,}"
-    return f"{share}, at once where memory holds them, else in equal parts: found at the start (auto)"
-
-
-def _epoch(manifest: Manifest, recipe: Recipe) -> str:
-    """The updates of an epoch: an update closes before either side has more than its tokens."""
-    counts = manifest.splits["train"]
-    tokens = max(counts.source_tokens, counts.target_tokens)
-    updates = max(1, round(tokens / recipe.training.batch_tokens))
-    return f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {recipe.training.updates / updates:.1f} epochs"

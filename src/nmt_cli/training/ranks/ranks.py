@@ -21,6 +21,9 @@ from torch.distributed.rendezvous import rendezvous
 from nmt_cli.devices import choose_device
 from nmt_cli.errors import DeviceError, TrainingError
 
+LAUNCHED = "NMT_LAUNCHED"
+"""Environment variable of the ranks that our own launcher has started."""
+
 # For all ranks to join, on machines that import torch from a slow disk.
 _START = timedelta(minutes=10)
 # In effect no limit: other ranks wait while the first validates, and the watchdog ends a training that hangs.
@@ -34,11 +37,11 @@ class ConnectionLost(TrainingError):
     """A collective has failed, usually because another rank has ended, whose own message says why."""
 
 
+@dataclass(slots=True)
 class Heartbeat:
     """Counts the steps of this rank, for the watchdog."""
 
-    def __init__(self) -> None:
-        self.beats = 0
+    beats: int = 0
 
     def beat(self) -> None:
         """Count a step."""
@@ -71,7 +74,7 @@ class Ranks:
 
         All ranks begin sums in the same order. On a GPU, the sum comes after the earlier work of the current stream.
         """
-        with self._told_when_lost():
+        with self.together():
             work: dist.Work | None = dist.all_reduce(tensor, async_op=True)
         assert work is not None, "of several ranks, each is one of the group"
         return work
@@ -121,13 +124,6 @@ class Ranks:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Count a collective as progress; raise ConnectionLost if it fails."""
-        with self._told_when_lost():
-            yield
-        self.heartbeat.beat()
-
-    @contextmanager
-    def _told_when_lost(self) -> Iterator[None]:
-        """Raise ConnectionLost for the RuntimeError of a collective that fails."""
         try:
             yield
         except torch.OutOfMemoryError:
@@ -135,14 +131,15 @@ class Ranks:
         except RuntimeError as problem:
             raise ConnectionLost(
                 f"rank {self.rank} of {self.size} lost the connection to the others",
-                where=str(problem).strip().partition("\n")[0],
+                where=_first_line(problem),
                 hint="look for what ended another process; the same command continues from the newest checkpoint",
             ) from problem
+        self.heartbeat.beat()
 
 
 def is_under_torchrun() -> bool:
     """True if torchrun has started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    return "TORCHELASTIC_RUN_ID" in os.environ and LAUNCHED not in os.environ
 
 
 def join_ranks(device: str) -> Ranks:
@@ -151,21 +148,19 @@ def join_ranks(device: str) -> Ranks:
     A rank takes the GPU with its number on its machine, or the only GPU it sees, as under Slurm's --gpus-per-task=1.
     """
     size, local = int(os.environ.get("WORLD_SIZE", "1")), os.environ.get("LOCAL_RANK")
-    if size == 1:
-        chosen = choose_device(device)
-        if chosen.index is not None:
-            torch.cuda.set_device(chosen)  # streams and events without a device belong to the current one
-        return Ranks(0, 1, chosen)
-    if local is None:
+    if size > 1 and local is None:
         raise DeviceError(
             f"WORLD_SIZE is {size}, but LOCAL_RANK is not set",
             where="environment",
             hint="start the ranks with torchrun -m nmt_cli train ..., or unset WORLD_SIZE",
         )
     chosen = choose_device(device)
-    if chosen.type == "cuda":
+    if size > 1 and chosen.type == "cuda":
         chosen = choose_device("cuda:0" if torch.cuda.device_count() == 1 else f"cuda:{local}")
-        torch.cuda.set_device(chosen)
+    if chosen.index is not None:
+        torch.cuda.set_device(chosen)  # streams and events without a device belong to the current one
+    if size == 1:
+        return Ranks(0, 1, chosen)
     try:
         store, rank, size = next(rendezvous("env://", timeout=_START))
         if chosen.type == "cuda" and torch.cuda.device_count() == 1:
@@ -181,7 +176,7 @@ def join_ranks(device: str) -> Ranks:
     except (RuntimeError, ValueError) as problem:
         raise DeviceError(
             f"the {size} processes of the training did not find each other",
-            where=str(problem).strip().partition("\n")[0],
+            where=_first_line(problem),
             hint="check that all were started, and that MASTER_ADDR and MASTER_PORT can be reached from each machine",
         ) from problem
     return Ranks(rank, size, chosen, find_failure_board())
@@ -259,3 +254,7 @@ def _claim_gpu(device: torch.device, store: Store) -> None:
             where="CUDA_VISIBLE_DEVICES",
             hint="let every process see a GPU of its own, or start as many processes as there are GPUs",
         )
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).strip().partition("\n")[0]

@@ -43,15 +43,6 @@ def watching(ranks: Ranks, *, seconds: int) -> Iterator[None]:
         thread.join()
 
 
-def stalled(seconds: int) -> TrainingError:
-    """The error of a training that makes no progress."""
-    return TrainingError(
-        f"none of the ranks has made progress for {seconds} seconds: the training hangs",
-        where="training.watchdog_seconds",
-        hint="the stacks below show what each rank waits for; the same command continues from the newest checkpoint",
-    )
-
-
 class _Watchdog:
     """Counts its own ticks instead of seconds on the clock, so a suspended training is no stall."""
 
@@ -85,7 +76,12 @@ class _Watchdog:
         self._seen = seen
         failure = self._board.failure()
         if failure is None and self._idle_ticks * _TICK_SECONDS >= self._seconds:
-            error = stalled(self._seconds)
+            error = TrainingError(
+                f"none of the ranks has made progress for {self._seconds} seconds: the training hangs",
+                where="training.watchdog_seconds",
+                hint="the stacks below show what each rank waits for;"
+                " the same command continues from the newest checkpoint",
+            )
             failure = Failure(error.exit_code, is_stall=True)
             if (first := self._board.claim(failure)) is None:
                 console.print_error(error)
