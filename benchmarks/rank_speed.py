@@ -121,7 +121,9 @@ def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Na
                 if len(update.micro[index])
             ]
             tokens, num_micro = update.target_tokens, len(update.micro)
-            updater.update(batches, number=taken, num_micro=num_micro, target_tokens=tokens)
+            updater.launch(
+                batches, number=taken, num_micro=num_micro, target_tokens=tokens, received=lambda: None
+            ).result()
         wait_for(str(ranks.device))
         return sum(update.target_tokens for update in updates) / (time.perf_counter() - start)
 
@@ -130,7 +132,7 @@ def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Na
 
 def _afterwards() -> AbstractContextManager[object]:
     """Begin no bucket before the end of the backward pass."""
-    from nmt_cli.training.ranks.gradients import GradientSum
+    from nmt_cli.training.weights import GradientSum
 
     return patch.object(GradientSum, "complete", lambda self, parameter: None)
 
@@ -138,7 +140,7 @@ def _afterwards() -> AbstractContextManager[object]:
 @contextmanager
 def _without() -> Iterator[None]:
     """Let each rank step by its own gradients, without sums."""
-    from nmt_cli.training.ranks.gradients import GradientSum
+    from nmt_cli.training.weights import GradientSum
 
     with _afterwards(), patch.object(GradientSum, "finish", lambda self: None):
         yield

@@ -109,7 +109,13 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
                 (index, make_batch(rows, pairs, device=ranks.device, shape=order.shape, pinned=False))
                 for index, rows in enumerate(update.micro)
             ]
-            updater.update(batches, number=number, num_micro=len(batches), target_tokens=update.target_tokens)
+            updater.launch(
+                batches,
+                number=number,
+                num_micro=len(batches),
+                target_tokens=update.target_tokens,
+                received=lambda: None,
+            ).result()
             tokens += update.target_tokens
         if ranks.device.type == "cuda":
             torch.cuda.synchronize()

@@ -79,7 +79,7 @@ def train(
             typer.echo(start.describe_plan(resolved, vocabulary, device=device, world_size=world_size), nl=False)
             return
         if tensorboard:
-            from nmt_cli.training.reporting.tensorboard import require_tensorboard
+            from nmt_cli.training.reporting.progress import require_tensorboard
 
             require_tensorboard()
         prepared = start.open_data(directory, resolved.recipe)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from nmt_cli import files
 from nmt_cli.artifacts.run import Checkpoint, Run
 from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
 from nmt_cli.training.checkpoints import CheckpointFolder, TensorsByFile, TrainingState, tensors_of
 from nmt_cli.training.initial_weights import build_model, read_initial_weights
@@ -40,13 +38,12 @@ class Checkpointer:
     and when the context of a checkpointer ends.
     """
 
-    def __init__(self, run: Run, data: PreparedData, updater: Updater, *, precision: Precision, ranks: Ranks) -> None:
-        self._run, self._data, self._updater = run, data, updater
-        self._precision, self._ranks = precision, ranks
+    def __init__(self, run: Run, data: PreparedData, updater: Updater, *, ranks: Ranks) -> None:
+        self._run, self._data, self._updater, self._ranks = run, data, updater, ranks
         fingerprint = recipe_fingerprint(run.recipe, data, init_from=run.record.init_from)
         self._folder = CheckpointFolder(run.directory, recipe_fingerprint=fingerprint)
         self._interim: Path | None = None
-        self._writer: Writer = BackgroundWriter() if ranks.device.type == "cuda" else DirectWriter()
+        self._writer = CheckpointWriter(in_background=ranks.device.type == "cuda")
         self._tell: Callable[[], None] | None = None
 
     def __enter__(self) -> Checkpointer:
@@ -69,13 +66,13 @@ class Checkpointer:
         if self._ranks.is_first:
             self._folder.clear_interrupted()
         self._ranks.wait()
-        checkpoint = self._of_first(self._folder.newest() if self._ranks.is_first else None)
+        checkpoint = self._of_first(self._folder.newest)
         if checkpoint is None:
-            return TrainingState(self._precision) if self._run.record.init_from is None else self._begin()
-        state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
-        if state.precision != self._precision:
+            return TrainingState(self._updater.precision) if self._run.record.init_from is None else self._begin_anew()
+        state = self._load(checkpoint)
+        if state.precision != self._updater.precision:
             raise ModelError(
-                f"the run was trained in {state.precision}, and would go on in {self._precision}",
+                f"the run was trained in {state.precision}, and would go on in {self._updater.precision}",
                 where=str(checkpoint.path),
                 hint=f"--precision {state.precision}, another folder with -o, or --restart",
             )
@@ -83,11 +80,11 @@ class Checkpointer:
         self._ranks.wait()  # until all have read it: the first may replace it
         return state
 
-    def save(self, state: TrainingState, *, validation: Validation | None, told: Callable[[int, Path], None]) -> None:
+    def save(self, state: TrainingState, *, validation: Validation | None, told: Callable[..., None]) -> None:
         """Write a checkpoint, or begin to, and remove the checkpoints that it replaces; only on the first rank.
 
-        `validation` was measured after the same update. `told` is called with update and path when the checkpoint is
-        complete: now, or in a later call of a method.
+        `validation` was measured after the same update. `told` is called with the `update` and the `path` when the
+        checkpoint is complete: now, or in a later call of a method.
         """
         if not self._ranks.is_first:
             return
@@ -95,10 +92,8 @@ class Checkpointer:
         path, interim = self._folder.path(state.update), self._interim
         self._interim = None if self._is_due(state.update) else path
         outdated = None if interim == path else interim
-        with self._updater.evaluated():
-            tensors = self._writer.keep(tensors_of(self._updater.weights, self._updater.optimizer))
-            self._writer.begin(partial(self._write, state, tensors, validation, outdated=outdated))
-        self._tell = partial(told, state.update, path)
+        self._begin_writing(partial(self._write, state, validation=validation, outdated=outdated))
+        self._tell = partial(told, update=state.update, path=str(path))
         self.look()
 
     def look(self) -> None:
@@ -117,11 +112,9 @@ class Checkpointer:
     def return_from(self, failed: TrainingState) -> TrainingState:
         """Return to the newest checkpoint before the trouble, or to the beginning, and continue with the next pairs."""
         self.join()
-        checkpoint = self._of_first(self._newest_calm() if self._ranks.is_first else None)
-        if checkpoint is None:
-            state = self._begin()
-        else:
-            state = self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
+        spike_nats = self._run.recipe.training.spike_nats
+        checkpoint = self._of_first(partial(self._folder.newest_calm, spike_nats=spike_nats, leaving_out=self._interim))
+        state = self._begin_anew() if checkpoint is None else self._load(checkpoint)
         state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
         self._ranks.wait()  # until all have read it: the first replaces it
         if self._ranks.is_first:
@@ -131,13 +124,23 @@ class Checkpointer:
 
     def rehearse(self, state: TrainingState) -> None:
         """Write a checkpoint in another folder, and remove it; ModelError if the disk is too small."""
-        with self._updater.evaluated():
-            tensors = self._writer.keep(tensors_of(self._updater.weights, self._updater.optimizer))
-            self._writer.begin(partial(self._write_trial, state, tensors))
+        trial = self._run.directory / ".sanity"
+
+        def write(tensors: TensorsByFile) -> None:
+            CheckpointFolder(trial, recipe_fingerprint="").save(state, tensors, validation=None)
+            shutil.rmtree(trial)
+
+        self._begin_writing(write)
         self._writer.join()
 
+    def _begin_writing(self, write: Callable[[TensorsByFile], None]) -> None:
+        """Begin to write the tensors of a checkpoint, with the weights that are validated."""
+        with self._updater.evaluated():
+            tensors = self._writer.keep(tensors_of(self._updater.weights, self._updater.optimizer))
+            self._writer.begin(partial(write, tensors))
+
     def _write(
-        self, state: TrainingState, tensors: TensorsByFile, validation: Validation | None, *, outdated: Path | None
+        self, state: TrainingState, tensors: TensorsByFile, *, validation: Validation | None, outdated: Path | None
     ) -> None:
         """Write a checkpoint; when it is complete, remove the checkpoints that it replaces."""
         self._folder.save(state, tensors, validation=validation)
@@ -151,24 +154,20 @@ class Checkpointer:
                 metric=self._run.recipe.validation.metric,
             )
 
-    def _write_trial(self, state: TrainingState, tensors: TensorsByFile) -> None:
-        trial = self._run.directory / ".sanity"
-        CheckpointFolder(trial, recipe_fingerprint="").save(state, tensors, validation=None)
-        shutil.rmtree(trial)
-
-    def _begin(self) -> TrainingState:
+    def _begin_anew(self) -> TrainingState:
         """Load the weights that the run begins with: random weights or a model's."""
         model = build_model(self._run.recipe, self._data)
         initial = self._run.record.init_from
         self._updater.begin_with(weights_of(model) if initial is None else read_initial_weights(initial, model))
-        return TrainingState(self._precision)
+        return TrainingState(self._updater.precision)
 
-    def _newest_calm(self) -> Checkpoint | None:
-        return self._folder.newest_calm(spike_nats=self._run.recipe.training.spike_nats, leaving_out=self._interim)
+    def _load(self, checkpoint: Checkpoint) -> TrainingState:
+        return self._folder.load(checkpoint, self._updater.weights, self._updater.optimizer)
 
-    def _of_first(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """Return the first rank's choice on every rank: on a shared disk, other machines may see a new file late."""
-        update = int(self._ranks.of_first(-1 if checkpoint is None else checkpoint.update))
+    def _of_first(self, find: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+        """The checkpoint that the first rank finds: on a shared disk, other machines may see a new file late."""
+        found = find() if self._ranks.is_first else None
+        update = int(self._ranks.of_first(-1 if found is None else found.update))
         return None if update < 0 else self._folder.find(update)
 
     def _is_due(self, update: int) -> bool:
@@ -178,80 +177,50 @@ class Checkpointer:
         return update % training.checkpoint_every == 0 or update == training.updates or is_validated
 
 
-class Writer(Protocol):
-    """Does one piece of work at a time."""
+class CheckpointWriter:
+    """Does one piece of work at a time: at once or, `in_background`, in a thread that reads copies of the tensors.
 
-    def keep(self, tensors: TensorsByFile) -> TensorsByFile:
-        """The tensors with their current values, which last until the next work is done."""
-
-    def begin(self, work: Callable[[], None]) -> None:
-        """Do or begin the work, which reads the tensors from `keep`; raises the work's error if the work is done."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether no work is under way."""
-
-    def join(self) -> None:
-        """Return when the work is done; raises the work's error."""
-
-
-class DirectWriter:
-    """Does the work at once. On a CPU a thread would compete with the training for cores, and copies need memory."""
-
-    is_done = True
-
-    def keep(self, tensors: TensorsByFile) -> TensorsByFile:
-        """The tensors themselves."""
-        return tensors
-
-    def begin(self, work: Callable[[], None]) -> None:
-        """Do the work."""
-        work()
-
-    def join(self) -> None:
-        """All work is done."""
-
-
-class BackgroundWriter:
-    """Copies tensors to host memory, and does the work in a thread.
-
-    The copies of a GPU's tensors are pinned: the training stream makes them, and the host does not wait. Later copies
-    of tensors of the same names reuse the memory.
+    On a CPU a thread would compete with the training for cores, and copies need memory. The copies of a GPU's tensors
+    are pinned: the training stream makes them, and the host does not wait. Later copies of tensors of the same names
+    reuse the memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_background: bool) -> None:
+        self._in_background = in_background
         self._copies: dict[tuple[str, str], Tensor] = {}
         self._copied: torch.cuda.Event | None = None
         self._thread: threading.Thread | None = None
         self._problem: BaseException | None = None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether no work is under way."""
+        return self._thread is None or not self._thread.is_alive()
+
     def keep(self, tensors: TensorsByFile) -> TensorsByFile:
-        """Copies of the tensors; on a GPU they are complete when the work begins."""
+        """The tensors with their current values, which last until the next work is done."""
+        if not self._in_background:
+            return tensors
         assert self.is_done, "a thread is reading the copies"
         kept = {
             file: {name: self._copy((file, name), tensor) for name, tensor in named.items()}
             for file, named in tensors.items()
         }
-        device = next(
-            (tensor.device for named in tensors.values() for tensor in named.values() if tensor.is_cuda), None
-        )
-        if device is not None:
+        if any(tensor.is_cuda for named in tensors.values() for tensor in named.values()):
             self._copied = torch.cuda.Event(blocking=True)
-            self._copied.record(torch.cuda.current_stream(device))
+            self._copied.record()
         return kept
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Begin the work in a thread. The end of the process does not wait for the thread: `join` does."""
+        """Do the work, or begin it in a thread, for which the end of the process does not wait: `join` does."""
+        if not self._in_background:
+            work()
+            return
         self._thread = threading.Thread(target=self._do, args=(work,), name="nmt-checkpoint", daemon=True)
         self._thread.start()
 
-    @property
-    def is_done(self) -> bool:
-        """Whether no thread is at work."""
-        return self._thread is None or not self._thread.is_alive()
-
     def join(self) -> None:
-        """Wait for the thread."""
+        """Return when the work is done; raises the work's error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

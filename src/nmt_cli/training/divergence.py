@@ -1,4 +1,4 @@
-"""How a training that diverges is detected from its losses, and what is reported."""
+"""How a training that diverges shows in its losses, and which pairs are reported."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from nmt_cli.dataset.store import Array, Rows
-from nmt_cli.errors import TrainingError
 
-CALMER_HINT = (
-    "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
-)
 # Decay per update of the running means over about 5 and about 50 updates.
 _RECENT, _MEAN = 0.8, 0.98
 # Nats that a loss counts as if it is larger, or not finite.
@@ -55,39 +51,27 @@ class LossCourse:
         return 0.0 if mean is None or self.lowest is None else mean - self.lowest
 
 
-@dataclass(frozen=True, slots=True)
-class TakenUpdate:
-    """An update that was taken: its loss in nats per target token, and the places of its pairs in the data."""
-
-    update: int
-    loss: float
-    pairs: Array
-
-
 class RecentUpdates:
-    """The last updates, for the report on a divergence."""
+    """The last updates with their losses and pairs, for the report on a divergence."""
 
     def __init__(self) -> None:
-        self._taken: deque[TakenUpdate] = deque(maxlen=round(1 / (1 - _MEAN)))
+        self._taken: deque[tuple[int, float, Array]] = deque(maxlen=round(1 / (1 - _MEAN)))
 
     def add(self, update: int, *, loss: float, micro: Sequence[Rows]) -> None:
-        """Add an update with these micro-batches."""
-        self._taken.append(TakenUpdate(update, loss, np.concatenate([rows["pair"] for rows in micro])))
+        """Add an update with its loss in nats per target token and its micro-batches."""
+        counted = loss if math.isfinite(loss) else math.inf
+        self._taken.append((update, counted, np.concatenate([rows["pair"] for rows in micro])))
 
     def clear(self) -> None:
         """Forget all updates."""
         self._taken.clear()
 
     def worst(self) -> list[dict[str, Any]]:
-        """The updates with the highest losses, for metrics.jsonl; one that is not finite is the highest, and null."""
-        ordered = sorted(self._taken, key=lambda taken: taken.loss if math.isfinite(taken.loss) else math.inf)
+        """The updates with the highest losses, for metrics.jsonl; losses that are not finite come first, as null."""
+        ordered = sorted(self._taken, key=itemgetter(1))[-_NAMED_UPDATES:]
         return [
-            {
-                "update": taken.update,
-                "loss": taken.loss if math.isfinite(taken.loss) else None,
-                "pairs": sorted(taken.pairs.tolist()),
-            }
-            for taken in reversed(ordered[-_NAMED_UPDATES:])
+            {"update": update, "loss": loss if loss < math.inf else None, "pairs": sorted(pairs.tolist())}
+            for update, loss, pairs in reversed(ordered)
         ]
 
 
@@ -100,20 +84,3 @@ def describe_pairs(pairs: Sequence[int]) -> str:
     """The number of pairs, and the first few."""
     more = ", ..." if len(pairs) > _NAMED_PAIRS else ""
     return f"{len(pairs):,} pairs: {', '.join(str(pair) for pair in pairs[:_NAMED_PAIRS])}{more}"
-
-
-def find_divergence(
-    course: LossCourse, *, skipped_in_row: int, update: int, spike_nats: float | None, max_skipped: int
-) -> str | None:
-    """The reason why training cannot continue from an update; None if it can."""
-    if skipped_in_row > max_skipped:
-        return f"{skipped_in_row} updates in a row had gradients that are not finite, the last at update {update:,}"
-    if course.has_spike(spike_nats):
-        return f"the mean loss has risen from {course.lowest:.2f} to {course.mean:.2f} nats by update {update:,}"
-    return None
-
-
-def divergence_error(problem: str, *, returns: int, metrics: Path) -> TrainingError:
-    """The error that ends a training after `returns` returns to an earlier checkpoint."""
-    times = f", after {returns} return(s) to an earlier checkpoint" if returns else ""
-    return TrainingError(f"{problem}{times}", where=str(metrics), hint=CALMER_HINT)

@@ -6,11 +6,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
 
 import torch
 
@@ -35,19 +34,53 @@ class LoadedUpdate:
     batches: list[tuple[int, Batch]]
 
 
-class Copies(Protocol):
-    """How batches are copied to the device while it computes."""
+class Copies:
+    """How batches are copied to the device while it computes. On a CPU they are made in place."""
 
-    is_pinned: bool
+    is_pinned = False
 
-    def beside(self) -> AbstractContextManager[None]:
+    def beside(self) -> AbstractContextManager[object]:
         """A context for the whole life of the copying thread."""
+        return nullcontext()
 
-    def mark(self) -> object:
+    def mark(self) -> torch.cuda.Event | None:
         """In the thread: mark the end of all copies so far."""
+        return None
 
-    def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
+    def receive(self, batches: list[tuple[int, Batch]], mark: torch.cuda.Event | None) -> None:
         """In the main thread: let all later computation come after the mark, and keep the batches until then."""
+
+
+class SideStream(Copies):
+    """A separate stream copies batches from pinned memory."""
+
+    is_pinned = True
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def beside(self) -> AbstractContextManager[object]:
+        """Set the thread's stream and, with it, its device, which is not inherited from the main thread."""
+        return torch.cuda.stream(self._stream)
+
+    def mark(self) -> torch.cuda.Event:
+        """An event on the stream."""
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def receive(self, batches: list[tuple[int, Batch]], mark: torch.cuda.Event | None) -> None:
+        """Let the current stream wait for the event, and keep the batches' memory until the stream has used it.
+
+        Pinned memory needs no such care, because its allocator sees the copies.
+        """
+        assert mark is not None
+        present = torch.cuda.current_stream(self._device)
+        present.wait_event(mark)
+        for _, batch in batches:
+            for tensor in batch.tensors():
+                tensor.record_stream(present)
 
 
 class Loader:
@@ -62,9 +95,9 @@ class Loader:
     ) -> None:
         self._order, self._data, self._ranks, self._clock = order, data, ranks, clock
         device = ranks.device
-        self._copies: Copies = SideStream(device) if device.type == "cuda" else NoCopies()
+        self._copies = SideStream(device) if device.type == "cuda" else Copies()
         self._ahead = _AHEAD[device.type]
-        self._ready: deque[tuple[LoadedUpdate, object]] = deque()
+        self._ready: deque[tuple[LoadedUpdate, torch.cuda.Event | None]] = deque()
         self._wanted, self._is_closed = 0, False
         self._problem: BaseException | None = None
         self._changed = threading.Condition()
@@ -141,52 +174,3 @@ class Loader:
             shape=self._order.shape,
             pinned=self._copies.is_pinned,
         )
-
-
-class NoCopies:
-    """Batches are made in the memory where they are used."""
-
-    is_pinned = False
-
-    def beside(self) -> AbstractContextManager[None]:
-        """Nothing to set up."""
-        return nullcontext()
-
-    def mark(self) -> object:
-        """Nothing to wait for."""
-        return None
-
-    def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
-        """They are there."""
-
-
-class SideStream:
-    """A separate stream copies batches from pinned memory."""
-
-    is_pinned = True
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Set the thread's device, which is not inherited from the main thread, and its stream."""
-        with torch.cuda.device(self._stream.device), torch.cuda.stream(self._stream):
-            yield
-
-    def mark(self) -> object:
-        """An event on the stream."""
-        return self._stream.record_event()
-
-    def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
-        """Let the current stream wait for the event, and keep the batches' memory until the stream has used it.
-
-        Pinned memory needs no such care, because its allocator sees the copies.
-        """
-        assert isinstance(mark, torch.cuda.Event)
-        present = torch.cuda.current_stream(self._device)
-        present.wait_event(mark)
-        for _, batch in batches:
-            for tensor in batch.tensors():
-                tensor.record_stream(present)

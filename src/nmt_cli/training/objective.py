@@ -1,12 +1,13 @@
-"""The loss of a batch under a model, through its layers as they are or compiled."""
+"""The loss of a batch through a model's layers, as they are or compiled; and steps recorded as CUDA graphs."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,28 +27,21 @@ from nmt_cli.training.loss import GradientsOf, Loss, smoothed_cross_entropy
 # Weights lie end to end in one vector, and layers that share a graph need theirs at multiples of 16 bytes.
 _WIDTH_MULTIPLE = 8
 _log = logging.getLogger(__name__)
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
+
+# Compiles a function as a whole at its first call, for the shapes and numbers of its arguments.
+compiled = partial(torch.compile, fullgraph=True, dynamic=False)
+
+Objective = Callable[[Batch], Loss]
+"""Computes the loss of a batch, summed over its target tokens, with gradients for the model's parameters."""
+
+Recorder = Callable[[Callable[[], None]], Callable[[], None]]
+"""Records a function: returns one that repeats its work on the same memory. RuntimeError if that is impossible."""
 
 
-class Objective(Protocol):
-    """Computes the loss of a batch, summed over its target tokens, with gradients for the model's parameters."""
-
-    def __call__(self, batch: Batch) -> Loss:
-        """The loss of a batch."""
-
-
-class PlainObjective:
-    """The loss through the model's own layers."""
-
-    def __init__(self, model: Transformer, *, smoothing: float) -> None:
-        self._model, self._smoothing = model, smoothing
-
-    def __call__(self, batch: Batch) -> Loss:
-        """The loss of a batch."""
-        memory = self._model.encode(batch.source)
-        hidden = self._model.decode(batch.target, memory, batch.source)
-        return _loss(self._model, hidden, batch.gold, smoothing=self._smoothing, gradients_of=None)
+def plain_loss(model: Transformer, smoothing: float, batch: Batch) -> Loss:
+    """The loss of a batch through the model's own layers."""
+    hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
+    return _loss(model, hidden, batch.gold, smoothing=smoothing, gradients_of=None)
 
 
 class CompiledObjective:
@@ -97,11 +91,6 @@ class CompiledObjective:
             source_rows, target_rows = source.rows(batch.source.ids), target.rows(batch.target.ids)
         memory = self._place(source, source_rows, source.encodings(batch.source.positions))
         return memory, self._place(target, target_rows, target.encodings(batch.target.positions))
-
-
-def compiled(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """The function, compiled as a whole at its first call, for the shapes and numbers of its arguments."""
-    return torch.compile(function, fullgraph=True, dynamic=False)
 
 
 def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -171,3 +160,78 @@ def _decode(layer: nn.Module, x: Tensor, target: Spans, memory: Tensor, source: 
         x, own=lambda module, y: module(y, target), cross=lambda module, y: module(y, target, memory, source)
     )
     return out
+
+
+class Step(Protocol):
+    """Adds the gradients of a batch's loss, divided by a float32 scalar, to their sum."""
+
+    def __call__(self, batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
+        """The batch's smoothed loss and its NLL [2]; the first step of an update begins the sum anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """Replays of the first step of an update and of later steps, and the memory that they share.
+
+    A replay reads the batch and its divisor from this memory, and writes the losses into it.
+    """
+
+    batch: Batch
+    divisor: Tensor
+    losses: Tensor
+    first: Callable[[], None]
+    later: Callable[[], None]
+
+
+class RecordedSteps:
+    """Two recorded steps for each `bound` of batches, which are otherwise of one shape.
+
+    One is for the first micro-batch of an update, the other for later micro-batches.
+    """
+
+    def __init__(self, step: Step, recorder: Recorder) -> None:
+        self._step, self._recorder = step, recorder
+        self._recorded: dict[int, _Recorded] = {}
+        self._has_failed = False
+
+    def __contains__(self, batch: Batch) -> bool:
+        return batch.source.bound in self._recorded
+
+    def record(self, batch: Batch) -> None:
+        """Run the step with a batch, and record it, unless one with that bound was recorded before.
+
+        If the device cannot record, a warning says so; from then on, no step is recorded or replayed.
+        """
+        if self._has_failed or batch in self:
+            return
+        inputs, device = batch.each(Tensor.clone), batch.gold.device
+        divisor, losses = torch.ones((), device=device), torch.zeros(2, device=device)
+
+        def step(*, is_first: bool) -> None:
+            losses.copy_(self._step(inputs, divisor, is_first=is_first))
+
+        try:
+            first, later = (self._recorder(partial(step, is_first=is_first)) for is_first in (True, False))
+        except RuntimeError as problem:
+            if is_out_of_memory(problem, is_told=True):
+                raise
+            reason = str(problem).strip().partition("\n")[0]
+            _log.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)
+            self._has_failed = True
+            self._recorded.clear()  # they use a generator that may be gone
+            return
+        self._recorded[batch.source.bound] = _Recorded(inputs, divisor, losses, first, later)
+
+    def replay(self, batch: Batch, *, divisor: int, is_first: bool) -> Tensor:
+        """Replay the step with another batch; return its smoothed loss and its NLL, [2].
+
+        A replay takes the same random numbers from torch's generators, seeded before, as the step itself.
+        """
+        recorded = self._recorded[batch.source.bound]
+        for kept, new in zip(recorded.batch.tensors(), batch.tensors(), strict=True):
+            if kept.shape != new.shape:
+                raise ValueError(f"a batch has {list(new.shape)} where the recorded one had {list(kept.shape)}")
+            kept.copy_(new, non_blocking=True)
+        recorded.divisor.fill_(divisor)
+        (recorded.first if is_first else recorded.later)()
+        return recorded.losses.clone()

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
 from nmt_cli.artifacts.run import Run
 from nmt_cli.dataset.batches import Batch, make_batch
@@ -17,14 +17,7 @@ from nmt_cli.errors import TrainingError
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.checkpoints import TrainingState
 from nmt_cli.training.data_order import DataOrder
-from nmt_cli.training.divergence import (
-    CALMER_HINT,
-    RecentUpdates,
-    describe_pairs,
-    divergence_error,
-    find_divergence,
-    pairs_of,
-)
+from nmt_cli.training.divergence import RecentUpdates, describe_pairs, pairs_of
 from nmt_cli.training.ending import Ending, StopSignal, ending_by_signal, write_final_model
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loader import LoadedUpdate, Loader
@@ -32,16 +25,14 @@ from nmt_cli.training.micro_batch_size import max_tokens_of, settle_max_tokens, 
 from nmt_cli.training.objective import warn_of_missing_tool
 from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
 from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, measure_speed, memory_gb
-from nmt_cli.training.reporting.profile import FOLDER as PROFILE_FOLDER
-from nmt_cli.training.reporting.profile import Profiler
-from nmt_cli.training.reporting.progress import Reporter, describe_training
-from nmt_cli.training.reporting.tensorboard import FOLDER as BOARD_FOLDER
-from nmt_cli.training.reporting.tensorboard import EventFile
+from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
+from nmt_cli.training.reporting.progress import BOARD_FOLDER, Reporter, describe_training
 from nmt_cli.training.runs import mark_finished
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
 
 _SANITY_SENTENCES = 2
+_CALMER = "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
 _log = logging.getLogger(__name__)
 
 
@@ -69,22 +60,20 @@ class Trainer:
         has_tensorboard: bool,
         profiled_updates: int,
     ) -> None:
-        self._run, self._recipe = run, run.recipe
-        self._ranks, self._precision, self._command = ranks, precision, command
+        self._run, self._recipe, self._metrics = run, run.recipe, run.directory / "metrics.jsonl"
+        self._ranks, self._command = ranks, command
         self._has_tensorboard, self._profiled_updates = has_tensorboard, profiled_updates
         if ranks.device.type == "cpu":
             keep_freed_memory()
             multiply_float32_fast(ranks.device)
-        self._pairs = data.split("train")
-        max_tokens = max_tokens_of(self._recipe.training)
-        self._order = DataOrder(
-            data, self._recipe, world_size=ranks.size, max_tokens=max_tokens, fallback=run.directory
-        )
-        model = build_model(self._recipe, data).to(ranks.device)
-        self._updater = Updater(self._recipe, model, precision=precision, ranks=ranks)
+        recipe, self._pairs = run.recipe, data.split("train")
+        max_tokens = max_tokens_of(recipe.training)
+        self._order = DataOrder(data, recipe, world_size=ranks.size, max_tokens=max_tokens, fallback=run.directory)
+        model = build_model(recipe, data).to(ranks.device)
+        self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
         self._run = run = settle_max_tokens(run, self._order, model, precision=precision, ranks=ranks)
-        self._validator = Validator(self._recipe, data, self._updater, self._order, device=ranks.device)
-        self._checkpointer = Checkpointer(run, data, self._updater, precision=precision, ranks=ranks)
+        self._validator = Validator(recipe, data, self._updater, self._order, device=ranks.device)
+        self._checkpointer = Checkpointer(run, data, self._updater, ranks=ranks)
         self._state = TrainingState(precision)
         self._validation: Validation | None = None
         self._recent = RecentUpdates()
@@ -99,8 +88,8 @@ class Trainer:
 
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
-        file = self._run.directory / "metrics.jsonl" if self._ranks.is_first else None
-        board = EventFile(self._run.directory / BOARD_FOLDER) if file and self._has_tensorboard else None
+        file = self._metrics if self._ranks.is_first else None
+        board = self._run.directory / BOARD_FOLDER if self._has_tensorboard else None
         with (
             Reporter(file, updates=self._recipe.training.updates, board=board) as reporter,
             self._stop.listening(),
@@ -125,10 +114,7 @@ class Trainer:
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
         self._order.open()
-        plan = describe_training(
-            self._recipe, self._updater, self._ranks, precision=self._precision, max_tokens=self._order.max_tokens
-        )
-        reporter.say(plan)
+        reporter.say(describe_training(self._recipe, self._updater, self._ranks, max_tokens=self._order.max_tokens))
         if self._ranks.is_first:
             warn_of_missing_tool(self._updater.reason_not_to_compile)
         self._meter = Meter(measure_speed(self._updater.model, self._ranks))
@@ -285,30 +271,30 @@ class Trainer:
             _log.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
 
     def _divergence(self) -> str | None:
+        """The reason why training cannot continue from here; None if it can."""
         training, state = self._recipe.training, self._state
-        return find_divergence(
-            state.course,
-            skipped_in_row=state.skipped_in_row,
-            update=state.update,
-            spike_nats=training.spike_nats,
-            max_skipped=training.max_skipped_updates,
-        )
+        at = f"update {state.update:,}"
+        if state.skipped_in_row > training.max_skipped_updates:
+            return f"{state.skipped_in_row} updates in a row had gradients that are not finite, the last at {at}"
+        if state.course.has_spike(training.spike_nats):
+            return f"the mean loss has risen from {state.course.lowest:.2f} to {state.course.mean:.2f} nats by {at}"
+        return None
 
     def _return(self, problem: str, reporter: Reporter) -> None:
         """Return to the newest checkpoint before the trouble, and continue from there with the next pairs."""
         training, failed = self._recipe.training, self._state
         self._taken_back.extend(taken.loaded for taken in self._in_flight)
         self._in_flight.clear()
-        metrics = self._run.directory / "metrics.jsonl"
         if failed.returns >= training.max_returns:
-            raise divergence_error(problem, returns=failed.returns, metrics=metrics)
+            times = f", after {failed.returns} return(s) to an earlier checkpoint" if failed.returns else ""
+            raise TrainingError(f"{problem}{times}", where=str(self._metrics), hint=_CALMER)
         self._stopwatch.stop()
         self._state = state = self._checkpointer.return_from(failed)
         self._agree_on_patience()
         self._validation = None
         self._meter.forget()
         if self._ranks.is_first:
-            _log.warning("%s: back to update %d, and on with other pairs (%s)", problem, state.update, metrics)
+            _log.warning("%s: back to update %d, and on with other pairs (%s)", problem, state.update, self._metrics)
         worst = self._recent.worst()
         reporter.event("returned", update=failed.update, to=state.update, reason=problem, worst=worst)
         self._recent.clear()
@@ -339,8 +325,8 @@ class Trainer:
         if not math.isfinite(measured.loss):
             raise TrainingError(
                 f"the validation loss after update {self._state.update:,} is not finite",
-                where=str(self._run.directory / "metrics.jsonl"),
-                hint=CALMER_HINT,
+                where=str(self._metrics),
+                hint=_CALMER,
             )
         self._validation = measured
         self._state = self._state.after_validation(measured, metric=self._recipe.validation.metric)
@@ -353,11 +339,7 @@ class Trainer:
 
     def _save(self, reporter: Reporter) -> None:
         self._stopwatch.stop()
-
-        def tell(update: int, path: Path) -> None:
-            reporter.event("checkpoint", update=update, path=str(path))
-
-        self._checkpointer.save(self._state, validation=self._validation, told=tell)
+        self._checkpointer.save(self._state, validation=self._validation, told=partial(reporter.event, "checkpoint"))
 
     def _resume(self, reporter: Reporter) -> None:
         self._state = state = self._checkpointer.resume()

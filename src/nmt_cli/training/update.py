@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,13 +17,18 @@ from nmt_cli.devices import Precision, is_out_of_memory
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.training.cuda_graphs import RecordedSteps
 from nmt_cli.training.loss import Loss
 from nmt_cli.training.micro_batch_size import OutOfMemory
-from nmt_cli.training.objective import CompiledObjective, Objective, PlainObjective, compiling, reason_not_to_compile
-from nmt_cli.training.optimizers import build_optimizer
+from nmt_cli.training.objective import (
+    CompiledObjective,
+    Objective,
+    RecordedSteps,
+    compiling,
+    plain_loss,
+    reason_not_to_compile,
+)
+from nmt_cli.training.optimizers import build_optimizer, learning_rate
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.schedules import learning_rate
 from nmt_cli.training.weights import MasterWeights
 
 _NUM_FIRST = 3
@@ -68,16 +74,12 @@ class LaunchedUpdate:
                 self._event.synchronize()
         norm, interrupted, terminated, *losses = self._figures.tolist()
         smoothed, nll = losses[: len(losses) // 2], losses[len(losses) // 2 :]
-        is_finite = math.isfinite(norm)
-        return UpdateResult(
-            sum(smoothed),
-            sum(nll),
-            norm,
-            self._learning_rate,
-            is_finite,
-            suspects=[] if is_finite else _not_finite(smoothed) or list(range(len(smoothed))),
-            signal=signal.SIGTERM if terminated else signal.SIGINT if interrupted else None,
-        )
+        is_applied, suspects = math.isfinite(norm), list[int]()
+        if not is_applied:
+            not_finite = [index for index, loss in enumerate(smoothed) if not math.isfinite(loss)]
+            suspects = not_finite or list(range(len(smoothed)))
+        received = signal.SIGTERM if terminated else signal.SIGINT if interrupted else None
+        return UpdateResult(sum(smoothed), sum(nll), norm, self._learning_rate, is_applied, suspects, received)
 
 
 class Updater:
@@ -92,13 +94,13 @@ class Updater:
     """
 
     def __init__(self, recipe: Recipe, model: Transformer, *, precision: Precision, ranks: Ranks) -> None:
-        self.model = model
+        self.model, self.precision = model, precision
         self._recipe, self._ranks = recipe, ranks
         self.weights = MasterWeights(model, precision=precision)
         self.optimizer = build_optimizer(self.weights, recipe)
         smoothing, dtype = recipe.training.label_smoothing, model.output_weight.dtype
         self.reason_not_to_compile = reason_not_to_compile(recipe, device=ranks.device, dtype=dtype)
-        self._objective: Objective = PlainObjective(model, smoothing=smoothing)
+        self._objective: Objective = partial(plain_loss, model, smoothing)
         self._recorded: RecordedSteps | None = None
         if self.reason_not_to_compile is None:
             self._objective = CompiledObjective(model, smoothing=smoothing)
@@ -138,14 +140,6 @@ class Updater:
         if self._ranks.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def update(
-        self, batches: Sequence[tuple[int, Batch]], *, number: int, num_micro: int, target_tokens: int
-    ) -> UpdateResult:
-        """Take an update like `launch`, and wait for its result."""
-        return self.launch(
-            batches, number=number, num_micro=num_micro, target_tokens=target_tokens, received=lambda: None
-        ).result()
-
     def launch(
         self,
         batches: Sequence[tuple[int, Batch]],
@@ -155,7 +149,7 @@ class Updater:
         target_tokens: int,
         received: Callable[[], int | None],
     ) -> LaunchedUpdate:
-        """Take update `number`, from 1, with this rank's batches and their places among all `num_micro`.
+        """Begin update `number`, from 1, with this rank's batches and their places among all `num_micro`.
 
         The targets have `target_tokens` on all ranks together. `received` returns the signal that this rank has
         received; the sums of the update tell all ranks of it.
@@ -283,8 +277,3 @@ def seed_dropout(seed: int, update: int, index: int) -> None:
     key = ((seed * 1_000_003 + update) * 65_537 + index) % 2**63
     for generator in (torch.default_generator, *torch.cuda.default_generators):  # none of CUDA before its first use
         generator.manual_seed(key)
-
-
-def _not_finite(losses: list[float]) -> list[int]:
-    """The places of the losses that are not finite."""
-    return [index for index, loss in enumerate(losses) if not math.isfinite(loss)]

@@ -23,7 +23,7 @@ from nmt_cli.scoring.metrics import bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
-from nmt_cli.training.loss import smoothed_cross_entropy
+from nmt_cli.training.objective import plain_loss
 from nmt_cli.training.update import Updater
 
 _TIMES_AS_MANY = 4  # tokens in a batch on a GPU, where the time of a step hardly depends on its rows
@@ -100,15 +100,7 @@ class Validator:
         model, totals, tokens = self._updater.model.eval(), torch.zeros(2, device=self._device), 0
         for part in _parts(pairs, self._pairs.tgt.lengths, max_tokens=self._order.max_tokens):
             batch = make_batch(self._pairs.rows(part), self._pairs, device=self._device, shape=None, pinned=False)
-            hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
-            loss = smoothed_cross_entropy(
-                hidden,
-                model.output_weight,
-                batch.gold,
-                output_bias=model.output_bias,
-                vocab=model.target_vocab,
-                smoothing=self._recipe.training.label_smoothing,
-            )
+            loss = plain_loss(model, self._recipe.training.label_smoothing, batch)
             totals += torch.stack([loss.smoothed, loss.nll])
             tokens += batch.target.num_tokens
             beat()

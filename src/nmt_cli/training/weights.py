@@ -1,20 +1,30 @@
-"""Float32 master weights and gradients in flat buffers, and the model that computes with them.
+"""Float32 master weights and gradients in flat buffers, the model that computes with them, and sums over ranks.
 
 P is the number of parameters, shared ones counted once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from nmt_cli.devices import Precision
-from nmt_cli.training.ranks.gradients import BUCKET_ELEMENTS, GradientSum, in_forward_order, make_buckets
 from nmt_cli.training.ranks.ranks import Ranks
+
+if TYPE_CHECKING:
+    from torch.distributed import Work
+
+BUCKET_ELEMENTS = 25 * 2**20 // 4
+"""A bucket has 25 MB in float32: enough for the full rate of a connection, and a base model has a few of them."""
+
+_STAGES = ("source_embedding", "encoder", "encoder_norm", "target_embedding", "decoder", "decoder_norm")
 
 
 class MasterWeights:
@@ -28,7 +38,7 @@ class MasterWeights:
 
     def __init__(self, model: nn.Module, *, precision: Precision) -> None:
         """Take over `model`, in float32 and on its device."""
-        parameters = sorted(in_forward_order(model), key=lambda item: item[1].ndim < 2)
+        parameters = sorted(_in_forward_order(model), key=lambda item: item[1].ndim < 2)
         self.shapes = {name: parameter.shape for name, parameter in parameters}
         self.num_in_matrices = sum(parameter.numel() for _, parameter in parameters if parameter.ndim >= 2)
         self.values = torch.cat([parameter.detach().float().reshape(-1) for _, parameter in parameters])
@@ -98,7 +108,10 @@ class MasterWeights:
         rank are already collected. Raises ConnectionLost.
         """
         if not self._has_hooks:
-            self._register_hooks()
+            for index, parameter in enumerate(self._parameters):
+                # torch calls the hook when the gradient is complete, for a shared parameter with all its parts.
+                parameter.register_post_accumulate_grad_hook(partial(self._complete, index))
+            self._has_hooks = True
         self._sum = GradientSum(self.gradients, self._buckets, ranks=ranks, precision=precision)
         try:
             yield
@@ -148,12 +161,6 @@ class MasterWeights:
             parameter.grad = None
         return [total for total, _ in found], [gradient for _, gradient in found]
 
-    def _register_hooks(self) -> None:
-        """Let torch report when the gradient of a parameter is complete, for a shared one with all its parts."""
-        for index, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(partial(self._complete, index))
-        self._has_hooks = True
-
     def _complete(self, index: int, parameter: Tensor) -> None:
         if self._sum is None:  # the backward pass of an earlier micro-batch
             return
@@ -165,3 +172,84 @@ class MasterWeights:
     def _split(self, flat: Tensor) -> list[Tensor]:
         sizes = [shape.numel() for shape in self.shapes.values()]
         return [part.view(shape) for part, shape in zip(flat.split(sizes), self.shapes.values(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Parts of the gradient vector [P], in the order in which the backward pass completes them.
+
+    `bounds` has the beginning and the end of each, `of_parameter` the bucket of each parameter.
+    """
+
+    bounds: tuple[tuple[int, int], ...]
+    of_parameter: tuple[int, ...]
+
+
+def make_buckets(sizes: Sequence[int], *, num_matrices: int, most_elements: int) -> Buckets:
+    """Buckets of parameters of these sizes, which are in the order of the forward pass, matrices before vectors.
+
+    The buckets go from the last matrix to the first, then from the last vector to the first. A bucket has at most
+    `most_elements`, or a single parameter that has more.
+    """
+    ends = list(accumulate(sizes))
+    bounds: list[tuple[int, int]] = []
+    of_parameter = [0] * len(sizes)
+    for index in [*reversed(range(num_matrices)), *reversed(range(num_matrices, len(sizes)))]:
+        start, stop = ends[index] - sizes[index], ends[index]
+        # No bucket spans the jump from the first matrix to the last vector.
+        if bounds and bounds[-1][0] == stop and bounds[-1][1] - start <= most_elements:
+            bounds[-1] = start, bounds[-1][1]
+        else:
+            bounds.append((start, stop))
+        of_parameter[index] = len(bounds) - 1
+    return Buckets(tuple(bounds), tuple(of_parameter))
+
+
+class GradientSum:
+    """One sum of the gradient vector [P] over the ranks.
+
+    Every rank begins the buckets in the same order, because collectives have to meet, even if its parameters complete
+    in another order. In bf16 a rounded copy of each bucket is sent.
+    """
+
+    def __init__(self, gradients: Tensor, buckets: Buckets, *, ranks: Ranks, precision: Precision) -> None:
+        self._parts = [gradients[start:stop] for start, stop in buckets.bounds]
+        self._of_parameter = buckets.of_parameter
+        self._missing = [buckets.of_parameter.count(number) for number in range(len(buckets.bounds))]
+        self._ranks, self._precision = ranks, precision
+        self._begun: list[tuple[Tensor, Work]] = []
+
+    def complete(self, parameter: int) -> None:
+        """Note that the gradient of a parameter is in the vector; begin the buckets that are complete."""
+        self._missing[self._of_parameter[parameter]] -= 1
+        while len(self._begun) < len(self._parts) and self._missing[len(self._begun)] == 0:
+            self._begin(self._parts[len(self._begun)])
+
+    def finish(self) -> None:
+        """Begin the remaining buckets, for example if this rank had no sentences; return with the sum in the vector."""
+        for part in self._parts[len(self._begun) :]:
+            self._begin(part)
+        for part, (sent, work) in zip(self._parts, self._begun, strict=True):
+            self._ranks.finish_sum(work)
+            if sent is not part:
+                part.copy_(sent)
+
+    def _begin(self, part: Tensor) -> None:
+        sent = part.bfloat16() if self._precision == "bf16" else part
+        self._begun.append((sent, self._ranks.begin_sum(sent)))
+
+
+def _in_forward_order(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters of a Transformer in the order of their first use in the forward pass; shared ones appear once.
+
+    The backward pass completes the gradient of a shared matrix at its first use.
+    """
+    first_use: dict[nn.Parameter, int] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first_use[parameter] = min(_stage(name), first_use.get(parameter, len(_STAGES)))
+    return sorted(model.named_parameters(), key=lambda item: first_use[item[1]])
+
+
+def _stage(name: str) -> int:
+    part = name.partition(".")[0]
+    return _STAGES.index(part) if part in _STAGES else len(_STAGES)

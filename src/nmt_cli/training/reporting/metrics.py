@@ -42,8 +42,7 @@ class Stopwatch:
 
     def stop(self) -> None:
         """Stop."""
-        self._seconds = self.seconds
-        self._since = None
+        self._seconds, self._since = self.seconds, None
 
     @property
     def seconds(self) -> float:
@@ -187,47 +186,43 @@ def measure_speed(model: Transformer, ranks: Ranks) -> Speed:
     return Speed(_FLOPS_PER_WEIGHT * (source + of_memory), _FLOPS_PER_WEIGHT * target, rate.item())
 
 
-def matrix_rate(device: torch.device, dtype: torch.dtype, *, clock: Callable[[], float] = time.perf_counter) -> float:
+def matrix_rate(device: torch.device, dtype: torch.dtype, *, clock: Clock = time.perf_counter) -> float:
     """Floating-point operations per second of a large matrix product on `device`: the best of a few.
 
     Other work on the machine can only slow a product down. Takes about a tenth of a second; a slow CPU gets smaller
     matrices.
     """
-    with torch.no_grad():
-        size = _SIZES[device.type]
-        if device.type == "cpu":
-            expected = min(_seconds(_SMALLER, device, dtype, clock)) * (size / _SMALLER) ** 3
-            size = _SMALLER if expected > _SECONDS / 4 else size
-        rate = 2 * size**3 / min(_seconds(size, device, dtype, clock))
+    size = _SIZES[device.type]
+    if device.type == "cpu":
+        expected = _fastest_product(_SMALLER, device, dtype, clock) * (size / _SMALLER) ** 3
+        size = _SMALLER if expected > _SECONDS / 4 else size
+    rate = 2 * size**3 / _fastest_product(size, device, dtype, clock)
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     return rate
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else math.nan
-
-
-def _seconds(size: int, device: torch.device, dtype: torch.dtype, clock: Callable[[], float]) -> list[float]:
-    """Seconds of each product; the first also sets up the library."""
+@torch.no_grad()
+def _fastest_product(size: int, device: torch.device, dtype: torch.dtype, clock: Clock) -> float:
+    """The least seconds of a few products of square matrices; the first of them also sets up the library."""
     # Random numbers, as in training: a GPU multiplies constants faster, because they take less power.
     generator = torch.Generator(device).manual_seed(0)
     left, right = (torch.empty(size, size, device=device).normal_(generator=generator).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else torch.cpu.synchronize
     taken: list[float] = []
     for _ in range(_PRODUCTS):
-        _wait_for(device)
+        synchronize(device)
         start = clock()
         torch.mm(left, right, out=out)
-        _wait_for(device)
+        synchronize(device)
         taken.append(clock() - start)
-    return taken
+    return min(taken)
 
 
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else math.nan
 
 
 def _weights(module: nn.Module) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-FOLDER = "profile"
+PROFILE_FOLDER = "profile"
 """In the run."""
 
 _WARM_UP_UPDATES = 3
@@ -92,13 +92,8 @@ def summary_of(found: profile, waits: list[float], *, device: torch.device) -> s
     """The time per update, the part of it spent waiting for data, and torch's table of the slowest operations."""
     averages = found.key_averages()
     update = next(row for row in averages if row.key == _SPAN and row.device_type.name == "CPU")
-    milliseconds = update.cpu_time_total / 1000 / update.count
-    waited = 1000 * sum(waits) / len(waits)
-    table = averages.table(
-        sort_by=f"self_{'cuda' if device.type == 'cuda' else 'cpu'}_time_total",
-        row_limit=_ROWS,
-        max_name_column_width=_NAME_WIDTH,
-    )
-    return (
-        f"{update.count} updates on {device}, {milliseconds:.2f} ms each, {waited:.2f} ms waiting for data\n\n{table}"
-    )
+    milliseconds, waited = update.cpu_time_total / 1000 / update.count, 1000 * sum(waits) / len(waits)
+    order = f"self_{'cuda' if device.type == 'cuda' else 'cpu'}_time_total"
+    table = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=_NAME_WIDTH)
+    head = f"{update.count} updates on {device}, {milliseconds:.2f} ms each, {waited:.2f} ms waiting for data"
+    return f"{head}\n\n{table}"

@@ -1,4 +1,4 @@
-"""The reports of a training: metrics.jsonl, and a live view on a terminal or plain lines elsewhere."""
+"""The reports of a training: metrics.jsonl, event files for TensorBoard, and a live view or plain lines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import logging
 import math
 import os
+import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from io import FileIO
-from math import isfinite
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -22,16 +23,17 @@ from rich.text import Text
 
 from nmt_cli import console, files
 from nmt_cli.dataset.batches import accumulation
-from nmt_cli.devices import Precision
-from nmt_cli.errors import ModelError
+from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.model.attention import choose_kernel
 from nmt_cli.model.packing import SHORT
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Clock, TrainingStatus, UpdateMetrics, UpdateSums
-from nmt_cli.training.reporting.tensorboard import EventFile
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation
+
+BOARD_FOLDER = "tensorboard"
+"""In the run; each start of a training adds an event file."""
 
 _log = logging.getLogger(__name__)
 _INDENT = "  "
@@ -41,14 +43,14 @@ class Reporter:
     """Writes the events of a run; only the first rank's reporter says anything."""
 
     def __init__(
-        self, file: Path | None, *, updates: int, board: EventFile | None = None, clock: Clock = time.perf_counter
+        self, file: Path | None, *, updates: int, board: Path | None = None, clock: Clock = time.perf_counter
     ) -> None:
-        """`file` is metrics.jsonl, which is appended to; None for a silent rank. `board` gets the events, too."""
+        """`file` is metrics.jsonl, which is appended to; None for a silent rank. `board` gets event files, too."""
         self._updates, self._clock = updates, clock
         self._started, self._first_update = clock(), 0
         self._file = file
         self._stream = None if file is None else _open_at_end(file)
-        self._board = board
+        self._board = None if file is None or board is None else EventFile(board)
         self._view: LiveView | None = None
 
     def __enter__(self) -> Reporter:
@@ -92,23 +94,8 @@ class Reporter:
 
     def train(self, standing: TrainingStatus, sums: UpdateSums, figures: UpdateMetrics) -> None:
         """Report the updates since the last line."""
-        self.event(
-            "train",
-            update=standing.update,
-            epoch=standing.epoch,
-            loss=figures.loss,
-            nll=figures.nll,
-            learning_rate=standing.learning_rate,
-            gradient_norm=standing.gradient_norm,
-            target_tokens_per_second=figures.target_tokens_per_second,
-            matrix_rate_share=figures.matrix_rate_share,
-            padding=figures.padding,
-            waiting=figures.waiting,
-            memory_gb=standing.memory_gb,
-            source_tokens=sums.source_tokens,
-            target_tokens=sums.target_tokens,
-            seconds=standing.seconds,
-        )
+        tokens = {"source_tokens": sums.source_tokens, "target_tokens": sums.target_tokens}
+        self.event("train", **asdict(standing), **asdict(figures), **tokens)
         if self._view is None:
             at, left = self._at(standing.update), self._time_left(standing.update)
             speed = f"{figures.target_tokens_per_second:,.0f} tokens/s"
@@ -157,6 +144,55 @@ class Reporter:
         if done <= 0:
             return ""
         return console.time_left((self._clock() - self._started) / done * (self._updates - update))
+
+
+def require_tensorboard() -> None:
+    """UsageError if the package is not installed."""
+    if find_spec("tensorboard") is None:
+        raise UsageError(
+            "--tensorboard needs the package tensorboard, which is not installed",
+            setting="tensorboard",
+            hint="pip install 'nmt-cli[tensorboard]'",
+        )
+
+
+class EventFile:
+    """Writes the scalars of events into a new file of a folder; ModelError on a full disk.
+
+    Each event is on the disk when `write` returns. The writers of tensorboard and torch use a thread and a queue, and
+    wait forever if the disk is full.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._file = folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        with files.disk_errors(self._file, ModelError):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._stream = self._file.open("xb", buffering=0)
+            self._records = RecordWriter(self._stream)
+            self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+
+    def write(self, event: str, values: Mapping[str, Any]) -> None:
+        """The numbers among the values of an event, as EVENT/KEY at its update."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [
+            Summary.Value(tag=f"{event}/{name}", simple_value=value)
+            for name, value in values.items()
+            if type(value) in (int, float) and name != "update"
+        ]
+        if not scalars:
+            return
+        record = Event(wall_time=time.time(), step=values["update"], summary=Summary(value=scalars))
+        with files.disk_errors(self._file, ModelError):
+            self._records.write(record.SerializeToString())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
 
 
 class LineItem(NamedTuple):
@@ -239,23 +275,24 @@ def fitted(parts: Sequence[LineItem], *, width: int) -> str:
     return line[:width]
 
 
-def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, precision: Precision, max_tokens: int) -> str:
+def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, max_tokens: int) -> str:
     """The first line of a training: the model, its devices, and the micro-batches of an update."""
     architecture, training, model = recipe.model, recipe.training, updater.model
-    dtype = model.output_weight.dtype
     kernel = choose_kernel(
-        *(ranks.device, dtype),
+        ranks.device,
+        model.output_weight.dtype,
         d_k=architecture.d_k,
         d_v=architecture.d_v,
         window=architecture.encoder_window,
         bound=SHORT,
     )
+    reason = updater.reason_not_to_compile
+    compiled = "" if ranks.device.type == "cpu" else ", compiled" if reason is None else f", not compiled ({reason})"
     rounds = accumulation(batch_tokens=training.batch_tokens, max_tokens=max_tokens, world_size=ranks.size)
-    spread = f"{ranks.size} device(s) x {rounds} micro-batch(es)"
-    size = f"{model.num_parameters() / 1e6:.1f} million parameters"
     return (
-        f"{size} on {ranks.device} in {precision} with {kernel} attention{_compiled(updater, ranks)};"
-        f" an update of {training.batch_tokens:,} tokens is {spread} of at most {max_tokens:,}"
+        f"{model.num_parameters() / 1e6:.1f} million parameters on {ranks.device} in {updater.precision}"
+        f" with {kernel} attention{compiled}; an update of {training.batch_tokens:,} tokens is"
+        f" {ranks.size} device(s) x {rounds} micro-batch(es) of at most {max_tokens:,}"
         f"{' (auto)' if training.max_tokens_per_device == 'auto' else ''}"
     )
 
@@ -272,14 +309,6 @@ def _open_at_end(file: Path) -> FileIO:
 
 def _part(form: str, value: float, *, weight: int, short: str | None = None) -> LineItem:
     """A formatted value; empty if it is not finite."""
-    if not isfinite(value):
+    if not math.isfinite(value):
         return LineItem("", "", weight)
     return LineItem(form.format(value), (short or form).format(value), weight)
-
-
-def _compiled(updater: Updater, ranks: Ranks) -> str:
-    """On a GPU, whether layers are compiled, and if not, why."""
-    if ranks.device.type == "cpu":
-        return ""
-    reason = updater.reason_not_to_compile
-    return ", compiled" if reason is None else f", not compiled ({reason})"
