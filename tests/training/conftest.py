@@ -1,14 +1,35 @@
-"""Prepared data for the tests of training, made once a session."""
+"""Prepared data for the tests of training, and trainings that many tests compare with, each made once per session."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from nmt_cli.dataset.store import PreparedData
-from tests.training.tiny import prepare_tiny
+from nmt_cli.dataset.store import PreparedData, open_prepared
+from tests.sharing import shared_folder
+from tests.training.tiny import prepare_tiny, train
 
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     """400 pairs with a shared vocabulary of 400 pieces."""
-    return prepare_tiny(tmp_path_factory.mktemp("tiny"))
+    return open_prepared(shared_folder(tmp_path_factory, "tiny", prepare_tiny) / "data/tiny")
+
+
+@pytest.fixture(scope="session")
+def finished(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The run of an uninterrupted training with some settings, for reading only. Call it before patching anything."""
+
+    @functools.cache
+    def run(*settings: str, precision: str = "fp32") -> Path:
+        def make(folder: Path) -> None:
+            assert train(prepared, folder / "run", *settings, precision=precision) == 0
+
+        digest = hashlib.sha256(repr((settings, precision)).encode()).hexdigest()[:16]
+        return shared_folder(tmp_path_factory, f"run-{digest}", make) / "run"
+
+    return run

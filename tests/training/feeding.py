@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +12,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.store import PreparedData, Rows
 from nmt_cli.devices import Precision
-from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.update import Updater, UpdateResult
-from tests.training.tiny import RECIPE
+from tests.training.tiny import tiny_recipe
 
 MAX_TOKENS = 320
 
@@ -50,15 +49,24 @@ class Feed:
     def give(self, updater: Updater, number: int, update: PlannedUpdate) -> UpdateResult:
         """Let an updater take an update."""
         batches = [(index, self.batch(rows)) for index, rows in enumerate(update.micro) if len(rows)]
-        return updater.update(batches, number=number, num_micro=len(update.micro), target_tokens=update.target_tokens)
+        return take(updater, batches, number, update)
 
 
-def feed(data: PreparedData, folder: Path, *settings: str, device: str = "cpu") -> Feed:
+def take(updater: Updater, batches: Sequence[tuple[int, Batch]], number: int, update: PlannedUpdate) -> UpdateResult:
+    """Let an updater take some micro-batches of an update, and wait for the result."""
+    return updater.launch(
+        batches,
+        number=number,
+        num_micro=len(update.micro),
+        target_tokens=update.target_tokens,
+        received=lambda: None,
+    ).result()
+
+
+def feed(data: PreparedData, *settings: str, device: str = "cpu") -> Feed:
     """The tiny recipe with two layers in the encoder, without dropout, changed by settings."""
-    file = folder / "tiny.yaml"
-    file.write_text(RECIPE, encoding="utf-8")
-    recipe = load_recipe(file, overrides=["model.encoder_layers=2", "model.dropout=0", *settings])
-    order = DataOrder(data, recipe, world_size=1, max_tokens=MAX_TOKENS, fallback=folder)
+    recipe = tiny_recipe("model.encoder_layers=2", "model.dropout=0", *settings)
+    order = DataOrder(data, recipe, world_size=1, max_tokens=MAX_TOKENS, fallback=Path("not-needed"))
     return Feed(recipe, data, order, torch.device(device))
 
 

@@ -16,10 +16,10 @@ from torch import distributed as dist
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.model import attention
-from nmt_cli.training.cuda_graphs import RecordedSteps
+from nmt_cli.training.objective import RecordedSteps
 from nmt_cli.training.ranks.ranks import Ranks, join_ranks
 from tests.reference.varlen import register
-from tests.training.feeding import Feed, feed, taped
+from tests.training.feeding import Feed, feed, take, taped
 
 NUM_UPDATES = 9
 """The eighth and last update of an epoch is short: the second rank has no micro-batch."""
@@ -28,9 +28,7 @@ NUM_UPDATES = 9
 def main() -> None:
     """Take updates by replays and by backward passes, in each precision."""
     ranks, data = join_ranks("cpu"), open_prepared(Path(sys.argv[2]))
-    folder = Path(sys.argv[1]).parent / f"rank-{ranks.rank}"
-    folder.mkdir()
-    given = feed(data, folder)
+    given = feed(data)
     register()
     found: dict[str, object] = {}
     with patch.object(attention, "choose_kernel", lambda *_, **__: "varlen"):
@@ -72,9 +70,7 @@ def _train(given: Feed, ranks: Ranks, *, is_recorded: bool) -> dict[str, object]
             calls.clear()
             mine = [(index, rows) for index, rows in enumerate(update.micro) if index % ranks.size == ranks.rank]
             batches = [(index, given.batch(rows)) for index, rows in mine if len(rows)]
-            result = updater.update(
-                batches, number=number, num_micro=len(update.micro), target_tokens=update.target_tokens
-            )
+            result = take(updater, batches, number, update)
             collectives.append(len(calls))
             results.append([result.smoothed, result.nll, result.gradient_norm])
     return {

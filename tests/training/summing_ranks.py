@@ -18,9 +18,8 @@ from nmt_cli.devices import Precision
 from nmt_cli.errors import NmtError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.training import weights as weights_module
-from nmt_cli.training.ranks.gradients import GradientSum
 from nmt_cli.training.ranks.ranks import Ranks, join_ranks
-from nmt_cli.training.weights import MasterWeights
+from nmt_cli.training.weights import GradientSum, MasterWeights
 from tests.reference.models import logits_of, random_model, random_pairs, tiny_config
 
 VOCAB = 21

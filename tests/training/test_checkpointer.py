@@ -18,12 +18,12 @@ from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError
 from nmt_cli.training import checkpointer, checkpoints
-from nmt_cli.training.checkpointer import BackgroundWriter
+from nmt_cli.training.checkpointer import CheckpointWriter
 from nmt_cli.training.checkpoints import CheckpointFolder
 from nmt_cli.training.update import Updater
 from tests.forks import run_forked
 from tests.training.test_divergence import install_trouble
-from tests.training.tiny import checkpoint, events, stopped_after, train
+from tests.training.tiny import RECIPE, checkpoint, events, stopped_after, train
 from tests.training.tiny import checkpoints as updates_of
 
 SETTINGS = ("training.updates=9", "training.checkpoint_every=3", "training.log_every=1")
@@ -35,7 +35,8 @@ from nmt_cli.cli.app import main
 from nmt_cli.training import checkpointer, checkpoints
 from nmt_cli.training.update import Updater
 
-checkpointer.DirectWriter = checkpointer.BackgroundWriter
+writer = checkpointer.CheckpointWriter
+checkpointer.CheckpointWriter = lambda in_background: writer(in_background=True)
 write, update, is_beyond = checkpoints.write_tensors, Updater.launch, threading.Event()
 
 def write_half(file, tensors):
@@ -57,22 +58,14 @@ main()
 
 
 @pytest.fixture(scope="module")
-def direct(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def direct(finished: Callable[..., Path]) -> Path:
     """A run whose checkpoints were written at once."""
-    run = tmp_path_factory.mktemp("direct") / "run"
-    assert train(prepared, run, *SETTINGS) == 0
-    return run
+    return finished(*SETTINGS)
 
 
 @pytest.fixture
-def in_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a thread write, as on a GPU."""
-    monkeypatch.setattr(checkpointer, "DirectWriter", BackgroundWriter)
-
-
-@pytest.fixture
-def slowly(in_background: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no checkpoint be complete until two more updates are taken, or somebody waits for it."""
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a thread write, as on a GPU; no checkpoint is complete until two more updates are taken, or one waits."""
     beyond, join, update = threading.Event(), threading.Thread.join, Updater.launch
     taken = 0
 
@@ -98,6 +91,7 @@ def slowly(in_background: None, monkeypatch: pytest.MonkeyPatch) -> None:
             join(self, 0.01)
         join(self, timeout)
 
+    monkeypatch.setattr(checkpointer, "CheckpointWriter", lambda in_background: CheckpointWriter(in_background=True))
     monkeypatch.setattr(checkpoints, "write_tensors", write_late)
     monkeypatch.setattr(Updater, "launch", counted)
     monkeypatch.setattr(threading.Thread, "join", joined)
@@ -122,25 +116,27 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_changes_no_bit_of_it
     assert order.index(("checkpoint", 9)) < order.index(("end", 9))
 
 
-@pytest.mark.usefixtures("slowly")
-@pytest.mark.parametrize("settings", [("training.ema=0.9",), ("training.optimizer={name: muon}",)])
+@pytest.fixture(params=["training.ema=0.9", "training.optimizer={name: muon}"])
+def other(request: pytest.FixtureRequest, finished: Callable[..., Path]) -> tuple[str, Path]:
+    """A setting that saves something besides or in place of the weights, and its run written at once."""
+    return request.param, finished(*SETTINGS, request.param)
+
+
 def test_what_is_saved_besides_or_in_place_of_the_weights_is_that_of_its_update(
-    prepared: PreparedData, tmp_path: Path, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, tmp_path: Path, other: tuple[str, Path], slowly: None
 ) -> None:
-    assert train(prepared, tmp_path / "run", *SETTINGS, *settings) == 0
-    monkeypatch.undo()
-    assert train(prepared, tmp_path / "direct", *SETTINGS, *settings) == 0
+    setting, direct = other
+    assert train(prepared, tmp_path / "run", *SETTINGS, setting) == 0
     for update in (3, 6, 9):
-        assert checkpoint(tmp_path / "run", update) == checkpoint(tmp_path / "direct", update)
+        assert checkpoint(tmp_path / "run", update) == checkpoint(direct, update)
 
 
 @pytest.mark.usefixtures("slowly")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_waits_for_the_checkpoint_before_it_says_that_it_saved(
-    prepared: PreparedData, direct: Path, tmp_path: Path, number: int
+    prepared: PreparedData, direct: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    with stopped_after(4, number):  # the checkpoint of update 3 is being written
+    with stopped_after(4):  # the checkpoint of update 3 is being written
         train(prepared, run, *SETTINGS)
     assert told(run)[-3:] == [("checkpoint", 3), ("checkpoint", 4), ("end", 4)]
     assert updates_of(run) == [3, 4]
@@ -153,8 +149,8 @@ def test_a_stop_waits_for_the_checkpoint_before_it_says_that_it_saved(
 def test_a_kill_while_the_thread_writes_leaves_the_checkpoint_before(
     prepared: PreparedData, direct: Path, tmp_path: Path
 ) -> None:
-    recipe = direct.with_name("run.yaml")
-    arguments = ["--quiet", "train", str(recipe), "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
+    (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
+    arguments = ["--quiet", "train", "run.yaml", "--data", str(prepared.directory), "-o", "run", "--device", "cpu"]
     arguments += ["--precision", "fp32", *(word for setting in SETTINGS for word in ("--set", setting))]
     killed = run_forked([sys.executable, "-c", KILLED, *arguments], cwd=tmp_path)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -242,7 +238,7 @@ def test_nothing_reads_or_prunes_the_folder_while_a_checkpoint_is_written(
 
 
 def test_copies_keep_the_values_of_their_moment_and_their_memory() -> None:
-    writer, tensor = BackgroundWriter(), torch.ones(3)
+    writer, tensor = CheckpointWriter(in_background=True), torch.ones(3)
     kept = writer.keep({"file": {"name": tensor}})
     tensor.zero_()
     assert kept["file"]["name"].tolist() == [1.0, 1.0, 1.0]
@@ -265,7 +261,7 @@ def test_what_the_thread_meets_is_raised_once_by_who_waits() -> None:
     def fails() -> None:
         raise ModelError("full", where="there", hint="free some")
 
-    writer = BackgroundWriter()
+    writer = CheckpointWriter(in_background=True)
     writer.begin(fails)
     with pytest.raises(ModelError, match=r"^full$"):
         writer.join()
@@ -274,7 +270,7 @@ def test_what_the_thread_meets_is_raised_once_by_who_waits() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_copies_are_pinned_and_those_of_their_moment() -> None:
-    writer, tensor, found = BackgroundWriter(), torch.ones(16 << 20, device="cuda"), []
+    writer, tensor, found = CheckpointWriter(in_background=True), torch.ones(16 << 20, device="cuda"), []
     kept = writer.keep({"file": {"name": tensor}})["file"]["name"]
     tensor.zero_()
     writer.begin(lambda: found.append((float(kept.min()), kept.is_pinned())))

@@ -6,7 +6,6 @@ import gc
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from nmt_cli.errors import DeviceError
 from nmt_cli.model import attention
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.packing import pack
-from nmt_cli.training.cuda_graphs import RecordedSteps
+from nmt_cli.training.objective import RecordedSteps
 from nmt_cli.training.update import Updater, seed_dropout
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed, taped
@@ -46,10 +45,10 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("as_on_cuda")
 @pytest.mark.parametrize(("precision", "dropout"), [("fp32", 0.0), ("bf16", 0.0), ("bf16", 0.2)])
 def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
-    prepared: PreparedData, tmp_path: Path, precision: Precision, dropout: float, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, precision: Precision, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt_cli.model.dropout._BITS", {})  # masks by torch's own dropout, as on a GPU
-    given = feed(prepared, tmp_path, f"model.dropout={dropout}")
+    given = feed(prepared, f"model.dropout={dropout}")
     plain, recorded = given.updater(precision), with_recorder(given.updater(precision), taped)
     recorded.warm_up([given.batch(given.order.full)])
     assert not recorded.weights.gradients.any()
@@ -72,9 +71,9 @@ def of_two(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.usefixtures("as_on_cuda")
 def test_two_ranks_replay_a_micro_batch_each_and_sum_to_what_one_rank_has(
-    of_two: dict[str, dict[str, Any]], prepared: PreparedData, tmp_path: Path
+    of_two: dict[str, dict[str, Any]], prepared: PreparedData
 ) -> None:
-    given = feed(prepared, tmp_path)
+    given = feed(prepared)
     alone = given.updater("bf16")
     results = [given.give(alone, number, update) for number, update in given.updates(NUM_UPDATES)]
     assert of_two["replayed"]["replayed"] == NUM_UPDATES
@@ -139,9 +138,9 @@ def test_a_batch_of_another_shape_is_refused() -> None:
 
 
 def test_recording_comes_after_all_runs_since_it_keeps_memory(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, seen = feed(prepared, tmp_path), []
+    given, seen = feed(prepared), []
     step = Updater._step
 
     def noted(self: Updater, batch: Batch, divisor: Tensor, **which: bool) -> Tensor:
@@ -171,9 +170,9 @@ def out_of_memory(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def test_what_cannot_be_recorded_is_run_with_a_warning(
-    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    prepared: PreparedData, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = feed(prepared, tmp_path)
+    given = feed(prepared)
     plain, refused = given.updater("fp32"), with_recorder(given.updater("fp32"), refusing)
     refused.warm_up([given.batch(given.order.full)])
     assert caplog.messages == [
@@ -193,8 +192,8 @@ def test_after_a_recording_that_failed_nothing_is_replayed(caplog: pytest.LogCap
     assert not any(batch_of(3, bound=bound) in steps for bound in (128, 512, 1024))
 
 
-def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared: PreparedData, tmp_path: Path) -> None:
-    given = feed(prepared, tmp_path)
+def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared: PreparedData) -> None:
+    given = feed(prepared)
     updater = with_recorder(given.updater("fp32"), out_of_memory)
     batch = given.batch(given.order.full)
     with pytest.raises(DeviceError, match=r"^the memory of cpu does not hold a micro-batch of \d+ tokens$") as caught:
@@ -209,11 +208,11 @@ def taken(updater: Updater, given: Feed, batch: Batch, *, key: tuple[int, int]) 
 
 
 @pytest.mark.gpu
-def test_a_cuda_graph_gives_the_loss_and_the_gradients_of_the_step(prepared: PreparedData, tmp_path: Path) -> None:
-    given = feed(prepared, tmp_path, device="cuda")
+def test_a_cuda_graph_gives_the_loss_and_the_gradients_of_the_step(prepared: PreparedData) -> None:
+    given = feed(prepared, device="cuda")
     recorded, plain = (
         given.updater("bf16"),
-        feed(prepared, tmp_path, "training.compile=false", device="cuda").updater("bf16"),
+        feed(prepared, "training.compile=false", device="cuda").updater("bf16"),
     )
     assert (recorded.reason_not_to_compile, plain.reason_not_to_compile) == (None, "training.compile is false")
     recorded.warm_up([given.batch(given.order.longest), given.batch(given.order.full)])
@@ -256,8 +255,8 @@ def test_a_recording_that_failed_leaves_no_memory_and_no_generator_behind() -> N
 
 
 @pytest.mark.gpu
-def test_masks_of_a_replay_follow_from_seed_update_and_micro_batch(prepared: PreparedData, tmp_path: Path) -> None:
-    given = feed(prepared, tmp_path, "model.dropout=0.3", device="cuda")
+def test_masks_of_a_replay_follow_from_seed_update_and_micro_batch(prepared: PreparedData) -> None:
+    given = feed(prepared, "model.dropout=0.3", device="cuda")
     updater = given.updater("bf16")
     batch = given.batch(given.order.full)
     updater.warm_up([batch])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import signal
 from collections.abc import Callable
@@ -14,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
+from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState
 from nmt_cli.training.divergence import LossCourse, describe_pairs
 from nmt_cli.training.loss import Loss
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
@@ -76,22 +77,33 @@ def install_trouble(patch: pytest.MonkeyPatch, *places: int, loss: float = math.
     return taken
 
 
+class Heard(logging.Handler):
+    """Keeps the messages of a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
 @pytest.fixture(scope="module")
-def whole(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that returns from trouble at places 5 and 6, and is not stopped."""
-    run = tmp_path_factory.mktemp("whole") / "run"
+def whole(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Taken, list[str]]:
+    """The run that returns from trouble at places 5 and 6, and is not stopped; its updates, and its warnings."""
+    run, heard, log = tmp_path_factory.mktemp("whole") / "run", Heard(), logging.getLogger("nmt_cli")
+    log.addHandler(heard)
     with pytest.MonkeyPatch.context() as patch:
-        install_trouble(patch, 5, 6)
+        taken = install_trouble(patch, 5, 6)
         assert train(prepared, run, *SETTINGS) == 0
-    return run
+    log.removeHandler(heard)
+    return run, taken, heard.messages
 
 
 def test_gradients_that_stay_not_finite_lead_back_to_the_checkpoint_before_and_on_with_other_pairs(
-    prepared: PreparedData, tmp_path: Path, trouble: Callable[..., Taken], caplog: pytest.LogCaptureFixture
+    prepared: PreparedData, whole: tuple[Path, Taken, list[str]]
 ) -> None:
-    run = tmp_path / "run"
-    taken = trouble(5, 6)
-    assert train(prepared, run, *SETTINGS) == 0
+    run, taken, warnings = whole
     # Updates 6 and 7 have no good gradients; update 6 was saved, but after the first of them.
     assert taken[:10] == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6), (5, 7), (6, 8), (7, 9)]
     problem = "2 updates in a row had gradients that are not finite, the last at update 7"
@@ -99,55 +111,49 @@ def test_gradients_that_stay_not_finite_lead_back_to_the_checkpoint_before_and_o
     worst = returned.pop("worst")
     assert returned == {"event": "returned", "update": 7, "to": 4, "reason": problem}
     assert {entry["update"] for entry in worst[:2]} == {6, 7}
-    pairs = sorted(chain(*pairs_of_update(prepared, tmp_path, 6)))
+    pairs = sorted(chain(*pairs_of_update(prepared, 6)))
     assert {"update": 6, "loss": None, "pairs": pairs} in worst
     assert events(run, "skipped")[0]["pairs"] == pairs
-    assert f"update 6 is skipped: its gradients are not finite ({describe_pairs(pairs)})" in caplog.messages
-    assert f"{problem}: back to update 4, and on with other pairs ({run / 'metrics.jsonl'})" in caplog.messages
+    assert f"update 6 is skipped: its gradients are not finite ({describe_pairs(pairs)})" in warnings
+    assert f"{problem}: back to update 4, and on with other pairs ({run / 'metrics.jsonl'})" in warnings
     state = json.loads(checkpoint(run, 12)["state.json"])
     assert (state["update"], state["applied"], state["returns"], state["epoch"], state["index"]) == (12, 12, 1, 0, 15)
 
 
-# After update 5, shortly before the trouble, it is saved for the stop alone.
-@pytest.mark.parametrize("update", [5, 6, 7, 8])
+# After update 5, shortly before the trouble, it is saved for the stop alone; during update 7 it returns.
 def test_a_training_that_is_stopped_around_a_return_ends_in_the_same_bits(
-    prepared: PreparedData, whole: Path, tmp_path: Path, trouble: Callable[..., Taken], update: int
+    prepared: PreparedData, whole: tuple[Path, Taken, list[str]], tmp_path: Path, trouble: Callable[..., Taken]
 ) -> None:
     trouble(5, 6)
-    with stopped_after(update, signal.SIGTERM):
-        assert train(prepared, tmp_path / "run", *SETTINGS) == 75
+    for update in (5, 6, 7, 8):
+        with stopped_after(update, signal.SIGTERM):
+            assert train(prepared, tmp_path / "run", *SETTINGS) == 75
     assert train(prepared, tmp_path / "run", *SETTINGS) == 0
-    assert checkpoint(tmp_path / "run", 12) == checkpoint(whole, 12)
+    assert checkpoint(tmp_path / "run", 12) == checkpoint(whole[0], 12)
 
 
 def test_a_kill_between_the_parts_of_a_return_changes_nothing(
     prepared: PreparedData,
-    whole: Path,
+    whole: tuple[Path, Taken, list[str]],
     tmp_path: Path,
     trouble: Callable[..., Taken],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from nmt_cli.training.checkpoints import CheckpointFolder
+    write = CheckpointFolder._write_state
 
-    def killed(*arguments: object) -> None:
-        raise KeyboardInterrupt
+    def killed_after_a_return(self: CheckpointFolder, directory: Path, state: TrainingState, measured: Any) -> None:
+        if state.returns == 1:
+            raise KeyboardInterrupt
+        write(self, directory, state, measured)
 
     trouble(5, 6)
-    original = CheckpointFolder._write_state
     with monkeypatch.context() as patch:
-        patch.setattr(CheckpointFolder, "_write_state", _replaced_where(original, killed, returns=1))
+        patch.setattr(CheckpointFolder, "_write_state", killed_after_a_return)
         with pytest.raises(KeyboardInterrupt):
             train(prepared, tmp_path / "run", *SETTINGS)
     assert checkpoints(tmp_path / "run") == [2, 4]
     assert train(prepared, tmp_path / "run", *SETTINGS) == 0
-    assert checkpoint(tmp_path / "run", 12) == checkpoint(whole, 12)
-
-
-def _replaced_where(original: Callable[..., None], other: Callable[..., None], *, returns: int) -> Callable[..., None]:
-    def write(self: Any, directory: Path, state: Any, measured: Any) -> None:
-        (other if state.returns == returns else original)(self, directory, state, measured)
-
-    return write
+    assert checkpoint(tmp_path / "run", 12) == checkpoint(whole[0], 12)
 
 
 def test_a_rise_of_the_loss_leads_back_too(
@@ -197,6 +203,14 @@ def test_after_a_number_of_returns_training_fails_and_says_what_to_try(
 def test_losses_that_are_not_finite_name_the_micro_batch(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spoil_update_5(monkeypatch)
+    assert train(prepared, tmp_path / "run", *SETTINGS, "training.updates=6") == 0
+    (skipped,) = events(tmp_path / "run", "skipped")
+    assert skipped["pairs"] == sorted(pairs_of_update(prepared, 5)[1])
+
+
+def spoil_update_5(patch: pytest.MonkeyPatch) -> None:
+    """Put NaN into the gradients and one loss of update 5."""
     accumulate = Updater.accumulate
 
     def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Loss:
@@ -206,10 +220,7 @@ def test_losses_that_are_not_finite_name_the_micro_batch(
         self.weights.gradients[7] = math.nan
         return replace(loss, smoothed=loss.smoothed * math.nan)
 
-    monkeypatch.setattr(Updater, "accumulate", spoilt)
-    assert train(prepared, tmp_path / "run", *SETTINGS) == 0
-    (skipped,) = events(tmp_path / "run", "skipped")
-    assert skipped["pairs"] == sorted(pairs_of_update(prepared, tmp_path, 5)[1])
+    patch.setattr(Updater, "accumulate", spoilt)
 
 
 def test_the_course_is_that_of_the_running_means() -> None:
@@ -229,15 +240,3 @@ def test_the_course_is_that_of_the_running_means() -> None:
     assert not course.has_spike(None)
     assert course.is_calm(None)
     assert not course.is_calm(2.0)
-
-
-def test_what_was_measured_of_weights_that_were_dropped_does_not_count(tmp_path: Path, prepared: PreparedData) -> None:
-    run = tmp_path / "run"
-    assert train(prepared, run, "training.updates=2") == 0
-    lines = [
-        *({"event": "validation", "update": update, "loss": float(update)} for update in (8, 16, 24)),
-        {"event": "returned", "update": 27, "to": 16, "reason": "trouble", "worst": []},
-        {"event": "validation", "update": 32, "loss": 1.0},
-    ]
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    assert [found.update for found in open_run(run).validations()] == [8, 16, 32]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError
-from tests.training.tiny import checkpoint, events, prepare_tiny, stopped_after, train
+from nmt_cli.training.runs import open_or_begin
+from nmt_cli.training.trainer import Trainer
+from tests.training.tiny import LEARNT, checkpoint, events, prepare_tiny, stopped_after, tiny_recipe, train
 
 SHORT = ("training.updates=6", "training.checkpoint_every=2", "training.log_every=1")
 # So small a rate that the first update leaves the weights as good as they are.
@@ -21,11 +24,9 @@ STILL = "training.schedule={name: constant, peak: 1e-9, warmup_updates: 1}"
 
 
 @pytest.fixture(scope="module")
-def trained(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(finished: Callable[..., Path]) -> Path:
     """A model after 60 updates."""
-    run = tmp_path_factory.mktemp("trained") / "run"
-    assert train(prepared, run, "training.updates=60", "training.checkpoint_every=60", "validation.every=60") == 0
-    return run / "model"
+    return finished(*LEARNT) / "model"
 
 
 @pytest.fixture
@@ -34,21 +35,22 @@ def model(trained: Path, tmp_path: Path) -> Path:
     return shutil.copytree(trained, tmp_path / "model")
 
 
+@pytest.mark.parametrize("is_named", [True, False], ids=["the model", "its run"])
 def test_a_run_begins_with_the_weights_of_the_model_and_says_so(
-    prepared: PreparedData, model: Path, tmp_path: Path
+    prepared: PreparedData, trained: Path, tmp_path: Path, is_named: bool
 ) -> None:
-    run = tmp_path / "run"
+    run, model = tmp_path / "run", trained if is_named else trained.parent
     assert train(prepared, run, STILL, *SHORT, "model.dropout=0.3", init_from=model) == 0
-    before, after = (read_tensors(path / "model.safetensors", hint="") for path in (model, run / "model"))
+    before, after = (read_tensors(path / "model.safetensors", hint="") for path in (trained, run / "model"))
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         assert torch.allclose(after[name], tensor, atol=1e-7)
     losses = [event["nll"] for event in events(run, "train")]
     assert losses[0] < 3  # with random weights: log 400
-    sha256 = json.loads((model / "manifest.json").read_text())["files"]["model.safetensors"]["sha256"]
+    sha256 = json.loads((trained / "manifest.json").read_text())["files"]["model.safetensors"]["sha256"]
     record = open_run(run).record.init_from
     assert record is not None
-    assert (record.path, record.weights_sha256, record.updates) == (str(model), sha256, [60])
+    assert (record.path, record.weights_sha256, record.updates) == (str(trained.resolve()), sha256, [60])
 
 
 @pytest.mark.parametrize("optimizer", ["{name: adam}", "{name: schedule_free}"])
@@ -69,8 +71,6 @@ def test_a_resume_does_not_read_the_model_again_and_ends_in_the_same_bits(
 def test_a_start_that_saved_nothing_reads_it_again(
     prepared: PreparedData, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nmt_cli.training.trainer import Trainer
-
     def killed(self: Trainer, reporter: object) -> None:
         raise KeyboardInterrupt
 
@@ -84,18 +84,11 @@ def test_a_start_that_saved_nothing_reads_it_again(
 
 
 def test_a_model_that_was_replaced_before_anything_was_saved_is_refused(
-    prepared: PreparedData, model: Path, tmp_path: Path
+    prepared: PreparedData, finished: Callable[..., Path], model: Path, tmp_path: Path
 ) -> None:
-    from nmt_cli.recipe.loading import load_recipe
-    from nmt_cli.training.runs import open_or_begin
-    from tests.training.tiny import RECIPE
-
-    (tmp_path / "run.yaml").write_text(RECIPE, encoding="utf-8")
-    recipe = load_recipe(tmp_path / "run.yaml", overrides=SHORT)
-    open_or_begin(tmp_path / "run", recipe, prepared, command=[], restart=False, init_from=model)
-    assert train(prepared, tmp_path / "other", *SHORT) == 0
+    open_or_begin(tmp_path / "run", tiny_recipe(*SHORT), prepared, command=[], restart=False, init_from=model)
     shutil.rmtree(model)
-    shutil.copytree(tmp_path / "other/model", model)
+    shutil.copytree(finished() / "model", model)
     with pytest.raises(ModelError, match=r"is not the one that this run was begun from") as caught:
         train(prepared, tmp_path / "run", *SHORT)
     assert caught.value.hint == "begin anew with --restart (removes the run), or give the run another folder with -o"
@@ -133,14 +126,10 @@ def test_another_architecture_is_refused_and_the_fix_helps(
     assert error.message == f"the model in {model} has model.{said}"
     assert error.setting == "init_from"
     assert error.hint == f"train with the architecture of the model: --set model.{fix}"
-    assert train(prepared, tmp_path / "run", *SHORT, f"model.{setting}", f"model.{fix}", init_from=model) == 0
-
-
-def test_a_run_stands_for_its_model(prepared: PreparedData, trained: Path, tmp_path: Path) -> None:
-    assert train(prepared, tmp_path / "run", *SHORT, init_from=trained.parent) == 0
-    initial = open_run(tmp_path / "run").record.init_from
-    assert initial is not None
-    assert initial.path == str(trained.resolve())
+    assert (
+        train(prepared, tmp_path / "run", "training.updates=1", f"model.{setting}", f"model.{fix}", init_from=model)
+        == 0
+    )
 
 
 def test_a_damaged_model_is_noticed(prepared: PreparedData, model: Path, tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,11 +15,11 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import TrainingError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.training import trainer
-from nmt_cli.training.loss import Loss
+from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting import metrics
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult, seed_dropout
 from tests.training.feeding import feed
-from tests.training.test_divergence import install_trouble
+from tests.training.test_divergence import install_trouble, spoil_update_5
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
 
 SETTINGS = (
@@ -38,31 +38,23 @@ def reads_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Updater, "reads_late", True)
 
 
-def spoil_update_5(patch: pytest.MonkeyPatch) -> None:
-    """Put NaN into the gradients and one loss of update 5."""
-    accumulate = Updater.accumulate
-
-    def spoilt(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> Loss:
-        loss = accumulate(self, *arguments, key=key, **options)
-        if key == (5, 1):
-            self.weights.gradients[7] = math.nan
-            return Loss(loss.smoothed * math.nan, loss.nll)
-        return loss
-
-    patch.setattr(Updater, "accumulate", spoilt)
-
-
-def told(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without times and places."""
-    return [{key: value for key, value in line.items() if key not in _OF_THE_CLOCK} for line in events(run)]
-
-
-def assert_alike(late: Path, immediate: Path) -> None:
-    """The same checkpoints, and the same told of them."""
+def both(folder: Path, train_one: Callable[[Path], None], install: Install = lambda patch: None) -> None:
+    """Train FOLDER/late and FOLDER/immediate with the same trouble: they tell the same, and end in the same bits."""
+    late, immediate = folder / "late", folder / "immediate"
+    for run in (late, immediate):
+        with pytest.MonkeyPatch.context() as patch:
+            install(patch)
+            if run == late:
+                reads_late(patch)
+            train_one(run)
     assert checkpoints(late) == checkpoints(immediate) != []
     for number in checkpoints(late):
         assert checkpoint(late, number) == checkpoint(immediate, number), number
-    assert told(late) == told(immediate)
+    ours, theirs = (
+        [{key: value for key, value in line.items() if key not in _OF_THE_CLOCK} for line in events(run)]
+        for run in (late, immediate)
+    )
+    assert ours == theirs
 
 
 # Trouble at places 5 and 6 of the data returns after update 7, which is saved; at 6 and 7 with update 9 in flight.
@@ -75,55 +67,43 @@ CASES: list[Install] = [
 
 
 @pytest.mark.parametrize("install", CASES, ids=["calm", "skipped", "returned at a checkpoint", "returned in flight"])
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_a_training_that_reads_late_is_the_one_that_reads_at_once(
-    prepared: PreparedData, tmp_path: Path, install: Install, optimizer: str
+    prepared: PreparedData, tmp_path: Path, install: Install
 ) -> None:
-    for name in ("late", "immediate"):
-        with pytest.MonkeyPatch.context() as patch:
-            install(patch)
-            if name == "late":
-                reads_late(patch)
-            settings = (*SETTINGS, f"training.optimizer={{name: {optimizer}}}")
-            assert train(prepared, tmp_path / name, *settings) == 0
-    assert_alike(tmp_path / "late", tmp_path / "immediate")
+    optimizer = "training.optimizer={name: adamw}"
+
+    def train_one(run: Path) -> None:
+        assert train(prepared, run, *SETTINGS, optimizer) == 0
+
+    both(tmp_path, train_one, install)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("last", [4, 7])
-def test_a_stop_comes_after_the_same_update(prepared: PreparedData, tmp_path: Path, number: int, last: int) -> None:
-    codes = []
-    for name in ("late", "immediate"):
-        with pytest.MonkeyPatch.context() as patch:
-            if name == "late":
-                reads_late(patch)
-            with stopped_after(last, number):
-                codes.append(train(prepared, tmp_path / name, *SETTINGS))
-            assert checkpoints(tmp_path / name) == [last]
-            codes.append(train(prepared, tmp_path / name, *SETTINGS))
-    assert codes == 2 * [75 if number == signal.SIGTERM else 130, 0]
-    assert_alike(tmp_path / "late", tmp_path / "immediate")
+@pytest.mark.parametrize(("last", "number", "code"), [(4, signal.SIGTERM, 75), (7, signal.SIGINT, 130)])
+def test_a_stop_comes_after_the_same_update(
+    prepared: PreparedData, tmp_path: Path, last: int, number: int, code: int
+) -> None:
+    def train_one(run: Path) -> None:
+        with stopped_after(last, number):
+            assert train(prepared, run, *SETTINGS) == code
+        assert checkpoints(run) == [last]
+        assert train(prepared, run, *SETTINGS) == 0
+
+    both(tmp_path, train_one)
 
 
 def test_a_divergence_without_a_return_is_the_same_error(prepared: PreparedData, tmp_path: Path) -> None:
-    messages = []
-    for name in ("late", "immediate"):
-        with pytest.MonkeyPatch.context() as patch:
-            install_trouble(patch, 8, 9)
-            if name == "late":
-                reads_late(patch)
-            with pytest.raises(TrainingError) as caught:
-                train(prepared, tmp_path / name, *SETTINGS, "training.max_returns=0")
-            messages.append(caught.value.message)
-    assert messages == 2 * ["2 updates in a row had gradients that are not finite, the last at update 10"]
-    assert_alike(tmp_path / "late", tmp_path / "immediate")
+    problem = "2 updates in a row had gradients that are not finite, the last at update 10"
+
+    def train_one(run: Path) -> None:
+        with pytest.raises(TrainingError, match=f"^{problem}$"):
+            train(prepared, run, *SETTINGS, "training.max_returns=0")
+
+    both(tmp_path, train_one, lambda patch: install_trouble(patch, 8, 9))
 
 
 @pytest.mark.gpu
-def test_a_gpu_skips_and_clips_without_the_host(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = feed(prepared, tmp_path, "training.clip_norm=0.25", device="cuda")
+def test_a_gpu_skips_and_clips_without_the_host(prepared: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = feed(prepared, "training.clip_norm=0.25", device="cuda")
     updater = given.updater("bf16")
     assert updater.reads_late
     spoil_update_5(monkeypatch)
@@ -164,72 +144,45 @@ def test_late_is_after_the_next_launch_except_before_what_needs_the_result(
         reads_late(monkeypatch)
     settings = ("training.updates=6", "training.checkpoint_every=3", "validation.every=100")
     assert train(prepared, tmp_path / "run", *settings) == 0
-    if is_late:
-        parts = [
-            "launch 1, launch 2, read 1, launch 3, read 2, read 3",
-            "launch 4, launch 5, read 4, launch 6, read 5, read 6",
-        ]
-        assert ", ".join(order) == ", ".join(parts)
-    else:
-        assert order == [f"{what} {number}" for number in range(1, 7) for what in ("launch", "read")]
+    at_once = [f"{what} {number}" for number in range(1, 7) for what in ("launch", "read")]
+    late = "launch 1 launch 2 read 1 launch 3 read 2 read 3 launch 4 launch 5 read 4 launch 6 read 5 read 6"
+    assert " ".join(order) == (late if is_late else " ".join(at_once))
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "can_skip"),
     [
-        ("training.optimizer={name: muon}",),
-        ("training.optimizer={name: schedule_free}", "training.schedule={name: constant, peak: 0.01}"),
-        ("training.ema=0.9",),
+        ((), True),
+        (("training.optimizer={name: muon}",), False),
+        (("training.optimizer={name: schedule_free}", "training.schedule={name: constant, peak: 0.01}"), False),
+        (("training.ema=0.9",), False),
     ],
-    ids=["muon", "schedule-free", "moving average"],
+    ids=["adam", "muon", "schedule-free", "moving average"],
 )
-def test_an_optimizer_that_cannot_skip_on_the_device_is_read_at_once(
-    prepared: PreparedData, tmp_path: Path, settings: tuple[str, ...]
+def test_only_an_optimizer_that_can_skip_on_the_device_is_read_late(
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], can_skip: bool
 ) -> None:
-    given = feed(prepared, tmp_path, *settings)
-    updater = given.updater("fp32")
-    assert not updater.optimizer.can_skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(updater, "_ranks", type(updater._ranks)(0, 1, torch.device("cuda")))
-        assert not updater.reads_late
-    plain = feed(prepared, tmp_path).updater("fp32")
-    assert plain.optimizer.can_skip
-    assert not plain.reads_late, "on a CPU"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain, "_ranks", type(plain._ranks)(0, 1, torch.device("cuda")))
-        assert plain.reads_late
+    updater = feed(prepared, *settings).updater("fp32")
+    assert updater.optimizer.can_skip == can_skip
+    assert not updater.reads_late, "on a CPU"
+    monkeypatch.setattr(updater, "_ranks", Ranks(0, 1, torch.device("cuda")))
+    assert updater.reads_late == can_skip
 
 
 def test_between_updates_the_host_asks_for_no_mode_no_memory_and_no_stack_trace(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: dict[str, int] = {"train": 0, "memory": 0}
-    mode, memory = Transformer.train, metrics.memory_gb
-
-    def counted_mode(self: Transformer, mode_is_train: bool = True) -> Transformer:
-        calls["train"] += mode_is_train
-        return mode(self, mode_is_train)
-
-    def counted_memory(device: torch.device) -> float:
-        calls["memory"] += 1
-        return memory(device)
-
-    monkeypatch.setattr(Transformer, "train", counted_mode)
-    monkeypatch.setattr(trainer, "memory_gb", counted_memory)
-    slow: list[object] = []
-    seed = torch.manual_seed
-
-    def counted_seed(key: int) -> torch.Generator:
-        slow.append(key)
-        return seed(key)
-
-    monkeypatch.setattr(torch, "manual_seed", counted_seed)
+    functions = (Transformer.train, metrics.memory_gb, torch.manual_seed)
+    mode, memory, seed = (Mock(side_effect=function) for function in functions)
+    monkeypatch.setattr(Transformer, "train", lambda self, is_training=True: mode(self, is_training))
+    monkeypatch.setattr(trainer, "memory_gb", memory)
+    monkeypatch.setattr(torch, "manual_seed", seed)
     settings = ("training.updates=12", "training.log_every=4", "validation.every=100")
     assert train(prepared, tmp_path / "run", *settings) == 0
-    assert calls["memory"] == 3
+    assert memory.call_count == 3
     # The warm-up, then after the sanity pass: the validation at the end is the last that is done.
-    assert calls["train"] <= 3
-    assert len(slow) <= 2, "by the initial weights"
+    assert sum(call.args[1] for call in mode.call_args_list) <= 3
+    assert seed.call_count <= 2, "by the initial weights"
 
 
 def test_dropout_is_seeded_as_torch_seeds() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,41 +14,24 @@ import torch
 from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError
-from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training import loader as loader_module
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
-from nmt_cli.training.loader import LoadedUpdate, Loader
+from nmt_cli.training.loader import Copies, Loader
 from nmt_cli.training.ranks.ranks import Ranks
-from tests.training.tiny import RECIPE, events, prepare_tiny, stopped_after, train
+from tests.training.test_metrics import FakeClock
+from tests.training.tiny import tiny_recipe
 
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
 
 
-class FakeClock:
-    """Seconds that only the test moves on."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+def order_of(data: PreparedData, *, world_size: int = 1) -> DataOrder:
+    return DataOrder(data, tiny_recipe(), world_size=world_size, max_tokens=320, fallback=Path("not-needed"))
 
 
-def order_of(data: PreparedData, folder: Path, *, world_size: int = 1) -> DataOrder:
-    (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    recipe = load_recipe(folder / "tiny.yaml")
-    return DataOrder(data, recipe, world_size=world_size, max_tokens=320, fallback=folder / "not-needed")
-
-
-def loader_of(data: PreparedData, folder: Path, *, ranks: Ranks = ALONE, clock: FakeClock | None = None) -> Loader:
-    order = order_of(data, folder, world_size=ranks.size)
+def loader_of(data: PreparedData, *, ranks: Ranks = ALONE, clock: FakeClock | None = None) -> Loader:
+    order = order_of(data, world_size=ranks.size)
     return Loader(order, data.split("train"), ranks, clock=clock or FakeClock())
-
-
-def numbers(loaded: LoadedUpdate) -> list[tuple[int, list[int], list[int]]]:
-    """What this rank's batches hold."""
-    return [(index, batch.source.ids.tolist(), batch.gold.tolist()) for index, batch in loaded.batches]
 
 
 def is_running() -> bool:
@@ -57,9 +39,9 @@ def is_running() -> bool:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_it_loads_what_the_order_gives_for_this_rank(prepared: PreparedData, tmp_path: Path, rank: int) -> None:
-    order, pairs = order_of(prepared, tmp_path, world_size=2), prepared.split("train")
-    with loader_of(prepared, tmp_path, ranks=Ranks(rank, 2, CPU)) as loader:
+def test_it_loads_what_the_order_gives_for_this_rank(prepared: PreparedData, rank: int) -> None:
+    order, pairs = order_of(prepared, world_size=2), prepared.split("train")
+    with loader_of(prepared, ranks=Ranks(rank, 2, CPU)) as loader:
         for _ in range(20):  # into the second epoch
             loaded, update = loader.next(num_left=99), order.next()
             assert (loaded.update.epoch, loaded.update.index) == (update.epoch, update.index)
@@ -74,7 +56,7 @@ def test_it_loads_what_the_order_gives_for_this_rank(prepared: PreparedData, tmp
 
 
 def test_it_loads_one_update_ahead_and_none_beyond_the_last(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[int] = []
     gave = threading.Event()
@@ -87,7 +69,7 @@ def test_it_loads_one_update_ahead_and_none_beyond_the_last(
         return update
 
     monkeypatch.setattr(DataOrder, "next", noted)
-    with loader_of(prepared, tmp_path) as loader:
+    with loader_of(prepared) as loader:
         for num_left in (3, 2, 1):
             gave.clear()
             loader.next(num_left=num_left)
@@ -96,9 +78,7 @@ def test_it_loads_one_update_ahead_and_none_beyond_the_last(
     assert given == [1, 2, 3]
 
 
-def test_waiting_is_the_time_until_an_update_is_there(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_is_the_time_until_an_update_is_there(prepared: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, made = FakeClock(), threading.Semaphore(0)
 
     def slowly(update: PlannedUpdate, *arguments: object, **options: object) -> Batch:
@@ -108,7 +88,7 @@ def test_waiting_is_the_time_until_an_update_is_there(
         return batch
 
     monkeypatch.setattr(loader_module, "make_batch", slowly)
-    with loader_of(prepared, tmp_path, clock=clock) as loader:
+    with loader_of(prepared, clock=clock) as loader:
         first = loader.next(num_left=2)
         num_batches = len(first.batches)
         assert loader.waited >= 2.0 * num_batches
@@ -122,12 +102,12 @@ def test_waiting_is_the_time_until_an_update_is_there(
 
 
 def test_what_the_thread_meets_with_is_raised_where_updates_are_taken(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*arguments: object, **options: object) -> Batch:
         raise DataError("train.en.ids is cut short", hint="prepare it anew")
 
-    with loader_of(prepared, tmp_path) as loader:
+    with loader_of(prepared) as loader:
         loader.next(num_left=1)
         monkeypatch.setattr(loader_module, "make_batch", broken)
         for _ in range(2):
@@ -138,9 +118,9 @@ def test_what_the_thread_meets_with_is_raised_where_updates_are_taken(
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
-def test_no_thread_is_left(prepared: PreparedData, tmp_path: Path, taken: int) -> None:
+def test_no_thread_is_left(prepared: PreparedData, taken: int) -> None:
     interval = sys.getswitchinterval()
-    loader = loader_of(prepared, tmp_path)
+    loader = loader_of(prepared)
 
     def interrupted() -> None:
         with loader:
@@ -154,44 +134,24 @@ def test_no_thread_is_left(prepared: PreparedData, tmp_path: Path, taken: int) -
     assert sys.getswitchinterval() == pytest.approx(interval)
 
 
-def test_a_plan_damaged_under_way_is_built_anew_in_the_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = prepare_tiny(tmp_path)
-    with loader_of(data, tmp_path) as loader:
-        expected = [numbers(loader.next(num_left=99)) for _ in range(5)]
-    (plan,) = (path for path in (data.directory / "plans").iterdir() if path.is_dir())
-    with loader_of(data, tmp_path) as loader:
-        found = [numbers(loader.next(num_left=1))]
-        (plan / "rows").write_bytes(bytes((plan / "rows").stat().st_size))
-        found += [numbers(loader.next(num_left=99)) for _ in range(4)]
-    assert found == expected
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warning.endswith("are not those that were written: it is built anew")
-
-
-def test_copies_are_marked_in_the_thread_and_received_before_they_are_used(
-    prepared: PreparedData, tmp_path: Path
-) -> None:
+def test_copies_are_marked_in_the_thread_and_received_before_they_are_used(prepared: PreparedData) -> None:
     main, seen = threading.get_ident(), list[tuple[str, bool]]()
 
-    class Noted:
-        is_pinned = False
-
+    class Noted(Copies):
         @contextmanager
         def beside(self) -> Iterator[None]:
             seen.append(("beside", threading.get_ident() == main))
             yield
             seen.append(("done", threading.get_ident() == main))
 
-        def mark(self) -> object:
+        def mark(self) -> None:
             seen.append(("mark", threading.get_ident() == main))
-            return len(seen)
 
         def receive(self, batches: list[tuple[int, Batch]], mark: object) -> None:
             assert batches
-            assert mark == 2
             seen.append(("receive", threading.get_ident() == main))
 
-    loader = loader_of(prepared, tmp_path)
+    loader = loader_of(prepared)
     loader._copies = Noted()  # a GPU's part, played
     with loader:
         loader.next(num_left=1)
@@ -199,24 +159,11 @@ def test_copies_are_marked_in_the_thread_and_received_before_they_are_used(
     assert seen == [("beside", False), ("mark", False), ("receive", True), ("used", True), ("done", False)]
 
 
-def test_the_position_that_is_saved_is_that_of_the_last_update_taken(prepared: PreparedData, tmp_path: Path) -> None:
-    settings = ("training.updates=20", "training.log_every=1")
-    assert train(prepared, tmp_path / "whole", *settings) == 0
-    with stopped_after(9):
-        assert train(prepared, tmp_path / "run", *settings) == 75
-    assert train(prepared, tmp_path / "run", *settings) == 0
-    ours, theirs = (
-        [(line["update"], line["loss"], line["source_tokens"]) for line in events(tmp_path / name, "train")]
-        for name in ("run", "whole")
-    )
-    assert ours == theirs
-
-
 @pytest.mark.gpu
-def test_on_a_gpu_batches_arrive_whole(prepared: PreparedData, tmp_path: Path) -> None:
+def test_on_a_gpu_batches_arrive_whole(prepared: PreparedData) -> None:
     device = torch.device("cuda")
-    order, pairs = order_of(prepared, tmp_path), prepared.split("train")
-    with loader_of(prepared, tmp_path, ranks=Ranks(0, 1, device)) as loader:
+    order, pairs = order_of(prepared), prepared.split("train")
+    with loader_of(prepared, ranks=Ranks(0, 1, device)) as loader:
         for _ in range(50):
             loaded, update = loader.next(num_left=99), order.next()
             for index, batch in loaded.batches:

@@ -103,15 +103,10 @@ def test_rows_whose_gold_is_pad_count_nothing(smoothing: float) -> None:
     theirs = torch.autograd.grad(alone.ours(smoothing).smoothed, (alone.hidden, alone.weight))
     assert_near(ours[0], torch.zeros(12, 6, dtype=torch.float64).index_copy(0, kept, theirs[0].double()))
     assert_near(ours[1], theirs[1].double())
-
-
-def test_a_row_of_padding_that_is_not_finite_leaves_the_loss_finite() -> None:
-    case = make_case(vocab=20, rows=24)
-    hidden = case.hidden.detach().clone()
-    hidden[-1] = torch.nan
-    loss = replace(case, hidden=hidden, gold=torch.cat([case.gold[:-1], torch.tensor([PAD])])).ours(0.1)
-    assert bool(loss.smoothed.isfinite())
-    assert bool(loss.nll.isfinite())
+    hidden = case.hidden.detach().index_fill(0, torch.tensor([2, 3]), torch.nan)
+    not_finite = replace(padded, hidden=hidden).ours(smoothing)  # only in rows of padding
+    assert bool(not_finite.smoothed.isfinite())
+    assert bool(not_finite.nll.isfinite())
 
 
 def test_nll_is_the_unsmoothed_loss_whatever_the_smoothing() -> None:
@@ -152,12 +147,6 @@ def test_extreme_logits_neither_overflow_nor_underflow(scale: float, smoothing: 
     torch.testing.assert_close(ours, gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
 
 
-def test_a_certain_prediction_has_no_loss() -> None:
-    hidden, weight = torch.eye(4)[1:2] * 200, torch.eye(4)
-    loss = smoothed_cross_entropy(hidden, weight, torch.tensor([1]), output_bias=None, vocab=4, smoothing=0.0)
-    assert loss.smoothed.item() == loss.nll.item() == 0
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_bf16_is_near_float64_on_the_same_inputs(smoothing: float) -> None:
     case = make_case(vocab=200, rows=256, tokens=64, dtype=torch.bfloat16)
@@ -171,9 +160,8 @@ def test_bf16_is_near_float64_on_the_same_inputs(smoothing: float) -> None:
 def test_the_statistics_of_bf16_logits_are_float32() -> None:
     case = make_case(vocab=200, rows=200, tokens=64, dtype=torch.bfloat16)
     logits = F.linear(case.hidden, case.weight).double()
-    for smoothing in (0.0, 0.1):
-        value = F.cross_entropy(logits, case.gold, label_smoothing=smoothing, reduction="sum")
-        torch.testing.assert_close(case.ours(smoothing).smoothed.double(), value, rtol=1e-6, atol=0)
+    value = F.cross_entropy(logits, case.gold, label_smoothing=0.1, reduction="sum")
+    torch.testing.assert_close(case.ours(0.1).smoothed.double(), value, rtol=1e-6, atol=0)
 
 
 class LargestTensor(TorchDispatchMode):

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from tests.training.feeding import feed
 from tests.training.tiny import (
     RECIPE,
     checkpoint,
-    checkpoints,
     events,
     parallel_text,
     prepare_tiny,
@@ -72,7 +71,8 @@ def train(recipe, tokens):
     updater = Updater(recipe, model, precision="fp32", ranks=Ranks(0, 1, cpu))
     batch = make_batch(pairs.rows(np.arange(count)), pairs, device=cpu, shape=None, pinned=False)
     for number in (1, 2):
-        updater.update([(0, batch)], number=number, num_micro=1, target_tokens=count * 20)
+        options = {"number": number, "num_micro": 1, "target_tokens": count * 20, "received": lambda: None}
+        updater.launch([(0, batch)], **options).result()
 
 small = Recipe.model_validate(json.loads(sys.argv[2]))
 train(small, 100)
@@ -92,6 +92,7 @@ def test_a_share_in_equal_parts_takes_no_more_rounds(max_tokens: int, world_size
     assert tokens <= max_tokens
     assert accumulation(batch_tokens=25_000, max_tokens=tokens, world_size=world_size) == rounds
     assert tokens < 25_000 / (rounds * world_size) + 129
+    assert even_share(10**9, batch_tokens=2000, world_size=8, longest=500) == 500, "a sentence is taken whole"
 
 
 @pytest.fixture
@@ -108,46 +109,40 @@ def test_what_was_found_is_said_kept_and_taken_again(
     caplog.set_level("INFO")
     whole, run = tmp_path / "whole", tmp_path / "run"
     free += [_bytes_for(prepared, 250)] * 2
-    assert train(prepared, whole, AUTO) == 0
+    assert train(prepared, whole, AUTO, "training.updates=8") == 0
     assert "an update of 600 tokens is 1 device(s) x 3 micro-batch(es) of at most 250 (auto)" in caplog.text
-    assert open_run(whole).record.model_dump()["max_tokens_per_device"] == {
-        "tokens": 250,
-        "devices": 1,
-        "device": "CPU",
-        "precision": "fp32",
-    }
-    with stopped_after(10):
-        assert train(prepared, run, AUTO) == 75
+    assert _note(whole) == {"tokens": 250, "devices": 1, "device": "CPU", "precision": "fp32"}
+    with stopped_after(4):
+        assert train(prepared, run, AUTO, "training.updates=8") == 75
     assert free == []  # nobody asks again
-    assert train(prepared, run, AUTO) == 0
-    assert checkpoints(run) == checkpoints(whole)
-    for update in checkpoints(run):
-        assert checkpoint(run, update) == checkpoint(whole, update)
-    assert open_run(run).record.max_tokens_per_device == open_run(whole).record.max_tokens_per_device
+    assert train(prepared, run, AUTO, "training.updates=8") == 0
+    assert checkpoint(run, 8) == checkpoint(whole, 8)
+    assert _note(run) == _note(whole)
     assert open_run(run).record.finished is not None
 
 
 def test_it_is_found_anew_on_other_devices_and_said(
-    prepared: PreparedData, tmp_path: Path, free: list[int], caplog: pytest.LogCaptureFixture
+    prepared: PreparedData,
+    finished: Callable[..., Path],
+    tmp_path: Path,
+    free: list[int],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    run = tmp_path / "run"
+    run, other = tmp_path / "run", finished()
+    assert _note(other) is None, "a recipe that says how many is not measured"
     free += [_bytes_for(prepared, 400), _bytes_for(prepared, 250)]
     with stopped_after(10):
         assert train(prepared, run, AUTO) == 75
-    _change(run, devices=8, device="NVIDIA H200")
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    record["max_tokens_per_device"] |= {"devices": 8, "device": "NVIDIA H200"}
+    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
     assert train(prepared, run, AUTO) == 0
     told = "max_tokens_per_device: auto is now 384, found for 1 x CPU, and was 250, for 8 x NVIDIA H200"
     assert told in caplog.messages
     assert _note(run) == {"tokens": 384, "devices": 1, "device": "CPU", "precision": "fp32"}
-    tokens = [event["target_tokens"] for event in events(run, "train")]
-    assert train(prepared, tmp_path / "other") == 0
-    assert tokens == [event["target_tokens"] for event in events(tmp_path / "other", "train")]
-
-
-def test_a_recipe_that_says_how_many_is_not_measured(prepared: PreparedData, tmp_path: Path, free: list[int]) -> None:
-    assert train(prepared, tmp_path / "run", "training.updates=1") == 0
-    assert _note(tmp_path / "run") is None
+    ours, theirs = ([event["target_tokens"] for event in events(each, "train")] for each in (run, other))
+    assert ours == theirs
 
 
 def test_an_equal_part_that_is_shorter_than_the_longest_sentence_takes_that_still(
@@ -164,19 +159,6 @@ def test_an_equal_part_that_is_shorter_than_the_longest_sentence_takes_that_stil
         assert train(data, tmp_path / "run", *settings) == 75
     assert _note(tmp_path / "run")["tokens"] == longest
     assert train(data, tmp_path / "run", *settings, "training.updates=4") == 0
-
-
-def test_a_share_that_is_shorter_than_the_longest_sentence_takes_that_whole() -> None:
-    assert even_share(10**9, batch_tokens=2000, world_size=8, longest=500) == 500
-
-
-def test_more_memory_than_needed_leaves_one_micro_batch(
-    prepared: PreparedData, tmp_path: Path, free: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    free.append(10**12)
-    assert train(prepared, tmp_path / "run", AUTO, "training.updates=1") == 0
-    assert "an update of 600 tokens is 1 device(s) x 1 micro-batch(es) of at most 640 (auto)" in caplog.text
 
 
 @pytest.mark.slow
@@ -221,6 +203,7 @@ def test_a_warm_up_that_runs_out_of_memory_is_tried_with_half_until_it_fits(
     held.append(200)
     assert train(prepared, run, AUTO, "training.updates=2") == 0
     assert len(held[:-1]) == 3
+    assert "an update of 600 tokens is 1 device(s) x 1 micro-batch(es) of at most 640 (auto)" in caplog.text
     told = [message for message in caplog.messages if message.startswith("memory does not hold")]
     expected = "memory does not hold {} tokens at once: trying {}"
     assert told == [expected.format(640, 320), expected.format(320, 160)]
@@ -264,7 +247,7 @@ def test_one_rank_without_memory_speaks_for_all(prepared: PreparedData, tmp_path
 
     claims: list[bool] = []
     taken: list[int] = []
-    given = feed(prepared, tmp_path, AUTO)
+    given = feed(prepared, AUTO)
     run = open_or_begin(tmp_path / "run", given.recipe, prepared, command=[], restart=False, init_from=None)
     run = note_found_tokens(run, FoundTokens(tokens=320, devices=2, device="CPU", precision="fp32"))
     run = warm_up_in_memory(
@@ -301,12 +284,6 @@ def _note(run: Path) -> Any:
     return json.loads((run / "run.json").read_text(encoding="utf-8"))["max_tokens_per_device"]
 
 
-def _change(run: Path, **values: Any) -> None:
-    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    record["max_tokens_per_device"] |= values
-    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
-
-
 def needs(
     *, world_size: int = 1, precision: Precision = "fp32", batch_tokens: int = 8000, max_tokens: int = 4000
 ) -> Estimate:
@@ -332,37 +309,41 @@ def test_micro_batches_are_tokens_over_what_the_devices_hold(
     batch_tokens: int, max_tokens: int, world_size: int, expected: int
 ) -> None:
     found = needs(world_size=world_size, batch_tokens=batch_tokens, max_tokens=max_tokens)
-    assert found.accumulation == expected
+    assert found.accumulation_steps == expected
 
 
-def test_weights_take_sixteen_bytes_in_float32_and_twenty_with_a_copy_in_bf16() -> None:
-    single, half = needs(), needs(precision="bf16")
-    assert single.weight_bytes == 16 * single.num_parameters  # weight, gradient, two moments
-    assert half.weight_bytes == 20 * half.num_parameters
-    assert half.activation_bytes * 2 == single.activation_bytes
+AVERAGES: list[dict[str, Any]] = [
+    {"ema": 0.99},
+    {"optimizer": {"name": "schedule_free"}, "schedule": {"name": "constant", "peak": 0.01}},
+]
 
 
-def test_an_average_of_the_weights_takes_eight_bytes_more() -> None:
-    for training in (
-        {"ema": 0.99},
-        {"optimizer": {"name": "schedule_free"}, "schedule": {"name": "constant", "peak": 0.01}},
-    ):
-        recipe = Recipe.model_validate({"name": "x", "model": SMALL, "training": training})
-        found = estimate(recipe, source_vocab=400, target_vocab=400, precision="fp32", world_size=1)
-        assert found.weight_bytes == 24 * found.num_parameters
+@pytest.mark.parametrize(
+    ("precision", "training", "expected"),
+    [
+        ("fp32", {}, 16),  # weight, gradient, two moments
+        ("bf16", {}, 20),  # and a copy
+        ("fp32", AVERAGES[0], 24),
+        ("fp32", AVERAGES[1], 24),
+    ],
+)
+def test_weights_take_so_many_bytes_each(precision: Precision, training: dict[str, Any], expected: int) -> None:
+    recipe = Recipe.model_validate({"name": "x", "model": SMALL, "training": training})
+    found = estimate(recipe, source_vocab=400, target_vocab=400, precision=precision, world_size=1)
+    assert found.weight_bytes == expected * found.num_parameters
 
 
 def test_micro_batches_of_open_size_count_as_a_whole_share() -> None:
     recipe = Recipe.model_validate({"name": "x", "model": SMALL, "training": {"batch_tokens": 8000}})
     assert recipe.training.max_tokens_per_device == "auto"
     found = estimate(recipe, source_vocab=400, target_vocab=400, precision="fp32", world_size=3)
-    assert (found.accumulation, found.tokens) == (1, 2667)
+    assert (found.accumulation_steps, found.tokens) == (1, 2667)
     assert found.bytes_per_token * found.tokens == pytest.approx(found.activation_bytes)
 
 
-def test_activations_follow_the_micro_batch_not_the_batch() -> None:
+def test_activations_follow_the_micro_batch_and_the_precision_not_the_batch() -> None:
     few, many = (needs(max_tokens=tokens) for tokens in (2000, 4000))
-    assert many.activation_bytes == 2 * few.activation_bytes
+    assert many.activation_bytes == 2 * few.activation_bytes == 2 * needs(precision="bf16").activation_bytes
     assert needs(batch_tokens=80_000).activation_bytes == many.activation_bytes
 
 
@@ -410,35 +391,29 @@ def machine(tmp_path: Path) -> Path:
     return write(tmp_path, {"proc/meminfo": f"MemTotal: {16 * GB // 1024} kB\nMemAvailable:   {8 * GB // 1024} kB\n"})
 
 
-def group(limit: str, usage: int, *, cached: int) -> dict[str, str]:
-    return {"memory.max": f"{limit}\n", "memory.current": f"{usage}\n", "memory.stat": f"inactive_file {cached}\n"}
-
-
-def under(folder: str, files: dict[str, str]) -> dict[str, str]:
-    return {f"{folder}/{name}": text for name, text in files.items()}
-
-
-def test_without_groups_it_is_what_the_machine_has(machine: Path) -> None:
-    assert free_on_cpu(machine) == 8 * GB // 1024 * 1024
-
-
-def test_a_group_leaves_its_limit_less_what_is_used_but_for_cached_files(machine: Path) -> None:
-    write(machine, {"proc/self/cgroup": "0::/job/step\n"})
-    write(machine, under("sys/fs/cgroup/job/step", group(str(4 * GB), 3 * GB, cached=GB)))
-    assert free_on_cpu(machine) == 2 * GB
-
-
-def test_the_narrowest_of_the_groups_above_counts(machine: Path) -> None:
-    write(machine, {"proc/self/cgroup": "0::/job/step\n"})
-    write(machine, under("sys/fs/cgroup/job/step", group("max", 3 * GB, cached=0)))
-    write(machine, under("sys/fs/cgroup/job", group(str(5 * GB), 4 * GB, cached=0)))
-    assert free_on_cpu(machine) == GB
+@pytest.mark.parametrize(
+    ("cgroup", "groups", "expected"),
+    [
+        ("", {}, 8 * GB // 1024 * 1024),
+        ("0::/job/step\n", {"job/step": (f"{4 * GB}", 3 * GB, GB)}, 2 * GB),
+        ("0::/job/step\n", {"job/step": ("max", 3 * GB, 0), "job": (f"{5 * GB}", 4 * GB, 0)}, GB),
+    ],
+    ids=["the machine's without groups", "cached files do not count", "the narrowest of the groups above"],
+)
+def test_free_memory_is_what_the_machine_and_its_groups_leave(
+    machine: Path, cgroup: str, groups: dict[str, tuple[str, int, int]], expected: int
+) -> None:
+    write(machine, {"proc/self/cgroup": cgroup})
+    for folder, (limit, usage, cached) in groups.items():
+        values = {"memory.max": limit, "memory.current": str(usage), "memory.stat": f"inactive_file {cached}"}
+        write(machine, {f"sys/fs/cgroup/{folder}/{name}": f"{text}\n" for name, text in values.items()})
+    assert free_on_cpu(machine) == expected
 
 
 def test_groups_of_the_first_version_count_too(machine: Path) -> None:
     write(machine, {"proc/self/cgroup": "5:cpu,cpuacct:/box\n3:memory:/box\n"})
     names = {"memory.limit_in_bytes": f"{3 * GB}", "memory.usage_in_bytes": f"{GB}", "memory.stat": "cache 1\n"}
-    write(machine, under("sys/fs/cgroup/memory/box", names))
+    write(machine, {f"sys/fs/cgroup/memory/box/{name}": text for name, text in names.items()})
     assert free_on_cpu(machine) == 2 * GB
 
 

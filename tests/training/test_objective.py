@@ -28,7 +28,7 @@ from nmt_cli.training.reporting.progress import describe_training
 from nmt_cli.training.update import Updater
 from tests.reference.varlen import register
 from tests.training.feeding import Feed, feed
-from tests.training.tiny import RECIPE, train
+from tests.training.tiny import tiny_recipe, train
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -69,9 +69,9 @@ def plain_updater(given: Feed, monkeypatch: pytest.MonkeyPatch, *, precision: Pr
 
 @pytest.mark.usefixtures("as_on_cuda")
 def test_compiled_training_is_the_training_itself_and_is_compiled_once(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = feed(prepared, tmp_path, "model.encoder_layers=3", "model.decoder_layers=2")
+    given = feed(prepared, "model.encoder_layers=3", "model.decoder_layers=2")
     plain, compiled = plain_updater(given, monkeypatch, precision="fp32"), given.updater("fp32")
     counters.clear()
     compiled.warm_up([given.batch(given.order.full), given.batch(given.order.longest)])
@@ -105,10 +105,10 @@ VARIANTS = {
 @pytest.mark.usefixtures("as_on_cuda")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_can_be_traced_and_fits_all_batches(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     tracing(monkeypatch)
-    given = feed(prepared, tmp_path, *VARIANTS[name])
+    given = feed(prepared, *VARIANTS[name])
     plain, compiled = plain_updater(given, monkeypatch, precision="bf16"), given.updater("bf16")
     compiled.warm_up([given.batch(given.order.full)])
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -121,10 +121,10 @@ def test_every_variant_can_be_traced_and_fits_all_batches(
 
 @pytest.mark.usefixtures("as_on_cuda")
 def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracing(monkeypatch)
-    given = feed(prepared, tmp_path, "model.dropout=0.3")
+    given = feed(prepared, "model.dropout=0.3")
     updater, batch = given.updater("fp32"), given.batch(given.order.full)
     keys = [(1, 0), (1, 1), (2, 0), (1, 0)]
     losses = [
@@ -137,10 +137,10 @@ def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
 
 @pytest.mark.usefixtures("as_on_cuda")
 def test_longer_sentences_need_the_layers_compiled_once_more_and_nothing_else(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracing(monkeypatch)
-    given = feed(prepared, tmp_path)
+    given = feed(prepared)
     updater, batch = given.updater("fp32"), given.batch(given.order.full)
     longer = Batch(replace(batch.source, bound=512), replace(batch.target, bound=512), batch.gold)
     counters.clear()
@@ -152,36 +152,47 @@ def test_longer_sentences_need_the_layers_compiled_once_more_and_nothing_else(
         updater.warm_up([batch, longer, batch])
 
 
+def without_triton(graph: object, inputs: object) -> Callable[..., object]:
+    raise RuntimeError("Cannot find a working triton installation.\nMore about it.")
+
+
+def without_memory(graph: object, inputs: object) -> Callable[..., object]:
+    raise torch.OutOfMemoryError
+
+
 @pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize(
+    ("compiler", "message", "where", "hint"),
+    [
+        (
+            without_triton,
+            "the model cannot be compiled for cpu",
+            "Cannot find a working triton installation.",
+            "--no-compile trains without",
+        ),
+        (
+            without_memory,
+            "the memory of cpu does not hold a micro-batch",
+            "training.max_tokens_per_device",
+            "--set training.max_tokens_per_device=",
+        ),
+    ],
+)
 def test_a_compiler_that_fails_is_an_error_with_a_way_out(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData,
+    monkeypatch: pytest.MonkeyPatch,
+    compiler: Callable[..., object],
+    message: str,
+    where: str,
+    hint: str,
 ) -> None:
-    def broken(graph: object, inputs: object) -> Callable[..., object]:
-        raise RuntimeError("Cannot find a working triton installation.\nMore about it.")
-
-    broken_compile = partial(torch.compile, fullgraph=True, dynamic=False, backend=broken)
-    monkeypatch.setattr(objective, "compiled", broken_compile)
-    given = feed(prepared, tmp_path)
-    with pytest.raises(DeviceError) as caught:
+    monkeypatch.setattr(objective, "compiled", partial(torch.compile, fullgraph=True, dynamic=False, backend=compiler))
+    given = feed(prepared)
+    with pytest.raises(DeviceError, match=f"^{message}") as caught:
         given.updater("fp32").warm_up([given.batch(given.order.full)])
-    assert caught.value.message == "the model cannot be compiled for cpu"
-    assert caught.value.where == "Cannot find a working triton installation."
-    assert caught.value.hint.startswith("--no-compile trains without")
+    assert caught.value.where == where
+    assert caught.value.hint.startswith(hint)
     assert caught.value.exit_code == 6
-
-
-@pytest.mark.usefixtures("as_on_cuda")
-def test_memory_that_is_missing_while_compiling_is_told_as_that(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def greedy(graph: object, inputs: object) -> Callable[..., object]:
-        raise torch.OutOfMemoryError
-
-    greedy_compile = partial(torch.compile, fullgraph=True, dynamic=False, backend=greedy)
-    monkeypatch.setattr(objective, "compiled", greedy_compile)
-    given = feed(prepared, tmp_path)
-    with pytest.raises(DeviceError, match=r"^the memory of cpu does not hold a micro-batch"):
-        given.updater("fp32").warm_up([given.batch(given.order.full)])
 
 
 def with_tools(monkeypatch: pytest.MonkeyPatch, *tools: str, cc: str | None = None, has_headers: bool = True) -> None:
@@ -211,7 +222,6 @@ NO_TRITON = "Triton is not installed (pip install triton)"
     ],
 )
 def test_without_a_tool_a_model_is_not_compiled_and_a_warning_says_what_to_install(
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tools: tuple[str, ...],
@@ -219,9 +229,7 @@ def test_without_a_tool_a_model_is_not_compiled_and_a_warning_says_what_to_insta
     reason: str | None,
 ) -> None:
     with_tools(monkeypatch, *tools, cc=cc)
-    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    recipe = load_recipe(tmp_path / "tiny.yaml", overrides=())
-    found = reason_not_to_compile(recipe, device=CUDA, dtype=torch.bfloat16)
+    found = reason_not_to_compile(tiny_recipe(), device=CUDA, dtype=torch.bfloat16)
     assert found == reason
     warn_of_missing_tool(found)
     assert caplog.messages == ([f"the model is not compiled, and training is slower: {reason}"] if reason else [])
@@ -274,7 +282,6 @@ def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
     ],
 )
 def test_what_is_not_compiled_has_a_reason(
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     device: torch.device,
     dtype: torch.dtype,
@@ -283,9 +290,7 @@ def test_what_is_not_compiled_has_a_reason(
 ) -> None:
     with_tools(monkeypatch, "triton", "gcc")
     monkeypatch.setattr(attention, "_HAS_TRITON", True)
-    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    recipe = load_recipe(tmp_path / "tiny.yaml", overrides=settings)
-    assert reason_not_to_compile(recipe, device=device, dtype=dtype) == reason
+    assert reason_not_to_compile(tiny_recipe(*settings), device=device, dtype=dtype) == reason
 
 
 @pytest.mark.parametrize(
@@ -298,17 +303,16 @@ def test_what_is_not_compiled_has_a_reason(
 )
 def test_the_first_line_of_a_training_on_a_gpu_says_whether_it_is_compiled(
     prepared: PreparedData,
-    tmp_path: Path,
     device: torch.device,
     reason: str | None,
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention, "_HAS_TRITON", True)
-    given = feed(prepared, tmp_path)
+    given = feed(prepared)
     updater = given.updater("bf16")
     updater.reason_not_to_compile = reason
-    line = describe_training(given.recipe, updater, Ranks(0, 1, device), precision="bf16", max_tokens=320)
+    line = describe_training(given.recipe, updater, Ranks(0, 1, device), max_tokens=320)
     assert expected in line
 
 

@@ -23,8 +23,7 @@ from nmt_cli.recipe.schema import (
     ScheduleFreeConfig,
     WsdConfig,
 )
-from nmt_cli.training.optimizers import Adam, Optimizer, OptimizerConfig, build_optimizer
-from nmt_cli.training.schedules import cosine, learning_rate, noam
+from nmt_cli.training.optimizers import Adam, Optimizer, OptimizerConfig, build_optimizer, learning_rate
 from nmt_cli.training.weights import MasterWeights
 
 Config = AdamConfig | AdamWConfig
@@ -67,6 +66,12 @@ def take(weights: MasterWeights, optimizer: Optimizer, updates: range) -> None:
         weights.gradients.zero_()
 
 
+def step(reference: torch.optim.Optimizer, update: int) -> None:
+    for group in reference.param_groups:
+        group["lr"] = rate(update)
+    reference.step()
+
+
 def torch_s(config: Config, parameters: list[nn.Parameter], *, is_fused: bool) -> torch.optim.Optimizer:
     betas, eps = (config.beta1, config.beta2), config.epsilon
     if isinstance(config, AdamConfig):
@@ -90,9 +95,7 @@ def test_the_trajectory_is_torch_s_over_separate_parameters(config: Config, is_f
         take(weights, optimizer, range(update, update + 1))
         for name, gradient in weights.named(gradients_of(update, weights.values)).items():
             twin.get_parameter(name).grad = gradient.clone()
-        for group in reference.param_groups:
-            group["lr"] = rate(update)
-        reference.step()
+        step(reference, update)
         # torch's own variants differ in the last places of float32, in numbers up to 1.
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter, twin.get_parameter(name), rtol=1e-6, atol=1e-7)
@@ -134,10 +137,11 @@ def test_a_step_that_the_device_skips_leaves_no_trace(config: Config) -> None:
         assert torch.equal(optimizer.state[name], moment)
 
 
-def test_moments_are_running_means_of_gradients_and_of_their_squares() -> None:
-    config = AdamConfig(beta1=0.8, beta2=0.9)
+def test_moments_are_running_means_of_gradients_and_of_their_squares_from_zero_on() -> None:
     weights = MasterWeights(network(), precision="fp32")
-    optimizer = Adam(weights, config)
+    optimizer = Adam(weights, AdamConfig(beta1=0.8, beta2=0.9))
+    assert set(optimizer.state) == {f"{key}.{name}" for key in ("exp_avg", "exp_avg_sq") for name in weights.shapes}
+    assert not any(moment.any() for moment in optimizer.state.values())
     means, squares = torch.zeros_like(weights.values), torch.zeros_like(weights.values)
     for update in range(1, 6):
         take(weights, optimizer, range(update, update + 1))
@@ -146,14 +150,6 @@ def test_moments_are_running_means_of_gradients_and_of_their_squares() -> None:
     for moment, expected, smallest in (("exp_avg", means, 1e-12), ("exp_avg_sq", squares, 1e-20)):
         for name, part in weights.named(expected).items():
             torch.testing.assert_close(optimizer.state[f"{moment}.{name}"], part, rtol=1e-5, atol=smallest)
-
-
-def test_moments_are_zero_before_the_first_update() -> None:
-    weights = MasterWeights(network(), precision="fp32")
-    state = Adam(weights, AdamConfig()).state
-    assert set(state) == {f"{moment}.{name}" for moment in ("exp_avg", "exp_avg_sq") for name in weights.shapes}
-    for moment in state.values():
-        assert torch.equal(moment, torch.zeros_like(moment))
 
 
 def transformer() -> Transformer:
@@ -219,11 +215,8 @@ def test_muon_orthogonalises_each_matrix_by_itself_and_leaves_the_rest_to_adamw(
                     part.grad = of_part.clone()
             else:
                 twin.get_parameter(name).grad = gradient.clone()
-        references: list[torch.optim.Optimizer] = [muon, adamw]
-        for reference in references:
-            for group in reference.param_groups:
-                group["lr"] = rate(update)
-            reference.step()
+        step(muon, update)
+        step(adamw, update)
     for name, value in weights.named(weights.values).items():
         expected = torch.cat([part.detach() for part in whole[name]]) if name in whole else twin.get_parameter(name)
         torch.testing.assert_close(value, expected.detach(), rtol=1e-5, atol=1e-6)
@@ -243,9 +236,7 @@ def test_schedule_free_is_the_package_s_over_separate_parameters() -> None:
         take(weights, optimizer, range(update, update + 1))
         for name, gradient in weights.named(gradients_of(update, weights.values)).items():
             twin.get_parameter(name).grad = gradient.clone()
-        for group in reference.param_groups:
-            group["lr"] = rate(update)
-        reference.step()
+        step(reference, update)
     for name, value in weights.named(weights.values).items():
         torch.testing.assert_close(value, twin.get_parameter(name).detach(), rtol=1e-5, atol=1e-6)
     reference.eval()
@@ -274,9 +265,14 @@ def test_a_moving_average_follows_the_weights_and_stands_in_for_them() -> None:
     assert weights.set_aside is None
 
 
-def paper(update: int) -> float:
-    """The base model's rate."""
-    return noam(update, factor=1.0, warmup_updates=4000, d_model=512)
+def noam(update: int, *, factor: float = 1.0, d_model: int = 512) -> float:
+    """The rate of the paper's schedule, of the base model unless told otherwise."""
+    return learning_rate(NoamConfig(factor=factor, warmup_updates=4000), update=update, updates=1, d_model=d_model)
+
+
+def cosine(update: int, *, updates: int, peak: float = 1.0, warmup_updates: int = 9) -> float:
+    schedule = CosineConfig(peak=peak, warmup_updates=warmup_updates)
+    return learning_rate(schedule, update=update, updates=updates, d_model=1)
 
 
 @pytest.mark.parametrize(
@@ -291,19 +287,16 @@ def paper(update: int) -> float:
 )
 def test_the_paper_s_schedule_is_equation_3(update: int, rate: float) -> None:
     # The figures were worked out by hand, to seven digits.
-    assert paper(update) == pytest.approx(rate, rel=1e-6)
+    assert noam(update) == pytest.approx(rate, rel=1e-6)
+    assert noam(update, factor=2.5) == pytest.approx(2.5 * noam(update))
+    assert noam(update, d_model=2048) == pytest.approx(noam(update) / 2)
 
 
 def test_the_paper_s_schedule_rises_to_its_peak_at_the_end_of_warm_up_and_falls_ever_after() -> None:
-    rates = [paper(update) for update in range(1, 12_001)]
+    rates = [noam(update) for update in range(1, 12_001)]
     assert rates.index(max(rates)) + 1 == 4000
     assert all(before < after for before, after in pairwise(rates[:4000]))
     assert all(before > after for before, after in pairwise(rates[3999:]))
-
-
-def test_the_paper_s_schedule_scales_with_its_factor_and_with_the_width() -> None:
-    assert noam(700, factor=2.5, warmup_updates=4000, d_model=512) == pytest.approx(2.5 * paper(700))
-    assert noam(700, factor=1.0, warmup_updates=4000, d_model=2048) == pytest.approx(paper(700) / 2)
 
 
 def test_a_cosine_rises_in_a_line_and_falls_to_zero_behind_the_last_update() -> None:
@@ -314,26 +307,14 @@ def test_a_cosine_rises_in_a_line_and_falls_to_zero_behind_the_last_update() -> 
     assert all(before > after for before, after in pairwise(rates[99:]))
     assert rates[999] > 0
     assert rates[1000] == pytest.approx(0, abs=1e-18)
+    # It never rises again, and one update behind the warm-up is served.
+    assert cosine(5000, updates=1000) == 0
+    assert cosine(10, updates=10) == pytest.approx(0.5)
 
 
 def test_a_cosine_is_at_half_its_peak_half_way_down() -> None:
     assert cosine(150, peak=1e-3, warmup_updates=100, updates=199) == pytest.approx(0.5e-3)
     assert cosine(125, peak=1e-3, warmup_updates=100, updates=199) == pytest.approx(1e-3 * (0.5 + math.sqrt(0.125)))
-
-
-def test_a_cosine_with_one_update_behind_its_warm_up_is_served() -> None:
-    assert cosine(10, peak=1.0, warmup_updates=9, updates=10) == pytest.approx(0.5)
-
-
-def test_a_cosine_never_rises_again_behind_its_end() -> None:
-    assert cosine(5000, peak=1.0, warmup_updates=9, updates=1000) == 0
-
-
-def test_the_recipe_s_schedule_is_taken() -> None:
-    rate = learning_rate(NoamConfig(factor=2.0, warmup_updates=300), update=77, updates=900, d_model=256)
-    assert rate == noam(77, factor=2.0, warmup_updates=300, d_model=256)
-    rate = learning_rate(CosineConfig(peak=3e-4, warmup_updates=300), update=577, updates=900, d_model=256)
-    assert rate == cosine(577, peak=3e-4, warmup_updates=300, updates=900)
 
 
 def test_wsd_rises_stays_and_falls_to_zero_after_the_last_update() -> None:
@@ -344,10 +325,5 @@ def test_wsd_rises_stays_and_falls_to_zero_after_the_last_update() -> None:
 
 def test_constant_rises_and_stays() -> None:
     schedule = ConstantConfig(peak=0.5, warmup_updates=4)
-    assert [learning_rate(schedule, update=update, updates=9, d_model=1) for update in (1, 2, 4, 5, 900)] == [
-        0.125,
-        0.25,
-        0.5,
-        0.5,
-        0.5,
-    ]
+    rates = [learning_rate(schedule, update=update, updates=9, d_model=1) for update in (1, 2, 4, 5, 900)]
+    assert rates == [0.125, 0.25, 0.5, 0.5, 0.5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,12 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_profile_says_where_the_time_goes_and_changes_nothing(
-    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    plain, run = finished(*SETTINGS), tmp_path / "run"
     caplog.set_level("INFO")
-    run = tmp_path / "run"
     assert train(prepared, run, *SETTINGS, profile=4) == 0
-    assert train(prepared, tmp_path / "plain", *SETTINGS) == 0
-    assert checkpoint(run, 9) == checkpoint(tmp_path / "plain", 9)
+    assert checkpoint(run, 9) == checkpoint(plain, 9)
     summary = (run / "profile/summary.txt").read_text(encoding="utf-8")
     (message,) = told(caplog)
     assert message == (
@@ -79,7 +79,7 @@ def test_a_training_that_ends_early_tells_what_was_seen(
         assert not (tmp_path / "run/profile").exists()
 
 
-def test_a_profile_that_cannot_be_written_is_told_and_the_training_goes_on(
+def test_a_profile_that_cannot_be_written_or_has_nothing_to_watch_is_told_and_the_training_goes_on(
     prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -89,12 +89,5 @@ def test_a_profile_that_cannot_be_written_is_told_and_the_training_goes_on(
     assert train(prepared, run, "training.updates=6", profile=2) == 0
     assert told(caplog)[0].startswith("2 updates on cpu, ")
     assert told(caplog)[0].endswith(f"\nnot written to {run / 'profile'}: File exists")
-
-
-def test_a_training_that_is_done_has_nothing_to_watch(
-    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    for _ in range(2):
-        assert train(prepared, tmp_path / "run", "training.updates=1", profile=2) == 0
+    assert train(prepared, run, "training.updates=6", profile=2) == 0
     assert caplog.messages.count("--profile: there is no update left to watch") == 1

@@ -19,9 +19,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # documen
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DeviceError, UsageError
-from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training.data_order import DataOrder
-from nmt_cli.training.ranks import ranks
 from nmt_cli.training.ranks import ranks as module
 from nmt_cli.training.ranks.ranks import (
     ConnectionLost,
@@ -30,8 +28,10 @@ from nmt_cli.training.ranks.ranks import (
     Ranks,
     earlier_failure,
     find_failure_board,
+    join_ranks,
 )
-from tests.training.tiny import RECIPE, checkpoint, checkpoints, events, stopped_after, train
+from nmt_cli.training.start import launch_ranks
+from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, tiny_recipe, train
 from tests.training.two_ranks import LAUNCHED, TORCHRUN, in_update, start
 
 UPDATES = 50
@@ -41,6 +41,7 @@ SETTINGS = (
     f"training.updates={UPDATES}",
     "training.log_every=1",
     "training.clip_norm=0.5",
+    "training.patience=99",
     "training.schedule.factor=0.05",  # at high rates the smallest difference, by rounding, grows tenfold in few updates
 )
 COUNTED = """
@@ -67,9 +68,9 @@ if RANK is not None:
 
 @pytest.fixture(scope="module")
 def run_of_two(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of two processes that torchrun has started, with gloo on the CPU."""
+    """The run of two processes that torchrun has started, with gloo on the CPU, and their counts of collectives."""
     folder = tmp_path_factory.mktemp("two")
-    process = start(TORCHRUN, prepared, folder, *SETTINGS)
+    process = start(TORCHRUN, prepared, folder, *SETTINGS, fault=COUNTED)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr
     assert stdout == ""
@@ -86,8 +87,7 @@ def run_of_one(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: PreparedData, tmp_path: Path) -> None:
-    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    recipe = load_recipe(tmp_path / "tiny.yaml", overrides=SETTINGS)
+    recipe = tiny_recipe(*SETTINGS)
     one, two = (DataOrder(prepared, recipe, world_size=size, max_tokens=224, fallback=tmp_path) for size in (1, 2))
     for _ in range(UPDATES):
         micro, of_two = one.next().micro, two.next().micro
@@ -124,9 +124,7 @@ def test_two_processes_validate_and_save_once(run_of_one: Path, run_of_two: Path
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
 
 
-def test_a_run_of_two_goes_on_as_a_run_of_one(
-    prepared: PreparedData, run_of_one: Path, run_of_two: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_two_goes_on_as_a_run_of_one(prepared: PreparedData, run_of_one: Path, run_of_two: Path) -> None:
     settings = (*SETTINGS, "training.updates=53")
     for run in (run_of_one, run_of_two):
         assert train(prepared, run, *settings) == 0
@@ -159,17 +157,13 @@ def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_tha
         assert checkpoint(tmp_path / "run", update) == checkpoint(run_of_two, update), update
 
 
-def test_nothing_travels_between_two_updates_but_gradients_and_one_sum(prepared: PreparedData, tmp_path: Path) -> None:
-    """Losses, norm and signals share a sum. Patience is asked for where a validation was, so not here."""
-    settings = (*SETTINGS, "training.updates=8", "training.patience=3", "validation.every=100")
-    process = start(LAUNCHED, prepared, tmp_path, *settings, fault=COUNTED)
-    _, stderr = process.communicate()
-    assert process.returncode == 0, stderr
+def test_nothing_travels_between_two_updates_but_gradients_and_one_sum(run_of_two: Path) -> None:
+    """Losses, norm and signals share a sum. Patience is asked for after a validation, the first after update 8."""
     for rank in range(2):
-        buckets, counts = (tmp_path / f"counts-{rank}").read_text(encoding="utf-8").split(" ", 1)
+        buckets, counts = (run_of_two.parent / f"counts-{rank}").read_text(encoding="utf-8").split(" ", 1)
         before = json.loads(counts)
-        assert len(before) == 8
-        between = [after - first for first, after in itertools.pairwise(before)]
+        assert len(before) == UPDATES
+        between = [after - first for first, after in itertools.pairwise(before[:8])]
         # A checkpoint comes after update 6, and needs nothing of the other rank.
         assert between == 7 * [int(buckets) + 1]
 
@@ -196,22 +190,18 @@ def test_an_error_of_all_ranks_is_told_once_under_torchrun_too(prepared: Prepare
 
 
 @pytest.mark.parametrize("value", ["", "two", "0", "-1"])
-def test_a_world_size_that_is_no_number_is_an_error(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_a_world_size_that_is_no_number_is_an_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", value)
     with pytest.raises(DeviceError) as caught:
-        train(prepared, tmp_path / "run")
+        launch_ranks([], device="cpu", gpus=None)
     assert caught.value.message == f"WORLD_SIZE is {value!r}, and no number of processes"
     assert caught.value.hint.startswith("unset WORLD_SIZE")
 
 
-def test_a_number_of_gpus_for_ranks_that_torchrun_has_started_is_refused(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_of_gpus_for_ranks_that_torchrun_has_started_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(UsageError) as caught:
-        train(prepared, tmp_path / "run", gpus=4)
+        launch_ranks([], device="cpu", gpus=4)
     error = caught.value
     assert error.message == "--gpus 4 was given to one of 1 process(es) that torchrun, by WORLD_SIZE, has started"
     assert error.hint == "leave out --gpus and set torchrun's --nproc-per-node, or unset WORLD_SIZE"
@@ -221,7 +211,7 @@ def test_another_attempt_of_torchrun_does_not_restart_the_run(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stopped_after(3):
-        assert train(prepared, tmp_path / "run") == 75
+        assert train(prepared, tmp_path / "run", "training.updates=4") == 75
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert train(prepared, tmp_path / "run", "training.updates=4", restart=True) == 0
     assert [event["update"] for event in events(tmp_path / "run", "resume")] == [3]
@@ -248,12 +238,12 @@ def join_with_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.devic
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
         monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties[device.index])
-        monkeypatch.setattr(ranks, "rendezvous", lambda *_, **__: iter([(store, local, 2)]))
+        monkeypatch.setattr(module, "rendezvous", lambda *_, **__: iter([(store, local, 2)]))
         monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
-        monkeypatch.setattr(ranks, "find_failure_board", lambda: None)
+        monkeypatch.setattr(module, "find_failure_board", lambda: None)
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("LOCAL_RANK", str(local))
-        return ranks.join_ranks("auto").device
+        return join_ranks("auto").device
 
     return joined
 
@@ -274,7 +264,7 @@ def test_a_process_alone_makes_its_gpu_the_current_one(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert ranks.join_ranks("cuda:1").device == torch.device("cuda:1")
+    assert join_ranks("cuda:1").device == torch.device("cuda:1")
     assert chosen == [torch.device("cuda:1")]
 
 
@@ -307,8 +297,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> FailureBoard:
 def test_only_the_first_that_fails_tells(board: FailureBoard) -> None:
     assert board.failure() is None
     assert earlier_failure(4, is_consequence=False) is None
-    assert earlier_failure(6, is_consequence=False) == Failure(4, is_stall=False)
-    assert board.failure() == Failure(4, is_stall=False)
+    assert earlier_failure(6, is_consequence=False) == board.failure() == Failure(4, is_stall=False)
 
 
 def test_a_lost_connection_waits_for_its_cause(board: FailureBoard, monkeypatch: pytest.MonkeyPatch) -> None:

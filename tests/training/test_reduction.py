@@ -11,9 +11,8 @@ from torch import Tensor
 
 from nmt_cli.devices import Precision
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.training.ranks.gradients import GradientSum, make_buckets
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.weights import MasterWeights
+from nmt_cli.training.weights import GradientSum, MasterWeights, make_buckets
 from tests.reference.models import random_model, tiny_config
 from tests.training.summing_ranks import MICRO, VOCAB, backward, small_model
 from tests.training.two_ranks import run_module
@@ -66,10 +65,7 @@ def test_buckets_take_matrices_from_the_last_on_and_then_the_vectors() -> None:
     buckets = make_buckets([90, 40, 30, 60, 5, 6, 7], num_matrices=4, most_elements=100)
     assert buckets.bounds == ((130, 220), (90, 130), (0, 90), (220, 238))
     assert buckets.of_parameter == (2, 1, 0, 0, 3, 3, 3)
-    assert buckets.sizes() == [2, 1, 1, 3]
-
-
-def test_a_parameter_larger_than_a_bucket_is_one_of_its_own() -> None:
+    # A parameter larger than a bucket is a bucket of its own.
     assert make_buckets([500, 10, 500], num_matrices=3, most_elements=100).bounds == ((510, 1010), (500, 510), (0, 500))
 
 
@@ -94,34 +90,20 @@ def _stage(name: str) -> str:
     return ".".join(parts[:2]) if parts[0] in ("encoder", "decoder") else parts[0]
 
 
-class Recorded(Ranks):
-    """Ranks that note what they are given to sum."""
-
-    begun: list[Tensor]
-
-    def begin_sum(self, tensor: Tensor) -> Any:
-        _BEGUN.append(tensor)
-
-    def finish_sum(self, work: Any) -> None:
-        pass
-
-
-_BEGUN: list[Tensor] = []
-
-
-def test_sums_are_begun_in_one_order_whatever_is_complete_first() -> None:
-    _BEGUN.clear()
-    gradients = torch.arange(12.0)
+def test_sums_are_begun_in_one_order_whatever_is_complete_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[list[float]] = []
+    monkeypatch.setattr(Ranks, "begin_sum", lambda self, tensor: begun.append(tensor.tolist()))
+    monkeypatch.setattr(Ranks, "finish_sum", lambda self, work: None)
     buckets = make_buckets([4, 4, 4], num_matrices=3, most_elements=4)
-    total = GradientSum(gradients, buckets, ranks=Recorded(0, 2, torch.device("cpu")), precision="fp32")
+    total = GradientSum(torch.arange(12.0), buckets, ranks=Ranks(0, 2, torch.device("cpu")), precision="fp32")
     total.complete(0)
-    assert _BEGUN == []
+    assert begun == []
     total.complete(2)
-    assert [part.tolist() for part in _BEGUN] == [[8, 9, 10, 11]]
+    assert begun == [[8, 9, 10, 11]]
     total.complete(1)
-    assert [part.tolist() for part in _BEGUN[1:]] == [[4, 5, 6, 7], [0, 1, 2, 3]]
+    assert begun[1:] == [[4, 5, 6, 7], [0, 1, 2, 3]]
     total.finish()
-    assert len(_BEGUN) == 3
+    assert len(begun) == 3
 
 
 def test_a_shared_parameter_is_complete_once_with_all_its_parts() -> None:

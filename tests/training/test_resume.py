@@ -23,25 +23,12 @@ WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state
 
 
 @pytest.fixture(scope="module")
-def whole(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The run of 24 updates without a stop, by precision."""
-    runs: dict[str, Path] = {}
-
-    def made(precision: str = "fp32") -> Path:
-        if precision not in runs:
-            runs[precision] = tmp_path_factory.mktemp("whole") / precision
-            assert train(prepared, runs[precision], precision=precision) == 0
-        return runs[precision]
-
-    return made
-
-
-@pytest.fixture(scope="module")
 def stopped_once(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in fp32 that SIGTERM has ended after update 7."""
     run = tmp_path_factory.mktemp("stopped") / "run"
     with stopped_after(7):
         assert train(prepared, run) == 75
+    assert not (run / "model").exists()
     return run
 
 
@@ -57,6 +44,14 @@ def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
     return {str(path.relative_to(directory)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
+def assert_alike(run: Path, other: Path) -> None:
+    """The same checkpoints, bit for bit, and the same validations."""
+    assert checkpoints(run) == checkpoints(other)
+    for update in checkpoints(other):
+        assert checkpoint(run, update) == checkpoint(other, update), update
+    assert validations(run) == validations(other)
+
+
 def validations(run: Path) -> dict[int, tuple[float, float]]:
     return {event["update"]: (event["loss"], event["bleu"]) for event in events(run, "validation")}
 
@@ -64,72 +59,66 @@ def validations(run: Path) -> dict[int, tuple[float, float]]:
 # Updates 8, 16 and 24 are to be validated, 6, 12, 18 and 24 saved; the first epoch ends with update 15.
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
-    prepared: PreparedData, whole: Callable[..., Path], tmp_path: Path, precision: str
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path, precision: str
 ) -> None:
-    run = tmp_path / "run"
+    run, expected = tmp_path / "run", finished(precision=precision)
     for update in (1, 8, 12, 15, 16, 17, 24):
         number, code = (signal.SIGINT, 130) if update % 2 else (signal.SIGTERM, 75)
         with stopped_after(update, number):
             assert train(prepared, run, precision=precision) == code
         assert checkpoints(run)[-1] == update
     assert train(prepared, run, precision=precision) == 0
-    expected = whole(precision)
-    assert {event["update"]: event["epoch"] for event in events(run, "train")} == {
-        event["update"]: event["epoch"] for event in events(expected, "train")
-    }
-    assert {event["epoch"] for event in events(expected, "train")} == {0, 1}
-    for update in checkpoints(expected):
-        assert checkpoint(run, update) == checkpoint(expected, update), update
-    assert validations(run) == validations(expected)
+    epochs = {event["update"]: event["epoch"] for event in events(expected, "train")}
+    assert {event["update"]: event["epoch"] for event in events(run, "train")} == epochs
+    assert set(epochs.values()) == {0, 1}
+    assert_alike(run, expected)
     model = "model/model.safetensors"
     assert (run / model).read_bytes() == (expected / model).read_bytes()
 
 
-OTHERS = {
-    "ema": ["training.ema=0.9"],
-    "muon": ["training.optimizer={name: muon}"],
-    "muon with ema": ["training.optimizer={name: muon}", "training.ema=0.9"],
-    "schedule_free": [
-        "training.optimizer={name: schedule_free}",
-        "training.schedule={name: constant, peak: 2e-3, warmup_updates: 10}",
-    ],
-}
-
-
 @pytest.mark.parametrize(
-    ("name", "precision"), [("ema", "bf16"), ("muon", "fp32"), ("muon with ema", "fp32"), ("schedule_free", "bf16")]
+    ("precision", "settings"),
+    [
+        ("bf16", ["training.ema=0.9"]),
+        ("fp32", ["training.optimizer={name: muon}", "training.ema=0.9"]),
+        (
+            "bf16",
+            [
+                "training.optimizer={name: schedule_free}",
+                "training.schedule={name: constant, peak: 2e-3, warmup_updates: 10}",
+            ],
+        ),
+    ],
+    ids=["ema", "muon with ema", "schedule_free"],
 )
 def test_other_optimizers_and_averages_are_resumed_bitwise_too(
-    prepared: PreparedData, tmp_path: Path, name: str, precision: str
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path, precision: str, settings: list[str]
 ) -> None:
-    whole, run, settings = tmp_path / "whole", tmp_path / "run", OTHERS[name]
-    assert train(prepared, whole, *settings, precision=precision) == 0
+    whole, run = finished(*settings, precision=precision), tmp_path / "run"
     for update in (5, 8, 12):  # within an interval, to be validated, saved
         with stopped_after(update):
             assert train(prepared, run, *settings, precision=precision) == 75
     assert train(prepared, run, *settings, precision=precision) == 0
-    assert checkpoints(run) == checkpoints(whole) == [6, 12, 18, 24]
-    for update in checkpoints(whole):
-        assert checkpoint(run, update) == checkpoint(whole, update), update
-    assert validations(run) == validations(whole)
+    assert checkpoints(run) == [6, 12, 18, 24]
+    assert_alike(run, whole)
 
 
-def test_few_checkpoints_are_those_of_a_training_that_was_not_stopped(prepared: PreparedData, tmp_path: Path) -> None:
+def test_few_checkpoints_are_those_of_a_training_that_was_not_stopped(
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+) -> None:
     settings = ("training.keep_last=2", "training.checkpoint_every=5")
-    assert train(prepared, tmp_path / "whole", *settings) == 0
-    run = tmp_path / "run"
+    run, whole = tmp_path / "run", finished(*settings)
     for update, left in ((11, [5, 10, 11]), (13, [5, 10, 13]), (22, [15, 20, 22])):
         with stopped_after(update):
             assert train(prepared, run, *settings) == 75
         assert checkpoints(run) == left
     assert train(prepared, run, *settings) == 0
-    assert checkpoints(run) == checkpoints(tmp_path / "whole") == [20, 24]
-    for update in (20, 24):
-        assert checkpoint(run, update) == checkpoint(tmp_path / "whole", update)
+    assert checkpoints(run) == [20, 24]
+    assert_alike(run, whole)
 
 
 def test_when_it_validates_and_saves_changes_no_weight(
-    prepared: PreparedData, whole: Callable[..., Path], tmp_path: Path
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     others = ("training.checkpoint_every=5", "validation.every=7", "validation.bleu=false", "validation.metric=loss")
@@ -137,41 +126,27 @@ def test_when_it_validates_and_saves_changes_no_weight(
         assert train(prepared, run, *others) == 75
     assert train(prepared, run, "validation.every=3", "training.checkpoint_every=4") == 0
     assert checkpoints(run) == [5, 10, 12, 16, 20, 24]  # that of the stop has made room
-    expected, found = checkpoint(whole(), 24), checkpoint(run, 24)
+    expected, found = checkpoint(finished(), 24), checkpoint(run, 24)
     assert found[WEIGHTS] == expected[WEIGHTS]
     assert found[OPTIMIZER] == expected[OPTIMIZER]
     position = ("update", "applied", "epoch", "index")
     assert [json.loads(found[STATE])[key] for key in position] == [json.loads(expected[STATE])[key] for key in position]
 
 
-def test_bf16_and_fp32_are_not_the_same_training(whole: Callable[..., Path]) -> None:
-    assert checkpoint(whole("fp32"), 24)[WEIGHTS] != checkpoint(whole("bf16"), 24)[WEIGHTS]
+def test_bf16_and_fp32_are_not_the_same_training(finished: Callable[..., Path]) -> None:
+    assert checkpoint(finished(), 24)[WEIGHTS] != checkpoint(finished(precision="bf16"), 24)[WEIGHTS]
 
 
-def test_a_stopped_run_says_how_to_go_on_and_that_it_does(
-    prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    run = tmp_path / "run"
-    with stopped_after(3):
-        train(prepared, run)
-    assert "stopped after update 3, saved: the same command continues" in caplog.messages
-    assert events(run)[-1] == {"event": "end", "reason": "preempted", "update": 3}
-    assert open_run(run).record.finished is None
-    assert not (run / "model").exists()
-    caplog.clear()
-    train(prepared, run)
-    assert caplog.messages[0] == f"resuming {run} after update 3"
-    assert events(run, "resume") == [{"event": "resume", "update": 3}]
-
-
-@pytest.mark.parametrize("updates", [24, 30])
+@pytest.mark.parametrize("updates", [12, 15])
 def test_a_signal_during_a_validation_does_not_wait_for_its_end(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: int
+    prepared: PreparedData,
+    finished: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    updates: int,
 ) -> None:
-    settings = (f"training.updates={updates}", "validation.every=24", "training.checkpoint_every=20")
-    assert train(prepared, tmp_path / "whole", *settings) == 0
-    searched = 0
+    settings = (f"training.updates={updates}", "validation.every=12", "training.checkpoint_every=10")
+    run, whole, searched = tmp_path / "run", finished(*settings), 0
 
     def with_signal(*arguments: Any, **options: Any) -> Any:
         nonlocal searched
@@ -183,16 +158,15 @@ def test_a_signal_during_a_validation_does_not_wait_for_its_end(
     with monkeypatch.context() as patch:
         patch.setattr("nmt_cli.training.validation.search_batches", with_signal)
         for _ in range(2):  # the second start is interrupted in the same validation, which comes first in it
-            assert train(prepared, tmp_path / "run", *settings) == 75
-            assert checkpoints(tmp_path / "run") == [20, 24]
-            assert events(tmp_path / "run", "validation") == []
-    assert train(prepared, tmp_path / "run", *settings) == 0
-    assert validations(tmp_path / "run") == validations(tmp_path / "whole")
-    assert checkpoint(tmp_path / "run", updates) == checkpoint(tmp_path / "whole", updates)
+            assert train(prepared, run, *settings) == 75
+            assert checkpoints(run) == [10, 12]
+            assert events(run, "validation") == []
+    assert train(prepared, run, *settings) == 0
+    assert_alike(run, whole)
 
 
 def test_another_precision_is_refused_and_the_hint_helps(
-    prepared: PreparedData, stopped: Path, whole: Callable[..., Path]
+    prepared: PreparedData, stopped: Path, finished: Callable[..., Path]
 ) -> None:
     with pytest.raises(ModelError) as caught:
         train(prepared, stopped, precision="bf16")
@@ -202,7 +176,7 @@ def test_another_precision_is_refused_and_the_hint_helps(
     assert error.where == str(stopped / "checkpoints/update-00000007")
     assert error.hint == "--precision fp32, another folder with -o, or --restart"
     assert train(prepared, stopped, precision="fp32") == 0
-    assert checkpoint(stopped, 24) == checkpoint(whole(), 24)
+    assert checkpoint(stopped, 24) == checkpoint(finished(), 24)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +205,7 @@ def test_a_change_that_other_weights_would_follow_from_is_refused(
 
 
 def test_what_no_update_depends_on_may_change(
-    prepared: PreparedData, stopped: Path, whole: Callable[..., Path]
+    prepared: PreparedData, stopped: Path, finished: Callable[..., Path]
 ) -> None:
     settings = (
         "training.updates=27",
@@ -245,29 +219,29 @@ def test_what_no_update_depends_on_may_change(
     assert train(prepared, stopped, *settings) == 0
     assert checkpoints(stopped) == [18, 24, 27]
     assert [event["update"] for event in events(stopped, "train")][-3:] == [25, 26, 27]
-    assert checkpoint(stopped, 24)[WEIGHTS] == checkpoint(whole(), 24)[WEIGHTS]
+    assert checkpoint(stopped, 24)[WEIGHTS] == checkpoint(finished(), 24)[WEIGHTS]
     assert open_run(stopped).recipe.averaging.last == 3
 
 
 def test_the_length_of_a_cosine_may_not_change(prepared: PreparedData, tmp_path: Path) -> None:
-    cosine = "training.schedule={name: cosine, peak: 1e-3, warmup_updates: 2}"
+    settings = ("training.schedule={name: cosine, peak: 1e-3, warmup_updates: 2}", "training.updates=4")
     with stopped_after(3):
-        assert train(prepared, tmp_path / "run", cosine) == 75
-    with pytest.raises(RecipeError, match=r"was trained with training\.updates 24, not 30"):
-        train(prepared, tmp_path / "run", cosine, "training.updates=30")
-    assert train(prepared, tmp_path / "run", cosine, "training.log_every=5") == 0
+        assert train(prepared, tmp_path / "run", *settings) == 75
+    with pytest.raises(RecipeError, match=r"was trained with training\.updates 4, not 30"):
+        train(prepared, tmp_path / "run", *settings, "training.updates=30")
+    assert train(prepared, tmp_path / "run", *settings, "training.log_every=5") == 0
 
 
 def test_micro_batches_may_become_smaller_as_the_hint_for_full_memory_says(
-    prepared: PreparedData, stopped: Path, whole: Callable[..., Path]
+    prepared: PreparedData, stopped: Path, finished: Callable[..., Path]
 ) -> None:
     assert train(prepared, stopped, "training.max_tokens_per_device=160") == 0
     # Other dropout masks, so other losses; the same sentences, so the same counts of tokens at the same updates.
-    assert _tokens(stopped) == _tokens(whole())
-
-
-def _tokens(run: Path) -> list[Any]:
-    return [(event["source_tokens"], event["target_tokens"]) for event in events(run, "train") if event["update"] > 8]
+    ours, theirs = (
+        [(event["source_tokens"], event["target_tokens"]) for event in events(run, "train") if event["update"] > 8]
+        for run in (stopped, finished())
+    )
+    assert ours == theirs
 
 
 def test_other_data_are_refused(prepared: PreparedData, stopped: Path, tmp_path: Path) -> None:
@@ -280,17 +254,15 @@ def test_other_data_are_refused(prepared: PreparedData, stopped: Path, tmp_path:
     assert error.hint == (
         f"give --data {prepared.directory} if that is unchanged, another folder with -o, or --restart"
     )
-    assert train(other, stopped, restart=True) == 0
+    assert train(other, stopped, "training.updates=1", restart=True) == 0
 
 
-def test_restart_begins_anew(prepared: PreparedData, stopped: Path, whole: Callable[..., Path]) -> None:
-    assert train(prepared, stopped, "training.seed=2", restart=True) == 0
+def test_restart_begins_anew(prepared: PreparedData, stopped: Path, finished: Callable[..., Path]) -> None:
+    assert train(prepared, stopped, "training.seed=2", "training.updates=1", restart=True) == 0
     assert events(stopped, "resume") == []
-    assert checkpoints(stopped) == [6, 12, 18, 24]
+    assert checkpoints(stopped) == [1]
     assert train(prepared, stopped, restart=True) == 0
-    assert {update: checkpoint(stopped, update) for update in checkpoints(stopped)} == {
-        update: checkpoint(whole(), update) for update in checkpoints(whole())
-    }
+    assert_alike(stopped, finished())
 
 
 def test_a_finished_run_is_left_as_it_is(
@@ -311,19 +283,25 @@ def test_a_finished_run_is_left_as_it_is(
     assert after == before
 
 
-def test_a_finished_run_goes_on_where_the_recipe_has_become_longer(
-    prepared: PreparedData, tmp_path: Path, whole: Callable[..., Path]
+def test_a_finished_run_goes_on_with_a_longer_recipe_and_says_so(
+    prepared: PreparedData, tmp_path: Path, finished: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     run = tmp_path / "run"
     assert train(prepared, run, "training.updates=10") == 0
     assert open_run(run).record.finished is not None
     with stopped_after(12):
         assert train(prepared, run) == 75
+    assert "stopped after update 12, saved: the same command continues" in caplog.messages
+    assert events(run)[-1] == {"event": "end", "reason": "preempted", "update": 12}
     assert open_run(run).record.finished is None
+    caplog.clear()
     assert train(prepared, run) == 0
+    assert caplog.messages[0] == f"resuming {run} after update 12"
+    assert [event["update"] for event in events(run, "resume")] == [10, 12]
     assert open_run(run).record.finished is not None
     assert load_saved_config(run / "model").updates == [24]
-    assert checkpoint(run, 24)[WEIGHTS] == checkpoint(whole(), 24)[WEIGHTS]
+    assert checkpoint(run, 24)[WEIGHTS] == checkpoint(finished(), 24)[WEIGHTS]
 
 
 def test_a_model_that_a_kill_kept_from_being_written_is_written_by_the_next_start(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, UsageError
-from nmt_cli.training.reporting import tensorboard
-from nmt_cli.training.reporting.tensorboard import EventFile
+from nmt_cli.training.reporting import progress
+from nmt_cli.training.reporting.progress import EventFile
 from tests.training.tiny import events, stopped_after, train
 
 needs_package = pytest.mark.skipif(
@@ -32,7 +33,10 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 @needs_package
-def test_the_event_files_have_the_numbers_of_the_metrics(prepared: PreparedData, tmp_path: Path) -> None:
+def test_the_event_files_have_the_numbers_of_the_metrics(
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+) -> None:
+    assert not (finished() / "tensorboard").exists(), "without the flag there are none"
     run = tmp_path / "run"
     with stopped_after(10):
         assert train(prepared, run, tensorboard=True) == 75
@@ -48,12 +52,6 @@ def test_the_event_files_have_the_numbers_of_the_metrics(prepared: PreparedData,
             assert [value for _, value in points] == pytest.approx([line[name] for line in lines], rel=1e-6)
     assert {"train/loss", "train/padding", "train/matrix_rate_share", "validation/bleu"} <= set(found)
     assert not any("path" in name or "signature" in name for name in found)
-
-
-@needs_package
-def test_without_the_flag_there_are_none(prepared: PreparedData, tmp_path: Path) -> None:
-    assert train(prepared, tmp_path / "run", "training.updates=2") == 0
-    assert not (tmp_path / "run/tensorboard").exists()
 
 
 @needs_package
@@ -81,7 +79,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
 def test_a_missing_package_is_told_before_anything_starts(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
     with pytest.raises(UsageError) as caught:
         train(prepared, tmp_path / "run", tensorboard=True)
     assert caught.value.message == "--tensorboard needs the package tensorboard, which is not installed"

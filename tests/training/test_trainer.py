@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, TrainingError
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.training import checkpoints as checkpoints_module
 from nmt_cli.training import validation as validation_module
 from nmt_cli.training.data_order import DataOrder
@@ -28,13 +26,14 @@ from nmt_cli.training.trainer import Trainer
 from nmt_cli.training.update import LaunchedUpdate, Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.training.tiny import (
-    RECIPE,
+    LEARNT,
     checkpoint,
     checkpoints,
     events,
     parallel_text,
     prepare_tiny,
     stopped_after,
+    tiny_recipe,
     train,
     write_text,
 )
@@ -50,11 +49,9 @@ PATIENT = (
 SHORT = ("training.updates=3",)
 
 
-def pairs_of_update(data: PreparedData, folder: Path, number: int) -> list[list[int]]:
+def pairs_of_update(data: PreparedData, number: int) -> list[list[int]]:
     """The pairs of each micro-batch of an update."""
-    (folder / "order.yaml").write_text(RECIPE, encoding="utf-8")
-    recipe = load_recipe(folder / "order.yaml", overrides=())
-    order = DataOrder(data, recipe, world_size=1, max_tokens=320, fallback=folder)
+    order = DataOrder(data, tiny_recipe(), world_size=1, max_tokens=320, fallback=Path("not-needed"))
     update = [order.next() for _ in range(number)][-1]
     return [rows["pair"].tolist() for rows in update.micro]
 
@@ -76,7 +73,11 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, range], None]:
     return install
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, 1e30])
 def test_one_update_that_is_not_finite_is_skipped_and_training_goes_on(
     prepared: PreparedData, tmp_path: Path, spoil: Callable[[float, range], None], value: float
 ) -> None:
@@ -88,32 +89,17 @@ def test_one_update_that_is_not_finite_is_skipped_and_training_goes_on(
         assert at[name] == before[name]
     assert checkpoint(run, 6)["model.safetensors"] != at["model.safetensors"]
     states = [json.loads(checkpoint(run, update)["state.json"]) for update in (4, 5, 6)]
-    assert [(state["update"], state["applied"], state["skipped_in_row"]) for state in states] == [
-        (4, 4, 0),
-        (5, 4, 1),
-        (6, 5, 0),
-    ]
-    assert [state["index"] for state in states] == [4, 5, 6]
+    keys = ("update", "applied", "skipped_in_row", "index")
+    assert [tuple(state[key] for key in keys) for state in states] == [(4, 4, 0, 4), (5, 4, 1, 5), (6, 5, 0, 6)]
     (skipped,) = events(run, "skipped")
-    assert skipped.pop("pairs") == sorted(chain(*pairs_of_update(prepared, tmp_path, 5)))
+    assert skipped.pop("pairs") == sorted(chain(*pairs_of_update(prepared, 5)))
     assert skipped == {"event": "skipped", "update": 5, "reason": "gradients are not finite", "in_row": 1}
     tensors = read_tensors(run / "model/model.safetensors", hint="")
     assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
-
-
-def test_metrics_of_a_skipped_update_are_valid_json(
-    prepared: PreparedData, tmp_path: Path, spoil: Callable[[float, range], None]
-) -> None:
-    spoil(math.nan, range(5, 6))
-    assert train(prepared, tmp_path / "run", *EVERY_UPDATE) == 0
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    lines = (tmp_path / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     parsed = [json.loads(line, parse_constant=refuse) for line in lines]
-    (skipped,) = (event for event in parsed if event["event"] == "train" and event["update"] == 5)
-    assert skipped["gradient_norm"] is None
+    (line,) = (event for event in parsed if event["event"] == "train" and event["update"] == 5)
+    assert line["gradient_norm"] is None
 
 
 def test_a_resume_after_a_skipped_update_is_bitwise_too(
@@ -152,26 +138,9 @@ def test_a_learning_rate_far_too_high_ends_in_the_same_error_or_a_loss_that_tell
     prepared: PreparedData, tmp_path: Path
 ) -> None:
     schedule = "training.schedule={name: noam, factor: 1e30, warmup_updates: 1}"
-    with pytest.raises(TrainingError) as caught:
-        train(
-            prepared,
-            tmp_path / "run",
-            schedule,
-            "training.max_skipped_updates=2",
-            "training.updates=12",
-            "training.max_returns=0",
-        )
-    assert "not finite" in caught.value.message
-    assert "lower the learning rate" in caught.value.hint
-
-
-def test_a_validation_loss_that_is_not_finite_ends_the_training(
-    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]
-) -> None:
-    scripted(loss=[2.0, math.nan])
-    with pytest.raises(TrainingError, match=r"^the validation loss after update 4 is not finite$") as caught:
-        train(prepared, tmp_path / "run", "validation.every=2", *EVERY_UPDATE)
-    assert caught.value.exit_code == 7
+    settings = (schedule, "training.max_skipped_updates=2", "training.updates=12", "training.max_returns=0")
+    with pytest.raises(TrainingError, match="not finite") as caught:
+        train(prepared, tmp_path / "run", *settings)
     assert "lower the learning rate" in caught.value.hint
 
 
@@ -192,23 +161,33 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return install
 
 
+def test_a_validation_loss_that_is_not_finite_ends_the_training(
+    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]
+) -> None:
+    scripted(loss=[2.0, math.nan])
+    with pytest.raises(TrainingError, match=r"^the validation loss after update 4 is not finite$") as caught:
+        train(prepared, tmp_path / "run", "validation.every=2", *EVERY_UPDATE)
+    assert caught.value.exit_code == 7
+    assert "lower the learning rate" in caught.value.hint
+
+
 @pytest.mark.parametrize(
-    ("metric", "loss", "bleu"),
+    ("metric", "keep_best", "loss", "bleu", "left"),
     [
-        ("loss", [5.0, 4.0, 4.5, 4.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0]),
-        ("bleu", [5.0, 4.0, 3.0, 2.0, 1.0], [1.0, 3.0, 2.5, 3.0, 9.0]),
+        ("loss", 0, [5.0, 4.0, 4.5, 4.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0], [5, 8]),
+        ("bleu", 1, [5.0, 4.0, 3.0, 2.0, 1.0], [1.0, 3.0, 2.5, 3.0, 9.0], [6, 8]),
     ],
 )
-@pytest.mark.parametrize("keep_best", [0, 1])
-def test_patience_ends_training_and_the_model_is_the_best_where_that_is_kept(
+def test_patience_ends_training_after_validations_that_are_no_better(
     prepared: PreparedData,
     tmp_path: Path,
     scripted: Callable[..., None],
     caplog: pytest.LogCaptureFixture,
     metric: str,
+    keep_best: int,
     loss: list[float],
     bleu: list[float],
-    keep_best: int,
+    left: list[int],
 ) -> None:
     scripted(loss=loss, bleu=bleu)
     caplog.set_level("INFO")
@@ -219,9 +198,8 @@ def test_patience_ends_training_and_the_model_is_the_best_where_that_is_kept(
     assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 8}
     assert f"no better {metric} in 2 validations: training ends after update 8" in caplog.messages
     assert [event["update"] for event in events(run, "validation")] == [2, 4, 6, 8]
-    best = 8 if keep_best else None  # of equally good ones the newer
-    assert load_saved_config(run / "model").updates == [best or 8]
-    assert checkpoints(run) == ([6, 8] if keep_best else [5, 8])
+    assert load_saved_config(run / "model").updates == [8]  # of equally good ones the newer
+    assert checkpoints(run) == left
 
 
 def test_the_model_is_that_of_the_best_validation_even_between_two_intervals_of_checkpoints(
@@ -238,41 +216,33 @@ def test_a_training_out_of_patience_ends_again_at_once_and_goes_on_with_more(
     prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     scripted(loss=[3.0, 4.0, 5.0, 2.0, 6.0, 7.0, 8.0])
-    run = tmp_path / "run"
-    assert train(prepared, run, *PATIENT, "validation.metric=loss") == 0
+    run, settings = tmp_path / "run", (*PATIENT, "validation.metric=loss")
+    assert train(prepared, run, *settings) == 0
     assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 6}
     caplog.set_level("INFO")
     caplog.clear()
-    assert train(prepared, run, *PATIENT, "validation.metric=loss") == 0
+    assert train(prepared, run, *settings) == 0
     assert caplog.messages[0] == f"{run} finished before, after update 6; its model is {run / 'model'}"
-    assert train(prepared, run, *PATIENT, "validation.metric=loss", "training.patience=3") == 0
+    assert train(prepared, run, *settings, "training.patience=3") == 0
     # Update 8 was better, so that the patience began anew: 10, 12 and 14 were not.
     assert events(run)[-1] == {"event": "end", "reason": "patience", "update": 14}
     assert load_saved_config(run / "model").updates == [14]
 
 
-def test_patience_begins_anew_with_another_metric(
-    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]
+# BLEU 2.0 after update 6 is no worse than a loss of 3.0, but the first of its kind.
+@pytest.mark.parametrize(("metric", "end"), [("loss", 6), ("bleu", 10)])
+def test_patience_outlives_a_stop_and_begins_anew_with_another_metric(
+    prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None], metric: str, end: int
 ) -> None:
-    scripted(loss=[3.0, 4.0, 1.0, 1.0, 1.0], bleu=[9.0, 9.0, 2.0, 1.0, 1.5])
+    scripted(loss=[3.0, 4.0, 5.0, 1.0, 1.0], bleu=[9.0, 9.0, 2.0, 1.0, 1.5])
     with stopped_after(5):
         assert train(prepared, tmp_path / "run", *PATIENT, "validation.metric=loss") == 75
-    assert train(prepared, tmp_path / "run", *PATIENT, "validation.metric=bleu") == 0
-    # BLEU 2.0 after update 6 is no worse than a loss of 3.0, but the first of its kind.
-    assert events(tmp_path / "run")[-1] == {"event": "end", "reason": "patience", "update": 10}
+    assert train(prepared, tmp_path / "run", *PATIENT, f"validation.metric={metric}") == 0
+    assert events(tmp_path / "run")[-1] == {"event": "end", "reason": "patience", "update": end}
 
 
-def test_patience_outlives_a_stop(prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]) -> None:
-    scripted(loss=[3.0, 4.0, 5.0])
-    with stopped_after(5):
-        assert train(prepared, tmp_path / "run", *PATIENT, "validation.metric=loss") == 75
-    assert train(prepared, tmp_path / "run", *PATIENT, "validation.metric=loss") == 0
-    assert events(tmp_path / "run")[-1] == {"event": "end", "reason": "patience", "update": 6}
-
-
-def test_the_loss_goes_down_from_that_of_guessing(prepared: PreparedData, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert train(prepared, run, "training.updates=60", "training.log_every=1", "validation.every=20") == 0
+def test_the_loss_goes_down_from_that_of_guessing(finished: Callable[..., Path]) -> None:
+    run = finished(*LEARNT)
     losses = [event["nll"] for event in events(run, "train")]
     # Guessing with logits of variance 1, as the initial weights give, costs log V + 1/2 nats; 0.3 for one draw of them.
     assert losses[0] == pytest.approx(math.log(400) + 0.5, abs=0.3)
@@ -281,11 +251,14 @@ def test_the_loss_goes_down_from_that_of_guessing(prepared: PreparedData, tmp_pa
     assert validations == sorted(validations, reverse=True)
 
 
-@pytest.fixture
-def memorised(tmp_path: Path) -> tuple[Path, list[tuple[str, str]]]:
-    """A folder with a finished run, runs/few, whose training text is also its validation text; and that text."""
-    pairs = parallel_text(30, seed=9)
-    data = prepare_tiny(tmp_path, train=pairs, valid=pairs, name="few")
+def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nmt_cli.cli.average import average
+    from nmt_cli.cli.decode.command import decode
+    from nmt_cli.cli.score.command import score
+
+    pairs, run = parallel_text(30, seed=9), tmp_path / "run"
     settings = [
         "model={d_model: 64, d_ff: 128, dropout: 0, d_k: 32, d_v: 32}",
         "training.updates=160",
@@ -295,28 +268,16 @@ def memorised(tmp_path: Path) -> tuple[Path, list[tuple[str, str]]]:
         "validation={every: 32, max_sentences: null}",
         "decoding.max_extra_tokens=10",
     ]
-    assert train(data, tmp_path / "runs/few", *settings) == 0
-    return tmp_path, pairs
-
-
-def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
-    memorised: tuple[Path, list[tuple[str, str]]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    from nmt_cli.cli.average import average
-    from nmt_cli.cli.decode.command import decode
-    from nmt_cli.cli.score.command import score
-
-    folder, pairs = memorised
-    run = folder / "runs/few"
+    assert train(prepare_tiny(tmp_path, train=pairs, valid=pairs, name="few"), run, *settings) == 0
     scores = [event["bleu"] for event in events(run, "validation")]
     assert scores[0] < 20
     assert scores[-1] > 90
     average([run], output=None, last=3, best=None, overwrite=False)
-    write_text(folder / "few", pairs)
-    decode(model=[run / "averaged"], source=folder / "few.en", output=folder / "few.hyp", device="cpu")
-    translations = (folder / "few.hyp").read_text(encoding="utf-8").splitlines()
+    write_text(tmp_path / "few", pairs)
+    decode(model=[run / "averaged"], source=tmp_path / "few.en", output=tmp_path / "few.hyp", device="cpu")
+    translations = (tmp_path / "few.hyp").read_text(encoding="utf-8").splitlines()
     assert sum(found == right for found, (_, right) in zip(translations, pairs, strict=True)) >= 27
-    score([str(folder / "few.de")], hypotheses=[str(folder / "few.hyp")], as_object=True)
+    score([str(tmp_path / "few.de")], hypotheses=[str(tmp_path / "few.hyp")], as_object=True)
     assert json.loads(capsys.readouterr().out)["scores"]["BLEU"]["score"] > 90
 
 
@@ -334,10 +295,6 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return taken
 
 
-def full_disk(*arguments: object, **options: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def broken(*arguments: object, **options: object) -> None:
     raise RuntimeError("broken")
 
@@ -345,6 +302,9 @@ def broken(*arguments: object, **options: object) -> None:
 def test_a_full_disk_is_noticed_before_the_first_update(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: list[int]
 ) -> None:
+    def full_disk(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints_module, "write_tensors", full_disk)
@@ -356,7 +316,7 @@ def test_a_full_disk_is_noticed_before_the_first_update(
     assert updates == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["search_batches", "bleu", "smoothed_cross_entropy"])
+@pytest.mark.parametrize("name", ["search_batches", "bleu", "plain_loss"])
 def test_search_score_and_loss_are_tried_before_the_first_update(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: list[int], name: str
 ) -> None:
@@ -391,52 +351,44 @@ def test_memory_that_does_not_suffice_is_an_error_whose_hint_helps(
     assert train(prepared, run, *SHORT, setting) == 0
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_pass_changes_nothing_of_the_training_and_leaves_no_file(
+    prepared: PreparedData,
+    finished: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+) -> None:
+    with_pass = finished(*SHORT, precision=precision)
+    monkeypatch.setattr(Trainer, "_sanity_pass", lambda self, reporter: None)
+    monkeypatch.setattr(Updater, "warm_up", lambda self, batches: None)
+    assert train(prepared, tmp_path / "run", *SHORT, precision=precision) == 0
+    assert checkpoint(with_pass, 3) == checkpoint(tmp_path / "run", 3)
+    assert not [path for path in with_pass.iterdir() if path.name.startswith(".")]
+
+
+def test_what_a_killed_pass_left_is_cleared_and_a_run_that_goes_on_needs_no_pass(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def leave_and_interrupt(directory: Path, fields: object) -> None:
+        (directory.parent / "left").mkdir()
+        raise KeyboardInterrupt
+
     caplog.set_level("INFO")
-    for precision in ("fp32", "bf16"):
-        with_it, without = tmp_path / f"with-{precision}", tmp_path / f"without-{precision}"
-        assert train(prepared, with_it, *SHORT, precision=precision) == 0
-        with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "_sanity_pass", lambda self, reporter: None)
-            patch.setattr(Updater, "warm_up", lambda self, batches: None)
-            assert train(prepared, without, *SHORT, precision=precision) == 0
-        assert checkpoint(with_it, 3) == checkpoint(without, 3)
-        assert not [path for path in with_it.iterdir() if path.name.startswith(".")]
-    assert caplog.messages.count("sanity pass done: train, validate, decode, score, save") == 2
-
-
-def test_what_a_killed_pass_left_is_cleared(prepared: PreparedData, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with _killed_while_saving(), pytest.raises(KeyboardInterrupt):
-        train(prepared, run, *SHORT)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints_module, "write_manifest", leave_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(prepared, run, *SHORT)
     assert (run / ".sanity").exists()
-    assert train(prepared, run, *SHORT) == 0
-    assert not (run / ".sanity").exists()
-    assert checkpoints(run) == [3]
-
-
-@contextmanager
-def _killed_while_saving() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoints_module, "write_manifest", _leave_and_interrupt)
-        yield
-
-
-def _leave_and_interrupt(directory: Path, fields: object) -> None:
-    (directory.parent / "left").mkdir()
-    raise KeyboardInterrupt
-
-
-def test_a_run_that_goes_on_needs_no_pass(
-    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     with stopped_after(2):
-        assert train(prepared, tmp_path / "run", *SHORT) == 75
+        assert train(prepared, run, *SHORT) == 75
+    assert not (run / ".sanity").exists()
+    assert caplog.messages.count("sanity pass done: train, validate, decode, score, save") == 1
     monkeypatch.setattr(Trainer, "_sanity_pass", broken)
-    assert train(prepared, tmp_path / "run", *SHORT) == 0
-    assert events(tmp_path / "run", "validation")[-1]["update"] == 3
+    assert train(prepared, run, *SHORT) == 0
+    assert events(run, "validation")[-1]["update"] == 3
+    assert checkpoints(run) == [3]
 
 
 def test_no_validation_pair_that_fits_is_an_error(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -49,9 +48,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 
 @pytest.fixture
-def training(prepared: PreparedData, tmp_path: Path) -> tuple[Feed, Updater]:
+def training(prepared: PreparedData) -> tuple[Feed, Updater]:
     """A training of a few updates, after which translations differ from update to update."""
-    given = feed(prepared, tmp_path, "training.ema=0.5", "decoding.max_extra_tokens=8", "decoding.beam=2")
+    given = feed(prepared, "training.ema=0.5", "decoding.max_extra_tokens=8", "decoding.beam=2")
     updater = given.updater("fp32")
     take(given, updater, 1)
     return given, updater

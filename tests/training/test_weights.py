@@ -46,7 +46,9 @@ def test_matrices_come_first(precision: Precision) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_each_parameter_lies_in_the_vector_once_under_its_name(precision: Precision) -> None:
+def test_each_parameter_lies_in_the_vector_once_under_its_name_and_tied_matrices_stay_tied(
+    precision: Precision,
+) -> None:
     model = tied_model()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     weights = MasterWeights(model, precision=precision)
@@ -55,12 +57,6 @@ def test_each_parameter_lies_in_the_vector_once_under_its_name(precision: Precis
     assert named.keys() == before.keys()
     for name, tensor in named.items():
         assert torch.equal(tensor, before[name])
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_tied_matrices_stay_tied(precision: Precision) -> None:
-    model = tied_model()
-    MasterWeights(model, precision=precision)
     assert model.source_embedding.weight is model.target_embedding.weight is model.output_weight
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +21,8 @@ from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.store import PreparedData, open_prepared
 from nmt_cli.preparing.corpus import corpus_from_prefixes
 from nmt_cli.preparing.pipeline import prepare
+from nmt_cli.recipe.loading import load_recipe
+from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.reporting import metrics
 from nmt_cli.training.update import LaunchedUpdate, Updater
 
@@ -64,6 +67,16 @@ validation: {every: 8, max_sentences: 4}
 averaging: {last: 2}
 decoding: {beam: 2, max_extra_tokens: 2, batch_tokens: 400}
 """
+# Settings for a model that has learnt something.
+LEARNT = ("training.updates=60", "training.log_every=1", "training.checkpoint_every=60", "validation.every=20")
+
+
+def tiny_recipe(*settings: str) -> Recipe:
+    """RECIPE, changed by settings."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "tiny.yaml"
+        file.write_text(RECIPE, encoding="utf-8")
+        return load_recipe(file, overrides=settings)
 
 
 def parallel_text(number: int, *, seed: int) -> list[tuple[str, str]]:
