@@ -56,7 +56,6 @@ MIN_FILE_LINES = 60
 SMALL_FILES = {
     "__main__.py": "Python runs it by this name",
     "decoding/next_words.py": "a question of the server's page, which no search needs",
-    "decoding/alignment.py": "which source piece a target piece looks at: a noun of its own",
     "templates/render.py": "what all rooms with templates share, which knows none of them",
 }
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}

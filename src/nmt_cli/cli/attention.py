@@ -12,7 +12,7 @@ from nmt_cli.cli.arguments import models_of, one_of
 from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from nmt_cli.decoding.attention_maps import AttentionMap
+    from nmt_cli.decoding.attention import AttentionMap
     from nmt_cli.model.forced import AttentionPart
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def _place(given: str, count: int, option: str, *, more: str = "") -> int:
 
 
 def _map(model: Path, source: str, translation: str | None, *, part: AttentionPart, words: bool) -> AttentionMap:
-    from nmt_cli.decoding.attention_maps import AttentionMaps
+    from nmt_cli.decoding.attention import AttentionMaps
 
     if translation is None and part != "encoder":
         from nmt_cli.decoding.translator import Translator
@@ -129,7 +129,7 @@ def _map(model: Path, source: str, translation: str | None, *, part: AttentionPa
 
 def _show(found: AttentionMap, *, layers: list[int], heads: list[int | None], output: Path | None) -> None:
     """Draw the heads of the layers into a file, or print them; None stands for the mean of all heads."""
-    from nmt_cli.decoding.attention_svg import attention_as_svg, attention_as_text
+    from nmt_cli.decoding.attention import attention_as_svg, attention_as_text
 
     if output is not None:
         try:

@@ -12,7 +12,7 @@ import torch
 
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
-from nmt_cli.decoding.alignment import align
+from nmt_cli.decoding.attention import align
 from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.engine import Details, EngineName
 from nmt_cli.decoding.search.cuda import CudaSearch

@@ -236,7 +236,7 @@ class WorkerModel:
 
     def _attend(self, source: str, target: str) -> dict[str, Any]:
         """The map as text: it is large, and the server only hands it on."""
-        from nmt_cli.decoding.attention_maps import AttentionMaps
+        from nmt_cli.decoding.attention import AttentionMaps
 
         loaded, device = self._torch_model()
         self._check_length("text", source, loaded.source)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def render(template: str, **values: Any) -> str:
-    """The document that a template of this folder gives; in HTML, values are escaped.
+    """The document that a template of this folder gives; in HTML and SVG, values are escaped.
 
     Beside Jinja's own filters there is `thousands`: 1234567 becomes 1,234,567. A name without a value is an error.
     """
@@ -24,7 +24,7 @@ def _environment() -> Environment:
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=select_autoescape(["html"]),
+        autoescape=select_autoescape(["html", "svg"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -14,8 +14,7 @@ import torch
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.cli.attention import attention
-from nmt_cli.decoding.attention_maps import AttentionMap, AttentionMaps
-from nmt_cli.decoding.attention_svg import attention_as_svg, attention_as_text
+from nmt_cli.decoding.attention import AttentionMap, AttentionMaps, attention_as_svg, attention_as_text
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.model.forced import AttentionPart

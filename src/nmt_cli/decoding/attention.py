@@ -1,11 +1,12 @@
-"""Attention maps: the weights of every layer and head between a sentence and its translation.
+"""Attention between a sentence and its translation: alignments, and maps of every layer and head.
 
-Shapes: T queries, S keys, H heads, K = d_k, L layers, D d_model.
+Shapes: T target tokens or queries, S source tokens or keys, H heads, L layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
@@ -17,10 +18,48 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.errors import DataError
 from nmt_cli.model.forced import AttentionPart, attention_weights
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK
 
 _END = "</s>"
 _DIGITS = 3
+_SHADES = " ░▒▓█"
+# The weights at which each darker shade begins.
+_STEPS = (0.08, 0.25, 0.5, 0.75)
+
+
+def alignment_layer(model: Transformer) -> int:
+    """The decoder layer that gives alignments: the last but one, if there are two.
+
+    Garg et al. 2019, arXiv:1909.02074, section 3.2: of six layers it has the lowest alignment error.
+    """
+    return max(len(model.decoder) - 2, 0)
+
+
+def align(
+    models: Sequence[Transformer],
+    rows: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    device: torch.device,
+) -> list[list[int]]:
+    """The position of the source piece with the most attention, over all heads and models, for each target piece.
+
+    Rows and targets are without EOS: a piece may attend to it, but is not aligned to it.
+    """
+    sources = [[*row, EOS] for row in rows]
+    # The piece before predicts a piece, so the last piece needs no position.
+    inputs = [[BOS, *ids[:-1]] for ids in targets]
+    each = [
+        attention_weights(model, sources, inputs, part="cross", layers=[alignment_layer(model)], device=device)[0]
+        for model in models
+    ]
+    aligned = []
+    for ids, *of_models in zip(targets, *each, strict=True):
+        summed_TS = torch.stack([weights_HTS.mean(dim=0) for weights_HTS in of_models]).sum(dim=0)
+        aligned.append(summed_TS[: len(ids), :-1].argmax(dim=-1).tolist())
+    return aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +160,47 @@ def _word_of_each(pieces: Sequence[str]) -> list[int]:
 def _names(text: str, pieces: Sequence[str], words: Sequence[int]) -> list[str]:
     """The words of the text. If the tokenizer finds other words, the words of its pieces, which may be bytes."""
     names = [*text.split(), _END]
-    return names if len(names) == words[-1] + 1 else [*_joined(pieces, words)]
+    if len(names) == words[-1] + 1:
+        return names
+    spelt = [""] * (words[-1] + 1)
+    for piece, word in zip(pieces, words, strict=True):
+        spelt[word] += piece
+    return [name.strip(SPACE_MARK) for name in spelt]
 
 
-def _joined(pieces: Sequence[str], words: Sequence[int]) -> Iterator[str]:
-    for number in range(words[-1] + 1):
-        yield "".join(piece for piece, word in zip(pieces, words, strict=True) if word == number).strip(SPACE_MARK)
+def attention_as_text(found: AttentionMap, weights_TS: Tensor) -> list[str]:
+    """Lines for a terminal, one per row of weights [T, S], with two characters per column and the names above."""
+    width = max(map(_width, found.rows))
+    tall = max(map(len, found.columns))
+    lines = [
+        " " * (width + 1) + "".join(_cell(name.rjust(tall)[place]) for name in found.columns).rstrip()
+        for place in range(tall)
+    ]
+    for name, row in zip(found.rows, weights_TS.tolist(), strict=True):
+        shades = "".join(2 * _SHADES[sum(weight >= step for step in _STEPS)] for weight in row)
+        lines.append(f"{' ' * (width - _width(name))}{name} {shades}".rstrip())
+    return lines
+
+
+def attention_as_svg(found: AttentionMap, *, layers: Sequence[int], heads: Sequence[int | None]) -> str:
+    """An SVG with a line of panels per layer (from 0), and a panel per head; None is the mean of all heads."""
+    panels = [
+        (
+            f"layer {layer + 1}, {'mean of all heads' if head is None else f'head {head + 1}'}",
+            (found.weights[layer].mean(dim=0) if head is None else found.weights[layer, head]).tolist(),
+        )
+        for layer in layers
+        for head in heads
+    ]
+    left, above = (max(map(_width, names)) for names in (found.rows, found.columns))
+    return render("attention.svg", attention=found, panels=panels, per_line=len(heads), left=left, above=above)
+
+
+def _width(text: str) -> int:
+    """Width in a terminal: letters of East Asian scripts take two columns, combining marks none."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+
+
+def _cell(character: str) -> str:
+    return character if _width(character) == 2 else f"{character} "
