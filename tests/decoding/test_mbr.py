@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sacrebleu
 
-from nmt_cli.decoding.mbr import expected_utilities, relative_probabilities
+from nmt_cli.decoding.translation import expected_utilities, relative_probabilities
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import UsageError
 from tests.decoding.trained import TEST

@@ -1,12 +1,17 @@
-"""A line's translation, and how the translations of its parts become one."""
+"""A line's translation: made of the translations of its parts, or chosen among candidates by minimum Bayes risk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cache
+from math import exp
+from typing import Literal, assert_never
 
 from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.errors import UsageError
+
+Utility = Literal["chrf", "bleu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +55,84 @@ class PartedLine:
         return replace(best, alternatives=tuple(others))
 
     def _joined(self, translations: Sequence[Translation]) -> Translation:
-        # A space between two parts if the source has one there.
-        glue = [" " if one[-1].isspace() or other[0].isspace() else "" for one, other in pairwise(self.parts)]
-        glue.append("")
-        text = "".join(one.text + space for one, space in zip(translations, glue, strict=True))
+        text, end = "", 0.0
         scores: list[float] = []
-        ends = 0.0
-        pairs: list[tuple[int, int]] = []
+        pairs: set[tuple[int, int]] = set()
         for place, one in enumerate(translations):
-            is_cut_word = place > 0 and not glue[place - 1]
-            first_source = len("".join(self.parts[:place]).split()) - is_cut_word
-            so_far = "".join(done.text + space for done, space in zip(translations[:place], glue, strict=False))
-            is_glued = bool(so_far) and not so_far[-1].isspace() and bool(one.text) and not one.text[0].isspace()
-            first_target = len(so_far.split()) - is_glued
-            pairs += [(first_source + source, first_target + target) for source, target in one.alignment]
+            before = "".join(self.parts[:place])
+            has_space = place > 0 and (before[-1].isspace() or self.parts[place][0].isspace())
+            is_cut_word = place > 0 and not has_space
+            text += " " if has_space else ""
+            is_glued = bool(text and one.text) and not text[-1].isspace() and not one.text[0].isspace()
+            first_source, first_target = len(before.split()) - is_cut_word, len(text.split()) - is_glued
+            pairs |= {(first_source + source, first_target + target) for source, target in one.alignment}
             words = list(one.word_log_probs[: len(one.text.split())])
-            ends += sum(one.word_log_probs[len(words) :])
+            end += sum(one.word_log_probs[len(words) :])
             if is_glued and scores and words:
                 scores[-1] += words.pop(0)
             scores += words
+            text += one.text
         has_scores = any(one.word_log_probs for one in translations)
         return Translation(
             text,
             sum(one.score for one in translations),
             sum(one.log_prob for one in translations),
             sum(one.num_pieces for one in translations),
-            word_log_probs=(*scores, ends) if has_scores else (),
-            alignment=tuple(sorted(set(pairs))),
+            word_log_probs=(*scores, end) if has_scores else (),
+            alignment=tuple(sorted(pairs)),
         )
+
+
+def parse_utility(name: str) -> Utility:
+    """The utility of that name; UsageError if there is none."""
+    match name:
+        case "chrf" | "bleu":
+            return name
+        case _:
+            raise UsageError(f"there is no utility called {name!r}", setting="mbr", hint="take chrf or bleu")
+
+
+def best_by_utility(line: Translation, *, utility: Utility, is_sampled: bool, nbest: int) -> Translation:
+    """The candidates of a line ranked by expected utility; samples count alike, others by their probability.
+
+    This is minimum Bayes risk decoding: Kumar and Byrne 2004, N04-1022.
+    """
+    if line == BLANK:
+        return line
+    candidates = [replace(line, alternatives=()), *line.alternatives]
+    weights = [1.0] * len(candidates) if is_sampled else relative_probabilities([one.log_prob for one in candidates])
+    utilities = expected_utilities([one.text for one in candidates], weights, utility=utility)
+    ranked = sorted(zip(candidates, utilities, strict=True), key=lambda pair: -pair[1])[:nbest]
+    best, *others = [replace(one, utility=value) for one, value in ranked]
+    return replace(best, alternatives=tuple(others))
+
+
+def expected_utilities(texts: Sequence[str], weights: Sequence[float], *, utility: Utility) -> list[float]:
+    """The mean utility of each text, 0 to 100, with each of the texts as the reference, weighted by `weights`."""
+    similarity = cache(_similarity(utility))
+    total = sum(weights)
+    return [
+        sum(weight * similarity(text, other) for other, weight in zip(texts, weights, strict=True)) / total
+        for text in texts
+    ]
+
+
+def relative_probabilities(log_probs: Sequence[float]) -> list[float]:
+    """The probability of each hypothesis over the highest probability."""
+    highest = max(log_probs)
+    return [exp(log_prob - highest) for log_prob in log_probs]
+
+
+def _similarity(utility: Utility) -> Callable[[str, str], float]:
+    """sacreBLEU's sentence score: chrF2, or BLEU with exponential smoothing over the orders that the sentence has."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    match utility:
+        case "chrf":
+            metric: BLEU | CHRF = CHRF()
+        case "bleu":
+            metric = BLEU(effective_order=True)
+        case other:
+            assert_never(other)
+    return lambda text, reference: float(metric.sentence_score(text, [reference]).score)
