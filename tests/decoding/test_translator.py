@@ -16,8 +16,7 @@ import nmt_cli
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding import batching
 from nmt_cli.decoding.batching import begin_search, plan_batches, plan_for_threads, search_batches
-from nmt_cli.decoding.engine import Details
-from nmt_cli.decoding.options import DecodingOverrides, with_overrides
+from nmt_cli.decoding.engine import DecodingOverrides, Details, with_overrides
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.search.search import ActiveSearch
 from nmt_cli.decoding.translation import PartedLine, Translation

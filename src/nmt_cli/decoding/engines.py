@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-from nmt_cli.decoding.engine import Engine, EngineName
-from nmt_cli.decoding.options import with_overrides
+from nmt_cli.decoding.engine import Engine, with_overrides
 from nmt_cli.devices import choose_device, choose_precision, parse_precision
 from nmt_cli.errors import DeviceError, UsageError
 
-if TYPE_CHECKING:
-    import torch
-
-
-_PRECISIONS = ("auto", "fp32", "bf16", "int8")
+_KNOWN = {"engine": ("torch", "ctranslate2", "auto"), "precision": ("auto", "fp32", "bf16", "int8")}
 
 
 def open_engine(
@@ -29,13 +23,13 @@ def open_engine(
     package is missing, ModelError if a directory is no model, is damaged, or does not suit the engine, DeviceError if
     there is no such device or it has no int8.
     """
-    name = parse_engine(engine)
-    if precision not in _PRECISIONS:
-        hint = f"take one of: {', '.join(_PRECISIONS)}"
-        raise UsageError(f"there is no precision called {precision!r}", setting="precision", hint=hint)
-    if precision == "int8" and name != "ctranslate2":
-        _check_cpu(device)
-    if name == "ctranslate2" or (name == "auto" and _has_better_copy(directories, device, precision, overrides)):
+    for setting, name in (("engine", engine), ("precision", precision)):
+        if name not in _KNOWN[setting]:
+            hint = f"take one of: {', '.join(_KNOWN[setting])}"
+            raise UsageError(f"there is no {setting} called {name!r}", setting=setting, hint=hint)
+    if precision == "int8" and engine != "ctranslate2" and device != "auto" and choose_device(device).type != "cpu":
+        raise UsageError("int8 is for CPUs", setting="precision", hint="take `precision: bf16`, or add `device: cpu`")
+    if engine == "ctranslate2" or (engine == "auto" and _has_better_copy(directories, device, precision, overrides)):
         return _ctranslate2(directories, device=device, precision=precision)
     return _torch(directories, device=device, precision=precision)
 
@@ -46,13 +40,16 @@ def _has_better_copy(directories: Sequence[Path], device: str, precision: str, o
     It is faster in int8. In float32 torch is at least as fast with many sentences, unless it cannot pack matrices for
     the CPU (docs/design/cpu-search.md#engines).
     """
+    import torch
+
     from nmt_cli.artifacts.manifest import require_model
     from nmt_cli.artifacts.model_directory import load_saved_config
-    from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
+    from nmt_cli.decoding.ctranslate2.model import unsupported_error
+    from nmt_cli.model.cpu_linear import can_pack
 
     if precision not in ("auto", "fp32", "int8"):
         return False
-    if precision != "int8" and (choose_device(device).type != "cpu" or _is_quick_in_float32()):
+    if precision != "int8" and (choose_device(device).type != "cpu" or can_pack(torch.float32)):
         return False
     if len(directories) > 1 or find_spec("ctranslate2") is None:
         return False
@@ -60,47 +57,24 @@ def _has_better_copy(directories: Sequence[Path], device: str, precision: str, o
     recipe = load_saved_config(directories[0]).recipe
     config = with_overrides(recipe.decoding, overrides)
     is_bounded = config.min_tokens > 0 and config.beam > 1
-    return ctranslate2_model.unsupported_error(recipe.model) is None and not config.samples and not is_bounded
-
-
-def _is_quick_in_float32() -> bool:
-    """Whether torch packs float32 matrices for this CPU."""
-    import torch
-
-    from nmt_cli.model.cpu_linear import can_pack
-
-    return can_pack(torch.float32)
+    return unsupported_error(recipe.model) is None and not config.samples and not is_bounded
 
 
 def _torch(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
     from nmt_cli.decoding.torch_engine import TorchEngine
-
-    if precision == "int8":
-        return TorchEngine.load(directories, device=_int8_device(), precision="int8")
-    choice = parse_precision(precision)
-    chosen = choose_device(device)
-    return TorchEngine.load(
-        directories, device=chosen, precision=choose_precision(choice, device=chosen, training=False)
-    )
-
-
-def _check_cpu(device: str) -> None:
-    """Raise UsageError if int8 is asked for on a GPU."""
-    if device != "auto" and choose_device(device).type != "cpu":
-        raise UsageError("int8 is for CPUs", setting="precision", hint="take `precision: bf16`, or add `device: cpu`")
-
-
-def _int8_device() -> torch.device:
-    """The CPU; DeviceError if its products of integers are not exact."""
     from nmt_cli.model.cpu_linear import can_quantize
 
+    if precision != "int8":
+        choice, chosen = parse_precision(precision), choose_device(device)
+        dtype = choose_precision(choice, device=chosen, training=False)
+        return TorchEngine.load(directories, device=chosen, precision=dtype)
     if not can_quantize():
         raise DeviceError(
             "torch does not multiply 8-bit integers exactly on this CPU",
             setting="precision",
             hint="take `precision: fp32`, or add `engine: ctranslate2`",
         )
-    return choose_device("cpu")
+    return TorchEngine.load(directories, device=choose_device("cpu"), precision="int8")
 
 
 def _ctranslate2(directories: Sequence[Path], *, device: str, precision: str) -> Engine:
@@ -126,14 +100,3 @@ def _ctranslate2(directories: Sequence[Path], *, device: str, precision: str) ->
             hint="give one model, or take `engine: torch`",
         )
     return CTranslate2Engine(directories[0], precision="int8" if precision == "int8" else "fp32")
-
-
-def parse_engine(name: str) -> EngineName | Literal["auto"]:
-    """The engine of that name; UsageError if there is none."""
-    match name:
-        case "torch" | "ctranslate2" | "auto":
-            return name
-        case _:
-            raise UsageError(
-                f"there is no engine called {name!r}", setting="engine", hint="take one of: torch, ctranslate2, auto"
-            )

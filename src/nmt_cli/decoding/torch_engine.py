@@ -14,7 +14,7 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.attention import align
 from nmt_cli.decoding.batching import BatchedSearch
-from nmt_cli.decoding.engine import Details, EngineName
+from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.devices import cpu_multiplies_bf16, keep_freed_memory, return_freed_memory
@@ -22,7 +22,6 @@ from nmt_cli.errors import ModelError
 from nmt_cli.model.cpu_linear import pack_linear_layers
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +34,19 @@ _RETURN_EVERY = 8000
 class TorchEngine:
     """One model, or several whose probabilities are averaged, in float32, bf16 or, on a CPU, 8-bit integers."""
 
-    name: EngineName = "torch"
+    name = "torch"
     narrow = 0
 
     def __init__(self, loaded: Sequence[LoadedModel], *, device: torch.device, precision: TorchPrecision) -> None:
-        self._loaded = loaded
+        """The first model gives the settings; all have the same vocabularies, and are on `device`."""
+        self.loaded = loaded
+        self.precision: str = precision
+        self.device = str(device)
+        self.source, self.target = loaded[0].source, loaded[0].target
+        self.decoding = loaded[0].config.recipe.decoding
+        self.max_positions = min(one.model.config.max_positions for one in loaded)
+        known = (one.config.longest_source for one in loaded)
+        self.longest_source = min((longest for longest in known if longest is not None), default=None)
         self._models = [one.model for one in loaded]
         self._device = device
         # Recording repays itself within a batch or two; a CPU has nothing to record.
@@ -47,8 +54,6 @@ class TorchEngine:
         fixed = CudaSearch(self._models, device=device, recorder=CudaGraphs(device)) if is_gpu else None
         self._batches = BatchedSearch(self._models, device=device, fixed=fixed)
         self._searched = 0  # sentences since freed memory was returned
-        self.precision: str = precision
-        self.device = str(device)
 
     @classmethod
     def load(cls, directories: Sequence[Path], *, device: torch.device, precision: TorchPrecision) -> TorchEngine:
@@ -61,8 +66,7 @@ class TorchEngine:
         dtype = torch.bfloat16 if is_bf16 else torch.float32
         loaded = [model_directory.load_model(path, device=device, dtype=dtype) for path in directories]
         for path, one in zip(directories[1:], loaded[1:], strict=True):
-            _check_same_languages(loaded[0], one, first_path=directories[0], path=path)
-            _check_same_vocabulary(loaded[0], one, first_path=directories[0], path=path)
+            _check_fits(one, loaded[0], path=path, first_path=directories[0])
         if device.type == "cpu":
             keep_freed_memory()
             has_int8 = [pack_linear_layers(one.model, is_int8=precision == "int8") for one in loaded]
@@ -70,37 +74,6 @@ class TorchEngine:
                 precision = "bf16" if is_bf16 else "fp32"
                 logger.info("the model's matrices are too small to gain from int8: all is in %s", precision)
         return cls(loaded, device=device, precision=precision)
-
-    @property
-    def loaded(self) -> Sequence[LoadedModel]:
-        """The models with their tokenizers and configurations."""
-        return self._loaded
-
-    @property
-    def source(self) -> Tokenizer:
-        """The source's tokenizer."""
-        return self._loaded[0].source
-
-    @property
-    def target(self) -> Tokenizer:
-        """The target's tokenizer."""
-        return self._loaded[0].target
-
-    @property
-    def decoding(self) -> DecodingConfig:
-        """The first model's own decoding section."""
-        return self._loaded[0].config.recipe.decoding
-
-    @property
-    def max_positions(self) -> int:
-        """The maximum number of pieces per side that all models support."""
-        return min(model.config.max_positions for model in self._models)
-
-    @property
-    def longest_source(self) -> int | None:
-        """The smallest of the models' longest source sentences in training; None if all are unknown."""
-        known = (one.config.longest_source for one in self._loaded)
-        return min((longest for longest in known if longest is not None), default=None)
 
     def check(self, config: DecodingConfig) -> None:
         """This engine supports all settings."""
@@ -132,17 +105,15 @@ class TorchEngine:
         return [[replace(one, alignment=next(aligned)) for one in ranked] for ranked in found]
 
 
-def _check_same_languages(first: LoadedModel, other: LoadedModel, *, first_path: Path, path: Path) -> None:
-    pairs = [f"{one.config.languages.source}-{one.config.languages.target}" for one in (first, other)]
-    if pairs[0] != pairs[1]:
+def _check_fits(other: LoadedModel, first: LoadedModel, *, path: Path, first_path: Path) -> None:
+    """Raise ModelError unless both models have the same languages and the same vocabularies."""
+    pair, first_pair = (f"{one.config.languages.source}-{one.config.languages.target}" for one in (other, first))
+    if pair != first_pair:
         raise ModelError(
-            f"{path} translates {pairs[1]}, {first_path} {pairs[0]}: models that translate together need one pair",
+            f"{path} translates {pair}, {first_path} {first_pair}: models that translate together need one pair",
             where=str(path),
             hint="give models of the same languages, or translate with one of them",
         )
-
-
-def _check_same_vocabulary(first: LoadedModel, other: LoadedModel, *, first_path: Path, path: Path) -> None:
     for side in ("source", "target"):
         pieces = [(tokenizer := getattr(one, side)).pieces(range(tokenizer.vocab_size)) for one in (first, other)]
         if pieces[0] != pieces[1]:

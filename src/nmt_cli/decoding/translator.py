@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from nmt_cli.decoding.engine import Details, Engine
+from nmt_cli.decoding.engine import DecodingOverrides, Details, Engine, check_candidates, with_overrides
 from nmt_cli.decoding.engines import open_engine
-from nmt_cli.decoding.options import DecodingOverrides, check_candidates, with_overrides
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import PartedLine, Translation, best_by_utility, parse_utility
 from nmt_cli.errors import DataError

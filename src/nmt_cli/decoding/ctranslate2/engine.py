@@ -14,7 +14,7 @@ from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, require_model, verify_fi
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.decoding.batching import makespan, plan_batches
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2
-from nmt_cli.decoding.engine import Details, EngineName
+from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, length_penalty, sentence_limit
 from nmt_cli.devices import num_cpus
@@ -54,7 +54,7 @@ class CTranslate2Engine:
     so a few translations differ; log-probabilities of the same translation agree.
     """
 
-    name: EngineName = "ctranslate2"
+    name = "ctranslate2"
     device = "cpu"
 
     def __init__(self, path: Path, *, precision: CTranslate2Precision) -> None:
