@@ -49,7 +49,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
     """How many sentences each search had that took part in one of several; one thread puts many aside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setattr(batching, "_SHARE", 0.6)
+    monkeypatch.setattr(batching, "_STRAGGLERS", 0.6)
     counts: list[list[int]] = []
     for kind in (BeamSearch, IndependentSearch):
 
@@ -126,7 +126,7 @@ def test_tails_in_groups_of_slots_and_with_rare_looks(
     expected = alone(models, asked, config)
     monkeypatch.setattr(cache, "_grain_of", lambda x: 16)
     monkeypatch.setattr(beam, "_STEPS_BETWEEN_CHECKS", {"cpu": 2})
-    monkeypatch.setattr(batching, "_SHARE", 0.5)
+    monkeypatch.setattr(batching, "_STRAGGLERS", 0.5)
     assert_same(in_batches(models, asked, config, batch_tokens=120), expected)
     assert joined
 

@@ -6,8 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import suppress
 from heapq import heapreplace
 from typing import TypeVar
 
@@ -28,8 +27,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# The search for a batch size that suits all threads ends at this precision, as a share of the largest size.
-_SHARES = 64
+# The search for a batch size that suits all threads ends when it is known to this part of the largest size.
+_PRECISION = 1 / 64
 # The cost of a step beside its sentences, in sentences: 19 with a beam of 4, 35 in greedy search
 # (docs/design/cpu-search.md#batches).
 _STEP_COST = 24
@@ -37,7 +36,7 @@ _STEP_COST = 24
 _GAIN = 0.95
 _NOTHING = Hypothesis([], 0.0, 0.0)
 # A search is set aside when at most this share of its sentences is open.
-_SHARE = 1 / 4
+_STRAGGLERS = 1 / 4
 
 
 def search_batches(
@@ -78,26 +77,22 @@ class BatchedSearch:
         most_tokens = config.batch_tokens // config.num_candidates
 
         def search_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
-            tails = Stragglers(lengths, max_tokens=most_tokens)
+            aside = Stragglers(lengths, max_tokens=most_tokens)
 
             def search_batch(batch: list[int]) -> dict[int, list[Hypothesis]]:
                 chosen = {number: sources[number] for number in batch}
+                if not chosen:
+                    return aside.finish()
                 if self._fixed is not None and self._fixed.takes(list(chosen.values()), config=config):
                     found = self._fixed.search(list(chosen.values()), config=config, nbest=nbest)
                     return dict(zip(batch, found, strict=True))
-                return tails.run(begin_search(self._models, chosen, config=config, nbest=nbest, device=self._device))
+                return aside.run(begin_search(self._models, chosen, config=config, nbest=nbest, device=self._device))
 
             with torch.inference_mode():
                 for batch in planned:
-                    yield from self._results(search_batch, batch, lengths, config=config, aside=tails)
-                while tails.numbers:
-                    found = _unless_full(tails.finish, is_one=len(tails.numbers) == 1)
-                    if found is not None:
-                        yield from found.items()
-                        continue
-                    again = tails.drop()
-                    self._shrink(again, lengths, config=config)
-                    yield from self._results(search_batch, again, lengths, config=config, aside=tails)
+                    yield from self._results(search_batch, batch, lengths, config=config, aside=aside)
+                while aside.numbers:
+                    yield from self._results(search_batch, [], lengths, config=config, aside=aside)
 
         found = self._share(search_some, lengths, config=config, otherwise=[_NOTHING])
         return [ranked[:nbest] for ranked in found]
@@ -124,24 +119,41 @@ class BatchedSearch:
         config: DecodingConfig,
         otherwise: T,
     ) -> list[T]:
-        """The results of `work` for each index; each thread takes one batch after another."""
+        """The results of `work` for each index; each thread takes one batch after another.
+
+        The threads share the CPUs. Whole batches in parallel keep CPUs busier than parallel operations, whose threads
+        wait for each other.
+        """
         found = [otherwise for _ in lengths]
         threads = torch.get_num_threads() if self._device.type == "cpu" else 1
-        planned = plan_for_threads(lengths, max_tokens=config.batch_tokens // config.num_candidates, threads=threads)
-        waiting = deque(planned)
+        waiting = deque(
+            plan_for_threads(lengths, max_tokens=config.batch_tokens // config.num_candidates, threads=threads)
+        )
 
-        def work_on(_: int) -> None:
+        def batches() -> Iterator[list[int]]:
+            with suppress(IndexError):  # another thread may have taken the last one
+                while True:
+                    yield waiting.popleft()
+
+        def work_on_batches() -> None:
             try:
-                for index, result in work(_until_empty(waiting)):
+                for index, result in work(batches()):
                     found[index] = result
             finally:
                 waiting.clear()  # after an error no thread begins another batch
 
-        with _threads(min(threads, len(planned))) as in_threads:
-            try:
-                in_threads(work_on)
-            finally:
-                waiting.clear()
+        number = min(threads, len(waiting))
+        if number <= 1:
+            work_on_batches()
+            return found
+        pool = ThreadPoolExecutor(number, initializer=torch.set_num_threads, initargs=(threads // number,))
+        try:
+            for running in [pool.submit(work_on_batches) for _ in range(number)]:
+                running.result()
+        finally:
+            waiting.clear()
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)
         return found
 
     def _results(
@@ -160,20 +172,22 @@ class BatchedSearch:
         waiting = [planned]
         while waiting:
             batch = waiting.pop()
-            results = None
-            if self._fits(batch, lengths):
-                results = _unless_full(partial(work, batch), is_one=len(batch) == 1 and not (aside and aside.numbers))
-                if results is None:
-                    batch = [*batch, *(aside.drop() if aside else [])]
-                    self._shrink(batch, lengths, config=config)
-            if results is None:
-                middle = (len(batch) + 1) // 2
-                waiting += [batch[middle:], batch[:middle]]
-                continue
-            yield from results.items()
-
-    def _fits(self, batch: list[int], lengths: Sequence[int]) -> bool:
-        return len(batch) == 1 or self._most_tokens is None or _tokens(batch, lengths) <= self._most_tokens
+            if len(batch) <= 1 or self._most_tokens is None or _tokens(batch, lengths) <= self._most_tokens:
+                is_one = len(batch) + len(aside.numbers if aside else []) == 1
+                results = None
+                try:
+                    results = work(batch)
+                except (RuntimeError, MemoryError) as problem:
+                    if not is_out_of_memory(problem, is_told=is_one):
+                        raise
+                if results is not None:
+                    yield from results.items()
+                    continue
+                # Outside of the handler: inside it the exception holds the tensors of the search.
+                batch = [*batch, *(aside.drop() if aside else [])]
+                self._shrink(batch, lengths, config=config)
+            middle = (len(batch) + 1) // 2
+            waiting += [batch[middle:], batch[:middle]]
 
     def _shrink(self, batch: list[int], lengths: Sequence[int], *, config: DecodingConfig) -> None:
         """Take smaller batches from now on; DeviceError if this batch cannot be smaller."""
@@ -215,13 +229,13 @@ class Stragglers:
 
         Returns the results of all sentences that are not aside, and of some earlier ones, by number.
         """
-        one.run(down_to=int(one.num_open * _SHARE))
+        one.run(down_to=int(one.num_open * _STRAGGLERS))
         if not one.is_joinable:
             one.run(down_to=0)
         found = one.read()
         before = self.numbers
         try:
-            for share in (_SHARE, 0.0):
+            for share in (_STRAGGLERS, 0.0):
                 if self._is_too_much([*self.numbers, *one.open_sentences]):
                     found |= self._run_together(share=share)
         except BaseException:
@@ -323,7 +337,7 @@ def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -
     alike = planned
     number = -(-len(planned) // threads) * threads
     low, high = 0, max_tokens
-    while high - low > max(1, high // _SHARES):
+    while high - low > max(1, high * _PRECISION):
         middle = (low + high) // 2
         smaller = plan_batches(lengths, max_tokens=middle)
         if len(smaller) <= number:
@@ -345,46 +359,5 @@ def makespan(costs: Iterable[int], *, workers: int) -> int:
     return max(ends)
 
 
-@contextmanager
-def _threads(number: int) -> Iterator[Callable[[Callable[[int], None]], None]]:
-    """A function that runs work in `number` threads, which share the CPUs.
-
-    Whole batches in parallel keep CPUs busier than parallel operations, whose threads wait for each other.
-    """
-    if number <= 1:
-        yield lambda work: work(0)
-        return
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(number, initializer=torch.set_num_threads, initargs=(before // number,))
-    try:
-        yield lambda work: _exhaust(pool.map(work, range(number)))
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)
-
-
 def _tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
     return len(batch) * (max(lengths[index] for index in batch) + 1)
-
-
-def _unless_full(work: Callable[[], T], *, is_one: bool) -> T | None:
-    """The result of `work`; None if memory runs out. `is_one`: there is no smaller work."""
-    try:
-        return work()
-    except (RuntimeError, MemoryError) as problem:
-        if not is_out_of_memory(problem, is_told=is_one):
-            raise
-    # Outside of the handler: inside it the exception holds the tensors of the search.
-    return None
-
-
-def _until_empty(waiting: deque[list[int]]) -> Iterator[list[int]]:
-    """The waiting batches, until there are none; several threads may take from them."""
-    with suppress(IndexError):
-        while True:
-            yield waiting.popleft()
-
-
-def _exhaust(results: Iterator[None]) -> None:
-    for _ in results:
-        pass

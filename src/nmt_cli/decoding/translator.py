@@ -21,6 +21,8 @@ class Translator:
     """Translates lines of raw text with one engine."""
 
     def __init__(self, engine: Engine) -> None:
+        # torch or ctranslate2; fp32, bf16 or int8; cpu, cuda:0 and so on.
+        self.engine, self.precision, self.device = engine.name, engine.precision, engine.device
         self._engine = engine
         self._parts = LineSplitter(engine.source, longest_trained=engine.longest_source)
 
@@ -42,21 +44,6 @@ class Translator:
         directories = [directory] if isinstance(directory, str | Path) else directory
         paths = [Path(one) for one in directories]
         return cls(open_engine(paths, engine=engine, device=device, precision=precision, overrides={}))
-
-    @property
-    def engine(self) -> str:
-        """The engine: torch or ctranslate2."""
-        return self._engine.name
-
-    @property
-    def precision(self) -> str:
-        """The precision of matrix products: fp32, bf16 or int8."""
-        return self._engine.precision
-
-    @property
-    def device(self) -> str:
-        """The device: cpu, cuda:0 and so on."""
-        return self._engine.device
 
     def settings(self, **overrides: Unpack[DecodingOverrides]) -> DecodingConfig:
         """The model's own decoding section with these changes; UsageError names a wrong one."""
@@ -114,18 +101,18 @@ class Translator:
         self, lines: Sequence[str], prefixes: Sequence[str] | None, *, config: DecodingConfig, first_line: int
     ) -> list[PartedLine]:
         stripped = [line.strip() for line in lines]
-        encode = self._engine.source.encode
-        longest = self._longest_source(config)
+        encode, positions = self._engine.source.encode, self._engine.max_positions
+        # Positions are left for EOS and for all extra output, but half of them at most.
+        longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
         split = []
         forced = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
         for number, (text, row, prefix) in enumerate(zip(stripped, encode(stripped), forced, strict=True), first_line):
             parts = self._parts.find(text, row, number=number, longest=longest, has_prefix=bool(prefix))
-            if len(parts) < 2:
-                split.append(PartedLine(parts, [SourceSentence(row, prefix, str(number)) for _ in parts]))
-                continue
+            is_whole = len(parts) < 2
+            rows = [row] * len(parts) if is_whole else encode([part.strip() for part in parts])
             sources = [
-                SourceSentence(part_row, prefix if place == 0 else [], f"{number}.{place}")
-                for place, part_row in enumerate(encode([part.strip() for part in parts]))
+                SourceSentence(part_row, [] if place else prefix, str(number) if is_whole else f"{number}.{place}")
+                for place, part_row in enumerate(rows)
             ]
             split.append(PartedLine(parts, sources))
         return split
@@ -151,13 +138,10 @@ class Translator:
                 )
         return rows
 
-    def _longest_source(self, config: DecodingConfig) -> int:
-        """The maximum number of source pieces that leaves positions for EOS and all the extra output."""
-        positions = self._engine.max_positions
-        return positions - max(1, min(config.max_extra_tokens, positions // 2))
-
     def _translation(self, source: SourceSentence, one: Hypothesis, text: str, *, details: Details) -> Translation:
-        translation = Translation(_in_one_line(text), one.score, one.log_prob, len(one.ids))
+        # Byte pieces can produce line breaks: n lines in, n lines out.
+        in_one_line = text.replace("\r", " ").replace("\n", " ")
+        translation = Translation(in_one_line, one.score, one.log_prob, len(one.ids))
         if not (details.piece_log_probs or details.alignment):
             return translation
         pieces = self._engine.target.pieces(one.ids)
@@ -165,8 +149,3 @@ class Translator:
         rows = self._engine.source.pieces(source.row)
         alignment = word_alignment(rows, pieces, one.alignment) if details.alignment else []
         return replace(translation, word_log_probs=tuple(scores), alignment=tuple(alignment))
-
-
-def _in_one_line(text: str) -> str:
-    """The text without line breaks, which byte pieces can produce: n lines in, n lines out."""
-    return text.replace("\r", " ").replace("\n", " ")
