@@ -12,9 +12,10 @@ from torch import Tensor
 
 from nmt_cli.decoding.batching import BatchedSearch, search_batches
 from nmt_cli.decoding.search import ensemble
+from nmt_cli.decoding.search.beam import topk_continuations
 from nmt_cli.decoding.search.hypotheses import Hypothesis, LengthPenalties, SourceSentence, length_penalty, output_limit
+from nmt_cli.decoding.search.sampling import first_argmax
 from nmt_cli.decoding.search.search import plan_compaction
-from nmt_cli.decoding.search.topk import first_argmax, topk_continuations
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer

@@ -16,7 +16,7 @@ from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, sentence_limit
-from nmt_cli.decoding.search.sampling import GreedyChoice, IndependentSearch, SampledChoice
+from nmt_cli.decoding.search.sampling import IndependentSearch
 from nmt_cli.decoding.search.search import ActiveSearch, check_search
 from nmt_cli.devices import is_out_of_memory
 from nmt_cli.errors import DeviceError
@@ -304,8 +304,7 @@ def begin_search(
     if config.samples == 0 and config.beam > 1:
         return BeamSearch(ensemble, limits=limits, config=config, nbest=nbest, device=device)
     keys = {number: source.key for number, source in sources.items()}
-    choose = SampledChoice(keys, config=config) if config.samples else GreedyChoice()
-    return IndependentSearch(ensemble, choose=choose, limits=limits, config=config, device=device)
+    return IndependentSearch(ensemble, limits=limits, keys=keys, config=config, device=device)
 
 
 def plan_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -15,40 +15,37 @@ from torch import Tensor
 from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.decoding.search.search import ActiveSearch, plan_compaction
-from nmt_cli.decoding.search.topk import first_argmax
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
-
-class PieceChoice(Protocol):
-    """Chooses the next piece of each hypothesis."""
-
-    def __call__(self, log_probs: Tensor, sentences: Tensor) -> Tensor:
-        """The next pieces [R], by log_probs [R, V] and the numbers [B] of the open sentences."""
-
-    def join(self, others: Sequence[Self], sentences: Sequence[int]) -> None:
-        """Choose for the sentences of others, too; `sentences` are the numbers of all open ones."""
+# Columns per block: if there are many columns, the maximum of each block is compared first.
+_BLOCK = 64
 
 
 class IndependentSearch(ActiveSearch):
-    """A search in which each hypothesis continues with the piece that `choose` returns, until EOS or its limit.
+    """A search in which each hypothesis continues with the most probable or a sampled piece, until EOS or its limit.
 
-    A sentence may leave the batch when all its hypotheses have ended.
+    A sentence may leave the batch when all its hypotheses have ended. Each hypothesis has its own random numbers, so
+    its batch changes nothing.
     """
 
     def __init__(
         self,
         ensemble: Ensemble,
         *,
-        choose: PieceChoice,
         limits: Mapping[int, int],
+        keys: Mapping[int, str],
         config: DecodingConfig,
         device: torch.device,
     ) -> None:
-        """`limits` are the maximum numbers of pieces, by sentence."""
+        """By sentence, `limits` are the maximum numbers of pieces, and `keys` seed the random numbers."""
         width = config.num_candidates
         super().__init__(ensemble, limits=limits, width=width, num_finished=width, config=config, device=device)
-        self._choose, self._width = choose, width
+        self._width = width
+        self._generators = {
+            sentence: [Random(f"{config.seed} {key} {number}") for number in range(config.samples)]
+            for sentence, key in keys.items()
+        }
         self._is_begun = False
         self._is_open = torch.ones_like(self._ids, dtype=torch.bool)
 
@@ -60,7 +57,9 @@ class IndependentSearch(ActiveSearch):
     def join(self, others: Sequence[Self]) -> None:
         """Take in the sentences of other searches."""
         super().join(others)
-        self._choose.join([other._choose for other in others], self.open_sentences)
+        for other in others:
+            self._generators |= other._generators
+        self._generators = {number: self._generators[number] for number in self.open_sentences}
         self._is_open = torch.cat([one._is_open for one in [self, *others]])
 
     def _advance(self) -> None:
@@ -82,7 +81,7 @@ class IndependentSearch(ActiveSearch):
         log_probs = self._ensemble.log_probs(given.flatten())
         if is_first and self._width > 1:
             log_probs = log_probs.repeat_interleave(self._width, dim=0)
-        chosen = self._choose(log_probs, self._sentences)
+        chosen = self._sample(log_probs) if self._config.samples else first_argmax(log_probs)
         gained = log_probs.gather(1, chosen[:, None]).view_as(self._log_probs)
         self._ids = chosen.view_as(self._ids)
         self._log_probs = self._log_probs + gained
@@ -107,37 +106,9 @@ class IndependentSearch(ActiveSearch):
         self._is_open = self._is_open[kept]
         return kept
 
-
-class GreedyChoice:
-    """Chooses the most probable piece of each row."""
-
-    def __call__(self, log_probs: Tensor, sentences: Tensor) -> Tensor:
-        """The next pieces [R], by log_probs [R, V]."""
-        return first_argmax(log_probs)
-
-    def join(self, others: Sequence[GreedyChoice], sentences: Sequence[int]) -> None:
-        """Nothing depends on a sentence."""
-
-
-class SampledChoice:
-    """Samples pieces from the model; each sentence has its own random numbers, so its batch changes nothing."""
-
-    def __init__(self, keys: Mapping[int, str], *, config: DecodingConfig) -> None:
-        """`keys` seed the random numbers of the sentences, by number."""
-        self._config = config
-        self._generators = {
-            sentence: [Random(f"{config.seed} {key} {number}") for number in range(config.samples)]
-            for sentence, key in keys.items()
-        }
-
-    def join(self, others: Sequence[SampledChoice], sentences: Sequence[int]) -> None:
-        """Sample for the sentences of others, too; `sentences` are the numbers of all open ones."""
-        known = [self._generators, *(other._generators for other in others)]
-        self._generators = {number: each[number] for each in known for number in sentences if number in each}
-
-    def __call__(self, log_probs: Tensor, sentences: Tensor) -> Tensor:
-        """The next pieces [R], by log_probs [R, V] and the numbers [B] of the open sentences."""
-        points = [generator.random() for sentence in sentences.tolist() for generator in self._generators[sentence]]
+    def _sample(self, log_probs: Tensor) -> Tensor:
+        """Sampled next pieces [R], by log_probs [R, V]."""
+        points = [generator.random() for sentence in self.open_sentences for generator in self._generators[sentence]]
         values, columns = log_probs / self._config.temperature, None
         if self._config.top_k is not None:
             values, columns = values.topk(min(self._config.top_k, values.size(-1)), dim=-1)
@@ -151,3 +122,21 @@ class SampledChoice:
         aims = reached[:, -1] * torch.tensor(points, dtype=torch.float64, device=log_probs.device)
         places = torch.searchsorted(reached, aims[:, None], right=True)
         return (places if columns is None else columns.gather(1, places)).squeeze(1)
+
+
+def first_argmax(log_probs: Tensor) -> Tensor:
+    """The column [R] of the largest number of each row of log_probs [R, V]; in a tie the first one."""
+    vocabulary = log_probs.size(1)
+    num_blocks = vocabulary // _BLOCK
+    if num_blocks < 2:
+        return log_probs.argmax(dim=1)
+    blocks = log_probs[:, : num_blocks * _BLOCK].unflatten(1, (num_blocks, _BLOCK)).amax(dim=-1)
+    if num_blocks * _BLOCK < vocabulary:
+        rest = log_probs[:, num_blocks * _BLOCK :].amax(dim=1, keepdim=True)
+        blocks = torch.cat([blocks, rest], dim=1)
+    # `argmax` finds the first one, but compares numbers one by one.
+    places = blocks.argmax(dim=1, keepdim=True) * _BLOCK + torch.arange(_BLOCK, device=log_probs.device)
+    places = places.clamp_(max=vocabulary - 1)
+    chosen = log_probs.gather(1, places).argmax(dim=1, keepdim=True)
+    found: Tensor = places.gather(1, chosen).squeeze(1)
+    return found
