@@ -105,7 +105,8 @@ def loss(size: ModelConfig) -> None:
 
 def search(size: ModelConfig) -> None:
     """One step of a recorded search of beam 4."""
-    from nmt_cli.decoding.search.cuda import CudaSearch, StaticSizes, choose_candidates, sort_candidates
+    from nmt_cli.decoding.search.cuda import CudaSearch
+    from nmt_cli.decoding.search.static_state import StaticSizes, choose_candidates, sort_candidates
     from nmt_cli.model.static_cache import StepInputs, static_step
     from nmt_cli.model.transformer import Transformer
 

@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search import cuda
-from nmt_cli.decoding.search.cuda import CudaSearch, StaticSizes, StaticState
+from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.search.static_state import StaticSizes, StaticState
 from nmt_cli.model import kernels, static_cache
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer

@@ -12,14 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nmt_cli.decoding.search import cuda
-from nmt_cli.decoding.search.cuda import (
-    CudaSearch,
-    StaticSizes,
-    StaticState,
-    choose_candidates,
-    sort_candidates,
-)
+from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence
+from nmt_cli.decoding.search.static_state import StaticSizes, StaticState, choose_candidates, sort_candidates
 from nmt_cli.model import static_cache
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.static_cache import StepInputs

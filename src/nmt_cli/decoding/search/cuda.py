@@ -1,7 +1,6 @@
 """Beam search for GPUs: each step uses the same memory and shapes, so it is recorded once and replayed.
 
-Shapes: B sentences, W hypotheses per sentence, R = B * W rows, C candidates per sentence, F kept finished hypotheses
-per sentence, S source tokens, L positions, V vocabulary.
+Shapes: B sentences, W hypotheses per sentence, R = B * W rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from nmt_cli.decoding.search.beam import candidates, cannot_improve, finish, keep_open
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.decoding.search.hypotheses import (
     FinishedHypotheses,
@@ -27,6 +25,7 @@ from nmt_cli.decoding.search.hypotheses import (
     sentence_limit,
 )
 from nmt_cli.decoding.search.search import check_search
+from nmt_cli.decoding.search.static_state import SPECIAL, StaticSizes, StaticState, choose_candidates, sort_candidates
 from nmt_cli.devices import is_out_of_memory, launching_on
 from nmt_cli.model.packing import pack
 from nmt_cli.model.static_cache import StaticCache, StepInputs, cache_widths, can_use_kernels, static_step, write_source
@@ -38,15 +37,6 @@ logger = logging.getLogger(__name__)
 
 _MOST_RECORDINGS = 64
 _STEPS_BETWEEN_CHECKS = 4
-# Each size costs a recording. Empty places cost little as long as the number of kernels bounds a step.
-_FEW_SENTENCES = (1, 4)
-_SENTENCES, _SOURCE, _LENGTH = 16, 32, 32
-_SPECIAL = EOS + 1  # pieces that have a column in `StaticState.rules`
-_MOST_BLOCKS, _NARROWEST_BLOCK = 512, 8  # the kernels look at blocks of columns, so that few numbers are sorted
-_TILE = 2048  # logits that one program reads
-_POSITIONS = 64
-_KEYS_PER_WARP = 1024  # they fit into its registers
-_WIDEST_BEAM = 32  # one program holds the block maxima of all hypotheses of a sentence
 
 
 class StepRecorder(Protocol):
@@ -60,67 +50,6 @@ class StepRecorder(Protocol):
 
     def renew(self) -> None:
         """Forget all repetitions."""
-
-
-class StaticSizes(NamedTuple):
-    """Room for sentences, source tokens and pieces; open hypotheses, and finished ones that are kept."""
-
-    sentences: int
-    source: int
-    length: int
-    beam: int
-    nbest: int
-
-    @classmethod
-    def that_hold(cls, *, sentences: int, source: int, length: int, beam: int, nbest: int) -> StaticSizes:
-        """The smallest sizes with enough room."""
-        few = [size for size in _FEW_SENTENCES if size >= sentences]
-        rounded = few[0] if few else _doubled(_SENTENCES, sentences)
-        return cls(rounded, _doubled(_SOURCE, source), _doubled(_LENGTH, length), beam, nbest)
-
-    @property
-    def candidates(self) -> int:
-        """Continuations per sentence that a step considers: twice the beam, and one in greedy search."""
-        return 2 * self.beam if self.beam > 1 else 1
-
-
-@dataclass(slots=True, kw_only=True)
-class StaticState:
-    """All tensors that a step reads and writes, whether the step ran once, and the recording of the step.
-
-    `counters` are the number of pieces of each hypothesis, the step's row of the tree, and the next node's number. Each
-    step adds `increments` to them. `rules` [positions, 5] hold for each position what is added to the log-probabilities
-    of the first four pieces, and the penalty of a hypothesis that ends there. `ancestors` [B, W, L] tell which of the W
-    hypotheses each hypothesis was at each earlier position. `tree_*` [L, B, C] hold the candidates since the tree was
-    last read.
-    """
-
-    sizes: StaticSizes
-    caches: list[StaticCache]
-    source_lengths: Tensor
-    ancestors: Tensor
-    counters: Tensor
-    increments: Tensor
-    rules: Tensor
-    limits: Tensor
-    last_penalties: Tensor
-    ids: Tensor
-    log_probs: Tensor
-    nodes: Tensor
-    finished: FinishedHypotheses
-    is_done: Tensor
-    tree_pieces: Tensor
-    tree_parents: Tensor
-    tree_log_probs: Tensor
-    is_warm: bool = False
-    replay: Callable[[], None] | None = None
-
-    def per_sentence(self) -> list[Tensor]:
-        """The tensors [B, ...] that move with a sentence, without its past."""
-        finished = self.finished
-        cross = [layer for cache in self.caches for layer in cache.cross]
-        chosen = [self.limits, self.last_penalties, self.ids, self.log_probs, self.nodes, self.is_done]
-        return [*cross, self.source_lengths, *chosen, finished.log_probs, finished.scores, finished.nodes]
 
 
 @dataclass(slots=True)
@@ -204,11 +133,8 @@ class CudaSearch:
 
     def _begin(self, batch: _Batch, sources: Sequence[SourceSentence], *, nbest: int) -> StaticState:
         """A state with the sources, and one open hypothesis each: BOS."""
-        source, count, config = (
-            pack([[*one.row, EOS] for one in sources], device=self._device),
-            len(sources),
-            batch.config,
-        )
+        source = pack([[*one.row, EOS] for one in sources], device=self._device)
+        count, config = len(sources), batch.config
         sizes = StaticSizes.that_hold(sentences=count, source=source.max_len, length=1, beam=config.beam, nbest=nbest)
         state = self.state(sizes)
         for model, cache in zip(self._models, state.caches, strict=True):
@@ -286,7 +212,7 @@ class CudaSearch:
             ancestors=self._take("ancestors", (sentences, beam, sizes.length), torch.int32),
             counters=self._take("counters", (3,), torch.long),
             increments=torch.tensor([1, 1, sentences * sizes.candidates], device=self._device),
-            rules=self._take("rules", (self._max_positions, _SPECIAL + 1), torch.float32),
+            rules=self._take("rules", (self._max_positions, SPECIAL + 1), torch.float32),
             limits=self._take("limits", (sentences,), torch.long),
             last_penalties=self._take("last_penalties", (sentences,), torch.float32),
             ids=self._take("ids", (sentences, beam), torch.long),
@@ -365,142 +291,6 @@ class CudaSearch:
         return torch.stack([logits.log_softmax(dim=-1, dtype=torch.float32) for logits in each]).logsumexp(dim=0)
 
 
-def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool) -> Tensor:
-    """The hypotheses [B, C] that the best candidates continue; the candidates go into the tree's next row.
-
-    The hypotheses are the same as from `candidates`, for logits [R, V], by kernels in Triton or by PyTorch's operators.
-    """
-    if uses_kernels and state.sizes.beam <= _WIDEST_BEAM:
-        return _choose_by_kernels(state, logits)
-    log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
-    log_probs[:, :_SPECIAL].add_(state.rules.index_select(0, state.counters[:1])[:, :_SPECIAL])
-    found = candidates(log_probs, state.log_probs, count=state.sizes.candidates)
-    row = state.counters[1:2]
-    state.tree_log_probs.index_copy_(0, row, found.log_probs[None])
-    state.tree_pieces.index_copy_(0, row, found.pieces[None])
-    state.tree_parents.index_copy_(0, row, state.nodes.gather(1, found.hypotheses)[None])
-    return found.hypotheses
-
-
-def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: bool) -> None:
-    """Sort the candidates of the tree's current row, which continue `hypotheses` [B, C], into finished and open ones.
-
-    Candidates with EOS end. The W best others are the new open hypotheses; they end too if the sentence reached its
-    limit. A sentence is done at its limit, or if none of its open hypotheses can improve its finished ones.
-    """
-    if uses_kernels:
-        _sort_by_kernel(state, hypotheses)
-        return
-    row, place = state.counters[1:2], state.counters[:1]
-    totals, pieces = (column.index_select(0, row)[0] for column in (state.tree_log_probs, state.tree_pieces))
-    nodes = torch.arange(totals.numel(), device=totals.device).view_as(totals) + state.counters[2:]
-    is_end, is_last = pieces == EOS, state.limits <= place + 1
-    open_log_probs, order = keep_open(totals, is_end, width=state.sizes.beam)
-    state.log_probs.copy_(open_log_probs)
-    torch.gather(pieces, 1, order, out=state.ids)
-    torch.gather(nodes, 1, order, out=state.nodes)
-
-    best = finish(
-        state.finished,
-        torch.cat([totals, state.log_probs], dim=1),
-        torch.cat([nodes, state.nodes], dim=1),
-        penalties=state.rules.index_select(0, place)[:, _SPECIAL:],
-        where=torch.cat([is_end, is_last[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
-    )
-    state.finished.copy_(best)
-    state.is_done.logical_or_(cannot_improve(best, state.log_probs, state.last_penalties).logical_or_(is_last))
-
-    continued = hypotheses.gather(1, order)
-    state.ancestors.copy_(state.ancestors.gather(1, continued[:, :, None].expand_as(state.ancestors)))
-    state.ancestors.index_copy_(2, place, continued[:, :, None].to(state.ancestors.dtype))
-
-
-def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
-    from triton import cdiv, next_power_of_2
-
-    from nmt_cli.model.kernels import search as kernels
-
-    sizes, (num_rows, vocabulary) = state.sizes, logits.shape
-    block = max(_NARROWEST_BLOCK, next_power_of_2(cdiv(vocabulary, _MOST_BLOCKS)))
-    num_blocks = cdiv(vocabulary, block)
-    tile = min(next_power_of_2(num_blocks), max(1, _TILE // block))
-    largest = torch.empty(num_rows, num_blocks, device=logits.device)
-    log_sums = torch.empty_like(largest)
-    hypotheses = torch.empty(sizes.sentences, sizes.candidates, dtype=torch.int32, device=logits.device)
-    kernels.summarise_blocks[(num_rows, cdiv(num_blocks, tile))](
-        logits,
-        state.rules,
-        state.counters,
-        largest,
-        log_sums,
-        logits.stride(0),
-        vocabulary,
-        num_blocks,
-        SPECIAL=_SPECIAL,
-        BLOCK=block,
-        TILE=tile,
-    )
-    kernels.choose_candidates[(sizes.sentences,)](
-        logits,
-        largest,
-        log_sums,
-        state.rules,
-        state.counters,
-        state.log_probs,
-        state.nodes,
-        state.tree_log_probs,
-        state.tree_pieces,
-        state.tree_parents,
-        hypotheses,
-        logits.stride(0),
-        vocabulary,
-        num_blocks,
-        sizes.beam,
-        sizes.candidates,
-        SPECIAL=_SPECIAL,
-        BLOCK=block,
-        BLOCKS=next_power_of_2(num_blocks),
-        BEAM=next_power_of_2(sizes.beam),
-        CANDIDATES=next_power_of_2(sizes.candidates),
-        num_warps=min(16, max(4, next_power_of_2(sizes.beam) * next_power_of_2(num_blocks) // _KEYS_PER_WARP)),
-    )
-    return hypotheses
-
-
-def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
-    from triton import next_power_of_2
-
-    from nmt_cli.model.kernels import search as kernels
-
-    sizes = state.sizes
-    kernels.sort_candidates[(sizes.sentences,)](
-        state.tree_log_probs,
-        state.tree_pieces,
-        hypotheses,
-        state.rules,
-        state.counters,
-        state.limits,
-        state.last_penalties,
-        state.ids,
-        state.log_probs,
-        state.nodes,
-        state.ancestors,
-        state.finished.log_probs,
-        state.finished.scores,
-        state.finished.nodes,
-        state.is_done,
-        sizes.beam,
-        sizes.candidates,
-        sizes.nbest,
-        sizes.length,
-        SPECIAL=_SPECIAL,
-        CANDIDATES=next_power_of_2(sizes.candidates),
-        ENDINGS=next_power_of_2(sizes.nbest),
-        TILE=_POSITIONS,
-        num_warps=min(16, max(1, next_power_of_2(sizes.candidates) // 8)),
-    )
-
-
 def _rules(num_places: int, *, config: DecodingConfig) -> Tensor:
     """`StaticState.rules` of the first positions."""
     never = [-math.inf if piece in NEVER_GENERATED else 0.0 for piece in range(EOS)]
@@ -510,8 +300,3 @@ def _rules(num_places: int, *, config: DecodingConfig) -> Tensor:
             for place in range(num_places)
         ]
     )
-
-
-def _doubled(least: int, needed: int) -> int:
-    """The first of `least`, twice `least`, and so on that is enough."""
-    return least << max(0, math.ceil(math.log2(needed / least))) if needed > least else least
