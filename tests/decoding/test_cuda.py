@@ -57,7 +57,7 @@ class Operators(TorchDispatchMode):
             renewed |= {id(old): new for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True)}
 
 
-class Tape:
+class Tape(CudaGraphs):
     """A recorder that repeats the operators of the first time, and counts what is asked of it."""
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.decoding.search.static_state import StaticSizes, StaticState, choose_candidates, sort_candidates
 from nmt_cli.model import static_cache
+from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.static_cache import StepInputs
 from nmt_cli.model.transformer import Transformer
@@ -35,8 +36,11 @@ def device() -> Iterator[None]:
         yield
 
 
-class Again:
+class Again(CudaGraphs):
     """A recorder that calls the function again: a tape would miss what is not one of torch's operators."""
+
+    def __init__(self) -> None:
+        pass
 
     def renew(self) -> None:
         pass

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from nmt_cli.decoding.search.hypotheses import (
 from nmt_cli.decoding.search.search import check_search
 from nmt_cli.decoding.search.static_state import SPECIAL, StaticSizes, StaticState, choose_candidates, sort_candidates
 from nmt_cli.devices import is_out_of_memory, launching_on
+from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.packing import pack
 from nmt_cli.model.static_cache import StaticCache, StepInputs, cache_widths, can_use_kernels, static_step, write_source
 from nmt_cli.model.transformer import Transformer
@@ -37,19 +37,6 @@ logger = logging.getLogger(__name__)
 
 _MOST_RECORDINGS = 64
 _STEPS_BETWEEN_CHECKS = 4
-
-
-class StepRecorder(Protocol):
-    """Records a function, so that its operations can be repeated on the same memory."""
-
-    def run_beside(self, function: Callable[[], None]) -> None:
-        """Run the function where it would be recorded: libraries set themselves up."""
-
-    def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """The repetition, without a run; RuntimeError if the function cannot be recorded."""
-
-    def renew(self) -> None:
-        """Forget all repetitions."""
 
 
 @dataclass(slots=True)
@@ -74,7 +61,7 @@ class CudaSearch:
     A finished sentence stays in the batch until the open ones fit a smaller size.
     """
 
-    def __init__(self, models: Sequence[Transformer], *, device: torch.device, recorder: StepRecorder) -> None:
+    def __init__(self, models: Sequence[Transformer], *, device: torch.device, recorder: CudaGraphs) -> None:
         self._models = models
         self._device = device
         self._recorder = recorder
@@ -148,7 +135,9 @@ class CudaSearch:
         state.ids.fill_(BOS)
         state.log_probs.fill_(-math.inf)[:, 0] = 0.0
         state.nodes.fill_(-1)
-        state.finished.copy_(FinishedHypotheses.none(sizes.sentences, nbest, device=self._device))
+        state.finished.log_probs.fill_(-math.inf)
+        state.finished.scores.fill_(-math.inf)
+        state.finished.nodes.fill_(-1)
         state.is_done.fill_(False)[count:] = True
         self._set_counters(state, batch)
         return state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +48,7 @@ class Hypothesis:
     alignment: list[int] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class FinishedHypotheses:
+class FinishedHypotheses(NamedTuple):
     """Log-probabilities, scores and last nodes of finished hypotheses, each [B, F]; a score of -inf marks a gap."""
 
     log_probs: Tensor
@@ -72,22 +71,14 @@ class FinishedHypotheses:
             torch.cat([self.nodes, others.nodes], dim=1).gather(1, order),
         )
 
-    def copy_(self, others: FinishedHypotheses) -> None:
-        """Copy the others, of the same shape, into the own memory."""
-        self.log_probs.copy_(others.log_probs)
-        self.scores.copy_(others.scores)
-        self.nodes.copy_(others.nodes)
-
     def select(self, sentences: Tensor) -> FinishedHypotheses:
         """The hypotheses of some sentences [B']."""
-        return FinishedHypotheses(self.log_probs[sentences], self.scores[sentences], self.nodes[sentences])
+        return FinishedHypotheses(*(column[sentences] for column in self))
 
     @staticmethod
     def joined(parts: Sequence[FinishedHypotheses]) -> FinishedHypotheses:
         """The hypotheses of all sentences, one part after the other."""
-        return FinishedHypotheses(
-            *map(torch.cat, zip(*((one.log_probs, one.scores, one.nodes) for one in parts), strict=True))
-        )
+        return FinishedHypotheses(*map(torch.cat, zip(*parts, strict=True)))
 
 
 class HypothesisTree:
@@ -97,20 +88,16 @@ class HypothesisTree:
     """
 
     def __init__(self) -> None:
-        self._size = 0
+        # The number of nodes, which is the number of the next one.
+        self.size = 0
         self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
         self._ended: list[tuple[Tensor, FinishedHypotheses]] = []
 
-    @property
-    def size(self) -> int:
-        """The number of nodes, which is the number of the next one."""
-        return self._size
-
     def grow(self, pieces: Tensor, parents: Tensor, log_probs: Tensor) -> Tensor:
         """Add nodes; returns their numbers, in the shape of the arguments."""
-        start, self._size = self._size, self._size + pieces.numel()
+        start, self.size = self.size, self.size + pieces.numel()
         self._steps.append((pieces.flatten(), parents.flatten(), log_probs.flatten()))
-        return torch.arange(start, self._size, device=pieces.device).view_as(pieces)
+        return torch.arange(start, self.size, device=pieces.device).view_as(pieces)
 
     def end(self, sentences: Tensor, endings: FinishedHypotheses) -> None:
         """Note the finished hypotheses [B', F] of the sentences [B']."""
@@ -118,7 +105,7 @@ class HypothesisTree:
 
     def join(self, other: HypothesisTree, *nodes: Tensor) -> list[Tensor]:
         """Take in all nodes of another tree; returns the new numbers of some of them."""
-        offset, self._size = self._size, self._size + other._size
+        offset, self.size = self.size, self.size + other.size
         self._steps += [(pieces, _moved(parents, offset), totals) for pieces, parents, totals in other._steps]
         return [_moved(each, offset) for each in nodes]
 
@@ -137,7 +124,7 @@ class HypothesisTree:
             reached = parents[reached]
         numbers = is_kept.cumsum(0) - 1
         kept = (pieces[is_kept], _renumbered(parents[is_kept], numbers), totals[is_kept])
-        self._size, self._steps = len(kept[0]), [kept]
+        self.size, self._steps = len(kept[0]), [kept]
         return [_renumbered(each, numbers) for each in nodes]
 
     def read(self) -> dict[int, list[Hypothesis]]:

@@ -86,9 +86,9 @@ class ActiveSearch(ABC):
         """
         searches = [self, *others]
         for one in searches:
-            one._nodes, one._finished.nodes = one._tree.prune(one._nodes, one._finished.nodes)
+            one._renumber(one._tree.prune(one._nodes, one._finished.nodes))
         for other in others:
-            other._nodes, other._finished.nodes = self._tree.join(other._tree, other._nodes, other._finished.nodes)
+            other._renumber(self._tree.join(other._tree, other._nodes, other._finished.nodes))
         self._ensemble.join([other._ensemble for other in others])
         self._sentences = torch.cat([one._sentences for one in searches])
         self._limits = torch.cat([one._limits for one in searches])
@@ -97,6 +97,10 @@ class ActiveSearch(ABC):
         self._nodes = torch.cat([one._nodes for one in searches])
         self._finished = FinishedHypotheses.joined([one._finished for one in searches])
         self._penalties = max((one._penalties for one in searches), key=lambda one: one.longest)
+
+    def _renumber(self, nodes: Sequence[Tensor]) -> None:
+        """Take other numbers for the nodes of the open and the finished hypotheses."""
+        self._nodes, self._finished = nodes[0], self._finished._replace(nodes=nodes[1])
 
     @abstractmethod
     def _advance(self) -> None:

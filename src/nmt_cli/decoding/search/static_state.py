@@ -87,10 +87,9 @@ class StaticState:
 
     def per_sentence(self) -> list[Tensor]:
         """The tensors [B, ...] that move with a sentence, without its past."""
-        finished = self.finished
         cross = [layer for cache in self.caches for layer in cache.cross]
         chosen = [self.limits, self.last_penalties, self.ids, self.log_probs, self.nodes, self.is_done]
-        return [*cross, self.source_lengths, *chosen, finished.log_probs, finished.scores, finished.nodes]
+        return [*cross, self.source_lengths, *chosen, *self.finished]
 
 
 def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool) -> Tensor:
@@ -135,7 +134,8 @@ def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: boo
         penalties=state.rules.index_select(0, place)[:, SPECIAL:],
         where=torch.cat([is_end, is_last[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
     )
-    state.finished.copy_(best)
+    for kept, new in zip(state.finished, best, strict=True):
+        kept.copy_(new)
     state.is_done.logical_or_(cannot_improve(best, state.log_probs, state.last_penalties).logical_or_(is_last))
 
     continued = hypotheses.gather(1, order)
@@ -213,9 +213,7 @@ def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
         state.log_probs,
         state.nodes,
         state.ancestors,
-        state.finished.log_probs,
-        state.finished.scores,
-        state.finished.nodes,
+        *state.finished,
         state.is_done,
         sizes.beam,
         sizes.candidates,
