@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from logging import LogRecord
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +108,7 @@ def parallel_translator(
         return
     level = logging.getLogger("nmt_cli").getEffectiveLevel()
     with worker_pool([_Apart(job, log_level=level) for job in jobs]) as run:
-        told: set[str] = set()
+        told: set[tuple[str, int]] = set()
 
         def run_apart(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:
             problems: list[DataError] = []
@@ -141,77 +144,57 @@ def choose_devices(device: str, *, workers: int | None, engine: str, precision: 
 
 
 @dataclass(frozen=True, slots=True)
-class _Message:
-    """A message that a worker logged."""
-
-    logger: str
-    level: int
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Apart:
     """The job in a worker process: each block comes back with the messages that it caused."""
 
     job: TranslationJob
     log_level: int
 
-    def start(self) -> Callable[[LineBlock], tuple[TranslatedBlock, list[_Message]]]:
+    def start(self) -> Callable[[LineBlock], tuple[TranslatedBlock, list[LogRecord]]]:
         """The function for the blocks."""
         console.configure_logging(quiet=False)
         logging.getLogger("nmt_cli").setLevel(self.log_level)
         device = choose_device(self.job.device)
         if device.index is not None:
             torch.cuda.set_device(device)  # otherwise tensors without a device would take memory of the first GPU
-        with _Kept() as before:
+        with _kept_messages() as waiting:
             translate = self.job.open()
-        waiting = before.messages
 
-        def work(block: LineBlock) -> tuple[TranslatedBlock, list[_Message]]:
-            with _Kept() as kept:
+        def work(block: LineBlock) -> tuple[TranslatedBlock, list[LogRecord]]:
+            with _kept_messages() as messages:
                 translated = translate(block)
-            messages = [*waiting, *kept.messages]
+            messages[:0] = waiting
             waiting.clear()
             return translated, messages
 
         return work
 
 
-class _Kept(logging.Handler):
-    """Keeps the messages that `nmt_cli` logs in a `with` block; if an error ends the block they are logged as usual."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[_Message] = []
-        self._records: list[logging.LogRecord] = []
-        self._before: list[logging.Handler] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
-        self._records.append(record)
-        self.messages.append(_Message(record.name, record.levelno, str(record.msg), record.getMessage()))
-
-    def __enter__(self) -> _Kept:
-        logger = logging.getLogger("nmt_cli")
-        self._before, logger.handlers[:] = logger.handlers[:], [self]
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *others: object) -> None:
-        logger = logging.getLogger("nmt_cli")
-        logger.handlers[:] = self._before
-        if kind is not None:
-            for record in self._records:
+@contextmanager
+def _kept_messages() -> Iterator[list[LogRecord]]:
+    """The messages that `nmt_cli` logs in a `with` block; if an error ends the block they are logged as usual."""
+    logger = logging.getLogger("nmt_cli")
+    kept = BufferingHandler(sys.maxsize)
+    before, logger.handlers[:] = logger.handlers[:], [kept]
+    has_ended = False
+    try:
+        yield kept.buffer
+        has_ended = True
+    finally:
+        logger.handlers[:] = before
+        for record in kept.buffer:
+            record.msg, record.args = record.getMessage(), None  # arguments of any type cannot be sent
+            if not has_ended:
                 logger.handle(record)
 
 
-def _tell(messages: Sequence[_Message], told: set[str]) -> None:
+def _tell(messages: Sequence[LogRecord], told: set[tuple[str, int]]) -> None:
     """Log the messages of a worker; INFO messages that each worker logs once are logged once in all."""
     for message in messages:
-        if message.level == logging.INFO and message.kind in told:
-            continue
-        told.add(message.kind)
-        logging.getLogger(message.logger).log(message.level, "%s", message.text)
+        place = (message.pathname, message.lineno)
+        if message.levelno != logging.INFO or place not in told:
+            logging.getLogger(message.name).handle(message)
+        told.add(place)
 
 
 def _until_problem(blocks: Iterable[LineBlock], problems: list[DataError]) -> Iterator[LineBlock]:
