@@ -152,16 +152,16 @@ def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> 
     pytest.importorskip("ctranslate2")
     builders.save_tiny(tmp_path / "model", spm_folder=tmp_path)
     lengths = [3 + place * 7 % 40 for place in range(100)]
-    asked = [ctranslate2_engine._Asked(["a"] * length, ["b"], 99) for length in lengths]
+    asked = [ctranslate2_engine._Sentence(["a"] * length, ["b"], 99) for length in lengths]
     mixed = {}
     for precision in ("fp32", "int8"):
         engine = open_engine(
             [tmp_path / "model"], engine="ctranslate2", device="cpu", precision=precision, overrides={}
         )
         assert isinstance(engine, CTranslate2Engine)
-        batches = engine._planned(range(100), asked, config=engine.decoding)
-        assert sorted(index for batch in batches for index in batch) == list(range(100))
-        mixed[precision] = sum(len({lengths[index] + 1 < 16 for index in batch}) == 2 for batch in batches)
+        batches = engine._planned(asked, config=engine.decoding)
+        assert sorted(len(one.pieces) for batch in batches for one in batch) == sorted(lengths)
+        mixed[precision] = sum(len({len(one.pieces) + 1 < 16 for one in batch}) == 2 for batch in batches)
     assert mixed == {"fp32": 1, "int8": 0}
 
 
@@ -172,7 +172,7 @@ def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: 
     lengths = [3 + place * 7 % 30 for place in range(40)]
     rows = [[20] * length for length in lengths]
     pairs = [
-        (ctranslate2_engine._Asked(engine.source.pieces(row), [], 99), Hypothesis(other, 0.0, 0.0))
+        (ctranslate2_engine._Sentence(engine.source.pieces(row), [], 99), Hypothesis(other, 0.0, 0.0))
         for row, other in zip(rows, rows[7:] + rows[:7], strict=True)
     ]
     widths: list[set[tuple[bool, bool]]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -103,45 +103,41 @@ class CTranslate2Engine:
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int, details: Details
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
-        asked = [
-            _Asked(
+        sentences = [
+            _Sentence(
                 self.source.pieces(source.row),
                 self.target.pieces(source.prefix),
                 sentence_limit(source, config=config, max_positions=self.max_positions),
             )
             for source in sources
         ]
-        found: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
-        searched = [index for index, one in enumerate(asked) if one.pieces]
-
-        def alone(indices: list[int]) -> list[list[int]]:
-            """Batches of sentences with one limit each."""
-            limits = sorted({asked[index].limit for index in indices})
-            same = [[index for index in indices if asked[index].limit == limit] for limit in limits]
-            return [batch for chosen in same for batch in self._planned(chosen, asked, config=config)]
-
+        searched = [one for one in sentences if one.pieces]
         is_tight = config.max_extra_tokens < _TIGHT
-        planned = alone(searched) if is_tight else self._planned(searched, asked, config=config)
-        cut, special = self._find(asked, planned, found, config=config)
-        _, more = self._find(asked, alone(cut), found, config=config)
-        strictly = sorted(special + more)
-        self._find(asked, alone(strictly), found, config=config, is_strict=True)
-        if not (config.min_tokens or details.piece_log_probs or any(one.prefix for one in asked)):
-            # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.
-            inexact = strictly
-        else:
-            inexact = searched
-        self._score(inexact, asked, found, config=config)
-        found = [ranked[:nbest] for ranked in found]
+        batches = self._by_limit(searched, config=config) if is_tight else self._planned(searched, config=config)
+        cut = self._find(batches, config=config)
+        self._find(self._by_limit(cut, config=config), config=config)
+        special = [one for one in searched if one.is_special]
+        self._find(self._by_limit(special, config=config), config=config, is_strict=True)
+        # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.
+        is_inexact = config.min_tokens or details.piece_log_probs or any(one.prefix for one in sentences)
+        self._score(searched if is_inexact else special, config=config)
+        for one in searched:
+            one.found = one.found[:nbest]
         if details.alignment:
-            self._align(searched, asked, found, config=config)
-        return found
+            self._align(searched, config=config)
+        return [one.found for one in sentences]
 
-    def _planned(self, indices: Sequence[int], asked: Sequence[_Asked], *, config: DecodingConfig) -> list[list[int]]:
+    def _by_limit(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
+        """Batches of sentences with one limit each."""
+        limits = sorted({one.limit for one in sentences})
+        same = [[one for one in sentences if one.limit == limit] for limit in limits]
+        return [batch for chosen in same for batch in self._planned(chosen, config=config)]
+
+    def _planned(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
         """Batches of sentences of similar length."""
-        sequences = [[asked[index].pieces] for index in indices]
-        batches = self._plan([asked[index].length for index in indices], sequences, config=config)
-        return [[indices[place] for place in batch] for batch in batches]
+        lengths = [len(one.pieces) + len(one.prefix) for one in sentences]
+        batches = self._plan(lengths, [[one.pieces] for one in sentences], config=config)
+        return [[sentences[place] for place in batch] for batch in batches]
 
     def _plan(
         self, lengths: Sequence[int], sequences: Sequence[Sequence[list[str]]], *, config: DecodingConfig
@@ -152,7 +148,7 @@ class CTranslate2Engine:
         return plan_ctranslate2_batches(lengths, widths=widths, config=config, workers=self._translator.num_translators)
 
     def _on_pairs(
-        self, pairs: Sequence[tuple[_Asked, Hypothesis]], work: Callable[..., list[Any]], *, config: DecodingConfig
+        self, pairs: Sequence[tuple[_Sentence, Hypothesis]], work: Callable[..., list[Any]], *, config: DecodingConfig
     ) -> list[Any]:
         """The results of `work`, a method of CTranslate2, for each pair, in batches of similar length."""
         texts = [[one.pieces, self.target.pieces(hypothesis.ids)] for one, hypothesis in pairs]
@@ -167,44 +163,36 @@ class CTranslate2Engine:
         return [running[place].result() for place in range(len(pairs))]
 
     def _find(
-        self,
-        asked: Sequence[_Asked],
-        batches: Sequence[list[int]],
-        found: list[list[Hypothesis]],
-        *,
-        config: DecodingConfig,
-        is_strict: bool = False,
-    ) -> tuple[list[int], list[int]]:
-        """Put the hypotheses of each sentence into `found`; returns the sentences to search again.
+        self, batches: Sequence[list[_Sentence]], *, config: DecodingConfig, is_strict: bool = False
+    ) -> list[_Sentence]:
+        """Search each batch; returns the sentences to search again, because their own limit would have cut them.
 
-        They are the sentences that their own limit would have cut, and the sentences with pieces that are never
-        generated.
+        Unless `is_strict`, sentences with pieces that are never generated are marked as special.
         """
-        cut, special = [], []
-        for batch, results in self._translate(asked, batches, config=config, is_strict=is_strict):
-            longest = max(asked[index].limit for index in batch)
-            for index, result in zip(batch, results, strict=True):
-                limit = asked[index].limit
+        cut = []
+        for batch, results in self._translate(batches, config=config, is_strict=is_strict):
+            longest = max(one.limit for one in batch)
+            for one, result in zip(batch, results, strict=True):
                 rows = [list(map(self._ids.__getitem__, pieces)) for pieces in result.hypotheses]
-                if longest > limit and any(len(ids) >= limit for ids in rows):
-                    cut.append(index)
+                if longest > one.limit and any(len(ids) >= one.limit for ids in rows):
+                    cut.append(one)
                 elif not is_strict and not all(map(_NEVER.isdisjoint, rows)):
-                    special.append(index)
+                    one.is_special = True
                 else:
-                    found[index] = _ranked(rows, result.scores, limit=limit, config=config)
-        return cut, special
+                    one.found = _ranked(rows, result.scores, limit=one.limit, config=config)
+        return cut
 
     def _translate(
-        self, asked: Sequence[_Asked], batches: Sequence[list[int]], *, config: DecodingConfig, is_strict: bool = False
-    ) -> Iterator[tuple[list[int], list[Any]]]:
+        self, batches: Sequence[list[_Sentence]], *, config: DecodingConfig, is_strict: bool
+    ) -> Iterator[tuple[list[_Sentence], list[Any]]]:
         """The results of each batch, searched up to the longest limit in it; `is_strict` suppresses special pieces.
 
         All batches are in CTranslate2's queue at once, so that no worker waits for another.
         """
         running = []
         for batch in batches:
-            prefixes = [asked[index].prefix for index in batch]
-            longest = max(asked[index].limit for index in batch)
+            prefixes = [one.prefix for one in batch]
+            longest = max(one.limit for one in batch)
             options: dict[str, Any] = {
                 "beam_size": config.beam,
                 # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
@@ -222,59 +210,49 @@ class CTranslate2Engine:
                 options["target_prefix"] = prefixes
             if is_strict:
                 options["suppress_sequences"] = [[piece] for piece in self.target.pieces(NEVER_GENERATED)]
-            running.append(self._translator.translate_batch([asked[index].pieces for index in batch], **options))
+            running.append(self._translator.translate_batch([one.pieces for one in batch], **options))
         for batch, results in zip(batches, running, strict=True):
             yield batch, [waiting.result() for waiting in results]
 
-    def _score(
-        self, indices: Sequence[int], asked: Sequence[_Asked], found: list[list[Hypothesis]], *, config: DecodingConfig
-    ) -> None:
+    def _score(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
         """Replace log-probabilities by the results of forced scoring, piece by piece, and rank the hypotheses again."""
-        pairs = [(asked[index], hypothesis) for index in indices for hypothesis in found[index]]
+        pairs = [(one, hypothesis) for one in sentences for hypothesis in one.found]
         scored = iter(self._on_pairs(pairs, self._translator.score_batch, config=config))
-        for index in indices:
+        for one in sentences:
             ranked = []
-            for hypothesis in found[index]:
-                length = min(len(hypothesis.ids) + 1, asked[index].limit)
+            for hypothesis in one.found:
+                length = min(len(hypothesis.ids) + 1, one.limit)
                 terms = list(map(float, next(scored).log_probs))[:length]
                 score = sum(terms) / length_penalty(length, config=config)
                 ranked.append(Hypothesis(hypothesis.ids, sum(terms), score, terms))
-            found[index] = sorted(ranked, key=lambda one: -one.score)
+            one.found = sorted(ranked, key=lambda each: -each.score)
 
-    def _align(
-        self, indices: Sequence[int], asked: Sequence[_Asked], found: list[list[Hypothesis]], *, config: DecodingConfig
-    ) -> None:
+    def _align(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
         """Add the position of the source piece with the most attention, for each piece of each hypothesis.
 
         This takes a forced greedy pass, because CTranslate2's beam search returns the attention of another sentence of
         the batch for the first piece.
         """
-        pairs = [(asked[index], hypothesis) for index in indices for hypothesis in found[index] if hypothesis.ids]
+        pairs = [(one, hypothesis) for one in sentences for hypothesis in one.found if hypothesis.ids]
         longest = max((len(hypothesis.ids) for _, hypothesis in pairs), default=0)
         options = {"beam_size": 1, "return_attention": True, "max_decoding_length": 1 + longest}
         placed = iter(self._on_pairs(pairs, partial(self._translator.translate_batch, **options), config=config))
-        aligned: dict[int, list[Hypothesis]] = {index: [] for index in indices}
-        for index in indices:
-            for hypothesis in found[index]:
+        for one in sentences:
+            for rank, hypothesis in enumerate(one.found):
                 weights = next(placed).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []
                 places = [max(range(len(row)), key=row.__getitem__) for row in weights]
-                aligned[index].append(replace(hypothesis, alignment=places))
-        for index in indices:
-            found[index] = aligned[index]
+                one.found[rank] = replace(hypothesis, alignment=places)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A source and its prefix in pieces, and the maximum number of tokens of its translation."""
+@dataclass(slots=True)
+class _Sentence:
+    """A source and its prefix in pieces, the maximum number of tokens of its translation, and its best hypotheses."""
 
     pieces: list[str]
     prefix: list[str]
     limit: int
-
-    @property
-    def length(self) -> int:
-        """The number of all given pieces."""
-        return len(self.pieces) + len(self.prefix)
+    found: list[Hypothesis] = field(default_factory=lambda: [Hypothesis([], 0.0, 0.0)])
+    is_special: bool = False
 
 
 def _ranked(
