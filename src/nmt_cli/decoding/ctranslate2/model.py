@@ -50,13 +50,8 @@ def write_ctranslate2(loaded: LoadedModel, directory: Path, *, quantization: Qua
         raise problem
     spec = _empty_spec(specs, model)
     _fill(spec, model)
-    source, target = (
-        tokenizer.pieces(range(vocab))
-        for tokenizer, vocab in (
-            (loaded.source, loaded.config.vocabulary.source),
-            (loaded.target, loaded.config.vocabulary.target),
-        )
-    )
+    source = loaded.source.pieces(range(loaded.config.vocabulary.source))
+    target = loaded.target.pieces(range(loaded.config.vocabulary.target))
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.bos_token = spec.config.decoder_start_token = target[BOS]
@@ -157,27 +152,21 @@ def _fill(spec: Any, model: Transformer) -> None:
         _fill_norm(decoder.layer_norm, model.decoder_norm)
     for layer_spec, layer in zip(encoder.layer, model.encoder, strict=True):
         assert isinstance(layer, EncoderLayer)
-        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual)
+        _fill_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual)
         _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual)
     for layer_spec, layer in zip(decoder.layer, model.decoder, strict=True):
         assert isinstance(layer, DecoderLayer)
-        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual)
-        _fill_cross_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual)
+        _fill_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual)
+        _fill_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual)
         _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual)
 
 
-def _fill_self_attention(spec: Any, module: SelfAttention, residual: Residual) -> None:
+def _fill_attention(spec: Any, module: SelfAttention | CrossAttention, residual: Residual) -> None:
     parts = attention_weights(module, width=max(module.d_k, module.d_v))
-    _fill_linear(spec.linear[0], stack(parts.q, parts.k, parts.v))
-    _fill_linear(spec.linear[1], parts.output)
-    _fill_norm(spec.layer_norm, residual.norm)
-
-
-def _fill_cross_attention(spec: Any, module: CrossAttention, residual: Residual) -> None:
-    parts = attention_weights(module, width=max(module.d_k, module.d_v))
-    _fill_linear(spec.linear[0], parts.q)
-    _fill_linear(spec.linear[1], stack(parts.k, parts.v))
-    _fill_linear(spec.linear[2], parts.output)
+    is_self = isinstance(module, SelfAttention)
+    stacked = [stack(parts.q, parts.k, parts.v)] if is_self else [parts.q, stack(parts.k, parts.v)]
+    for linear, projection in zip(spec.linear, [*stacked, parts.output], strict=True):
+        _fill_linear(linear, projection)
     _fill_norm(spec.layer_norm, residual.norm)
 
 
