@@ -1,13 +1,17 @@
-"""Searches that are easy to believe: one sentence at a time, float64, no cache, no batch, no early end."""
+"""Small models and sources for all tests of the search, and searches that are easy to believe.
+
+These have no cache, no batches of like length and no early end, and are meant for float64.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
+from typing import Any
 
+import pytest
 import torch
 
 from nmt_cli.decoding.batching import begin_search
@@ -18,16 +22,14 @@ from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 
 BOS, EOS, FIRST_WORD = 2, 3, 4
 CPU = torch.device("cpu")
+# Float32 sums of some ten log-probabilities of size 3 against float64.
+TOLERANCE = 2e-5
 Penalty = Callable[[int], float]
 
 
-@dataclass(frozen=True)
-class Scored:
-    """Pieces without EOS, natural log-probability, and log-probability over the penalty."""
-
-    ids: tuple[int, ...]
-    log_prob: float
-    score: float
+def decoding(**settings: Any) -> DecodingConfig:
+    """Settings of a search for small models."""
+    return DecodingConfig.model_validate({"max_extra_tokens": 6, **settings})
 
 
 def random_model(seed: int, *, vocab: int, sharpness: float = 1.0, **settings: object) -> Transformer:
@@ -48,13 +50,19 @@ def random_rows(seed: int, *, count: int, vocab: int, longest: int) -> list[list
     return [torch.randint(FIRST_WORD, vocab, (length,), generator=generator).tolist() for length in lengths]
 
 
+def random_sources(seed: int, *, count: int, vocab: int, longest: int) -> list[SourceSentence]:
+    """Source sentences of 1 to `longest` pieces, whose numbers are their keys."""
+    rows = random_rows(seed, count=count, vocab=vocab, longest=longest)
+    return [SourceSentence(row, key=str(number)) for number, row in enumerate(rows)]
+
+
 def search(
     models: Sequence[Transformer],
     sources: Sequence[SourceSentence],
     *,
     config: DecodingConfig,
-    nbest: int,
-    device: torch.device,
+    nbest: int = 1,
+    device: torch.device = CPU,
 ) -> list[list[Hypothesis]]:
     """Our own search of all sources at once: the best hypotheses of each, at most `nbest`, best first."""
     with torch.inference_mode():
@@ -62,6 +70,18 @@ def search(
         active.run(down_to=0)
         found = active.read()
     return [found[number][:nbest] for number in range(len(sources))]
+
+
+def assert_same(
+    ours: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]], *, tolerance: float = TOLERANCE
+) -> None:
+    """The same hypotheses in the same order; those expected may lack the log-probabilities of their pieces."""
+    assert [[one.ids for one in ranked] for ranked in ours] == [[one.ids for one in ranked] for ranked in expected]
+    for got, want in zip(chain(*ours), chain(*expected), strict=True):
+        assert got.log_prob == pytest.approx(want.log_prob, abs=tolerance)
+        assert got.score == pytest.approx(want.score, abs=tolerance)
+        if want.piece_log_probs:
+            assert got.piece_log_probs == pytest.approx(want.piece_log_probs, abs=tolerance)
 
 
 def in_float64(model: Transformer) -> Transformer:
@@ -73,7 +93,7 @@ def gnmt(alpha: float) -> Penalty:
 
 
 def next_log_probs(model: Transformer, source: Sequence[int], prefixes: Sequence[Sequence[int]]) -> list[list[float]]:
-    """ln P of every piece after each prefix, from whole forward passes over BOS and the prefix."""
+    """The log-probability of every piece after each prefix, from whole forward passes over BOS and the prefix."""
     with torch.inference_mode():
         sources = pack([[*source, EOS]] * len(prefixes), device=CPU)
         targets = pack([[BOS, *prefix] for prefix in prefixes], device=CPU)
@@ -84,7 +104,7 @@ def next_log_probs(model: Transformer, source: Sequence[int], prefixes: Sequence
 
 
 def forced_log_prob(model: Transformer, source: Sequence[int], ids: Sequence[int], *, limit: int) -> float:
-    """ln P of the pieces under teacher forcing, with that of EOS where there are fewer of them than `limit`."""
+    """The log-probability of the pieces under teacher forcing, and of EOS if there are fewer of them than `limit`."""
     gold = [*ids, EOS] if len(ids) < limit else list(ids)
     with torch.inference_mode():
         sources = pack([[*source, EOS]], device=CPU)
@@ -95,13 +115,13 @@ def forced_log_prob(model: Transformer, source: Sequence[int], ids: Sequence[int
 
 def all_translations(
     model: Transformer, source: Sequence[int], *, vocab: int, limit: int, penalty: Penalty
-) -> list[Scored]:
+) -> list[Hypothesis]:
     """Every translation there is, best first: each of fewer than `limit` pieces with EOS, each of `limit` without."""
     found = []
     for length in range(limit + 1):
         for ids in product(range(FIRST_WORD, vocab), repeat=length):
             log_prob = forced_log_prob(model, source, ids, limit=limit)
-            found.append(Scored(ids, log_prob, log_prob / penalty(min(length + 1, limit))))
+            found.append(Hypothesis(list(ids), log_prob, log_prob / penalty(min(length + 1, limit))))
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
 
@@ -117,41 +137,22 @@ def greedy_translation(model: Transformer, source: Sequence[int], *, limit: int)
     return ids
 
 
-def naive_beam_search(
+def naive_beam_searches(
     model: Transformer,
-    source: Sequence[int],
+    sources: Sequence[Sequence[int]],
     *,
     beam: int,
-    limit: int,
+    limits: Sequence[int],
     penalty: Penalty,
     ending_share: float = 1.0,
-) -> list[Scored]:
-    """Everything that beam search finishes, best first, searched up to the limit.
+) -> list[list[Hypothesis]]:
+    """Everything that beam search finishes for each source, best first, searched up to its limit.
 
     Of the 2 * beam best candidates a step, those with EOS are finished and the `beam` best others go on;
-    `ending_share` is that of the candidates among which an end counts.
+    `ending_share` is that of the candidates among which an end counts. The model is asked for all sources at a time.
     """
-    alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    finished: list[Scored] = []
-    for length in range(1, limit + 1):
-        candidates = []
-        rows = next_log_probs(model, source, [ids for _, ids in alive])
-        for (log_prob, ids), row in zip(alive, rows, strict=True):
-            candidates += [(log_prob + row[piece], (*ids, piece)) for piece in range(EOS, len(row))]
-        candidates = sorted(candidates, reverse=True)[: 2 * beam]
-        ending = candidates[: int(ending_share * len(candidates))]
-        finished += [Scored(ids[:-1], total, total / penalty(length)) for total, ids in ending if ids[-1] == EOS]
-        alive = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam]
-    finished += [Scored(ids, total, total / penalty(limit)) for total, ids in alive]
-    return sorted(finished, key=lambda hypothesis: -hypothesis.score)
-
-
-def naive_beam_searches(
-    model: Transformer, sources: Sequence[Sequence[int]], *, beam: int, limits: Sequence[int], penalty: Penalty
-) -> list[list[Scored]]:
-    """`naive_beam_search` of each source, all of them step by step, so that the model is asked for many at a time."""
     alive: list[list[tuple[float, tuple[int, ...]]]] = [[(0.0, ())] for _ in sources]
-    finished: list[list[Scored]] = [[] for _ in sources]
+    finished: list[list[Hypothesis]] = [[] for _ in sources]
     for length in range(1, max(limits) + 1):
         open_ones = [number for number, limit in enumerate(limits) if length <= limit]
         with torch.inference_mode():
@@ -159,7 +160,7 @@ def naive_beam_searches(
             prefixes = pack([[BOS, *ids] for number in open_ones for _, ids in alive[number]], device=CPU)
             hidden = model.decode(prefixes, model.encode(rows), rows)[prefixes.cu_seqlens[1:].long() - 1]
             log_probs = model.logits(hidden).log_softmax(-1)
-            log_probs[:, :EOS] = -math.inf
+            log_probs[:, :EOS] = -torch.inf
         # More than 2 * beam of one hypothesis cannot be among the 2 * beam best.
         best = iter(zip(*(column.tolist() for column in log_probs.topk(2 * beam)), strict=True))
         for number in open_ones:
@@ -169,8 +170,9 @@ def naive_beam_searches(
                 for value, piece in zip(*next(best), strict=True)
             ]
             candidates = sorted(candidates, reverse=True)[: 2 * beam]
-            ends = [(total, ids[:-1]) for total, ids in candidates if ids[-1] == EOS]
+            ending = candidates[: int(ending_share * len(candidates))]
+            ends = [(total, ids[:-1]) for total, ids in ending if ids[-1] == EOS]
             alive[number] = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam]
             ends += alive[number] if length == limits[number] else []
-            finished[number] += [Scored(ids, total, total / penalty(length)) for total, ids in ends]
+            finished[number] += [Hypothesis(list(ids), total, total / penalty(length)) for total, ids in ends]
     return [sorted(ended, key=lambda hypothesis: -hypothesis.score) for ended in finished]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +16,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search import cuda
 from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.decoding.search.static_state import StaticSizes, StaticState
 from nmt_cli.model import kernels, static_cache
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
-from tests.decoding.reference import CPU, random_model, random_rows, search
+from tests.decoding.reference import CPU, assert_same, decoding, random_model, random_sources, search
 
 # Sums over padded slots add zeros in another order; log-probabilities are sums of up to fifty terms of size 2.
 TOLERANCE = 5e-5
@@ -89,16 +88,16 @@ def cuda_search(models: list[Transformer], recorder: Tape | None = None) -> Cuda
     return CudaSearch(models, device=CPU, recorder=recorder or Tape())
 
 
-def decoding(**settings: Any) -> DecodingConfig:
-    return DecodingConfig.model_validate({"max_extra_tokens": 6, **settings})
+def sources_of(seed: int, *, count: int, longest: int = 12) -> list[SourceSentence]:
+    return random_sources(seed, count=count, vocab=53, longest=longest)
 
 
-def assert_same(ours: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
-    assert [[one.ids for one in ranked] for ranked in ours] == [[one.ids for one in ranked] for ranked in expected]
-    for got, want in zip(chain(*ours), chain(*expected), strict=True):
-        assert got.log_prob == pytest.approx(want.log_prob, abs=TOLERANCE)
-        assert got.score == pytest.approx(want.score, abs=TOLERANCE)
-        assert got.piece_log_probs == pytest.approx(want.piece_log_probs, abs=TOLERANCE)
+def assert_found(
+    ours: CudaSearch, sources: list[SourceSentence], *, config: DecodingConfig, nbest: int, device: torch.device = CPU
+) -> None:
+    """It finds what the search finds that it stands for."""
+    expected = search(ours._models, sources, config=config, nbest=nbest, device=device)
+    assert_same(ours.search(sources, config=config, nbest=nbest), expected, tolerance=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +112,7 @@ def assert_same(ours: list[list[Hypothesis]], expected: list[list[Hypothesis]]) 
 )
 def test_finds_what_the_search_finds(model: dict[str, Any], settings: dict[str, Any], nbest: int) -> None:
     models = [random_model(5, vocab=53, sharpness=3.0, **model)]
-    rows = random_rows(6, count=37, vocab=53, longest=12)
-    config = decoding(**settings)
-    sources = [SourceSentence(row) for row in rows]
-    ours = cuda_search(models).search(sources, config=config, nbest=nbest)
-    assert_same(ours, search(models, sources, config=config, nbest=nbest, device=CPU))
+    assert_found(cuda_search(models), sources_of(6, count=37), config=decoding(**settings), nbest=nbest)
 
 
 @pytest.fixture
@@ -125,15 +120,9 @@ def model() -> Transformer:
     return random_model(5, vocab=53, sharpness=3.0)
 
 
-def sources_of(seed: int, *, count: int, longest: int = 12) -> list[SourceSentence]:
-    return [SourceSentence(row) for row in random_rows(seed, count=count, vocab=53, longest=longest)]
-
-
 def test_models_that_translate_together_find_what_the_search_finds(model: Transformer) -> None:
     models = [model, random_model(8, vocab=53, sharpness=3.0, decoder_layers=1)]
-    sources, config = sources_of(6, count=9), decoding(beam=3)
-    ours = cuda_search(models).search(sources, config=config, nbest=2)
-    assert_same(ours, search(models, sources, config=config, nbest=2, device=CPU))
+    assert_found(cuda_search(models), sources_of(6, count=9), config=decoding(beam=3), nbest=2)
 
 
 def test_a_step_is_run_once_then_recorded_and_from_then_on_replayed(model: Transformer) -> None:
@@ -152,9 +141,7 @@ def test_what_needs_more_memory_makes_recordings_anew_and_changes_nothing(model:
     tape, config = Tape(), decoding(max_extra_tokens=40)
     beam = cuda_search([model], tape)
     for sources in (sources_of(1, count=3), sources_of(2, count=70), sources_of(3, count=3, longest=20)):
-        assert_same(
-            beam.search(sources, config=config, nbest=3), search([model], sources, config=config, nbest=3, device=CPU)
-        )
+        assert_found(beam, sources, config=config, nbest=3)
     assert tape.num_renewed >= 2
     assert len(beam._states) < tape.num_recorded <= tape.num_run
 
@@ -163,10 +150,8 @@ def test_old_recordings_leave_when_there_are_too_many(model: Transformer, monkey
     monkeypatch.setattr(cuda, "_MOST_RECORDINGS", 2)
     beam, config = cuda_search([model]), decoding(max_extra_tokens=40)
     for seed, count in ((1, 20), (2, 5), (3, 20)):
-        sources = sources_of(seed, count=count)
-        ours = beam.search(sources, config=config, nbest=1)
+        assert_found(beam, sources_of(seed, count=count), config=config, nbest=1)
         assert len(beam._states) == 2
-        assert_same(ours, search([model], sources, config=config, nbest=1, device=CPU))
 
 
 def test_recordings_let_go_of_their_memory_before_more_is_taken(
@@ -215,8 +200,7 @@ def test_where_nothing_can_be_recorded_a_warning_says_so_once_and_steps_are_run(
 ) -> None:
     beam, sources, config = cuda_search([model], Refusing()), sources_of(6, count=20), decoding()
     for _ in range(2):
-        ours = beam.search(sources, config=config, nbest=2)
-        assert_same(ours, search([model], sources, config=config, nbest=2, device=CPU))
+        assert_found(beam, sources, config=config, nbest=2)
     assert caplog.messages == [
         "no CUDA graph can be made (CUDA out of memory. Tried to allocate 20.00 MiB.): steps take longer to launch"
     ]
@@ -239,7 +223,7 @@ def test_out_of_memory_frees_what_is_held_and_makes_batches_smaller(
 ) -> None:
     beam, sources, config = cuda_search([model], Full()), sources_of(6, count=20), decoding()
     ours = BatchedSearch([model], device=CPU, fixed=beam).search(sources, config=config, nbest=1)
-    assert_same(ours, search([model], sources, config=config, nbest=1, device=CPU))
+    assert_same(ours, search([model], sources, config=config), tolerance=TOLERANCE)
     assert [message.partition(" sentences")[0] for message in caplog.messages] == [
         "out of memory with 20",
         "out of memory with 10",
@@ -315,8 +299,7 @@ def test_where_triton_does_not_work_a_warning_says_so_once_and_torch_does_the_sa
     monkeypatch.setattr(cuda, "can_use_kernels", lambda device: static_cache.can_use_kernels(torch.device("cuda")))
     beam, sources, config = cuda_search([model]), sources_of(6, count=3), decoding()
     for _ in range(2):
-        ours = beam.search(sources, config=config, nbest=2)
-        assert_same(ours, search([model], sources, config=config, nbest=2, device=CPU))
+        assert_found(beam, sources, config=config, nbest=2)
     assert caplog.messages == [f"no kernels in Triton ({reason}): the search launches more of torch's, and is slower"]
 
 

@@ -13,15 +13,14 @@ from torch.utils._pytree import tree_leaves
 
 from nmt_cli.decoding.search import cuda
 from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.decoding.search.static_state import StaticSizes, StaticState, choose_candidates, sort_candidates
 from nmt_cli.model import static_cache
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.static_cache import StepInputs
 from nmt_cli.model.transformer import Transformer
-from tests.decoding.reference import CPU, random_model, random_rows, search
-from tests.decoding.test_cuda import Operators, assert_same, decoding
+from tests.decoding.reference import CPU, decoding, random_model, random_sources
+from tests.decoding.test_cuda import Operators, assert_found
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
 from nmt_cli.model.kernels.layers import add_norm
@@ -66,11 +65,11 @@ def test_the_kernels_find_what_the_search_finds(
 ) -> None:
     monkeypatch.setattr(cuda, "can_use_kernels", lambda device: True)
     models = [random_model(5, vocab=53, sharpness=3.0, heads=1, decoder_layers=1, **model)]
-    config = decoding(**({"max_extra_tokens": 2} | settings))
     with CPU:
-        sources = [SourceSentence(row) for row in random_rows(6, count=count, vocab=53, longest=3)]
-    ours = CudaSearch(models, device=DEVICE, recorder=Again()).search(sources, config=config, nbest=nbest)
-    assert_same(ours, search(models, sources, config=config, nbest=nbest, device=DEVICE))
+        sources = random_sources(6, count=count, vocab=53, longest=3)
+    ours = CudaSearch(models, device=DEVICE, recorder=Again())
+    config = decoding(**({"max_extra_tokens": 2} | settings))
+    assert_found(ours, sources, config=config, nbest=nbest, device=DEVICE)
 
 
 def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,23 +18,27 @@ from nmt_cli.decoding.search.hypotheses import Hypothesis, LengthPenalties, Sour
 from nmt_cli.decoding.search.sampling import first_argmax
 from nmt_cli.decoding.search.search import plan_compaction
 from nmt_cli.model.cache import DecoderCache
-from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization import tokenizer
 from tests.decoding import reference
-from tests.decoding.reference import BOS, CPU, EOS, gnmt, random_model, random_rows, search
+from tests.decoding.reference import (
+    CPU,
+    EOS,
+    TOLERANCE,
+    assert_same,
+    decoding,
+    gnmt,
+    random_model,
+    random_rows,
+    random_sources,
+    search,
+)
 
-# Float32 sums of some ten log-probabilities of size 3 against float64.
-TOLERANCE = 2e-5
 VOCAB = 23
 
 
-def decoding(**settings: Any) -> DecodingConfig:
-    return DecodingConfig.model_validate({"max_extra_tokens": 6, **settings})
-
-
-def limit_of(row: list[int], config: DecodingConfig) -> int:
+def limit_of(row: Sequence[int], config: DecodingConfig) -> int:
     return len(row) + config.max_extra_tokens
 
 
@@ -41,17 +46,12 @@ def run(model: Transformer, rows: list[list[int]], config: DecodingConfig, *, nb
     return search_batches(model, rows, config=config, nbest=nbest, device=CPU)
 
 
-def search_rows(
-    model: Transformer, rows: list[list[int]], *, config: DecodingConfig, nbest: int, device: torch.device
-) -> list[list[Hypothesis]]:
-    return search([model], [SourceSentence(row) for row in rows], config=config, nbest=nbest, device=device)
-
-
-def assert_same(ours: list[Hypothesis], expected: list[reference.Scored]) -> None:
-    assert [tuple(hypothesis.ids) for hypothesis in ours] == [hypothesis.ids for hypothesis in expected]
-    for got, want in zip(ours, expected, strict=True):
-        assert got.log_prob == pytest.approx(want.log_prob, abs=TOLERANCE)
-        assert got.score == pytest.approx(want.score, abs=TOLERANCE)
+def assert_forced(
+    model: Transformer, row: Sequence[int], found: Hypothesis, config: DecodingConfig, tolerance: float = 1e-5
+) -> None:
+    """The log-probability of what was found is that of forced decoding."""
+    forced = reference.forced_log_prob(model, row, found.ids, limit=limit_of(row, config))
+    assert found.log_prob == pytest.approx(forced, abs=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,7 @@ def test_beam_that_keeps_every_prefix_is_exhaustive_search(
         reference.in_float64(model), source, vocab=vocab, limit=limit, penalty=penalty
     )
     for nbest in (1, 5, 81):
-        (ours,) = run(model, [source], config, nbest=nbest)
-        assert_same(ours, expected[:nbest])
+        assert_same(run(model, [source], config, nbest=nbest), [expected[:nbest]])
 
 
 @pytest.mark.parametrize("alpha", [0.6, 0.0])
@@ -87,16 +86,13 @@ def test_beam_search_is_the_naive_one(alpha: float, seed: int, sharpness: float)
     model = random_model(seed, vocab=23, sharpness=sharpness)
     rows = random_rows(seed, count=30, vocab=23, longest=9)
     config = decoding(beam=4, length_penalty=alpha)
+    limits = [limit_of(row, config) for row in rows]
     exact = reference.in_float64(model)
-    expected = [
-        reference.naive_beam_search(exact, row, beam=4, limit=limit_of(row, config), penalty=gnmt(alpha))
-        for row in rows
-    ]
+    expected = reference.naive_beam_searches(exact, rows, beam=4, limits=limits, penalty=gnmt(alpha))
     # The model ends sentences at different lengths, before the limit and at it.
     assert len({len(best[0].ids) for best in expected}) > 2
     for nbest in (1, 4):
-        for ours, wanted in zip(run(model, rows, config, nbest=nbest), expected, strict=True):
-            assert_same(ours, wanted[:nbest])
+        assert_same(run(model, rows, config, nbest=nbest), [ranked[:nbest] for ranked in expected])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -126,64 +122,16 @@ def test_score_is_the_forced_score(settings: dict[str, object], beam: int) -> No
     config = decoding(beam=beam)
     for row, hypotheses in zip(rows, run(model, rows, config, nbest=beam), strict=True):
         for hypothesis in hypotheses:
-            forced = reference.forced_log_prob(model, row, hypothesis.ids, limit=limit_of(row, config))
-            assert abs(hypothesis.log_prob - forced) < 1e-5
-
-
-def test_cached_steps_are_the_whole_decoder() -> None:
-    model = random_model(4, vocab=50)
-    source = pack([[*row, EOS] for row in random_rows(4, count=5, vocab=50, longest=9)], device=CPU)
-    # More steps than the cache makes room for at once.
-    ids = torch.randint(4, 50, (5, 40))
-    ids[:, 0] = BOS
-    with torch.inference_mode():
-        memory = model.encode(source)
-        whole = model.decode(pack(ids.tolist(), device=CPU), memory, source).view(5, 40, -1)
-        cache = model.start(memory, source)
-        steps = torch.stack([model.step(column, cache) for column in ids.unbind(1)], dim=1)
-    torch.testing.assert_close(steps, whole, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("beam", [1, 4])
-def test_neighbours_in_the_batch_change_nothing(beam: int) -> None:
-    model = random_model(5, vocab=60, sharpness=2.0)
-    rows = random_rows(5, count=60, vocab=60, longest=14)
-    config = decoding(beam=beam)
-    at_once = search_rows(model, rows, config=config, nbest=beam, device=CPU)
-    by_seven = [
-        found
-        for start in range(0, 60, 7)
-        for found in search_rows(model, rows[start : start + 7], config=config, nbest=beam, device=CPU)
-    ]
-    alone = [search_rows(model, [row], config=config, nbest=beam, device=CPU)[0] for row in rows]
-    sorted_batches = run(model, rows, decoding(beam=beam, batch_tokens=100), nbest=beam)
-    for other in (by_seven, alone, sorted_batches):
-        for ours, theirs in zip(at_once, other, strict=True):
-            assert [hypothesis.ids for hypothesis in ours] == [hypothesis.ids for hypothesis in theirs]
-            for a, b in zip(ours, theirs, strict=True):
-                assert a.score == pytest.approx(b.score, abs=1e-5)
+            assert_forced(model, row, hypothesis, config)
 
 
 @pytest.mark.parametrize("at_a_time", [1, 12, 25])
 def test_sources_encoded_in_parts_are_translated_as_together(monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
     model = random_model(4, vocab=23, sharpness=2)
-    rows = random_rows(4, count=7, vocab=23, longest=30)
-    together = search_rows(model, rows, config=decoding(beam=3), nbest=3, device=CPU)
+    sources = random_sources(4, count=7, vocab=23, longest=30)
+    together = search([model], sources, config=decoding(beam=3), nbest=3)
     monkeypatch.setattr(ensemble, "_TOKENS", at_a_time)
-    in_parts = search_rows(model, rows, config=decoding(beam=3), nbest=3, device=CPU)
-    for apart, expected in zip(in_parts, together, strict=True):
-        assert [one.ids for one in apart] == [one.ids for one in expected]
-        assert [one.score for one in apart] == pytest.approx([one.score for one in expected], abs=TOLERANCE)
-
-
-def test_nbest_is_sorted_distinct_and_begins_with_the_best() -> None:
-    model = random_model(6, vocab=30)
-    rows = random_rows(6, count=20, vocab=30, longest=8)
-    for hypotheses in run(model, rows, decoding(beam=6), nbest=6):
-        scores = [hypothesis.score for hypothesis in hypotheses]
-        assert len(scores) == 6
-        assert scores == sorted(scores, reverse=True)
-        assert len({tuple(hypothesis.ids) for hypothesis in hypotheses}) == 6
+    assert_same(search([model], sources, config=decoding(beam=3), nbest=3), together)
 
 
 class _Scripted(Transformer):
@@ -204,40 +152,36 @@ class _Scripted(Transformer):
         return self.fixed.expand(len(hidden), -1).clone()
 
 
+def logits_with(eos: float, *, vocab: int = 9) -> Tensor:
+    """Equal logits but for the end's."""
+    logits = torch.zeros(vocab)
+    logits[EOS] = eos
+    return logits
+
+
 @pytest.mark.parametrize("beam", [1, 3])
-def test_limit_is_each_sentences_own(beam: int) -> None:
-    never_ends = torch.zeros(9)
-    never_ends[EOS] = -50.0
+def test_limit_is_each_sentences_own_and_no_more_than_the_positions_of_the_model(beam: int) -> None:
+    model = _Scripted(logits_with(-50))
     rows = [[4] * 7, [5], [6] * 3]
-    found = run(_Scripted(never_ends), rows, decoding(beam=beam, max_extra_tokens=2))
+    found = run(model, rows, decoding(beam=beam, max_extra_tokens=2))
     assert [len(best.ids) for (best,) in found] == [9, 3, 5]
     # Eight pieces are equally probable, three of them never generated. Cut, so without EOS and its probability.
     for (best,), row in zip(found, rows, strict=True):
         assert best.log_prob == pytest.approx(-(len(row) + 2) * math.log(8), abs=1e-5)
-
-
-def test_limit_is_no_more_than_the_positions_of_the_model() -> None:
-    never_ends = torch.zeros(9)
-    never_ends[EOS] = -50.0
-    model = _Scripted(never_ends)
-    ((best,),) = run(model, [[4] * 60], decoding(beam=2, max_extra_tokens=500))
+    ((best,),) = run(model, [[4] * 60], decoding(beam=beam, max_extra_tokens=500))
     assert len(best.ids) == model.config.max_positions == 64
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_finished_sentences_leave_the_batch(beam: int) -> None:
-    never_ends = torch.zeros(9)
-    never_ends[EOS] = -50.0
-    model = _Scripted(never_ends)
-    search_rows(model, [[4], [4, 4], [4, 4, 4]], config=decoding(beam=beam, max_extra_tokens=0), nbest=1, device=CPU)
+    model = _Scripted(logits_with(-50))
+    search([model], [SourceSentence([4] * n) for n in (1, 2, 3)], config=decoding(beam=beam, max_extra_tokens=0))
     # The first step has one hypothesis a sentence.
     assert model.rows_per_step == [3, 2 * beam, beam]
 
 
 def test_search_ends_when_nothing_open_can_win() -> None:
-    ends_at_once = torch.zeros(9)
-    ends_at_once[EOS] = 20.0
-    model = _Scripted(ends_at_once)
+    model = _Scripted(logits_with(20))
     config = decoding(beam=4, length_penalty=0.0)
     ((best,),) = run(model, [[4] * 30], config)
     assert best.ids == []
@@ -269,9 +213,7 @@ def test_padding_bos_and_unknown_are_never_generated() -> None:
 
 @pytest.mark.parametrize("beam", [1, 2, 4])
 def test_of_equal_pieces_the_first_is_taken(beam: int) -> None:
-    never_ends = torch.zeros(1000)
-    never_ends[EOS] = -50.0
-    found = run(_Scripted(never_ends), [[4]], decoding(beam=beam, max_extra_tokens=0), nbest=beam)
+    found = run(_Scripted(logits_with(-50, vocab=1000)), [[4]], decoding(beam=beam, max_extra_tokens=0), nbest=beam)
     assert [hypothesis.ids for hypothesis in found[0]] == [[4 + rank] for rank in range(beam)]
 
 
@@ -286,14 +228,13 @@ def test_bfloat16_logits_are_scored_in_float32() -> None:
 
 def test_bfloat16_model_is_searched() -> None:
     model = random_model(7, vocab=50, sharpness=3.0).to(torch.bfloat16)
+    exact = reference.in_float64(model)
     rows = random_rows(7, count=10, vocab=50, longest=6)
     config = decoding(beam=4)
     for row, hypotheses in zip(rows, run(model, rows, config, nbest=4), strict=True):
         for hypothesis in hypotheses:
-            forced = reference.forced_log_prob(model.double(), row, hypothesis.ids, limit=limit_of(row, config))
             # A bfloat16 logit of size 8 is off by up to 0.03, and so are the layers below.
-            assert hypothesis.log_prob == pytest.approx(forced, abs=0.1 * (len(hypothesis.ids) + 1))
-        model.bfloat16()
+            assert_forced(exact, row, hypothesis, config, tolerance=0.1 * (len(hypothesis.ids) + 1))
 
 
 def test_rows_without_pieces_are_not_searched() -> None:
@@ -333,99 +274,72 @@ def test_output_limit_counts_source_pieces_without_eos() -> None:
     assert output_limit(0, config=decoding(max_extra_tokens=0), max_positions=1024) == 1
 
 
-def vary_decoding(**settings: Any) -> DecodingConfig:
-    return DecodingConfig.model_validate({"max_extra_tokens": 6, "beam": 3, **settings})
-
-
-def run_sources(
-    models: list[Transformer], sources: list[SourceSentence], config: DecodingConfig, *, nbest: int = 1
-) -> list[list[Hypothesis]]:
-    return search(models, sources, config=config, nbest=nbest, device=CPU)
+@pytest.mark.parametrize("beam", [1, 3])
+def test_translations_begin_with_their_prefix_and_go_on_as_the_best_do(beam: int) -> None:
+    model, config = random_model(1, vocab=VOCAB, sharpness=2.0), decoding(beam=beam)
+    rows = random_rows(1, count=12, vocab=VOCAB, longest=8)
+    prefixes = [[4 + (number * 5 + place) % 19 for place in range(number % 4)] for number in range(12)]
+    found = search(
+        [model], [SourceSentence(row, prefix) for row, prefix in zip(rows, prefixes, strict=True)], config=config
+    )
+    for row, prefix, (best,) in zip(rows, prefixes, found, strict=True):
+        assert best.ids[: len(prefix)] == prefix
+        assert_forced(model, row, best, config)
+    if beam == 1:
+        free = search([model], [SourceSentence(row) for row in rows], config=config)
+        own = [SourceSentence(row, best.ids[:2]) for row, (best,) in zip(rows, free, strict=True)]
+        assert_same(search([model], own, config=config), free)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_translations_begin_with_their_prefix_and_go_on_as_the_best_do(beam: int) -> None:
-    model = random_model(1, vocab=VOCAB, sharpness=2.0)
-    rows = random_rows(1, count=12, vocab=VOCAB, longest=8)
-    prefixes = [[4 + (number * 5 + place) % 19 for place in range(number % 4)] for number in range(12)]
-    found = run_sources(
-        [model],
-        [SourceSentence(row, prefix) for row, prefix in zip(rows, prefixes, strict=True)],
-        vary_decoding(beam=beam),
-    )
-    for row, prefix, (best,) in zip(rows, prefixes, found, strict=True):
-        limit = len(row) + 6
-        assert best.ids[: len(prefix)] == prefix
-        forced = reference.forced_log_prob(model, row, best.ids, limit=limit)
-        assert best.log_prob == pytest.approx(forced, abs=1e-5)
-    free = run_sources([model], [SourceSentence(row) for row in rows], vary_decoding(beam=beam))
-    own = [SourceSentence(row, best.ids[:2]) for row, (best,) in zip(rows, free, strict=True)]
-    if beam == 1:
-        assert [best.ids for (best,) in run_sources([model], own, vary_decoding(beam=beam))] == [
-            best.ids for (best,) in free
-        ]
-
-
-def test_a_prefix_beyond_the_limit_is_kept_whole() -> None:
-    model = random_model(2, vocab=VOCAB)
+def test_a_prefix_beyond_the_limit_is_kept_whole(beam: int) -> None:
     prefix = [5, 6, 7, 8, 9]
-    for beam in (1, 3):
-        ((best,),) = run_sources([model], [SourceSentence([4], prefix)], vary_decoding(beam=beam, max_extra_tokens=1))
-        assert best.ids[:5] == prefix
-        assert len(best.ids) <= 6
+    config = decoding(beam=beam, max_extra_tokens=1)
+    ((best,),) = search([random_model(2, vocab=VOCAB)], [SourceSentence([4], prefix)], config=config)
+    assert best.ids[:5] == prefix
+    assert len(best.ids) <= 6
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_no_translation_ends_before_min_tokens(beam: int) -> None:
-    model = random_model(3, vocab=VOCAB, sharpness=3.0)
-    sources = [SourceSentence(row) for row in random_rows(3, count=20, vocab=VOCAB, longest=6)]
-    free = run_sources([model], sources, vary_decoding(beam=beam))
-    assert min(len(best.ids) for (best,) in free) < 4
-    for source, (best,) in zip(
-        sources, run_sources([model], sources, vary_decoding(beam=beam, min_tokens=4)), strict=True
-    ):
-        limit = len(source.row) + 6
+    model, config = random_model(3, vocab=VOCAB, sharpness=3.0), decoding(beam=beam)
+    rows = random_rows(3, count=20, vocab=VOCAB, longest=6)
+    assert min(len(best.ids) for (best,) in run(model, rows, config)) < 4
+    for row, (best,) in zip(rows, run(model, rows, decoding(beam=beam, min_tokens=4)), strict=True):
         assert len(best.ids) >= 4
-        assert best.log_prob == pytest.approx(
-            reference.forced_log_prob(model, source.row, best.ids, limit=limit), abs=1e-5
-        )
+        assert_forced(model, row, best, config)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_an_ensemble_is_the_mean_of_probabilities(beam: int) -> None:
-    models = [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in (4, 5, 6)]
-    rows = random_rows(4, count=15, vocab=VOCAB, longest=7)
-    for row, (best,) in zip(
-        rows, run_sources(models, [SourceSentence(row) for row in rows], vary_decoding(beam=beam)), strict=True
-    ):
-        limit = len(row) + 6
-        gold = best.ids + ([3] if len(best.ids) < limit else [])
+    models, config = [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in (4, 5, 6)], decoding(beam=beam)
+    sources = random_sources(4, count=15, vocab=VOCAB, longest=7)
+    for source, (best,) in zip(sources, search(models, sources, config=config), strict=True):
+        gold = best.ids + ([EOS] if len(best.ids) < limit_of(source.row, config) else [])
         total = 0.0
         for place, piece in enumerate(gold):
-            each = [reference.next_log_probs(model, row, [gold[:place]])[0][piece] for model in models]
+            each = [reference.next_log_probs(model, source.row, [gold[:place]])[0][piece] for model in models]
             total += math.log(sum(map(math.exp, each)) / 3)
         assert best.log_prob == pytest.approx(total, abs=1e-4)
-    alone = run_sources(models[:1], [SourceSentence(row) for row in rows], vary_decoding(beam=beam))
-    twice = run_sources([models[0], models[0]], [SourceSentence(row) for row in rows], vary_decoding(beam=beam))
-    assert [best.ids for (best,) in alone] == [best.ids for (best,) in twice]
+    assert_same(search([models[0]] * 2, sources, config=config), search(models[:1], sources, config=config))
 
 
-def test_draws_hang_on_the_key_and_the_seed_alone() -> None:
+def test_samples_depend_on_the_key_and_the_seed_alone() -> None:
     model = random_model(7, vocab=VOCAB)
-    rows = random_rows(7, count=30, vocab=VOCAB, longest=7)
-    sources = [SourceSentence(row, key=str(number)) for number, row in enumerate(rows)]
-    config = vary_decoding(samples=3, seed=5)
-    together = run_sources([model], sources, config, nbest=3)
-    alone = [run_sources([model], [source], config, nbest=3)[0] for source in sources]
-    mixed = BatchedSearch([model], device=CPU, fixed=None).search(
-        sources[::-1], config=vary_decoding(samples=3, seed=5, batch_tokens=90), nbest=3
-    )
-    for ours, single, other in zip(together, alone, mixed[::-1], strict=True):
-        assert [one.ids for one in ours] == [one.ids for one in single] == [one.ids for one in other]
-    again = run_sources([model], sources, vary_decoding(samples=3, seed=6), nbest=3)
-    assert [one.ids for (one, *_) in again] != [one.ids for (one, *_) in together]
-    other_keys = run_sources([model], [SourceSentence(row, key="x") for row in rows], config, nbest=3)
-    assert [one.ids for (one, *_) in other_keys] != [one.ids for (one, *_) in together]
+    sources = random_sources(7, count=30, vocab=VOCAB, longest=7)
+    config = decoding(samples=3, seed=5)
+
+    def ids(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
+        return [[one.ids for one in ranked] for ranked in found]
+
+    together = ids(search([model], sources, config=config, nbest=3))
+    assert together == [ids(search([model], [source], config=config, nbest=3))[0] for source in sources]
+    in_small = decoding(samples=3, seed=5, batch_tokens=90)
+    mixed = BatchedSearch([model], device=CPU, fixed=None).search(sources[::-1], config=in_small, nbest=3)
+    assert together == ids(mixed[::-1])
+    assert together != ids(search([model], sources, config=decoding(samples=3, seed=6), nbest=3))
+    with_one_key = [SourceSentence(source.row, key="x") for source in sources]
+    assert together != ids(search([model], with_one_key, config=config, nbest=3))
 
 
 @pytest.mark.parametrize(
@@ -438,33 +352,26 @@ def test_draws_hang_on_the_key_and_the_seed_alone() -> None:
         ({"top_k": 5, "top_p": 0.9}, None),
     ],
 )
-def test_draws_have_the_models_distribution(settings: dict[str, Any], num_possible: int | None) -> None:
+def test_samples_have_the_models_distribution(settings: dict[str, Any], num_possible: int | None) -> None:
     model = random_model(8, vocab=VOCAB, sharpness=1.5)
     row, count = [5, 6, 7], 1000
-    config = vary_decoding(samples=count, max_extra_tokens=0, **settings)
-    (drawn,) = run_sources([model], [SourceSentence(row, key="1")], config, nbest=count)
-    first = Counter(one.ids[0] if one.ids else 3 for one in drawn)
+    config = decoding(samples=count, max_extra_tokens=0, **settings)
+    (found,) = search([model], [SourceSentence(row, key="1")], config=config, nbest=count)
+    first = Counter(one.ids[0] if one.ids else EOS for one in found)
     log_probs = torch.tensor(reference.next_log_probs(model, row, [[]])[0]).double()
-    log_probs[:3] = -math.inf
-    weights = (log_probs / settings.get("temperature", 1.0)).softmax(0)
-    ranked = weights.sort(descending=True)
-    kept = torch.ones(VOCAB, dtype=torch.bool)
-    if "top_k" in settings:
-        kept[ranked.indices[settings["top_k"] :]] = False
-        weights = weights.where(kept, 0) / weights.where(kept, 0).sum()
-        ranked = weights.sort(descending=True)
-    if "top_p" in settings:
-        is_beyond = ranked.values.cumsum(0) - ranked.values >= settings["top_p"]
-        kept[ranked.indices[is_beyond]] = False
-    weights = weights.where(kept, 0) / weights.where(kept, 0).sum()
+    log_probs[:EOS] = -math.inf
+    weights, order = (log_probs / config.temperature).softmax(0).sort(descending=True)
+    weights[config.top_k or VOCAB :] = 0
+    weights /= weights.sum()
+    weights[weights.cumsum(0) - weights >= config.top_p] = 0
+    weights /= weights.sum()
     if num_possible is not None:
         assert len(first) <= num_possible
-    for piece in range(VOCAB):
-        # Five standard deviations of a frequency of 1,000 draws.
-        p = float(weights[piece])
+    for piece, p in zip(order.tolist(), weights.tolist(), strict=True):
+        # Five standard deviations of a frequency of 1,000 samples.
         assert abs(first[piece] / count - p) <= 5 * math.sqrt(p * (1 - p) / count) + 1e-9
-    for one in drawn[:50]:
-        assert one.log_prob == pytest.approx(reference.forced_log_prob(model, row, one.ids, limit=3), abs=1e-4)
+    for one in found[:50]:
+        assert_forced(model, row, one, config, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("vocabulary", [9, 127, 1000, 2048])
