@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from nmt_cli import files
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
+from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
 from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine, is_wide, plan_ctranslate2_batches
-from nmt_cli.decoding.engine import Details
+from nmt_cli.decoding.engine import Details, Engine
 from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
+from nmt_cli.decoding.translator import Translator
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 from tests.artifacts import builders
-from tests.artifacts.builders import tiny_recipe
+from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding import reference
 from tests.decoding.trained import TEST
+
+pytest.importorskip("ctranslate2")
+DETAILS = Details(piece_log_probs=False, alignment=False)
+
+
+def opened(model: Path, *, engine: str = "ctranslate2", precision: str = "fp32") -> Engine:
+    return open_engine([model], engine=engine, device="cpu", precision=precision, overrides={})
+
+
+def translated(model: Path) -> str:
+    (found,) = Translator.from_pretrained(model, engine="ctranslate2").translate(["the old sea"])
+    return found.text
 
 
 def biased_model(folder: Path, *, specials: float, eos: float) -> Transformer:
@@ -48,12 +64,10 @@ def biased_model(folder: Path, *, specials: float, eos: float) -> Transformer:
 @pytest.mark.parametrize("eos_bias", [-50.0, 2.0, 4.0])
 def test_what_ctranslate2_finds_is_ours_but_for_ends_beyond_the_beam(tmp_path: Path, eos_bias: float) -> None:
     """Flat models: what is best is close to what is not, and special pieces are as likely as others."""
-    pytest.importorskip("ctranslate2")
     exact = biased_model(tmp_path, specials=0.0, eos=eos_bias)
-    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32", overrides={})
+    engine = opened(tmp_path / "model")
     rows = reference.random_rows(1, count=12, vocab=300, longest=5)
-    details = Details(piece_log_probs=False, alignment=False)
-    found = engine.search([SourceSentence(row) for row in rows], config=engine.decoding, nbest=4, details=details)
+    found = engine.search([SourceSentence(row) for row in rows], config=engine.decoding, nbest=4, details=DETAILS)
     expected = reference.naive_beam_searches(
         exact,
         rows,
@@ -66,12 +80,10 @@ def test_what_ctranslate2_finds_is_ours_but_for_ends_beyond_the_beam(tmp_path: P
 
 
 def test_special_pieces_are_not_generated_however_likely(tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2")
     exact = biased_model(tmp_path, specials=4.0, eos=2.0)
-    engine = open_engine([tmp_path / "model"], engine="ctranslate2", device="cpu", precision="fp32", overrides={})
+    engine = opened(tmp_path / "model")
     rows = reference.random_rows(1, count=8, vocab=300, longest=5)
-    details = Details(piece_log_probs=False, alignment=False)
-    found = engine.search([SourceSentence(row) for row in rows], config=engine.decoding, nbest=2, details=details)
+    found = engine.search([SourceSentence(row) for row in rows], config=engine.decoding, nbest=2, details=DETAILS)
     for row, ranked in zip(rows, found, strict=True):
         for one in ranked:
             assert min(one.ids, default=EOS + 1) > EOS
@@ -81,17 +93,12 @@ def test_special_pieces_are_not_generated_however_likely(tmp_path: Path) -> None
 
 def test_no_penalty_is_none(tmp_path: Path) -> None:
     """CTranslate2 ends a search otherwise where it has no penalty of its own."""
-    pytest.importorskip("ctranslate2")
     recipe = tiny_recipe(decoding={"beam": 3, "max_extra_tokens": 3, "length_penalty_form": "none"})
-    builders.save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
+    save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
     rows = reference.random_rows(2, count=12, vocab=300, longest=6)
-    details = Details(piece_log_probs=False, alignment=False)
     both = [
-        engine.search([SourceSentence(row) for row in rows], config=engine.decoding, nbest=3, details=details)
-        for engine in (
-            open_engine([tmp_path / "model"], engine=name, device="cpu", precision="fp32", overrides={})
-            for name in ("torch", "ctranslate2")
-        )
+        engine.search([SourceSentence(row) for row in rows], config=engine.decoding, nbest=3, details=DETAILS)
+        for engine in (opened(tmp_path / "model", engine=name) for name in ("torch", "ctranslate2"))
     ]
     for ours, theirs in zip(*both, strict=True):
         assert [one.ids for one in ours] == [one.ids for one in theirs]
@@ -130,14 +137,12 @@ def test_workers_end_about_together(lines: int) -> None:
 
 
 def test_other_batches_change_no_translation(trained: Path) -> None:
-    pytest.importorskip("ctranslate2")
-    engine = open_engine([trained], engine="ctranslate2", device="cpu", precision="fp32", overrides={})
+    engine = opened(trained)
     sources = [SourceSentence(row) for row in engine.source.encode([source for source, _ in TEST[:60]])]
-    details = Details(piece_log_probs=False, alignment=False)
     config = engine.decoding.model_copy(update={"max_extra_tokens": 0})  # which cuts many, each at its own length
     found = [
         engine.search(
-            sources, config=config.model_copy(update={"batch_tokens": tokens, "beam": beam}), nbest=1, details=details
+            sources, config=config.model_copy(update={"batch_tokens": tokens, "beam": beam}), nbest=1, details=DETAILS
         )
         for beam in (1, 4)
         for tokens in (8192, 300)
@@ -150,15 +155,12 @@ def test_other_batches_change_no_translation(trained: Path) -> None:
 
 def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> None:
     """Across 16 columns attention is rounded otherwise, which 8 bits magnify."""
-    pytest.importorskip("ctranslate2")
-    builders.save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
     lengths = [3 + place * 7 % 40 for place in range(100)]
     asked = [ctranslate2_engine._Sentence(["a"] * length, ["b"], 99) for length in lengths]
     mixed = {}
     for precision in ("fp32", "int8"):
-        engine = open_engine(
-            [tmp_path / "model"], engine="ctranslate2", device="cpu", precision=precision, overrides={}
-        )
+        engine = opened(tmp_path / "model", precision=precision)
         assert isinstance(engine, CTranslate2Engine)
         batches = engine._planned(asked, config=engine.decoding)
         assert sorted(len(one.pieces) for batch in batches for one in batch) == sorted(lengths)
@@ -167,8 +169,7 @@ def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> 
 
 
 def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2")
-    builders.save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
     engine = CTranslate2Engine(tmp_path / "model", precision="int8")
     lengths = [3 + place * 7 % 30 for place in range(40)]
     rows = [[20] * length for length in lengths]
@@ -187,3 +188,59 @@ def test_in_int8_short_pairs_are_not_scored_or_aligned_with_long_ones(tmp_path: 
     assert all(len(some) == 1 for some in widths)
     assert len(set.union(*widths)) == 4
     assert [len(one.log_probs) for one in found] == [1 + len(hypothesis.ids) for _, hypothesis in pairs]
+
+
+def test_a_model_is_converted_once_and_anew_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "model"
+    save_tiny(path, spm_folder=tmp_path)
+    with caplog.at_level(logging.INFO, logger="nmt_cli"):
+        texts = [translated(path), translated(path)]
+        save_tiny(path, spm_folder=tmp_path, seed=2, overwrite=True)
+        texts.append(translated(path))
+    told = f"converted for CTranslate2: {tmp_path / '.model.ctranslate2'}, which later runs take"
+    assert [record.getMessage() for record in caplog.records] == [told, told]
+    assert texts[0] == texts[1] != texts[2]
+    # Our own engine does not mind what lies beside the model.
+    assert Translator.from_pretrained(path, device="cpu").translate(["the old sea"])[0].text == texts[2]
+
+
+def test_a_copy_that_another_process_has_just_made_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one may be reading it: replaced under its eyes, its files would be missing for a moment."""
+    path, copy = tmp_path / "model", tmp_path / ".model.ctranslate2" / "model.bin"
+    save_tiny(path, spm_folder=tmp_path)
+    load = model_directory.load_model
+    written: list[int] = []
+
+    def load_late(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        translated(path)
+        written.append(copy.stat().st_ino)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(model_directory, "load_model", load_late)
+    assert translated(path)
+    assert written == [copy.stat().st_ino]
+
+
+def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
+    text = translated(tmp_path / "model")
+    copy = tmp_path / ".model.ctranslate2" / "model.bin"
+    copy.write_bytes(copy.read_bytes()[:-9])
+    assert translated(tmp_path / "model") == text
+
+
+def test_a_folder_that_cannot_be_written_is_made_do_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_tiny(tmp_path / "model", spm_folder=tmp_path)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise ctranslate2_model._NotThere("no", hint="")
+
+    monkeypatch.setattr(files, "new_directory", refuse)
+    with caplog.at_level(logging.INFO, logger="nmt_cli"):
+        assert translated(tmp_path / "model")
+    message = f"converted for CTranslate2, for this once: {tmp_path} cannot be written"
+    assert [record.getMessage() for record in caplog.records] == [message]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "shared.spm"]

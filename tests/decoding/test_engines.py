@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
 from pathlib import Path
@@ -11,11 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli import files
-from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import SavedModelConfig
 from nmt_cli.decoding import engines
-from nmt_cli.decoding.ctranslate2 import model as copy
 from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import Translator
@@ -137,55 +133,6 @@ def test_int8_is_near(engine: str, ours: Translator, trained: Path, monkeypatch:
     assert sum(one.text == other.text for one, other in pairs) >= 80
 
 
-def test_a_model_is_converted_once_and_anew_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("ctranslate2")
-    path = tmp_path / "model"
-    save_tiny(path, spm_folder=tmp_path)
-    texts = []
-    with caplog.at_level(logging.INFO, logger="nmt_cli"):
-        for seed in (1, 1, 2):
-            if seed == 2:
-                save_tiny(path, spm_folder=tmp_path, seed=seed, overwrite=True)
-            translator = Translator.from_pretrained(path, engine="ctranslate2")
-            texts.append(translator.translate(["the old sea"])[0].text)
-    told = f"converted for CTranslate2: {tmp_path / '.model.ctranslate2'}, which later runs take"
-    assert [record.getMessage() for record in caplog.records] == [told, told]
-    assert texts[0] == texts[1] != texts[2]
-    # Our own engine does not mind what lies beside the model.
-    assert Translator.from_pretrained(path, device="cpu").translate(["the old sea"])[0].text == texts[2]
-
-
-def test_a_copy_that_another_process_has_just_made_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one may be reading it: replaced under its eyes, its files would be missing for a moment."""
-    pytest.importorskip("ctranslate2")
-    path, copy = tmp_path / "model", tmp_path / ".model.ctranslate2" / "model.bin"
-    save_tiny(path, spm_folder=tmp_path)
-    load = model_directory.load_model
-    written: list[int] = []
-
-    def load_late(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.undo()
-        Translator.from_pretrained(path, engine="ctranslate2")
-        written.append(copy.stat().st_ino)
-        return load(*arguments, **options)
-
-    monkeypatch.setattr(model_directory, "load_model", load_late)
-    assert Translator.from_pretrained(path, engine="ctranslate2").translate(["the old sea"])[0].text
-    assert written == [copy.stat().st_ino]
-
-
-def test_a_copy_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2")
-    save_tiny(tmp_path / "model", spm_folder=tmp_path)
-    texts = []
-    for _ in range(2):
-        translator = Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
-        texts.append(translator.translate(["the old sea"])[0].text)
-        copy = tmp_path / ".model.ctranslate2" / "model.bin"
-        copy.write_bytes(copy.read_bytes()[:-9])
-    assert texts[0] == texts[1]
-
-
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
 def test_a_translation_may_take_all_positions(tmp_path: Path, positions: str) -> None:
     pytest.importorskip("ctranslate2")
@@ -205,24 +152,6 @@ def test_a_translation_may_take_all_positions(tmp_path: Path, positions: str) ->
         assert one.alignment == other.alignment
         assert one.alignment
         assert sum(one.word_log_probs) == pytest.approx(one.log_prob, abs=1e-4)
-
-
-def test_a_folder_that_cannot_be_written_is_made_do_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    pytest.importorskip("ctranslate2")
-    save_tiny(tmp_path / "model", spm_folder=tmp_path)
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise copy._NotThere("no", hint="")
-
-    monkeypatch.setattr(files, "new_directory", refuse)
-    with caplog.at_level(logging.INFO, logger="nmt_cli"):
-        translator = Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
-    assert translator.translate(["the old sea"])[0].text
-    message = f"converted for CTranslate2, for this once: {tmp_path} cannot be written"
-    assert [record.getMessage() for record in caplog.records] == [message]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "shared.spm"]
 
 
 def test_what_ctranslate2_cannot_do_is_refused(tmp_path: Path, theirs: Translator, trained: Path) -> None:
