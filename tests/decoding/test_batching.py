@@ -1,4 +1,4 @@
-"""What batches leave is searched together, and found as it is where each sentence is searched alone."""
+"""Batches of similar length, smaller ones if memory runs out, and stragglers of several batches searched together."""
 
 from __future__ import annotations
 
@@ -9,38 +9,35 @@ import pytest
 import torch
 
 from nmt_cli.decoding import batching
-from nmt_cli.decoding import batching as search_module
-from nmt_cli.decoding.batching import BatchedSearch
+from nmt_cli.decoding.batching import BatchedSearch, begin_search, plan_batches, plan_for_threads, search_batches
 from nmt_cli.decoding.search import beam
 from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.hypotheses import Hypothesis, HypothesisTree, SourceSentence
 from nmt_cli.decoding.search.sampling import IndependentSearch
+from nmt_cli.decoding.search.search import ActiveSearch
+from nmt_cli.errors import DeviceError
 from nmt_cli.model import cache
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
-from tests.decoding.reference import CPU, random_model, random_rows, search
+from tests.decoding.reference import CPU, decoding, random_model, random_rows, search
 
 VOCAB = 29
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"beam": 1},
     "beam": {"beam": 4},
     "min tokens": {"beam": 3, "min_tokens": 5},
-    "draws": {"beam": 1, "samples": 3, "seed": 7},
+    "samples": {"beam": 1, "samples": 3, "seed": 7},
     "limits that many reach": {"beam": 2, "max_extra_tokens": 1},
+    "an ensemble": {"beam": 3},
 }
-
-
-def decoding(**settings: Any) -> DecodingConfig:
-    return DecodingConfig.model_validate({"max_extra_tokens": 12, **settings})
 
 
 def sources(seed: int, *, has_prefixes: bool = False) -> list[SourceSentence]:
     rows = random_rows(seed, count=80, vocab=VOCAB, longest=14)
-    prefixes = [[4 + (number + place) % 20 for place in range(number % 5)] for number in range(len(rows))]
     return [
-        SourceSentence(row, prefix if has_prefixes else (), str(number))
-        for number, (row, prefix) in enumerate(zip(rows, prefixes, strict=True))
+        SourceSentence(row, [4 + (number + place) % 20 for place in range(number % 5 * has_prefixes)], str(number))
+        for number, row in enumerate(rows)
     ]
 
 
@@ -77,7 +74,7 @@ def alone(
     models: Sequence[Transformer], asked: Sequence[SourceSentence], config: DecodingConfig
 ) -> list[list[Hypothesis]]:
     nbest = config.num_candidates
-    return [search(models, [source], config=config, nbest=nbest, device=CPU)[0] for source in asked]
+    return [search(models, [source], config=config, nbest=nbest)[0] for source in asked]
 
 
 def in_batches(
@@ -89,18 +86,11 @@ def in_batches(
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("has_prefixes", [False, True])
-def test_tails_are_found_as_each_sentence_alone_is(settings: str, has_prefixes: bool, joined: list[list[int]]) -> None:
-    config = decoding(**SETTINGS[settings])
-    models = [random_model(1, vocab=VOCAB, sharpness=2.0)]
+def test_stragglers_are_found_as_if_alone(settings: str, has_prefixes: bool, joined: list[list[int]]) -> None:
+    config = decoding(**({"max_extra_tokens": 12} | SETTINGS[settings]))
+    seeds = (1, 2) if settings == "an ensemble" else (1,)
+    models = [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in seeds]
     asked = sources(1, has_prefixes=has_prefixes)
-    assert_same(in_batches(models, asked, config, batch_tokens=120), alone(models, asked, config))
-    assert joined
-
-
-def test_tails_of_an_ensemble_are_those_of_all_its_models(joined: list[list[int]]) -> None:
-    config = decoding(beam=3)
-    models = [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in (2, 3)]
-    asked = sources(2)
     assert_same(in_batches(models, asked, config, batch_tokens=120), alone(models, asked, config))
     assert joined
 
@@ -116,11 +106,11 @@ def test_a_vocabulary_too_small_for_the_beam_at_once_is_searched_batch_by_batch(
 
 @pytest.mark.parametrize("settings", ["greedy", "beam"])
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
-def test_tails_in_groups_of_slots_and_with_rare_looks(
+def test_stragglers_in_groups_of_slots_and_with_rare_checks(
     settings: str, positions: str, joined: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in bf16, where slots are seen in groups, and as on a GPU, where the host looks now and then."""
-    config = decoding(**SETTINGS[settings])
+    config = decoding(**({"max_extra_tokens": 12} | SETTINGS[settings]))
     models = [random_model(7, vocab=VOCAB, sharpness=2.0, positions=positions)]
     asked = sources(7)
     expected = alone(models, asked, config)
@@ -150,9 +140,9 @@ def test_what_is_aside_keeps_to_the_budget(joined: list[list[int]], monkeypatch:
 @pytest.mark.parametrize(
     "problem", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("could not create a primitive")]
 )
-@pytest.mark.parametrize("settings", ["greedy", "beam", "draws"])
+@pytest.mark.parametrize("settings", ["greedy", "beam", "samples"])
 @pytest.mark.parametrize("place", ["a step of several", "the end", "what was found", "after some were found"])
-def test_nothing_is_lost_where_memory_runs_out_among_tails(
+def test_nothing_is_lost_if_memory_runs_out_among_stragglers(
     settings: str,
     place: str,
     problem: Exception,
@@ -160,7 +150,7 @@ def test_nothing_is_lost_where_memory_runs_out_among_tails(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = decoding(**SETTINGS[settings])
+    config = decoding(**({"max_extra_tokens": 12} | SETTINGS[settings]))
     models = [random_model(6, vocab=VOCAB, sharpness=2.0)]
     asked = sources(6)
     expected = alone(models, asked, config)
@@ -211,7 +201,7 @@ def test_nothing_is_lost_where_memory_runs_out_among_tails(
 
 def test_after_an_error_no_thread_begins_another_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
-    original = search_module.begin_search
+    original = begin_search
 
     def begin(models: Sequence[Transformer], chosen: Mapping[int, SourceSentence], **options: Any) -> Any:
         begun.append(len(chosen))
@@ -228,3 +218,92 @@ def test_after_an_error_no_thread_begins_another_batch(monkeypatch: pytest.Monke
     finally:
         torch.set_num_threads(before)
     assert len(begun) < 10
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_batches_shrink_where_memory_does_not_suffice(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[int] = []
+
+    def begin(models: Sequence[Transformer], sources: Mapping[int, SourceSentence], **options: Any) -> ActiveSearch:
+        tried.append(len(sources))
+        if len(sources) > 3:
+            raise problem
+        return begin_search(models, sources, **options)
+
+    monkeypatch.setattr(batching, "begin_search", begin)
+    config = decoding(beam=2, batch_tokens=40)
+    rows = [[4 + number] for number in range(20)]
+    model = random_model(0, vocab=30, sharpness=2.0)
+    found = search_batches(model, rows, config=config, nbest=1, device=CPU)
+    assert_same(found, [search([model], [SourceSentence(row)], config=config)[0] for row in rows])
+    # Ten sentences are tried once, five once; after that no batch is so large.
+    assert sorted(tried, reverse=True)[:3] == [10, 5, 2]
+    told = "out of memory with {} sentences at once: batches are half as large from here on; nothing is lost"
+    assert caplog.messages == [told.format(number) for number in (10, 5)]
+
+
+@pytest.mark.parametrize(
+    ("problem", "error", "message"),
+    [
+        # oneDNN gives no reason, which may be anything if no batch is smaller.
+        ("could not create a primitive", RuntimeError, "could not create a primitive"),
+        ("shapes do not fit", RuntimeError, "shapes do not fit"),
+        (
+            "can't allocate memory: you tried to",
+            DeviceError,
+            "the memory of cpu does not hold a sentence of 1 pieces with 3",
+        ),
+    ],
+)
+def test_problems_of_a_single_sentence_are_told(
+    problem: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(*arguments: object, **options: object) -> None:
+        raise RuntimeError(problem)
+
+    monkeypatch.setattr(batching, "begin_search", begin)
+    config = decoding(beam=3, batch_tokens=400)
+    with pytest.raises(error, match=message) as told:
+        search_batches(random_model(0, vocab=9), [[4], [5]], config=config, nbest=1, device=CPU)
+    if isinstance(told.value, DeviceError):
+        assert told.value.setting == "beam"
+        assert told.value.hint == "take fewer hypotheses, `device: cpu`, or a machine with more memory"
+
+
+def test_batches_hold_every_sentence_once_and_keep_to_the_budget() -> None:
+    lengths = [len(row) for row in random_rows(1, count=300, vocab=9, longest=70)] + [0, 0]
+    planned = plan_batches(lengths, max_tokens=64)
+    assert sorted(index for batch in planned for index in batch) == list(range(300))
+    longest = [max(lengths[index] for index in batch) + 1 for batch in planned]
+    assert longest == sorted(longest, reverse=True)
+    for batch, tokens in zip(planned, longest, strict=True):
+        assert len(batch) * tokens <= 64 or len(batch) == 1
+    # Nothing is wasted: the next sentence would not have fitted.
+    for batch, tokens in zip(planned[:-1], longest[:-1], strict=True):
+        assert (len(batch) + 1) * tokens > 64
+
+
+def test_threads_share_batches_of_like_cost_where_one_would_end_late() -> None:
+    lengths = [len(row) for row in random_rows(1, count=900, vocab=9, longest=30)] + [0, 0]
+    whole = plan_batches(lengths, max_tokens=8000)
+    shared = plan_for_threads(lengths, max_tokens=8000, threads=2)
+    assert (len(whole), len(shared)) == (3, 4)
+    assert sorted(index for batch in shared for index in batch) == list(range(900))
+    costs = [len(batch) * (max(lengths[index] for index in batch) + 1) for batch in shared]
+    assert max(costs) <= 1.25 * sum(costs) / len(costs)
+    assert plan_for_threads(lengths, max_tokens=8000, threads=1) == whole
+    assert [len(plan_for_threads(lengths, max_tokens=8000, threads=threads)) for threads in (3, 8)] == [3, 8]
+    # Small batches would take more time for their steps than they give back.
+    assert plan_for_threads([5] * 25, max_tokens=60, threads=2) == plan_batches([5] * 25, max_tokens=60)
+    assert plan_for_threads([5, 5], max_tokens=1000, threads=2) == [[0, 1]]

@@ -1,9 +1,10 @@
-"""CTranslate2 as an engine beside our own: the same options and translations, and what it refuses."""
+"""Both engines: the same options and translations, which of them `auto` takes, and what each refuses."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +69,14 @@ def test_both_engines_give_the_same(ours: Translator, theirs: Translator, option
 
 
 def test_lists_words_and_alignments_are_the_same(ours: Translator, theirs: Translator) -> None:
-    lines = LINES[:60]
     options: dict[str, Any] = {"nbest": 2, "word_scores": True, "alignments": True}
     num_same = 0
-    for one, other in zip(ours.translate(lines, **options), theirs.translate(lines, **options), strict=True):
-        if [one.text, *(alternative.text for alternative in one.alternatives)] != [
-            other.text,
-            *(alternative.text for alternative in other.alternatives),
-        ]:
+    for one, other in zip(*(each.translate(LINES[:60], **options) for each in (ours, theirs)), strict=True):
+        ranked, others = (one, *one.alternatives), (other, *other.alternatives)
+        if [a.text for a in ranked] != [b.text for b in others]:
             continue
         num_same += 1
-        for a, b in zip((one, *one.alternatives), (other, *other.alternatives), strict=True):
+        for a, b in zip(ranked, others, strict=True):
             assert_close(a, b)
             assert a.word_log_probs == pytest.approx(b.word_log_probs, abs=1e-4)
             assert a.alignment == b.alignment
@@ -87,14 +85,13 @@ def test_lists_words_and_alignments_are_the_same(ours: Translator, theirs: Trans
 
 
 def test_prefixes_are_forced_by_both(ours: Translator, theirs: Translator) -> None:
-    lines = LINES[10:40]
     prefixes = [" ".join(target.split()[: number % 3]) for number, (_, target) in enumerate(TEST[10:40])]
-    pairs = list(zip(ours.translate(lines, prefixes=prefixes), theirs.translate(lines, prefixes=prefixes), strict=True))
+    pairs = list(zip(*(each.translate(LINES[10:40], prefixes=prefixes) for each in (ours, theirs)), strict=True))
     assert all(one.text.startswith(prefix) for (one, _), prefix in zip(pairs, prefixes, strict=True))
-    assert sum(one.text == other.text for one, other in pairs) >= 29
-    for one, other in pairs:
-        if one.text == other.text:
-            assert_close(one, other)
+    same = [(one, other) for one, other in pairs if one.text == other.text]
+    assert len(same) >= 29
+    for one, other in same:
+        assert_close(one, other)
 
 
 def test_min_tokens_hold_for_both(ours: Translator, theirs: Translator) -> None:
@@ -106,18 +103,13 @@ def test_min_tokens_hold_for_both(ours: Translator, theirs: Translator) -> None:
     assert min(one.num_pieces for one in ours.translate(LINES[10:20], min_tokens=25)) >= 25
 
 
-def test_limits_are_each_sentences_own_in_ctranslate2(tmp_path: Path) -> None:
+def by_both(model: Path, lines: list[str], **options: Any) -> Iterator[tuple[Translation, Translation]]:
+    """The translations of each line by torch and by CTranslate2, which are close."""
     pytest.importorskip("ctranslate2")
-    recipe = tiny_recipe(decoding={"beam": 2, "max_extra_tokens": 2})
-    save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
-    lines = ["the sea", "a small house stands by the old sea", "Haus", "the old sea"] * 3
-    by_torch, by_ctranslate2 = (
-        Translator.from_pretrained(tmp_path / "model", device="cpu", engine=engine).translate(lines)
-        for engine in ("torch", "ctranslate2")
-    )
-    # A random model ends nothing: all is cut, at its own length.
-    for one, other in zip(by_torch, by_ctranslate2, strict=True):
+    engines = (Translator.from_pretrained(model, device="cpu", engine=name) for name in ("torch", "ctranslate2"))
+    for one, other in zip(*(engine.translate(lines, **options) for engine in engines), strict=True):
         assert_close(one, other)
+        yield one, other
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
@@ -135,49 +127,67 @@ def test_int8_is_near(engine: str, ours: Translator, trained: Path, monkeypatch:
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
 def test_a_translation_may_take_all_positions(tmp_path: Path, positions: str) -> None:
-    pytest.importorskip("ctranslate2")
     recipe = tiny_recipe(
         model={"positions": positions, "max_positions": 32}, decoding={"beam": 1, "max_extra_tokens": 20}
     )
     save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=recipe)
     options: dict[str, Any] = {"word_scores": True, "alignments": True, "min_tokens": 40}
-    lines = ["Haus am alten Meer", "the"]
-    by_torch, by_ctranslate2 = (
-        Translator.from_pretrained(tmp_path / "model", device="cpu", engine=engine).translate(lines, **options)
-        for engine in ("torch", "ctranslate2")
-    )
-    assert by_torch[0].num_pieces == 32
-    for one, other in zip(by_torch, by_ctranslate2, strict=True):
-        assert_close(one, other)
+    pairs = list(by_both(tmp_path / "model", ["Haus am alten Meer", "the"], **options))
+    assert pairs[0][0].num_pieces == 32
+    for one, other in pairs:
         assert one.alignment == other.alignment
         assert one.alignment
         assert sum(one.word_log_probs) == pytest.approx(one.log_prob, abs=1e-4)
 
 
-def test_what_ctranslate2_cannot_do_is_refused(tmp_path: Path, theirs: Translator, trained: Path) -> None:
-    with pytest.raises(UsageError, match="does not sample") as error:
-        theirs.translate(["a"], samples=2)
-    assert (error.value.setting, error.value.hint) == ("samples", "leave it out, or take `engine: torch`")
+@pytest.mark.parametrize(
+    ("options", "message", "setting", "hint"),
+    [
+        (
+            {"samples": 2},
+            "the engine ctranslate2 does not sample: its random numbers would depend on the batch",
+            "samples",
+            "leave it out, or take `engine: torch`",
+        ),
+        (
+            {"min_tokens": 5},
+            "the engine ctranslate2 has no minimum length in a beam search: what is likely to end would win in it",
+            "min_tokens",
+            "add `beam: 1` or `min_tokens: 0`, or take `engine: torch`",
+        ),
+    ],
+)
+def test_settings_that_ctranslate2_does_not_have_are_refused(
+    theirs: Translator, options: dict[str, Any], message: str, setting: str, hint: str
+) -> None:
     with pytest.raises(UsageError) as error:
-        theirs.translate(["a"], min_tokens=5)
-    assert error.value.message == (
-        "the engine ctranslate2 has no minimum length in a beam search: what is likely to end would win in it"
-    )
-    assert error.value.setting == "min_tokens"
-    assert error.value.hint == "add `beam: 1` or `min_tokens: 0`, or take `engine: torch`"
-    with pytest.raises(UsageError, match="with one model, not with several") as error:
-        Translator.from_pretrained([trained, trained], engine="ctranslate2")
-    assert error.value.hint == "give one model, or take `engine: torch`"
-    with pytest.raises(UsageError, match="no bf16 on a CPU") as error:
-        Translator.from_pretrained(trained, engine="ctranslate2", precision="bf16")
-    assert error.value.hint == "take fp32 or int8, or `engine: torch`"
+        theirs.translate(["a"], **options)
+    assert (error.value.message, error.value.setting, error.value.hint) == (message, setting, hint)
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "message", "hint"),
+    [
+        (2, {}, "with one model, not with several", "give one model, or take `engine: torch`"),
+        (1, {"precision": "bf16"}, "no bf16 on a CPU", "take fp32 or int8, or `engine: torch`"),
+        (1, {"precision": "int4"}, "no precision called 'int4'", "take one of: auto, fp32, bf16, int8"),
+    ],
+)
+def test_models_and_precisions_that_ctranslate2_does_not_have_are_refused(
+    trained: Path, models: int, options: dict[str, str], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        Translator.from_pretrained([trained] * models, engine="ctranslate2", **options)
+    assert error.value.hint == hint
+
+
+def test_a_model_that_ctranslate2_does_not_support_is_refused_before_it_is_converted(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
     save_tiny(tmp_path / "model", spm_folder=tmp_path, recipe=tiny_recipe(model={"encoder_window": 5}))
-    with pytest.raises(ModelError, match="no restricted self-attention in the encoder") as model_error:
+    with pytest.raises(ModelError, match="no restricted self-attention in the encoder") as error:
         Translator.from_pretrained(tmp_path / "model", engine="ctranslate2")
-    assert model_error.value.hint == "nmt decode with `engine: torch` has it"
+    assert error.value.hint == "nmt decode with `engine: torch` has it"
     assert not (tmp_path / ".model.ctranslate2").exists()
-    with pytest.raises(UsageError, match="no precision called 'int4'"):
-        Translator.from_pretrained(trained, engine="ctranslate2", precision="int4")
 
 
 def test_int8_of_torch_is_for_cpus_that_have_it(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -14,19 +13,16 @@ import torch
 
 import nmt_cli
 from nmt_cli.artifacts import model_directory
-from nmt_cli.decoding import batching
-from nmt_cli.decoding.batching import begin_search, plan_batches, plan_for_threads, search_batches
+from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.engine import DecodingOverrides, Details, with_overrides
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
-from nmt_cli.decoding.search.search import ActiveSearch
 from nmt_cli.decoding.translation import PartedLine, Translation
 from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DeviceError, ModelError, UsageError
-from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.segmentation import LineSplitter
 from tests.artifacts.builders import save_tiny, tiny_recipe
-from tests.decoding.reference import CPU, random_model, random_rows, search
+from tests.decoding.reference import CPU
 
 WORDS = ["a", "small", "house", "stands", "by", "the", "old", "sea", "ein", "kleines", "Haus", "steht", "am", "Meer"]
 
@@ -303,98 +299,3 @@ def test_what_cannot_be_loaded_is_refused(model: Path, tmp_path: Path) -> None:
         Translator.from_pretrained(tmp_path)
     with pytest.raises(DeviceError, match="no device called 'tpu'"):
         Translator.from_pretrained(model, device="tpu")
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        MemoryError(),
-        RuntimeError("could not create a primitive"),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    ],
-)
-def test_batches_shrink_where_memory_does_not_suffice(
-    problem: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    tried: list[int] = []
-
-    def begin(models: Sequence[Transformer], sources: Mapping[int, SourceSentence], **options: Any) -> ActiveSearch:
-        tried.append(len(sources))
-        if len(sources) > 3:
-            raise problem
-        return begin_search(models, sources, **options)
-
-    monkeypatch.setattr(batching, "begin_search", begin)
-    config = DecodingConfig(beam=2, batch_tokens=40)
-    rows = [[4 + number] for number in range(20)]
-    model = random_model(0, vocab=30, sharpness=2.0)
-    found = search_batches(model, rows, config=config, nbest=1, device=CPU)
-    alone = [search([model], [SourceSentence(row)], config=config, nbest=1, device=CPU) for row in rows]
-    assert [best.ids for (best,) in found] == [best.ids for ((best,),) in alone]
-    # Ten sentences are tried once, five once; after that no batch is so large.
-    assert sorted(tried, reverse=True)[:3] == [10, 5, 2]
-    assert [record.getMessage() for record in caplog.records] == [
-        "out of memory with 10 sentences at once: batches are half as large from here on; nothing is lost",
-        "out of memory with 5 sentences at once: batches are half as large from here on; nothing is lost",
-    ]
-
-
-def test_what_onednn_does_not_explain_is_told_where_no_batch_is_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(*arguments: object, **options: object) -> None:
-        raise RuntimeError("could not create a primitive")
-
-    monkeypatch.setattr(batching, "begin_search", begin)
-    model, config = random_model(0, vocab=9), DecodingConfig(beam=3, batch_tokens=400)
-    with pytest.raises(RuntimeError, match="could not create a primitive"):
-        search_batches(model, [[4], [5]], config=config, nbest=1, device=CPU)
-
-
-def test_memory_for_not_even_one_sentence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(*arguments: object, **options: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
-
-    monkeypatch.setattr(batching, "begin_search", begin)
-    config = DecodingConfig(beam=3, batch_tokens=400)
-    with pytest.raises(DeviceError, match="the memory of cpu does not hold a sentence of 1 pieces with 3") as error:
-        search_batches(random_model(0, vocab=9), [[4], [5]], config=config, nbest=1, device=CPU)
-    assert error.value.setting == "beam"
-    assert error.value.hint == "take fewer hypotheses, `device: cpu`, or a machine with more memory"
-
-
-def test_other_errors_of_a_search_are_not_taken_for_full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(*arguments: object, **options: object) -> None:
-        raise RuntimeError("shapes do not fit")
-
-    monkeypatch.setattr(batching, "begin_search", begin)
-    with pytest.raises(RuntimeError, match="shapes do not fit"):
-        search_batches(random_model(0, vocab=9), [[4], [5]], config=DecodingConfig(), nbest=1, device=CPU)
-
-
-def test_batches_hold_every_sentence_once_and_keep_to_the_budget() -> None:
-    lengths = [len(row) for row in random_rows(1, count=300, vocab=9, longest=70)] + [0, 0]
-    planned = plan_batches(lengths, max_tokens=64)
-    assert sorted(index for batch in planned for index in batch) == list(range(300))
-    longest = [max(lengths[index] for index in batch) + 1 for batch in planned]
-    assert longest == sorted(longest, reverse=True)
-    for batch, tokens in zip(planned, longest, strict=True):
-        assert len(batch) * tokens <= 64 or len(batch) == 1
-    # Nothing is wasted: the next sentence would not have fitted.
-    for batch, tokens in zip(planned[:-1], longest[:-1], strict=True):
-        assert (len(batch) + 1) * tokens > 64
-
-
-def test_threads_share_batches_of_like_cost_where_one_would_end_late() -> None:
-    lengths = [len(row) for row in random_rows(1, count=900, vocab=9, longest=30)] + [0, 0]
-    whole = plan_batches(lengths, max_tokens=8000)
-    shared = plan_for_threads(lengths, max_tokens=8000, threads=2)
-    assert (len(whole), len(shared)) == (3, 4)
-    assert sorted(index for batch in shared for index in batch) == list(range(900))
-    costs = [len(batch) * (max(lengths[index] for index in batch) + 1) for batch in shared]
-    assert max(costs) <= 1.25 * sum(costs) / len(costs)
-    assert plan_for_threads(lengths, max_tokens=8000, threads=1) == whole
-    assert [len(plan_for_threads(lengths, max_tokens=8000, threads=threads)) for threads in (3, 8)] == [3, 8]
-    # Small batches would take more time for their steps than they give back.
-    assert plan_for_threads([5] * 25, max_tokens=60, threads=2) == plan_batches([5] * 25, max_tokens=60)
-    assert plan_for_threads([5, 5], max_tokens=1000, threads=2) == [[0, 1]]
