@@ -7,6 +7,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.cli.attention import attention
 from nmt_cli.decoding.attention import AttentionMap, AttentionMaps, attention_as_svg, attention_as_text
 from nmt_cli.decoding.translator import Translator
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.errors import DataError, NmtError, UsageError
 from nmt_cli.model.forced import AttentionPart
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import pack
@@ -126,54 +127,42 @@ def test_the_command(folder: Path) -> None:
     assert (folder / "a.svg").read_text().startswith("<svg ")
 
 
-def test_a_layer_that_is_not_there_is_refused_before_anything_is_translated(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("source", "options", "error", "message", "hint"),
+    [
+        (SOURCE, {"layer": 3}, UsageError, "--layer is 3, and the model has 2", "a layer from 1 to 2"),
+        (SOURCE, {"part": "encoder", "layer": 2}, UsageError, "--layer is 2, and the model has 1", "a layer from 1"),
+        (SOURCE, {"head": "3"}, UsageError, "--head is 3, and the model has 2", "a head from 1 to 2, mean or all"),
+        (SOURCE, {"head": "x"}, UsageError, "--head is x, and the model has 2", "a head from 1 to 2, mean or all"),
+        (SOURCE, {"part": "all"}, UsageError, "no part called 'all'", "take one of: cross, encoder, decoder"),
+        (SOURCE, {"part": "encoder", "words": True}, UsageError, "--words is about", "leave --words out"),
+        (SOURCE, {"model": [Path("model"), Path("b")]}, UsageError, "of one model, not of 2", "them: -m model"),
+        (SOURCE, {"output": Path("other.png")}, UsageError, "other.png would not be an SVG by its name", "-o other"),
+        (SOURCE, {"output": Path("there.svg")}, UsageError, "exists already", "add --overwrite"),
+        (SOURCE, {"translation": TARGET, "output": Path("no/a.svg")}, DataError, "cannot write the drawing", "with -o"),
+        ("sea " * 90, {"translation": TARGET}, DataError, "pieces, and the model takes 63", "give a shorter sentence"),
+        (SOURCE, {"translation": ""}, DataError, "the translation is blank", "give one after the sentence"),
+        (SOURCE, {"translation": "  "}, DataError, "the translation is blank", "for the model's own"),
+        (" ", {"translation": TARGET}, DataError, "the sentence is blank", "give one: nmt attention"),
+        (" ", {}, DataError, "the sentence is blank", "give one: nmt attention"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_before_anything_is_translated(
+    source: str,
+    options: dict[str, Any],
+    error: type[NmtError],
+    message: str,
+    hint: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Translator, "from_pretrained", None)
-    with pytest.raises(UsageError, match="--layer is 3, and the model has 2") as error:
-        attention(SOURCE, model=[folder / "model"], layer=3)
-    assert error.value.hint == "a layer from 1 to 2"
-    with pytest.raises(UsageError, match="--layer is 2, and the model has 1"):
-        attention(SOURCE, model=[folder / "model"], part="encoder", layer=2)
-    with pytest.raises(UsageError, match="--head is 3, and the model has 2"):
-        attention(SOURCE, model=[folder / "model"], head="3")
-
-
-def test_what_cannot_be_shown(folder: Path) -> None:
-    model = folder / "model"
-    with pytest.raises(UsageError, match="no part called 'all'") as error:
-        attention(SOURCE, TARGET, model=[model], part="all")
-    assert error.value.hint == "take one of: cross, encoder, decoder"
-    with pytest.raises(UsageError, match="--words is about"):
-        attention(SOURCE, TARGET, model=[model], part="encoder", words=True)
-    with pytest.raises(UsageError, match="--head is x, and the model has 2") as error:
-        attention(SOURCE, TARGET, model=[model], head="x")
-    assert error.value.hint == "a head from 1 to 2, mean or all"
-    with pytest.raises(UsageError, match="attention is shown of one model, not of 2") as error:
-        attention(SOURCE, TARGET, model=[model, folder / "other"])
-    assert (error.value.where, error.value.hint) == ("--model", f"give one of them: -m {model}")
-    with pytest.raises(DataError, match=r"the sentence has .* pieces, and the model takes 63"):
-        attention("sea " * 90, TARGET, model=[model])
-    (folder / "there.svg").write_text("")
-    with pytest.raises(UsageError, match=r"other\.png would not be an SVG by its name"):
-        attention(SOURCE, TARGET, model=[model], output=folder / "other.png")
-    with pytest.raises(UsageError, match="exists already"):
-        attention(SOURCE, TARGET, model=[model], output=folder / "there.svg")
-    with pytest.raises(DataError, match="cannot write the drawing"):
-        attention(SOURCE, TARGET, model=[model], output=folder / "no" / "there.svg")
-
-
-def test_a_blank_text_is_refused_before_anything_is_translated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Translator, "from_pretrained", None)
-    for translation in ("", "  "):
-        with pytest.raises(DataError, match="the translation is blank") as error:
-            attention(SOURCE, translation, model=[folder / "model"])
-        assert error.value.where == "TRANSLATION"
-        assert error.value.hint == "give one after the sentence, or leave it out for the model's own"
-    for translated in (TARGET, None):
-        with pytest.raises(DataError, match="the sentence is blank") as error:
-            attention(" ", translated, model=[folder / "model"])
-        assert (error.value.where, error.value.hint) == ("SENTENCE", 'give one: nmt attention "The house is old ."')
+    monkeypatch.chdir(folder)
+    Path("there.svg").write_text("")
+    with pytest.raises(error) as refused:
+        attention(source, **({"model": [Path("model")]} | options))
+    assert message in refused.value.message
+    assert hint in refused.value.hint
 
 
 def test_the_models_own_blank_translation_is_not_taken_for_the_source(
