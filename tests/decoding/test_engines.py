@@ -170,7 +170,6 @@ def test_settings_that_ctranslate2_does_not_have_are_refused(
     [
         (2, {}, "with one model, not with several", "give one model, or take `engine: torch`"),
         (1, {"precision": "bf16"}, "no bf16 on a CPU", "take fp32 or int8, or `engine: torch`"),
-        (1, {"precision": "int4"}, "no precision called 'int4'", "take one of: auto, fp32, bf16, int8"),
     ],
 )
 def test_models_and_precisions_that_ctranslate2_does_not_have_are_refused(

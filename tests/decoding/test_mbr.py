@@ -10,7 +10,6 @@ import sacrebleu
 
 from nmt_cli.decoding.translation import expected_utilities, relative_probabilities
 from nmt_cli.decoding.translator import Translator
-from nmt_cli.errors import UsageError
 from tests.decoding.trained import TEST
 
 TEXTS = ["the old sea is cold", "the old sea was cold", "a house", "the old sea is cold"]
@@ -50,13 +49,3 @@ def test_the_chosen_one_has_the_highest_utility(trained: Path, options: dict[str
         assert best.alternatives[0].utility is not None
         assert best.utility is not None
         assert best.alternatives[0].utility <= best.utility
-
-
-def test_mbr_needs_a_known_utility_and_several_candidates(trained: Path) -> None:
-    translator = Translator.from_pretrained(trained, device="cpu")
-    with pytest.raises(UsageError, match="no utility called 'comet'") as error:
-        translator.translate([], mbr="comet")
-    assert error.value.hint == "take chrf or bleu"
-    with pytest.raises(UsageError, match="chooses among several translations of a line, and there is one") as error:
-        translator.translate([], mbr="chrf", beam=1)
-    assert error.value.hint == "add `beam: 8`, or `samples: 32`"

@@ -238,21 +238,13 @@ def test_public_names_of_the_package(model: Path) -> None:
         ({"beam": 0}, "`beam` is 0, but should be greater than 0", "beam", "leave `beam` out, and the model's own 2"),
         ({"beam": 2.5}, "`beam` is 2.5, but should be a whole number", "beam", "`beam` out"),
         ({"length_penalty": -1.0}, "`length_penalty` is -1.0, but should be", "length_penalty", "own 0.5 is taken"),
-        (
-            {"length_penalty_form": "gnm"},
-            "`length_penalty_form` is 'gnm'",
-            "length_penalty_form",
-            "did you mean gnmt?",
-        ),
+        ({"length_penalty_form": "gnm"}, "`length_penalty_form` is 'gnm'", "length_penalty_form", "did you mean gnmt?"),
         ({"max_extra_tokens": -1}, "`max_extra_tokens` is -1", "max_extra_tokens", "own 5 is taken"),
         ({"batch_tokens": 0}, "`batch_tokens` is 0", "batch_tokens", "own 200 is taken"),
-        (
-            {"nbest": 3},
-            "`nbest: 3` needs a beam of at least 3, but it is 2",
-            "nbest",
-            "add `beam: 3`, or take `nbest: 2`",
-        ),
+        ({"nbest": 3}, "`nbest: 3` needs a beam of at least 3, but it is 2", "nbest", "add `beam: 3`, or take"),
         ({"nbest": 0}, "`nbest` is 0, but should be at least 1", "nbest", "`nbest: 1`"),
+        ({"mbr": "comet"}, "there is no utility called 'comet'", "mbr", "take chrf or bleu"),
+        ({"mbr": "bleu", "beam": 1}, "`mbr` chooses among several translations", "mbr", "add `beam: 8`, or `samples"),
     ],
 )
 def test_settings_that_make_no_sense(
