@@ -290,13 +290,7 @@ def begin_search(
     """
     chosen = list(sources.values())
     check_search(models, chosen, config=config, nbest=nbest)
-    ensemble = Ensemble(
-        models,
-        [source.row for source in chosen],
-        prefixes=[source.prefix for source in chosen],
-        min_tokens=config.min_tokens,
-        device=device,
-    )
+    ensemble = Ensemble(models, chosen, min_tokens=config.min_tokens, device=device)
     longest = min(model.config.max_positions for model in models)
     limits = {
         number: sentence_limit(source, config=config, max_positions=longest) for number, source in sources.items()

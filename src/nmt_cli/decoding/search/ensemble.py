@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nmt_cli.decoding.search.hypotheses import SourceSentence
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
@@ -29,20 +30,19 @@ _TOKENS = 2048
 class Ensemble:
     """One or more models that decode a batch of sources step by step.
 
-    The probability of a piece is the mean over the models. Translations begin with their `prefixes`, however unlikely,
+    The probability of a piece is the mean over the models. Translations begin with their prefixes, however unlikely,
     and do not end before `min_tokens` pieces. Log-probabilities are float32 in any precision.
     """
 
     def __init__(
         self,
         models: Sequence[Transformer],
-        rows: Sequence[Sequence[int]],
+        sources: Sequence[SourceSentence],
         *,
-        prefixes: Sequence[Sequence[int]],
         min_tokens: int,
         device: torch.device,
     ) -> None:
-        sentences = [[*row, EOS] for row in rows]
+        sentences = [[*one.row, EOS] for one in sources]
         source = pack(sentences, device=device)
         parts = _in_parts(sentences) if device.type == "cpu" else [sentences]
         packed = [source] if len(parts) == 1 else [pack(part, device=device) for part in parts]
@@ -51,10 +51,9 @@ class Ensemble:
         self._min_tokens = min_tokens
         self._fewest = 0  # a lower bound of `places`
         # -1 if any piece may follow, as everywhere in the last column.
-        width = 1 + max(map(len, prefixes), default=0)
-        self._forced = torch.tensor(
-            [[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes], dtype=torch.long, device=device
-        )
+        width = 1 + max(len(one.prefix) for one in sources)
+        forced = [[*one.prefix, *[-1] * (width - len(one.prefix))] for one in sources]
+        self._forced = torch.tensor(forced, dtype=torch.long, device=device)
 
     @property
     def places(self) -> Tensor:

@@ -114,8 +114,6 @@ class HypothesisTree:
 
         All noted sentences have been read. The host waits for the device.
         """
-        if self._ended:
-            raise ValueError("read the noted sentences first")
         pieces, parents, totals = (torch.cat(column) for column in zip(*self._steps, strict=True))
         is_kept = torch.zeros_like(parents, dtype=torch.bool)
         reached = torch.cat([each.flatten() for each in nodes])
