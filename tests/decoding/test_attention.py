@@ -90,14 +90,7 @@ def test_words_have_the_attention_of_their_pieces(loaded: LoadedModel) -> None:
 def test_a_terminal_shows_shades() -> None:
     weights = torch.tensor([[1.0, 0.0, 0.0], [0.1, 0.3, 0.6]])
     found = AttentionMap("cross", ["ab", "日"], ["x", "yz", "</s>"], weights[None, None])
-    assert attention_as_text(found, weights) == [
-        "       <",
-        "       /",
-        "     y s",
-        "   x z >",
-        "ab ██",
-        "日 ░░▒▒▓▓",
-    ]
+    assert attention_as_text(found, weights) == ["       <", "       /", "     y s", "   x z >", "ab ██", "日 ░░▒▒▓▓"]
 
 
 def test_a_drawing_has_a_panel_for_each_layer_and_head() -> None:

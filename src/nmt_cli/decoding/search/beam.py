@@ -110,13 +110,7 @@ class BeamSearch(ActiveSearch):
     """
 
     def __init__(
-        self,
-        ensemble: Ensemble,
-        *,
-        limits: Mapping[int, int],
-        config: DecodingConfig,
-        nbest: int,
-        device: torch.device,
+        self, ensemble: Ensemble, *, limits: Mapping[int, int], config: DecodingConfig, nbest: int, device: torch.device
     ) -> None:
         """`limits` are the maximum numbers of pieces, by sentence; `nbest` hypotheses of each sentence are kept."""
         super().__init__(ensemble, limits=limits, width=1, num_finished=nbest, config=config, device=device)

@@ -35,12 +35,7 @@ class Ensemble:
     """
 
     def __init__(
-        self,
-        models: Sequence[Transformer],
-        sources: Sequence[SourceSentence],
-        *,
-        min_tokens: int,
-        device: torch.device,
+        self, models: Sequence[Transformer], sources: Sequence[SourceSentence], *, min_tokens: int, device: torch.device
     ) -> None:
         sentences = [[*one.row, EOS] for one in sources]
         source = pack(sentences, device=device)
