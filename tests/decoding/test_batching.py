@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -70,11 +71,26 @@ def assert_same(ours: Sequence[Sequence[Hypothesis]], others: Sequence[Sequence[
                 assert a.piece_log_probs == pytest.approx(b.piece_log_probs, abs=1e-5)
 
 
+@cache
+def random_models(*seeds: int) -> list[Transformer]:
+    return [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in seeds]
+
+
+def settings_of(name: str) -> DecodingConfig:
+    return decoding(**({"max_extra_tokens": 12} | SETTINGS[name]))
+
+
 def alone(
     models: Sequence[Transformer], asked: Sequence[SourceSentence], config: DecodingConfig
 ) -> list[list[Hypothesis]]:
     nbest = config.num_candidates
     return [search(models, [source], config=config, nbest=nbest)[0] for source in asked]
+
+
+@cache
+def found_alone(name: str, *seeds: int, has_prefixes: bool = False) -> list[list[Hypothesis]]:
+    """What models of these seeds find for each of the sources of the first seed alone."""
+    return alone(random_models(*seeds), sources(seeds[0], has_prefixes=has_prefixes), settings_of(name))
 
 
 def in_batches(
@@ -87,11 +103,10 @@ def in_batches(
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("has_prefixes", [False, True])
 def test_stragglers_are_found_as_if_alone(settings: str, has_prefixes: bool, joined: list[list[int]]) -> None:
-    config = decoding(**({"max_extra_tokens": 12} | SETTINGS[settings]))
-    seeds = (1, 2) if settings == "an ensemble" else (1,)
-    models = [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in seeds]
-    asked = sources(1, has_prefixes=has_prefixes)
-    assert_same(in_batches(models, asked, config, batch_tokens=120), alone(models, asked, config))
+    seeds = (6, 2) if settings == "an ensemble" else (6,)
+    asked = sources(6, has_prefixes=has_prefixes)
+    found = in_batches(random_models(*seeds), asked, settings_of(settings), batch_tokens=120)
+    assert_same(found, found_alone(settings, *seeds, has_prefixes=has_prefixes))
     assert joined
 
 
@@ -110,7 +125,7 @@ def test_stragglers_in_groups_of_slots_and_with_rare_checks(
     settings: str, positions: str, joined: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in bf16, where slots are seen in groups, and as on a GPU, where the host looks now and then."""
-    config = decoding(**({"max_extra_tokens": 12} | SETTINGS[settings]))
+    config = settings_of(settings)
     models = [random_model(7, vocab=VOCAB, sharpness=2.0, positions=positions)]
     asked = sources(7)
     expected = alone(models, asked, config)
@@ -138,9 +153,13 @@ def test_what_is_aside_keeps_to_the_budget(joined: list[list[int]], monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "problem", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("could not create a primitive")]
+    ("settings", "problem"),
+    [
+        ("greedy", RuntimeError("could not create a primitive")),
+        ("beam", torch.OutOfMemoryError("CUDA out of memory")),
+        ("samples", RuntimeError("could not create a primitive")),
+    ],
 )
-@pytest.mark.parametrize("settings", ["greedy", "beam", "samples"])
 @pytest.mark.parametrize("place", ["a step of several", "the end", "what was found", "after some were found"])
 def test_nothing_is_lost_if_memory_runs_out_among_stragglers(
     settings: str,
@@ -150,10 +169,6 @@ def test_nothing_is_lost_if_memory_runs_out_among_stragglers(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    config = decoding(**({"max_extra_tokens": 12} | SETTINGS[settings]))
-    models = [random_model(6, vocab=VOCAB, sharpness=2.0)]
-    asked = sources(6)
-    expected = alone(models, asked, config)
     has_failed = False
 
     def fails_once(original: Callable[..., Any], when: Callable[..., bool]) -> Callable[..., Any]:
@@ -194,7 +209,8 @@ def test_nothing_is_lost_if_memory_runs_out_among_stragglers(
             monkeypatch.setattr(
                 HypothesisTree, "_hypotheses", fails_once(HypothesisTree._hypotheses, lambda *found: len(joined) > 1)
             )
-    assert_same(in_batches(models, asked, config, batch_tokens=120), expected)
+    found = in_batches(random_models(6), sources(6), settings_of(settings), batch_tokens=120)
+    assert_same(found, found_alone(settings, 6))
     assert has_failed
     assert "nothing is lost" in caplog.text
 
