@@ -1,4 +1,4 @@
-"""What a translator asks of an engine: the settings of a search, and the interface."""
+"""The interface between a translator and its engine: the settings of a search, and the engine itself."""
 
 from __future__ import annotations
 
