@@ -25,7 +25,7 @@ from tests.artifacts import builders
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
 
-LINES = [source for source, _ in TEST[:300]]
+LINES = [source for source, _ in TEST[:150]]
 # A line with blanks around it and a blank one.
 LINES[5:7] = ["", f"  {LINES[5]} "]
 
@@ -262,7 +262,8 @@ def test_auto_is_the_faster_engine(trained: Path, tmp_path: Path, monkeypatch: p
     assert engine(tmp_path / "window") == "torch"
     narrow = {"positions": "rotary", "d_k": 4, "d_v": 8}
     save_tiny(tmp_path / "narrow", spm_folder=tmp_path, recipe=tiny_recipe(model=narrow))
-    assert engine(tmp_path / "narrow", precision="int8") == "torch"
+    if can_quantize():
+        assert engine(tmp_path / "narrow", precision="int8") == "torch"
     save_tiny(tmp_path / "least", spm_folder=tmp_path, recipe=tiny_recipe(decoding={"min_tokens": 3}))
     assert engine(tmp_path / "least") == "torch"
 
