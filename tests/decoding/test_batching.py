@@ -17,7 +17,7 @@ from nmt_cli.decoding.search.hypotheses import Hypothesis, HypothesisTree, Sourc
 from nmt_cli.decoding.search.sampling import IndependentSearch
 from nmt_cli.decoding.search.search import ActiveSearch
 from nmt_cli.errors import DeviceError
-from nmt_cli.model import cache
+from nmt_cli.model import cache as decoder_cache
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -129,7 +129,7 @@ def test_stragglers_in_groups_of_slots_and_with_rare_checks(
     models = [random_model(7, vocab=VOCAB, sharpness=2.0, positions=positions)]
     asked = sources(7)
     expected = alone(models, asked, config)
-    monkeypatch.setattr(cache, "_grain_of", lambda x: 16)
+    monkeypatch.setattr(decoder_cache, "_grain_of", lambda x: 16)
     monkeypatch.setattr(beam, "_STEPS_BETWEEN_CHECKS", {"cpu": 2})
     monkeypatch.setattr(batching, "_STRAGGLERS", 0.5)
     assert_same(in_batches(models, asked, config, batch_tokens=120), expected)
