@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nmt_cli.cli.info import info
-from nmt_cli.dataset.store import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
+from nmt_cli.dataset.manifest import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.errors import ModelError, NmtError
 from nmt_cli.recipe.schema import LanguagePair
 from tests.artifacts.builders import SIGNATURE, save_tiny, tiny_recipe, write_run

@@ -10,21 +10,10 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from nmt_cli.dataset.manifest import Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.dataset.plan import PlanKey
 from nmt_cli.dataset.planning import PlannedEpoch, plan_epoch
-from nmt_cli.dataset.store import (
-    SIDES,
-    Array,
-    Manifest,
-    PreparedData,
-    SplitCounts,
-    TokenFile,
-    TokenizerRecord,
-    Tokenizers,
-    TokenPairs,
-    TokenWriter,
-    open_prepared,
-)
+from nmt_cli.dataset.store import SIDES, Array, PreparedData, TokenFile, TokenPairs, TokenWriter, open_prepared
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import EOS
 

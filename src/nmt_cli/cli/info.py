@@ -47,7 +47,7 @@ def info(
 
 def _describe_data(path: Path) -> dict[str, Any]:
     """Prepared data: languages, splits with counts and lengths, tokenizers, inputs, size in bytes, damage."""
-    from nmt_cli.dataset.store import PREPARE_AGAIN, read_manifest
+    from nmt_cli.dataset.manifest import PREPARE_AGAIN, read_manifest
     from nmt_cli.files import read_json
 
     manifest = read_manifest(path)

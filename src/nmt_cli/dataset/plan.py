@@ -19,7 +19,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from nmt_cli.dataset.batches import TokenBudgets
-from nmt_cli.dataset.store import Array, Record, Rows
+from nmt_cli.dataset.manifest import Record
+from nmt_cli.dataset.store import Array, Rows
 
 FORMAT = 2
 _MANIFEST, _ROWS, _UPDATES, _LONGEST = "manifest.json", "rows", "updates", "longest"

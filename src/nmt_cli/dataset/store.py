@@ -1,4 +1,4 @@
-"""Prepared data on disk: the manifest, token files mapped into memory, raw text, and the tokenizers."""
+"""Prepared data on disk: token files mapped into memory, raw text, and the tokenizers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
+from nmt_cli.dataset.manifest import PREPARE_AGAIN, Manifest, TokenDtype, TokenizerRecord, read_manifest
 from nmt_cli.errors import DataError
-from nmt_cli.files import read_json, sha256
-from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.files import sha256
 
-MANIFEST = "manifest.json"
-FORMAT = 1
-TokenDtype = Literal["uint16", "uint32"]
-PREPARE_AGAIN = "prepare the data again: give the same nmt prepare command once more"
 Array = npt.NDArray[np.integer]
 Rows = npt.NDArray[np.void]
 """[n] with the fields `pair`, `src_start` and `tgt_start` (in the ids of that side), `src_length`, `tgt_length`."""
@@ -32,90 +27,6 @@ SIDES = ("source", "target")
 _OFFSET = np.dtype("<i8")
 _Read = Callable[[list[int], list[int]], bytes]
 """Reads `sizes` bytes at `places`, and joins them."""
-
-
-class Record(BaseModel):
-    """A part of a manifest: unknown fields and other types are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class SplitCounts(Record):
-    """The size of a split; tokens with EOS."""
-
-    pairs: int
-    source_tokens: int
-    target_tokens: int
-
-
-class TokenizerRecord(Record):
-    """A tokenizer by size and by the SHA-256 of its file."""
-
-    vocab_size: int
-    fingerprint: str
-
-
-class Tokenizers(Record):
-    """The tokenizers of the two sides; equal if the vocabulary is shared."""
-
-    source: TokenizerRecord
-    target: TokenizerRecord
-
-
-class InputRecord(Record):
-    """An input of a split, a file or generated text, with the SHA-256 of its bytes."""
-
-    split: str
-    name: str
-    bytes: int
-    sha256: str
-
-
-class Manifest(Record):
-    """The contents of `manifest.json` in a directory of prepared data."""
-
-    kind: Literal["prepared data"] = "prepared data"
-    format: int = FORMAT
-    nmt_version: str
-    name: str
-    languages: LanguagePair
-    shared_vocabulary: bool
-    tokenizers: Tokenizers
-    dtype: TokenDtype
-    splits: dict[str, SplitCounts]
-    inputs: list[InputRecord]
-    fingerprint: str
-    """Of everything that the contents follow from: inputs, languages, cleaning, tokenizer."""
-    corpus: dict[str, Any]
-    files: dict[str, int]
-    """Size in bytes of every other file in the directory that readers need."""
-
-
-def read_manifest(directory: Path) -> Manifest:
-    """The manifest of prepared data; DataError if there is none, or if it is damaged or has another format."""
-    where, file = str(directory), str(directory / MANIFEST)
-    give_another = "give the directory that nmt prepare wrote (its -o)"
-    if not directory.is_dir():
-        raise DataError(
-            f"there is no prepared data at {directory}", where=where, hint=f"nmt prepare NAME -o {shlex.quote(where)}"
-        )
-    if not (directory / MANIFEST).exists():
-        raise DataError(f"{directory} is not prepared data: it has no {MANIFEST}", where=where, hint=give_another)
-    values = read_json(directory / MANIFEST, error=DataError, hint=PREPARE_AGAIN)
-    if not isinstance(values, dict) or values.get("kind") != "prepared data":
-        raise DataError(f"{directory} holds something other than prepared data", where=file, hint=give_another)
-    if values.get("format") != FORMAT:
-        raise DataError(
-            f"this prepared data has format {values.get('format')}, and this nmt reads format {FORMAT}",
-            where=file,
-            hint="prepare the data again with this version of nmt",
-        )
-    try:
-        return Manifest.model_validate(values)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise DataError(f"{MANIFEST} is damaged: {key}: {first['msg']}", where=file, hint=PREPARE_AGAIN) from None
 
 
 def row_type(*, num_pairs: int, num_tokens: int, longest: int) -> np.dtype[np.void]:

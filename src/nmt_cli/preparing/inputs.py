@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.console import Progress
-from nmt_cli.dataset.store import InputRecord
+from nmt_cli.dataset.manifest import InputRecord
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.corpus import LocatedCorpus, parse_source
 from nmt_cli.preparing.download import file_hash

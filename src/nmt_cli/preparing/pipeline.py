@@ -16,17 +16,8 @@ from typing import Any
 
 import nmt_cli
 from nmt_cli.console import Progress
-from nmt_cli.dataset.store import (
-    MANIFEST,
-    SIDES,
-    InputRecord,
-    Manifest,
-    SplitCounts,
-    TokenizerRecord,
-    Tokenizers,
-    open_prepared,
-    token_dtype,
-)
+from nmt_cli.dataset.manifest import MANIFEST, InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
+from nmt_cli.dataset.store import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
 from nmt_cli.files import new_directory, sha256
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt_cli.dataset.store import PREPARE_AGAIN, SIDES, PreparedData
+from nmt_cli.dataset.manifest import PREPARE_AGAIN
+from nmt_cli.dataset.store import SIDES, PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.corpus import Corpus

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.artifacts.manifest import kind_of
-from nmt_cli.dataset.store import Manifest, open_prepared, read_manifest
+from nmt_cli.dataset.manifest import Manifest, read_manifest
+from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
 from nmt_cli.files import (
     clear_interrupted,

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from nmt_cli.artifacts.run import InitialModel, open_run
-from nmt_cli.dataset.store import Manifest, PreparedData, open_prepared
+from nmt_cli.dataset.manifest import Manifest
+from nmt_cli.dataset.store import PreparedData, open_prepared
 from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, DeviceError, UsageError
 from nmt_cli.recipe.documents import dump_annotated
