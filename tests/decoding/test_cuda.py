@@ -230,7 +230,7 @@ def test_out_of_memory_frees_what_is_held_and_makes_batches_smaller(
     ]
 
 
-def test_it_does_not_take_draws_beginnings_or_a_beam_near_the_vocabulary(model: Transformer) -> None:
+def test_it_takes_no_samples_prefixes_or_beam_near_the_vocabulary(model: Transformer) -> None:
     beam, sources = cuda_search([model]), sources_of(6, count=2)
     assert beam.takes(sources, config=decoding(beam=25))
     assert not beam.takes(sources, config=decoding(beam=26))
