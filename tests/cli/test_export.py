@@ -56,13 +56,13 @@ def test_the_export_lies_beside_the_model_and_is_named_after_it(tmp_path: Path, 
     pytest.importorskip("ctranslate2")
     write_run(tmp_path / "runs" / "x", updates=1)
     assert nmt("average", str(tmp_path / "runs" / "x"), "--last", "1").code == 0
-    done = nmt("export", str(tmp_path / "runs" / "x"), "--to", "ctranslate2", "--precision", "int8")
+    done = nmt("export", str(tmp_path / "runs" / "x"), "--to", "ctranslate2", "--precision", "float16")
     assert (done.code, done.stdout) == (0, "")
     assert done.stderr[0] == f"model: {tmp_path}/runs/x/averaged"
-    folder = tmp_path / "runs" / "x" / "averaged-ctranslate2-int8"
+    folder = tmp_path / "runs" / "x" / "averaged-ctranslate2-float16"
     names = ["README.md", "config.json", "model.bin", "shared_vocabulary.json", "source.spm", "target.spm"]
     assert sorted(path.name for path in folder.iterdir()) == names
-    again = nmt("export", str(tmp_path / "runs" / "x"), "--to", "ctranslate2", "--precision", "int8")
+    again = nmt("export", str(tmp_path / "runs" / "x"), "--to", "ctranslate2", "--precision", "float16")
     assert again.code == 5
     assert again.stderr[-3:] == [
         f"error: {folder} exists already: a CTranslate2 model",
