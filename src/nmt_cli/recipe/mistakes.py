@@ -86,7 +86,7 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
     """
     match error["type"]:
         case "extra_forbidden":
-            return _suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema)
+            return suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema)
         case "literal_error" | "union_tag_invalid":
             allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
             got = str(error["ctx"].get("tag", error["input"]))
@@ -143,7 +143,7 @@ def dotted(path: KeyPath) -> str:
     return ".".join(map(str, path))
 
 
-def _suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel]) -> str:
+def suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel]) -> str:
     """The place of the key elsewhere in the schema, else the nearest key here, else all keys here."""
     elsewhere = [place for place in _places(schema) if place[-1] == path[-1] and place != path]
     near = [(*path[:-1], key) for key in difflib.get_close_matches(str(path[-1]), allowed, n=1, cutoff=0.5)]

@@ -12,7 +12,7 @@ from pydantic import create_model
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.corpus import Corpus, TokenizerConfig, load_corpus
 from nmt_cli.recipe.loading import flatten, load_recipe, parse_override
-from nmt_cli.recipe.mistakes import dotted, fields_at, suggest
+from nmt_cli.recipe.mistakes import dotted, fields_at, suggest_key
 from nmt_cli.recipe.schema import Recipe, Section
 from nmt_cli.reproducing.experiments import Experiment
 from nmt_cli.training.micro_batch_size import estimate
@@ -26,8 +26,8 @@ _FIELDS: dict[str, Any] = {
     for key, field in {**Recipe.model_fields, **Corpus.model_fields}.items()
     if key not in _AMBIGUOUS and key != "limit"
 }
-# Where a near match of an unknown key is looked for; nothing is read by it.
-_EITHER = create_model("_EITHER", __base__=Section, **_FIELDS)
+# The keys of recipe and corpus together, only to suggest the nearest key.
+_AnyKey = create_model("_AnyKey", __base__=Section, **_FIELDS)
 # Pieces of a side of a sentence of newspaper text with a vocabulary of some thousand pieces, roughly.
 _PIECES_A_PAIR = 35
 _MOST_CHECKPOINTS = 5
@@ -177,11 +177,11 @@ def _keys_of(settings: Overrides) -> set[str]:
 def _check_key(path: tuple[str, ...], *, setting: str) -> None:
     """Raise RecipeError if a part of the path is in neither schema."""
     for length in range(1, len(path) + 1):
-        allowed, place = fields_at(_EITHER, path[: length - 1], values={}), path[:length]
+        allowed, place = fields_at(_AnyKey, path[: length - 1], values={}), path[:length]
         if not allowed:
             return  # below a value that is no section, of which the schema itself tells what it should be
         if place[-1] not in allowed:
-            hint = suggest({"type": "extra_forbidden"}, place, schema=_EITHER, values={}, fix="")
+            hint = suggest_key(place, allowed, schema=_AnyKey)
             raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
 
 
