@@ -104,7 +104,7 @@ def _measure_here(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from nmt_cli import Translator
-    from nmt_cli.devices import collect_garbage_rarely
+    from nmt_cli.memory import collect_garbage_rarely
 
     torch.set_num_threads(arguments.threads)
     engine, _, rest = arguments.one.partition(":")
@@ -192,7 +192,7 @@ def _measure_bare(arguments: argparse.Namespace, precision: str) -> dict[str, An
 
     from nmt_cli.decoding.ctranslate2.engine import PATIENCE
     from nmt_cli.decoding.ctranslate2.model import converted_model
-    from nmt_cli.devices import collect_garbage_rarely
+    from nmt_cli.memory import collect_garbage_rarely
     from nmt_cli.tokenization.tokenizer import Tokenizer
 
     source, target = (Tokenizer.load(Path(arguments.model) / f"{side}.spm") for side in ("source", "target"))

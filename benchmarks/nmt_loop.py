@@ -13,7 +13,8 @@ from measuring import Figures
 
 from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.devices import choose_device, keep_freed_memory, multiply_float32_fast
+from nmt_cli.devices import choose_device, multiply_float32_fast
+from nmt_cli.memory import keep_freed_memory
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model

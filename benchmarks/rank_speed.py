@@ -52,7 +52,7 @@ def _start_two() -> int:
 def _measure(arguments: argparse.Namespace) -> Figures | None:
     """Target tokens per second of all ranks together; None on all ranks but the first."""
     from nmt_cli.dataset.store import open_prepared
-    from nmt_cli.devices import keep_freed_memory
+    from nmt_cli.memory import keep_freed_memory
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.training.ranks.ranks import join_ranks
 

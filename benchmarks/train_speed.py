@@ -76,7 +76,8 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
 
     from nmt_cli.dataset.batches import make_batch
     from nmt_cli.dataset.store import open_prepared
-    from nmt_cli.devices import choose_device, keep_freed_memory, multiply_float32_fast
+    from nmt_cli.devices import choose_device, multiply_float32_fast
+    from nmt_cli.memory import keep_freed_memory
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.training.data_order import DataOrder
     from nmt_cli.training.initial_weights import build_model

@@ -31,6 +31,7 @@ FLOORS = {
     "console": 0,
     "files": 0,
     "devices": 0,
+    "memory": 0,
     "processes": 0,
     "languages": 0,
     "testsets": 0,

@@ -18,8 +18,8 @@ from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, sentence_limit
 from nmt_cli.decoding.search.sampling import IndependentSearch
 from nmt_cli.decoding.search.search import ActiveSearch, check_search
-from nmt_cli.devices import is_out_of_memory
 from nmt_cli.errors import DeviceError
+from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 
@@ -178,7 +178,7 @@ class BatchedSearch:
                 try:
                     results = work(batch)
                 except (RuntimeError, MemoryError) as problem:
-                    if not is_out_of_memory(problem, is_told=is_one):
+                    if not is_out_of_memory(problem, must_name_memory=is_one):
                         raise
                 if results is not None:
                     yield from results.items()

@@ -20,8 +20,9 @@ from nmt_cli import console
 from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.decoding.translator import Translator
-from nmt_cli.devices import choose_device, collect_garbage_rarely, num_cpus
+from nmt_cli.devices import choose_device, num_cpus
 from nmt_cli.errors import DataError
+from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.processes import worker_pool
 
 

@@ -17,8 +17,9 @@ from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
-from nmt_cli.devices import cpu_multiplies_bf16, keep_freed_memory, return_freed_memory
+from nmt_cli.devices import cpu_multiplies_bf16
 from nmt_cli.errors import ModelError
+from nmt_cli.memory import keep_freed_memory, return_freed_memory
 from nmt_cli.model.cpu_linear import pack_linear_layers
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.recipe.schema import DecodingConfig

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nmt_cli.devices import is_out_of_memory
+from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, FeedForward, SelfAttention, linear_relu
 from nmt_cli.model.packing import Packed, to_rectangle
 from nmt_cli.model.transformer import Embedding, Transformer

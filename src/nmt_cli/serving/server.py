@@ -16,8 +16,8 @@ from pathlib import Path
 
 import uvicorn
 
-from nmt_cli.devices import collect_garbage_rarely
 from nmt_cli.errors import NmtError, UsageError
+from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.http_protocol import protocol_for
 from nmt_cli.serving.keys import ApiKeys

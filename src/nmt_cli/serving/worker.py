@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from nmt_cli import console
 from nmt_cli.artifacts.manifest import is_model_there, model_digest
-from nmt_cli.devices import collect_garbage_rarely
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
+from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.processes import Worker, WorkerLost
 
 if TYPE_CHECKING:

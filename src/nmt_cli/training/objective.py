@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.devices import is_out_of_memory, missing_for_triton
+from nmt_cli.devices import missing_for_triton
 from nmt_cli.errors import DeviceError
+from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.attention import choose_kernel
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import FeedForward, Residual
@@ -122,7 +123,7 @@ def compiling(device: torch.device) -> Iterator[None]:
     except RuntimeError as problem:
         from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
-        if not isinstance(problem, TorchDynamoException) or is_out_of_memory(problem, is_told=True):
+        if not isinstance(problem, TorchDynamoException) or is_out_of_memory(problem, must_name_memory=True):
             raise
         reason = problem.inner_exception if isinstance(problem, BackendCompilerFailed) else problem
         raise DeviceError(
@@ -213,7 +214,7 @@ class RecordedSteps:
         try:
             first, later = (self._recorder(partial(step, is_first=is_first)) for is_first in (True, False))
         except RuntimeError as problem:
-            if is_out_of_memory(problem, is_told=True):
+            if is_out_of_memory(problem, must_name_memory=True):
                 raise
             reason = str(problem).strip().partition("\n")[0]
             _log.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)

@@ -12,8 +12,9 @@ from functools import partial
 from nmt_cli.artifacts.run import Run
 from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.store import PreparedData, Rows
-from nmt_cli.devices import Precision, keep_freed_memory, multiply_float32_fast
+from nmt_cli.devices import Precision, multiply_float32_fast
 from nmt_cli.errors import TrainingError
+from nmt_cli.memory import keep_freed_memory
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.checkpoints import TrainingState
 from nmt_cli.training.data_order import DataOrder

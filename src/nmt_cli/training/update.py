@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.devices import Precision, is_out_of_memory
+from nmt_cli.devices import Precision
+from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
@@ -259,7 +260,7 @@ class Updater:
         try:
             yield
         except RuntimeError as problem:
-            if not is_out_of_memory(problem, is_told=True):
+            if not is_out_of_memory(problem, must_name_memory=True):
                 raise
             limit = max(batch.source.ids.numel(), batch.target.ids.numel())
             raise OutOfMemory(

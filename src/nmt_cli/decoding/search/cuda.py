@@ -25,7 +25,8 @@ from nmt_cli.decoding.search.hypotheses import (
 )
 from nmt_cli.decoding.search.search import check_search
 from nmt_cli.decoding.search.static_state import SPECIAL, StaticSizes, StaticState, choose_candidates, sort_candidates
-from nmt_cli.devices import is_out_of_memory, launching_on
+from nmt_cli.devices import launching_on
+from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.packing import pack
 from nmt_cli.model.static_cache import StaticCache, StepInputs, cache_widths, can_use_kernels, static_step, write_source
