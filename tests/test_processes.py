@@ -119,12 +119,12 @@ def test_processes_end_with_the_one_that_started_them(repository: Path, sign: si
 
 def test_a_worker_answers_one_task_after_another_and_in_time() -> None:
     worker = Worker(Trouble(), environment={})
-    assert [worker.do(task, timeout_seconds=60) for task in ("one", "two")] == ["one", "two"]
+    assert [worker.result_of(task, timeout_seconds=60) for task in ("one", "two")] == ["one", "two"]
     with pytest.raises(DataError, match="line 7 is odd"):
-        worker.do("refused")
-    assert worker.do("three") == "three"
+        worker.result_of("refused")
+    assert worker.result_of("three") == "three"
     with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
-        worker.do("slow", timeout_seconds=0.1)
+        worker.result_of("slow", timeout_seconds=0.1)
     worker.kill()
     worker.close()
     assert worker.wait() == -signal.SIGKILL
@@ -133,9 +133,9 @@ def test_a_worker_answers_one_task_after_another_and_in_time() -> None:
 def test_a_lost_worker_is_noticed_by_the_next_task() -> None:
     worker = Worker(Trouble(), environment={})
     with pytest.raises(WorkerLost, match=r"was killed \(SIGKILL\)"):
-        worker.do("killed")
+        worker.result_of("killed")
     with pytest.raises(WorkerLost, match="SIGKILL"):
-        worker.do("fine")
+        worker.result_of("fine")
     worker.close()
 
 

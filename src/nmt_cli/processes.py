@@ -39,7 +39,10 @@ _TASKS_WAITING = 2
 _SECONDS_TO_END = 5.0
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # multiprocessing's own way to start a process would run the main module again, here the whole command line.
-_WORKER_CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from nmt_cli.processes import serve; serve()"
+_WORKER_CODE = """import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from nmt_cli.processes import run_worker
+run_worker()"""
 
 
 class Job(Protocol[T_contra, R_co]):
@@ -73,10 +76,10 @@ def worker_pool(jobs: Sequence[Job[T, R]]) -> Iterator[Callable[[Iterable[T]], I
     idle: SimpleQueue[Worker[T, R]] = SimpleQueue()
     threads = ThreadPoolExecutor(len(jobs))  # each waits for a worker's result
 
-    def do(task: T) -> R:
+    def result_of(task: T) -> R:
         worker = idle.get()
         try:
-            return worker.do(task)
+            return worker.result_of(task)
         except WorkerLost as lost:
             if lost.exit_code >= 0:
                 raise RuntimeError(str(lost)) from None
@@ -88,10 +91,11 @@ def worker_pool(jobs: Sequence[Job[T, R]]) -> Iterator[Callable[[Iterable[T]], I
     def run(tasks: Iterable[T]) -> Iterator[R]:
         begun: deque[Future[R]] = deque()
         for task in tasks:
+            # Start another worker only if all others are busy.
             if len(workers) < len(jobs) and sum(not one.done() for one in begun) >= len(workers):
                 workers.append(Worker(jobs[len(workers)], environment=_ONE_THREAD))
                 idle.put(workers[-1])
-            begun.append(threads.submit(do, task))
+            begun.append(threads.submit(result_of, task))
             if len(begun) == len(jobs) + _TASKS_WAITING:
                 yield begun.popleft().result()
         while begun:
@@ -120,7 +124,7 @@ class Worker(Generic[T, R]):
         self._connection = Connection(ours.detach())
         self._job: Job[T, R] | None = job
 
-    def do(self, task: T, *, timeout_seconds: float | None = None) -> R:
+    def result_of(self, task: T, *, timeout_seconds: float | None = None) -> R:
         """The job's result for a task.
 
         Raises the job's own NmtError, RuntimeError with the traceback for any other error in the job, WorkerLost if the
@@ -220,7 +224,7 @@ def end_with_parent() -> None:
         Thread(target=_die_with, args=(descriptor, number), daemon=True).start()
 
 
-def serve() -> None:
+def run_worker() -> None:
     """Be a worker: a job and then its tasks come through the socket whose descriptor is the last argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the process that started this one
     end_with_parent()

@@ -69,7 +69,7 @@ def measure_machine(recipe: Recipe) -> Machine:
     # A process that has used a GPU holds memory of it until the process ends, so another process does it.
     worker = Worker(job, environment={})
     try:
-        return worker.do(None)
+        return worker.result_of(None)
     finally:
         worker.close()
 

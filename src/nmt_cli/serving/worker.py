@@ -143,7 +143,7 @@ class WorkerProcess:
         self._folder.cleanup()
 
     async def _do(self, task: _Task, *, timeout_seconds: float) -> Any:
-        self._answer = self._threads.submit(self._worker.do, task, timeout_seconds=timeout_seconds)
+        self._answer = self._threads.submit(self._worker.result_of, task, timeout_seconds=timeout_seconds)
         try:
             return await asyncio.wrap_future(self._answer)
         except (WorkerLost, TimeoutError) as problem:
