@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from nmt_cli.errors import DataError
@@ -108,18 +109,12 @@ def short_code(code: str) -> str:
     return _SHORT_CODES.get(language, language)
 
 
-@cache
-def language_identifier() -> LanguageIdentifier:
-    """The identifier of py3langid, with probabilities. DataError if it is not installed."""
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ModuleNotFoundError:
-        raise DataError(
-            "cleaning.other_language identifies languages with py3langid, which is not installed",
-            where="cleaning.other_language",
-            hint="pip install 'nmt-cli[langid]'",
-        ) from None
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+def language_identifier(*, where: str | None) -> LanguageIdentifier:
+    """The identifier of py3langid, with probabilities. DataError, which names `where`, if it is not installed."""
+    if find_spec("py3langid") is None:
+        message = "identifying a language takes py3langid, which is not installed"
+        raise DataError(message, where=where, hint="pip install 'nmt-cli[langid]'")
+    return _load_identifier()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +142,16 @@ def detect_language(text: str, *, among: Sequence[str]) -> Detected | None:
 
 
 @cache
+def _load_identifier() -> LanguageIdentifier:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+@cache
 def _identifier_of(codes: frozenset[str]) -> LanguageIdentifier | None:
     """The identifier restricted to these languages, or None if it knows fewer than two of them."""
-    whole = language_identifier()
+    whole = language_identifier(where=None)
     known = sorted(codes & set(map(str, whole.labels)))
     if len(known) < 2:
         return None

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nmt_cli.errors import DataError
-from nmt_cli.languages import language_identifier
 from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.rules import (
     DUPLICATE,
@@ -267,13 +266,11 @@ def test_a_language_that_cannot_be_identified_is_an_error() -> None:
 
 
 def test_the_error_without_py3langid_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.partition(".")[0] == "py3langid"]:
-        monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "py3langid", None)
-    language_identifier.cache_clear()
     with pytest.raises(DataError) as caught:
         dropped_from([], ("en", "de"), other_language=True)
     assert "py3langid, which is not installed" in caught.value.message
+    assert caught.value.where == "cleaning.other_language"
     assert caught.value.hint == "pip install 'nmt-cli[langid]'"
     assert dropped_from([], ("en", "de")) == {}
 

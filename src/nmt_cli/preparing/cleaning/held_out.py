@@ -218,7 +218,7 @@ def _is_identified_as_swapped(pairs: Pairs, languages: CorpusLanguages) -> bool:
     """True if most of the text is identified as the other side's language; False if nothing identifies it."""
     if find_spec("py3langid") is None:
         return False
-    identifier = language_identifier()
+    identifier = language_identifier(where=None)
     codes = tuple(short_code(code) for code in (languages.source, languages.target))
     if codes[0] == codes[1] or not {*codes} <= {*identifier.labels}:
         return False

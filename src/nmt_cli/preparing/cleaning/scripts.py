@@ -55,7 +55,7 @@ class LanguageRule:
     """
 
     def __init__(self, code: str) -> None:
-        self._identifier = language_identifier()
+        self._identifier = language_identifier(where="cleaning.other_language")
         self._language = short_code(code)
         if self._language not in self._identifier.labels:
             raise DataError(
