@@ -28,17 +28,20 @@ class TestSetFiles:
     references: list[Path]
 
 
-def find_test_set(name: str, languages: str | None, *, error: type[NmtError], where: tuple[str, str]) -> TestSetFiles:
+def find_test_set(
+    name: str, languages: str | None, *, error: type[NmtError], name_where: str, languages_where: str
+) -> TestSetFiles:
     """The files of a test set such as wmt14/full, downloaded into sacreBLEU's folder unless they are there.
 
-    Raises `error` for a name or a language pair that sacreBLEU does not know; `where` says where each of the two was
-    given. Raises DataError, which names the folder, if the files can be neither found nor fetched.
+    Raises `error` for a name or a language pair that sacreBLEU does not know; `name_where` and `languages_where`
+    are where the user gave them. Raises DataError, which names the folder, if the files can be neither found nor
+    fetched.
     """
     if name not in DATASETS:
-        raise _unknown_name(name, error, where[0])
+        raise _unknown_name(name, error, name_where)
     dataset = DATASETS[name]
     if languages not in dataset.langpairs:
-        raise _unknown_languages(dataset, languages, error, where)
+        raise _unknown_languages(dataset, languages, error, name_where, languages_where)
     assert languages is not None
     folder = Path(SACREBLEU_DIR) / name
     if not folder.is_dir():
@@ -63,16 +66,16 @@ def _unknown_name(name: str, error: type[NmtError], where: str) -> NmtError:
 
 
 def _unknown_languages(
-    dataset: Dataset, languages: str | None, error: type[NmtError], where: tuple[str, str]
+    dataset: Dataset, languages: str | None, error: type[NmtError], name_where: str, languages_where: str
 ) -> NmtError:
     pairs = sorted(dataset.langpairs)
     shown = ", ".join(pairs[:_SHOWN_PAIRS]) + (", ..." if len(pairs) > _SHOWN_PAIRS else "")
     has = f"{dataset.name} has {shown}"
     if languages is None:
         like = "en-de" if "en-de" in pairs else pairs[0]
-        message = f"{where[0]} needs the languages of the test set"
-        return error(message, where=where[0], hint=f"add {where[1]} {like}, say; {has}")
-    return error(f"the test set {dataset.name} has no languages {languages!r}", where=where[1], hint=has)
+        message = f"{name_where} needs the languages of the test set"
+        return error(message, where=name_where, hint=f"add {languages_where} {like}, say; {has}")
+    return error(f"the test set {dataset.name} has no languages {languages!r}", where=languages_where, hint=has)
 
 
 def _failure(name: str, languages: str, folder: Path, problem: BaseException) -> DataError:

@@ -144,7 +144,7 @@ def read_texts(names: TextNames) -> Texts:
     if names.test_set is not None:
         from nmt_cli.testsets import find_test_set
 
-        found = find_test_set(names.test_set, languages, error=UsageError, where=("-t", "-l"))
+        found = find_test_set(names.test_set, languages, error=UsageError, name_where="-t", languages_where="-l")
         source_name, reference_names = source_name or str(found.source), [str(file) for file in found.references]
 
     def read(*files: str) -> list[SegmentedText]:

@@ -279,7 +279,7 @@ class TestsetSource(Source):
 
         languages = f"{at.languages.source}-{at.languages.target}"
         where = f"kind: testset, name: {self.name}"
-        found = find_test_set(self.name, languages, error=DataError, where=(where, where))
+        found = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (found.source, found.references[0]), f"{self.name} {languages}"
         inputs = tuple(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
         yield TextFiles(inputs, name, self.weight, *files)
