@@ -8,7 +8,8 @@ class NmtError(Exception):
 
     `hint` is the fix. `where` is a file, a line or a key. `setting` is the setting at fault by its name in Python, with
     its value if that matters: "beam" or "to: huggingface". Messages and hints write a setting like that in backticks,
-    and the command line shows it as a flag. Errors are caught only in `cli/` and `serving/app`.
+    and the command line shows it as a flag. `cli/` and the server report
+    errors. Other code catches `NmtError` only to add to it, or to pass it to another process.
     """
 
     exit_code = 1

@@ -69,14 +69,14 @@ def new_directory(final: Path, *, error: type[NmtError]) -> Iterator[Path]:
             retired.rename(final)
 
 
-def check_replaceable(path: Path, *, what: str, is_one: bool, overwrite: bool) -> None:
+def check_replaceable(path: Path, *, what: str, is_same_kind: bool, overwrite: bool) -> None:
     """Raise ModelError unless `path` is new or an empty folder or, with `overwrite`, a folder like the one to write.
 
-    `what` names such a folder, and `is_one` says that `path` is one.
+    `what` names such a folder, and `is_same_kind` says that `path` is one.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
-    if not is_one:
+    if not is_same_kind:
         message = f"{path} exists and is not {what}, so it is not replaced"
         raise ModelError(message, where=str(path), hint=_OTHER_FOLDER)
     if not overwrite:
@@ -118,7 +118,7 @@ def locked(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[Non
     file = directory.with_name(f".{directory.name}.lock")
     with disk_errors(file, error):
         file.parent.mkdir(parents=True, exist_ok=True)
-        stream = _take(file, directory, busy=busy, error=error)
+        stream = _acquire_lock(file, directory, busy=busy, error=error)
     try:
         yield
     finally:
@@ -274,7 +274,7 @@ class _ZstdReader(io.RawIOBase):
         return size
 
 
-def _take(file: Path, directory: Path, *, busy: str, error: type[NmtError]) -> IO[str]:
+def _acquire_lock(file: Path, directory: Path, *, busy: str, error: type[NmtError]) -> IO[str]:
     """The lock file, open and locked; its text names the holder."""
     while True:
         stream = file.open("a+", encoding="utf-8")

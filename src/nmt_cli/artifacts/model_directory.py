@@ -192,8 +192,8 @@ def save_model(
 
 def check_replaceable(path: Path, *, overwrite: bool) -> None:
     """Raise ModelError unless `path` is a new or an empty folder or, with `overwrite`, an old model directory."""
-    is_one = kind_of(path) == "model"
-    files.check_replaceable(path, what="a model directory", is_one=is_one, overwrite=overwrite)
+    is_model = kind_of(path) == "model"
+    files.check_replaceable(path, what="a model directory", is_same_kind=is_model, overwrite=overwrite)
 
 
 def newest_model(runs: Path) -> Path:

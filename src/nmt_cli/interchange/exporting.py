@@ -59,8 +59,9 @@ def export(
     differ, or if `output` may not be replaced. Raises UsageError if a package is missing, and DataError if `lines`
     are too few.
     """
-    is_one = foreign_kind(output) == _KINDS[to]
-    files.check_replaceable(output, what=_KINDS[to], is_one=is_one, overwrite=overwrite)
+    is_same_kind = foreign_kind(output) == _KINDS[to]
+    files.check_replaceable(output, what=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
+    # Fail now if the package is missing, before the model is loaded.
     (transformers_library if to == "huggingface" else import_ctranslate2)()
     loaded = load_model(model, device=torch.device("cpu"), dtype=torch.float32)
     chosen = made_up_lines(loaded) if lines is None else _comparison_lines(lines, loaded)
