@@ -12,8 +12,8 @@ import pytest
 import torch
 import yaml
 
-from nmt_cli.artifacts.descriptions import render_card
 from nmt_cli.artifacts.manifest import write_manifest
+from nmt_cli.artifacts.model_card import render_card
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.decoding.ctranslate2 import model as our_ctranslate2
 from nmt_cli.decoding.ctranslate2.model import Quantization
@@ -164,7 +164,9 @@ def test_the_code_in_the_card_runs_and_the_models_own_card_follows_without_our_c
     model = save_sharp(tmp_path / "m")
     write_run(tmp_path / "run", updates=4)
     run = open_run(tmp_path / "run")
-    own = render_card(run, config=run.config([400]), num_parameters=1, commands=[["nmt", "train", "tiny.yaml"]])
+    own = render_card(
+        run, config=run.model_config_of([400]), num_parameters=1, commands=[["nmt", "train", "tiny.yaml"]]
+    )
     assert "nmt decode -m MODEL" in own
     (model / "README.md").write_text(own, encoding="utf-8")
     output, _ = exported(model, to)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli.artifacts.run import FoundTokens, open_run
+from nmt_cli.artifacts.run import MeasuredTokens, open_run
 from nmt_cli.dataset.batches import Batch, accumulation
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
@@ -30,7 +30,7 @@ from nmt_cli.training.micro_batch_size import (
     warm_up_in_memory,
 )
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.runs import note_found_tokens, open_or_begin
+from nmt_cli.training.runs import note_measured_tokens, open_or_begin
 from nmt_cli.training.update import Updater
 from tests.training.feeding import feed
 from tests.training.tiny import (
@@ -249,7 +249,7 @@ def test_one_rank_without_memory_speaks_for_all(prepared: PreparedData, tmp_path
     taken: list[int] = []
     given = feed(prepared, AUTO)
     run = open_or_begin(tmp_path / "run", given.recipe, prepared, command=[], restart=False, init_from=None)
-    run = note_found_tokens(run, FoundTokens(tokens=320, devices=2, device="CPU", precision="fp32"))
+    run = note_measured_tokens(run, MeasuredTokens(tokens=320, devices=2, device="CPU", precision="fp32"))
     run = warm_up_in_memory(
         run,
         given.order,

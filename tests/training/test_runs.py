@@ -58,7 +58,9 @@ def test_a_new_run_says_what_it_was_begun_with(prepared: PreparedData, begin: Be
     for side in ("source", "target"):
         assert sha256(directory / f"{side}.spm") == record.tokenizers[side]
     assert record.data_summary["splits"]["train"]["pairs"] == 400
-    assert record.longest_source == run.config([]).longest_source == prepared.split("train").src.lengths.max() - 1
+    assert (
+        record.longest_source == run.model_config_of([]).longest_source == prepared.split("train").src.lengths.max() - 1
+    )
     assert run.recipe == tiny_recipe()
 
 

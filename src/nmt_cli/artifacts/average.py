@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli.artifacts.descriptions import render_card
 from nmt_cli.artifacts.manifest import WEIGHTS, verify_files
+from nmt_cli.artifacts.model_card import render_card
 from nmt_cli.artifacts.model_directory import check_replaceable, save_model
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, read_checkpoint
 from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in
@@ -86,7 +86,7 @@ def write_averaged_model(
     check_replaceable(output, overwrite=overwrite or is_own)
     run.check_tokenizers()
     weights = average_checkpoints([checkpoint.path for checkpoint in checkpoints])
-    config = run.config([checkpoint.update for checkpoint in checkpoints])
+    config = run.model_config_of([checkpoint.update for checkpoint in checkpoints])
     num_parameters = sum(tensor.numel() for tensor in weights.values())
     commands = [run.record.command, *([command] if list(command) != run.record.command else [])]
     card = render_card(run, config=config, num_parameters=num_parameters, commands=commands)

@@ -13,8 +13,8 @@ from nmt_cli.errors import ModelError, NmtError
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
-# Files that people write or change by hand, on a model hub for example: neither listed nor foreign.
-_FREE = frozenset({"README.md", "LICENSE", "NOTICE"})
+# Files that people edit. The manifest does not list them, and their presence is no error.
+_UNLISTED = frozenset({"README.md", "LICENSE", "NOTICE"})
 CONFIG = "config.yaml"
 WEIGHTS = "model.safetensors"
 DAMAGED = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
@@ -48,7 +48,7 @@ def write_manifest(directory: Path, fields: Mapping[str, Any]) -> None:
     listed = {
         path.name: {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
         for path in sorted(directory.iterdir())
-        if path.is_file() and path.name not in _FREE | {MANIFEST}
+        if path.is_file() and path.name not in _UNLISTED | {MANIFEST}
     }
     content = {"format": _FORMAT, **fields, "files": listed}
     (directory / MANIFEST).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -85,7 +85,7 @@ def verify_files(
     for name, entry in listed.items():
         _check_size(directory / name, entry["bytes"], error=error, hint=hint)
     for path in sorted(directory.iterdir()):
-        known = path.name in listed or path.name in _FREE | {MANIFEST}
+        known = path.name in listed or path.name in _UNLISTED | {MANIFEST}
         if not known and path.is_file() and not path.name.startswith("."):
             raise error(
                 f"{path.name} does not belong in this directory: its {MANIFEST} does not list it",
@@ -167,7 +167,7 @@ def require_model(path: Path) -> None:
     elif not path.is_dir():
         message, hint = f"{path} is a file, not a model directory", f"try {path.parent}"
         if kind_of(path.parent) is None:
-            hint = _hint(path.parent, foreign_kind(path.parent))
+            hint = _way_to_a_model(path.parent, foreign_kind(path.parent))
     elif kind == "run":
         made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
         message = f"{path} is a run, not a model directory"
@@ -180,9 +180,9 @@ def require_model(path: Path) -> None:
         hint = "give a model directory, such as runs/NAME/averaged"
     elif other is not None:
         message = f"{path} looks like {other}, for other programs; nmt reads its own model directories"
-        hint = _hint(path, other)
+        hint = _way_to_a_model(path, other)
     else:
-        message, hint = f"{path} is not a model directory: it has no {CONFIG}", _hint(path, other)
+        message, hint = f"{path} is not a model directory: it has no {CONFIG}", _way_to_a_model(path, other)
     raise ModelError(message, where=str(path), hint=hint)
 
 
@@ -195,7 +195,7 @@ def model_digest(directory: Path) -> str:
     return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def is_model_there(directory: Path, digest: str) -> bool:
+def holds_model(directory: Path, digest: str) -> bool:
     """Whether the directory holds the model of that digest, and its manifest can be read."""
     try:
         return model_digest(directory) == digest
@@ -203,7 +203,7 @@ def is_model_there(directory: Path, digest: str) -> bool:
         return False
 
 
-def _hint(path: Path, other: str | None) -> str:
+def _way_to_a_model(path: Path, other: str | None) -> str:
     """The command to type if `path` is no model directory of ours."""
     if (path / "source.spm").is_file() and (path / "vocab.json").is_file():
         return f"nmt import {path} -o MODEL makes a model directory of it"

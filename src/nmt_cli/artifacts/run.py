@@ -37,8 +37,8 @@ class InitialModel(_Record):
     updates: list[int]
 
 
-class FoundTokens(_Record):
-    """The tokens per device that were measured because the recipe says auto, and for which hardware they hold."""
+class MeasuredTokens(_Record):
+    """The tokens per device that fit this hardware. They are measured if the recipe says auto."""
 
     tokens: PositiveInt
     devices: PositiveInt
@@ -59,7 +59,7 @@ class RunRecord(_Record):
     started: str
     finished: str | None = None
     init_from: InitialModel | None = None
-    max_tokens_per_device: FoundTokens | None = None
+    max_tokens_per_device: MeasuredTokens | None = None
     longest_source: PositiveInt | None = None
     data_summary: dict[str, Any] = {}
 
@@ -94,7 +94,7 @@ class Run:
                     hint=f"copy the right one from {self.record.data}",
                 )
 
-    def config(self, updates: list[int]) -> SavedModelConfig:
+    def model_config_of(self, updates: list[int]) -> SavedModelConfig:
         """The config.yaml of a model made of the checkpoints at `updates`, with their validation results."""
         record = self.record
         return SavedModelConfig(
@@ -127,7 +127,7 @@ class Run:
         return [measured[update] for update in sorted(measured)]
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events in metrics.jsonl, without a last line that a crash cut short."""
+        """The events in metrics.jsonl. Lines that are not JSON, such as one cut short by a crash, are skipped."""
         file = self.directory / "metrics.jsonl"
         if not file.is_file():
             return
@@ -164,9 +164,8 @@ class Checkpoint:
 def best_first(measured: Sequence[M], *, metric: Literal["loss", "bleu"]) -> list[M]:
     """The checkpoints or measurements that have the metric, the best first; of equally good ones, the newer first."""
     sign = -1 if metric == "loss" else 1
-    quality = [(sign * value, one.update) for one in measured if (value := getattr(one, metric)) is not None]
-    by_update = {one.update: one for one in measured}
-    return [by_update[update] for _, update in sorted(quality, reverse=True)]
+    having = [one for one in measured if getattr(one, metric) is not None]
+    return sorted(having, key=lambda one: (sign * getattr(one, metric), one.update), reverse=True)
 
 
 def open_run(directory: Path) -> Run:

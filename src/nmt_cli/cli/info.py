@@ -92,7 +92,7 @@ def _model_facts(model: dict[str, Any]) -> Facts:
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
-    from nmt_cli.artifacts.descriptions import sparkline
+    from nmt_cli.artifacts.model_card import sparkline
 
     percent = 100 * run["update"] / run["updates"]
     state = f"finished {_time(run['finished'])}" if run["finished"] else "not finished"

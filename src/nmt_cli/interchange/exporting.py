@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli import __version__, files
-from nmt_cli.artifacts.descriptions import join_front_matter, split_front_matter, without_usage_section
 from nmt_cli.artifacts.manifest import WEIGHTS, foreign_kind
+from nmt_cli.artifacts.model_card import join_front_matter, split_front_matter, without_usage_section
 from nmt_cli.artifacts.model_directory import LoadedModel, SavedModelConfig, load_model
 from nmt_cli.artifacts.weights import write_tensors
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli import __version__
-from nmt_cli.artifacts.descriptions import join_front_matter, split_front_matter
+from nmt_cli.artifacts.model_card import join_front_matter, split_front_matter
 from nmt_cli.artifacts.model_directory import (
     LoadedModel,
     SavedModelConfig,

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, assert_never
 
 from nmt_cli import console
-from nmt_cli.artifacts.manifest import is_model_there, model_digest
+from nmt_cli.artifacts.manifest import holds_model, model_digest
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.processes import Worker, WorkerLost
@@ -283,6 +283,6 @@ class WorkerModel:
 
     def _check_place(self) -> None:
         """Raise ModelError unless the directory still holds the model that was loaded."""
-        if not is_model_there(self._directory, self.digest):
+        if not holds_model(self._directory, self.digest):
             hint = "whoever runs the server must have its models loaded again"
             raise ModelError("the model was replaced, and this one is gone", hint=hint)

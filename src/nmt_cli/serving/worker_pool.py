@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.artifacts.manifest import is_model_there
+from nmt_cli.artifacts.manifest import holds_model
 from nmt_cli.errors import DataError, ModelError, NmtError, UsageError
 from nmt_cli.serving.errors import RequestError, refusal_for
 from nmt_cli.serving.metrics import ServerMetrics
@@ -224,7 +224,7 @@ class _PoolSlot:
             if (refusal := self._pool.refusal) is not None:
                 self._queue.refuse(refusal)
             await asyncio.sleep(self.pause)
-            is_same = is_model_there(self._model, self._digest)
+            is_same = holds_model(self._model, self._digest)
             longest = _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_CHANGE_PAUSE_SECONDS
             self.pause = min(max(_FIRST_PAUSE_SECONDS, 2 * self.pause), longest)
             try:
@@ -243,7 +243,7 @@ class _PoolSlot:
 
     async def _start(self) -> WorkerProcess | None:
         """A worker with the model of the others. If another model is on disk, all slots change, and this is None."""
-        if is_model_there(self._model, self._digest):
+        if holds_model(self._model, self._digest):
             worker = await WorkerProcess.start(self._model, self._pool._engine)
             if worker.digest == self._digest:
                 return worker

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli.artifacts.run import FoundTokens, Run
+from nmt_cli.artifacts.run import MeasuredTokens, Run
 from nmt_cli.dataset.batches import accumulation
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
@@ -22,7 +22,7 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import ModelConfig, Recipe, TrainingConfig
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.runs import note_found_tokens
+from nmt_cli.training.runs import note_measured_tokens
 
 # The part of the free memory that a micro-batch may fill by the estimate, which may be wrong by a factor of two. On a
 # GPU the warm-up checks it. On a CPU nothing does, other programs need memory too, and small micro-batches cost little.
@@ -72,7 +72,7 @@ def settle_max_tokens(run: Run, order: DataOrder, model: Transformer, *, precisi
                     *(f"{tokens:,}", ranks.size, name),
                     *(f"{noted.tokens:,}", noted.devices, noted.device),
                 )
-            run = note_found_tokens(run, FoundTokens.model_validate({"tokens": tokens, **place}))
+            run = note_measured_tokens(run, MeasuredTokens.model_validate({"tokens": tokens, **place}))
     order.limit(tokens)
     return run
 
@@ -106,7 +106,7 @@ def warm_up_in_memory(
             _log.info("memory does not hold %s tokens at once: trying %s", f"{failed:,}", f"{order.max_tokens:,}")
             noted = run.record.max_tokens_per_device
             assert noted is not None, "a number was settled before the warm-up"
-            run = note_found_tokens(run, noted.model_copy(update={"tokens": order.max_tokens}))
+            run = note_measured_tokens(run, noted.model_copy(update={"tokens": order.max_tokens}))
 
 
 def even_share(max_tokens: int, *, batch_tokens: int, world_size: int, longest: int) -> int:

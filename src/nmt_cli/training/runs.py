@@ -16,7 +16,7 @@ import numpy as np
 from nmt_cli import files
 from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, kind_of
 from nmt_cli.artifacts.model_directory import load_saved_config
-from nmt_cli.artifacts.run import CHECKPOINTS, FoundTokens, InitialModel, Run, RunRecord, open_run
+from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, open_run
 from nmt_cli.dataset.planning import PLANS
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
@@ -96,9 +96,9 @@ def mark_finished(run: Run, *, is_finished: bool) -> Run:
     return _noted(run, finished=_now() if is_finished else None)
 
 
-def note_found_tokens(run: Run, found: FoundTokens) -> Run:
+def note_measured_tokens(run: Run, measured: MeasuredTokens) -> Run:
     """Note in run.json how many tokens the devices take at once."""
-    return _noted(run, max_tokens_per_device=found)
+    return _noted(run, max_tokens_per_device=measured)
 
 
 def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:

@@ -1,0 +1,119 @@
+"""The model card: README.md of a model directory, in Markdown with the front matter that model hubs read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from nmt_cli.artifacts.model_directory import Measurement, SavedModelConfig
+from nmt_cli.artifacts.run import Run, best_first
+from nmt_cli.templates.render import render
+
+_MAX_ROWS = 12
+_MAX_BARS = 60
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, commands: Sequence[Sequence[str]]) -> str:
+    """The card of a model that was made of `run`; `commands` made the model, each as a list of arguments."""
+    summary = run.record.data_summary
+    measured = run.validations()
+    body = render(
+        "model_card.md",
+        run=run,
+        config=config,
+        num_parameters=num_parameters,
+        commands=[shlex.join(command) for command in commands],
+        corpus=_corpus(summary),
+        splits=summary.get("splits") or {},
+        files=[entry for entry in summary.get("inputs", []) if entry.get("sha256")],
+        measured=_thinned(measured, run),
+        curve=_curve(measured),
+        scores=[one.bleu for one in config.validation if one.bleu is not None],
+        signatures=sorted({one.signature for one in config.validation if one.signature}),
+    )
+    return join_front_matter(_front_matter(run, config), body)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One bar per value; the lowest value gets the lowest bar."""
+    low, high = min(values), max(values)
+    steps = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * steps)] for value in values)
+
+
+def without_usage_section(card: str) -> str:
+    """A card without its section on how nmt uses the model, which needs the model directory."""
+    return re.sub(r"^## Use\n.*?(?=^## |\Z)", "", card, count=1, flags=re.MULTILINE | re.DOTALL)
+
+
+def split_front_matter(card: str) -> tuple[dict[str, Any], str]:
+    """The values at the head of a card, and the rest; no values if the head is not YAML."""
+    parts = card.split("---\n", 2)
+    if len(parts) < 3 or parts[0]:
+        return {}, card
+    try:
+        values = yaml.safe_load(parts[1])
+    except yaml.YAMLError:
+        values = None
+    return values if isinstance(values, dict) else {}, parts[2].lstrip("\n")
+
+
+def join_front_matter(values: Mapping[str, Any], body: str) -> str:
+    """A card of the values at its head and the rest."""
+    return f"---\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)}---\n\n{body}"
+
+
+def _front_matter(run: Run, config: SavedModelConfig) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "language": [config.languages.source, config.languages.target],
+        "library_name": "nmt-cli",
+        "pipeline_tag": "translation",
+        "tags": ["translation", "transformer"],
+    }
+    if repositories := _hub_repositories(run.record.data_summary):
+        values["datasets"] = repositories
+    measured = config.validation[0] if len(config.updates) == 1 and config.validation else None
+    if measured is not None and measured.bleu is not None:
+        values["metrics"] = ["bleu"]
+        result = {
+            "task": {"type": "translation"},
+            "dataset": {"name": f"{run.record.corpus}, validation", "type": run.record.corpus},
+            "metrics": [{"type": "bleu", "value": round(measured.bleu, 2), "name": measured.signature or "sacreBLEU"}],
+        }
+        values["model-index"] = [{"name": config.recipe.name, "results": [result]}]
+    return values
+
+
+def _curve(measured: Sequence[Measurement]) -> dict[str, Any] | None:
+    """BLEU over the run, or the loss if BLEU was never measured."""
+    if not measured:
+        return None
+    with_bleu = [one.bleu for one in measured if one.bleu is not None]
+    name, values = ("BLEU", with_bleu) if with_bleu else ("loss", [one.loss for one in measured])
+    bars = sparkline(values[:: -(-len(values) // _MAX_BARS)])
+    return {"name": name, "bars": bars, "low": min(values), "high": max(values)}
+
+
+def _thinned(measured: Sequence[Measurement], run: Run) -> list[Measurement]:
+    """At most a dozen measurements, evenly over the run, with the last and the best."""
+    every = max(1, -(-len(measured) // (_MAX_ROWS - 2)))
+    best = best_first(measured, metric=run.recipe.validation.metric)[:1]
+    kept = {one.update for one in (*measured[every - 1 :: every], *measured[-1:], *best)}
+    return [one for one in measured if one.update in kept]
+
+
+def _corpus(summary: Mapping[str, Any]) -> dict[str, Any]:
+    corpus = summary.get("corpus")
+    return {"description": "", "licence": "", **(corpus if isinstance(corpus, dict) else {})}
+
+
+def _hub_repositories(summary: Mapping[str, Any]) -> list[str]:
+    """The data sets of a hub that the corpus is made of; folders on this machine are left out."""
+    sources = [source for split in ("train", "valid", "test") for source in _corpus(summary).get(split) or []]
+    names = [source["repository"] for source in sources if source.get("kind") == "hub"]
+    return list(dict.fromkeys(name for name in names if not name.startswith((".", "/"))))
