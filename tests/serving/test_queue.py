@@ -56,7 +56,7 @@ def later(act: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "narrow", "lengths", "batches"),
+    ("max_tokens", "short_below", "lengths", "batches"),
     [
         # 50 a beam of 2: the oldest and the nearest in length; a fifth, of 12, would make 60.
         pytest.param(100, 0, (10, 40, 11, 9, 12, 3, 10), [[10, 10, 11, 9], [40], [12, 3]], id="nearest in length"),
@@ -65,10 +65,10 @@ def later(act: Callable[[], None]) -> None:
     ],
 )
 async def test_a_batch_has_the_oldest_and_its_like_within_the_budget(
-    max_tokens: int, narrow: int, lengths: Sequence[int], batches: list[list[int]]
+    max_tokens: int, short_below: int, lengths: Sequence[int], batches: list[list[int]]
 ) -> None:
     queue = batch_queue(max_tokens=max_tokens)
-    queue.narrow = narrow
+    queue.short_below = short_below
     queue.submit([sentence(tokens) for tokens in lengths])
     assert tokens_of(await take(queue, len(batches))) == batches
 
@@ -82,7 +82,7 @@ async def test_other_searches_wait_for_a_batch_of_their_own() -> None:
 
 async def test_a_batch_waits_for_others_but_not_longer_than_it_may() -> None:
     queue = batch_queue(max_wait=0.2)
-    queue.done(sentences(5), seconds=60)
+    queue.learn_speed(sentences(5), seconds=60)
     queue.submit(sentences(1))
     later(lambda: queue.submit(sentences(1)))
     with takes(0.19, 5):
@@ -97,7 +97,7 @@ async def test_a_worker_waits_for_a_share_of_the_time_that_batches_take() -> Non
     queue.submit(sentences(1))
     with takes(0, 0.1):
         await queue.take()  # nothing is known yet
-    queue.done(sentences(5), seconds=1.6)
+    queue.learn_speed(sentences(5), seconds=1.6)
     queue.submit(sentences(1))
     await asyncio.sleep(0.2)  # it has waited for longer than that, and those just answered come back now
     later(lambda: queue.submit(sentences(1)))
@@ -108,7 +108,7 @@ async def test_a_worker_waits_for_a_share_of_the_time_that_batches_take() -> Non
 @pytest.mark.parametrize("number", [1, 8])
 async def test_few_clients_are_not_waited_for_once_all_are_back(number: int) -> None:
     queue = batch_queue(max_wait=5)
-    queue.done(sentences(number), seconds=60)
+    queue.learn_speed(sentences(number), seconds=60)
     taking = asyncio.ensure_future(queue.take())
     for _ in range(number):
         await asyncio.sleep(0.01)
@@ -120,7 +120,7 @@ async def test_few_clients_are_not_waited_for_once_all_are_back(number: int) -> 
 
 async def test_clients_that_do_not_come_back_are_waited_for_once() -> None:
     queue = batch_queue(max_wait=0.2)
-    queue.done(sentences(3), seconds=60)
+    queue.learn_speed(sentences(3), seconds=60)
     for least, most in ((0.19, 5), (0, 0.1)):
         queue.submit(sentences(1))
         with takes(least, most):
@@ -134,14 +134,14 @@ async def test_clients_that_left_before_the_answer_are_not_waited_for() -> None:
     batch = await queue.take()
     typed.result.cancel()  # there is more text by now
     queue.submit([sentence(6)])
-    queue.done(batch, seconds=60)
+    queue.learn_speed(batch, seconds=60)
     with takes(0, 1):
         await queue.take()
 
 
 async def test_a_sentence_that_goes_alone_does_not_wait_for_others() -> None:
     queue = batch_queue(max_wait=5)
-    queue.done(sentences(1), seconds=60)
+    queue.learn_speed(sentences(1), seconds=60)
     queue.submit([sentence(5, ATTENTION)])
     with takes(0, 1):
         await queue.take()
@@ -161,7 +161,7 @@ async def test_a_sentence_that_goes_alone_does_not_wait_for_others() -> None:
 )
 async def test_free_workers_share_all_that_waits(max_tokens: int, lengths: list[int], shares: list[list[int]]) -> None:
     queue = batch_queue(max_tokens=max_tokens)
-    queue.narrow = 16
+    queue.short_below = 16
     taking = [asyncio.ensure_future(queue.take()) for _ in range(2)]
     await asyncio.sleep(0)
     queue.submit([sentence(tokens) for tokens in lengths])
@@ -228,22 +228,22 @@ async def test_what_waits_is_reckoned_in_seconds_once_a_batch_was_full() -> None
     queue = batch_queue(max_tokens=20)  # 10 a beam of 2
     queue.submit(sentences(6))
     for size, seconds in ((1, 0.0), (2, 12.0), (2, 12.0)):
-        queue.done(sentences(size), seconds=2.0 * size)
+        queue.learn_speed(sentences(size), seconds=2.0 * size)
         assert queue.queued_seconds == seconds
     # Long sentences take long, which says nothing against short ones.
-    queue.done([sentence(50)], seconds=20.0)
+    queue.learn_speed([sentence(50)], seconds=20.0)
     assert queue.queued_seconds == 12.0
 
 
 async def test_other_words_cost_as_much_as_all_their_searches() -> None:
-    jobs: list[SentenceJob] = [SEARCH, WIDE, NextWordsJob("", number=3, beam=4), ATTENTION]
+    jobs: list[SentenceJob] = [SEARCH, WIDE, NextWordsJob("", num_words=3, beam=4), ATTENTION]
     assert [sentence(5, job).work for job in jobs] == [10, 20, 60, 5]
 
 
 @pytest.mark.parametrize("num_steps", range(4))
 async def test_a_worker_is_retired_at_whatever_moment_a_sentence_comes(num_steps: int) -> None:
     queue = batch_queue(max_wait=5)
-    queue.done(sentences(1), seconds=60)
+    queue.learn_speed(sentences(1), seconds=60)
     first, second = sentences(2)
     queue.submit([first])
     taking = asyncio.ensure_future(queue.take())

@@ -46,7 +46,7 @@ async def test_a_text_that_takes_too_long_or_has_no_client_leaves_the_queue(
     with pytest.raises(RequestError, match="10 sentences are too many"):
         await service.translate(["sea\n" * 10], model, SEARCH, by_sentence=True, caller=caller)
     model.queue.submit(late := [queued_sentence(tokens=9999) for _ in range(2)])
-    model.queue.done([queued_sentence(tokens=9999)], seconds=2)
+    model.queue.learn_speed([queued_sentence(tokens=9999)], seconds=2)
     with pytest.raises(RequestError, match=r"the server is 4 s behind, and a request may take 0\.2 s") as error:
         await service.translate(["the sea"], model, SEARCH, by_sentence=True, caller=other)
     assert (error.value.status, error.value.retry_after_seconds) == (503, 2)

@@ -42,7 +42,7 @@ class Engine(Protocol):
     # Pieces, without EOS, of the longest source sentence in training; None if it is unknown.
     longest_source: int | None
     # Sentences with fewer source tokens, with EOS, are not searched together with longer ones; 0: all are.
-    narrow: int
+    short_below: int
 
     def check(self, config: DecodingConfig) -> None:
         """Raise UsageError if the engine does not support these settings."""

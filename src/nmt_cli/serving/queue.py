@@ -24,10 +24,10 @@ from nmt_cli.serving.worker import AttentionJob, NextWordsJob, SearchJob, Senten
 
 # How much a new measurement counts in the mean rate that Retry-After is reckoned from.
 _RATE_SMOOTHING = 0.2
-# Of the time that the last batch took: so much may a free worker lose by waiting. A sentence costs a tenth more in a
-# batch of half the size (docs/design/serving.md#batches).
+# A free worker waits at most this share of the last batch's time. A sentence costs a tenth more in a batch of half the
+# size (docs/design/serving.md#batches).
 _MAX_WAIT_SHARE = 1 / 8
-# Sentences for each free worker: no more than that are few. Of more, no batch is made smaller than that to be shared.
+# Free workers share out up to so many sentences per worker. A longer queue is not cut into batches smaller than this.
 _MIN_SHARED_BATCH = 16
 
 
@@ -55,7 +55,7 @@ class QueuedSentence:
             case SearchJob():
                 return self.tokens * self.job.beam
             case NextWordsJob():
-                return self.tokens * self.job.beam * self.job.number
+                return self.tokens * self.job.beam * self.job.num_words
             case AttentionJob():
                 return self.tokens
             case other:
@@ -71,11 +71,11 @@ class BatchQueue:
         self.name = name
         # A model that comes in the place of another may have numbers of its own.
         self.max_tokens = max_tokens
-        # Shorter sentences are in batches of their own, since the workers do not search them with others.
-        self.narrow = 0
+        # Sentences with fewer tokens get batches of their own. 0: no such limit.
+        self.short_below = 0
         self._max_wait = max_wait_seconds
         self._max_sentences = max_sentences
-        # Looked up once: that takes longer than to count.
+        # Looked up once, because the lookup takes longer than counting.
         self._queue_seconds = metrics.queue_seconds.labels(name)
         self._batch_sentences = metrics.batch_sentences.labels(name)
         self._batch_tokens = metrics.batch_tokens.labels(name)
@@ -130,10 +130,10 @@ class BatchQueue:
                 sentence.result.set_exception(problem)
         self._keep([])
 
-    def done(self, batch: Sequence[QueuedSentence], *, seconds: float) -> None:
+    def learn_speed(self, batch: Sequence[QueuedSentence], *, seconds: float) -> None:
         """Learn from a batch how long batches take, and each of their tokens.
 
-        For a batch whose sentences have no answers yet: a client that still wants one is likely to ask again.
+        Call it before the sentences are answered: a client that still waits for an answer is likely to ask again.
         """
         self._last_seconds = seconds
         self._num_awaited += sum(one.is_wanted for one in batch)
@@ -144,15 +144,15 @@ class BatchQueue:
 
     async def take(self) -> list[QueuedSentence]:
         """The next batch: once there is a full one, or others have been waited for long enough."""
-        free = asyncio.get_running_loop().time()
+        free_since = asyncio.get_running_loop().time()
         self._num_free += 1
         try:
             async with self._turn:
-                return self._remove(await self._gather(free))
+                return self._remove(await self._wait_for_batch(free_since))
         finally:
             self._num_free -= 1
 
-    async def _gather(self, free: float) -> list[QueuedSentence]:
+    async def _wait_for_batch(self, free_since: float) -> list[QueuedSentence]:
         loop = asyncio.get_running_loop()
         while True:
             self._arrived.clear()
@@ -160,9 +160,9 @@ class BatchQueue:
             if not self._queue:
                 await self._arrived.wait()
                 continue
-            batch = self._cut()
+            batch = self._form_batch()
             wait = min(self._max_wait, _MAX_WAIT_SHARE * self._last_seconds)
-            remaining = max(free, self._queue[0].queued) + wait - loop.time()
+            remaining = max(free_since, self._queue[0].queued) + wait - loop.time()
             share = -(-len(self._queue) // self._num_free)
             if remaining <= 0:
                 self._num_awaited = 0
@@ -181,16 +181,16 @@ class BatchQueue:
             return self._queue[0]
         return min(self._queue, key=lambda one: self._turns[one.client])
 
-    def _cut(self) -> list[QueuedSentence]:
+    def _form_batch(self) -> list[QueuedSentence]:
         first = self._first()
         if _goes_alone(first):
             return [first]
         budget = self._budget(first.job)
-        is_narrow = first.tokens < self.narrow
+        is_short = first.tokens < self.short_below
         alike = [
             one
             for one in self._queue
-            if one.job == first.job and not one.num_losses and (one.tokens < self.narrow) == is_narrow
+            if one.job == first.job and not one.num_losses and (one.tokens < self.short_below) == is_short
         ]
         # Sorting is stable: among equally near sentences, the oldest comes first.
         alike.sort(key=lambda one: (one is not first, abs(one.tokens - first.tokens)))

@@ -57,8 +57,8 @@ class Service:
     keys: ApiKeys
     metrics: ServerMetrics
 
-    def accept(self, texts: Sequence[str], owner: KeyOwner) -> None:
-        """Have a request's key pay for its texts; RequestError if the texts are beyond the limits, or the key is."""
+    def check_and_charge(self, texts: Sequence[str], owner: KeyOwner) -> None:
+        """Check the texts, and have the key pay for them; RequestError if texts or key are beyond their limits."""
         self.check(texts)
         owner.spend(max(1, len(texts)))
 
@@ -121,7 +121,7 @@ class Service:
         caller: Caller,
     ) -> list[tuple[TranslatedText, ModelRoute]]:
         """The translation of each text by the model for its language, with how that model was found."""
-        self.accept(texts, owner)
+        self.check_and_charge(texts, owner)
         routes = [self.models.route(source, target, text=text) for text in texts]
         groups: dict[ServedModel, list[int]] = {}
         for place, route in enumerate(routes):
@@ -175,7 +175,7 @@ class Service:
         finally:
             _abandon(everything)
 
-    async def look(
+    async def ask_about_words(
         self, source: str, job: AttentionJob | NextWordsJob, model: ServedModel, *, caller: Caller
     ) -> dict[str, Any]:
         """A worker's answer about single words: next words, or attention."""

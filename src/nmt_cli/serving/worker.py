@@ -76,10 +76,10 @@ class AttentionJob:
 
 @dataclass(frozen=True, slots=True)
 class NextWordsJob:
-    """At most `number` translations of a sentence that begin with `prefix` and differ in the next word."""
+    """At most `num_words` translations of a sentence that begin with `prefix` and differ in the next word."""
 
     prefix: str
-    number: int
+    num_words: int
     beam: int
 
 
@@ -93,8 +93,8 @@ class WorkerFailed(Exception):
 class WorkerProcess:
     """A worker process that answers one batch at a time.
 
-    `digest` is that of the model that it has loaded. Sentences of fewer than `narrow` source tokens are best sent apart
-    from others, because the worker does not search them together.
+    `digest` is that of the model that it has loaded. Sentences of fewer than `short_below` source tokens are best sent
+    apart from others, because the worker does not search them together.
     """
 
     def __init__(self, model: Path, engine: EngineSettings) -> None:
@@ -107,14 +107,14 @@ class WorkerProcess:
         self._end = self._threads.submit(self._worker.wait)
         self._answer: Future[Any] | None = None
         self.digest = ""
-        self.narrow = 0
+        self.short_below = 0
 
     @classmethod
     async def start(cls, model: Path, engine: EngineSettings) -> WorkerProcess:
         """A worker that has loaded `model`; NmtError if it cannot, WorkerFailed if it dies or takes too long."""
         worker = cls(model, engine)
         try:
-            worker.digest, worker.narrow = await worker._do(None, timeout_seconds=_LOADING_SECONDS)
+            worker.digest, worker.short_below = await worker._do(None, timeout_seconds=_LOADING_SECONDS)
         except BaseException:
             await worker.close()
             raise
@@ -170,7 +170,7 @@ class _ModelJob:
         console.configure_logging(quiet=True)
         logging.getLogger("nmt_cli.decoding").setLevel(logging.ERROR)
         model = WorkerModel(self.directory, self.engine)
-        return lambda task: (model.digest, model.narrow) if task is None else model.answer(*task)
+        return lambda task: (model.digest, model.short_below) if task is None else model.answer(*task)
 
 
 class WorkerModel:
@@ -189,7 +189,7 @@ class WorkerModel:
         )
         self._translator = Translator(self._engine)
         self._directory = directory
-        self.narrow = self._engine.narrow
+        self.short_below = self._engine.short_below
         self._open: LoadedModel | None = None
         # After loading: if this equals the digest that the server read before, no other model was loaded.
         self.digest = model_digest(directory)
@@ -250,7 +250,7 @@ class WorkerModel:
         begun = " ".join(job.prefix.split())
         self._check_length("text", source, loaded.source)
         self._check_length("prefix", begun, loaded.target)
-        beginnings = likely_next_pieces(loaded, source, begun, number=job.number, device=device)
+        beginnings = likely_next_pieces(loaded, source, begun, number=job.num_words, device=device)
         prefixes = [f"{begun} {one}".strip() for one in beginnings]
         found = self._translator.translate([source] * len(prefixes), samples=0, beam=job.beam, prefixes=prefixes)
         best = best_by_next_word(found, begun)

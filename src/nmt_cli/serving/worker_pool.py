@@ -22,7 +22,7 @@ _MAX_LOSSES = 2
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
 # If another model is on disk, each try may start workers for all slots.
-_LONGEST_CHANGE_PAUSE_SECONDS = 300.0
+_LONGEST_SWAP_PAUSE_SECONDS = 300.0
 # An operator may have the model loaded before the next try.
 _LONGEST_RETRY_SECONDS = 60
 
@@ -50,7 +50,7 @@ class WorkerPool:
         self._metrics = metrics
         self._swap = swap
         self._slots: list[_PoolSlot] = []
-        self._change: asyncio.Task[None] | None = None
+        self._swap_task: asyncio.Task[None] | None = None
         self._retiring: asyncio.Future[list[None]] | None = None
 
     async def load(self, model: Path, digest: str) -> None:
@@ -74,7 +74,7 @@ class WorkerPool:
                 message = f"the model's worker died while it loaded: {problem}"
                 raise NmtError(message, where=str(model), hint=hint) from None
             raise
-        self._queue.narrow = workers[0].narrow
+        self._queue.short_below = workers[0].short_below
         old = self._slots
         self._slots = [_PoolSlot(self, model, worker) for worker in workers]
         # The caller may be cancelled, but not the batches of the old workers.
@@ -102,20 +102,20 @@ class WorkerPool:
 
     async def close(self) -> None:
         """End all workers at once, also in the middle of a batch."""
-        if self._change is not None:
-            self._change.cancel()
-            await asyncio.gather(self._change, return_exceptions=True)
+        if self._swap_task is not None:
+            self._swap_task.cancel()
+            await asyncio.gather(self._swap_task, return_exceptions=True)
         if self._retiring is not None:
             await self._retiring
         await asyncio.gather(*(slot.retire(at_once=True) for slot in self._slots))
         self._slots = []
 
-    async def change(self) -> None:
-        """Load the model that is on disk now for all slots, which ends these slots; NmtError if they stay."""
-        if self._change is None or self._change.done():
-            self._change = asyncio.create_task(self._swap())
-        # The change ends the slot that waits here, and must not be cancelled with it.
-        await asyncio.shield(self._change)
+    async def swap_all(self) -> None:
+        """Load the model on disk for all slots, once for all callers. This ends the old slots; NmtError if they stay."""
+        if self._swap_task is None or self._swap_task.done():
+            self._swap_task = asyncio.create_task(self._swap())
+        # The swap ends the slot that waits here, and must not be cancelled with it.
+        await asyncio.shield(self._swap_task)
 
 
 class _PoolSlot:
@@ -129,9 +129,9 @@ class _PoolSlot:
         self.worker: WorkerProcess | None = worker
         self._is_idle = False
         self._is_retired = False
-        self._has_died = False  # the worker, and the watch has seen it
-        self.pause = 0.0  # before the next worker is started
-        self.has_failed = False  # the last try to start one
+        self._has_died = False  # the worker died, and _watch has noticed
+        self.pause = 0.0  # seconds before the next start
+        self.has_failed = False  # the last start failed
         self._task = asyncio.ensure_future(self._work())
         self._watching = asyncio.ensure_future(self._watch(worker))
 
@@ -202,7 +202,7 @@ class _PoolSlot:
             _fail(batch, problem)
             return
         seconds = loop.time() - started
-        self._queue.done(batch, seconds=seconds)
+        self._queue.learn_speed(batch, seconds=seconds)
         metrics.inference_seconds.labels(name).observe(seconds)
         metrics.tokens.labels(name, "source").inc(sum(sentence.tokens for sentence in batch))
         metrics.tokens.labels(name, "target").inc(sum(answer.get("num_pieces", 0) + 1 for answer in answers))
@@ -225,7 +225,7 @@ class _PoolSlot:
                 self._queue.refuse(refusal)
             await asyncio.sleep(self.pause)
             is_same = holds_model(self._model, self._digest)
-            longest = _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_CHANGE_PAUSE_SECONDS
+            longest = _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_SWAP_PAUSE_SECONDS
             self.pause = min(max(_FIRST_PAUSE_SECONDS, 2 * self.pause), longest)
             try:
                 self.worker = await self._start()
@@ -242,14 +242,14 @@ class _PoolSlot:
         logger.warning("a new worker serves %s", self._queue.name)
 
     async def _start(self) -> WorkerProcess | None:
-        """A worker with the model of the others. If another model is on disk, all slots change, and this is None."""
+        """A worker with the model of the others. If another model is on disk, all slots get it, and this is None."""
         if holds_model(self._model, self._digest):
             worker = await WorkerProcess.start(self._model, self._pool._engine)
             if worker.digest == self._digest:
                 return worker
             await worker.close()
         logger.warning("%s is gone, or another model by now: all workers change", self._model)
-        await self._pool.change()
+        await self._pool.swap_all()
         return None
 
 

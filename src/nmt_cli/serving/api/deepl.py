@@ -14,7 +14,7 @@ from nmt_cli.serving.errors import invalid_request
 
 # There is no quota, but the clients want a number.
 _NO_LIMIT = 1_000_000_000_000
-# Settings that ask for another translation than the model's own.
+# Settings that the model cannot follow. A request with one of them is refused.
 _UNSUPPORTED = ("glossary_id", "glossary_ids", "style_id", "translation_memory_id", "custom_instructions")
 _Unsupported = Annotated[Any, Field(description="refused: there is no such thing here")]
 

@@ -20,7 +20,7 @@ from nmt_cli.serving.service import Service
 
 Fields = TypeVar("Fields", bound=BaseModel)
 
-# Made once: that takes longer than to encode a short answer.
+# Made once, because making an encoder takes longer than encoding a short answer.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 # The statuses with which an endpoint may refuse a text.
@@ -61,15 +61,16 @@ class Call(Generic[Fields]):
 class Endpoint(Generic[Fields]):
     """A path and method of an API, the function that answers, and the models of request and answer.
 
-    `takes` is read from JSON, a form or the query string; the document names forms only if `forms`. With `streams`, the
-    answer may also be a stream of that media type. `errors` are the statuses of refusals, if the endpoint needs a key.
+    `request_model` is read from JSON, a form or the query string; the document names forms only if `forms`.
+    `answer_model` is only for the OpenAPI document. With `streams`, the answer may also be a stream of that media type.
+    `errors` are the statuses of refusals, if the endpoint needs a key.
     """
 
     method: str
     path: str
     handler: Callable[[Call[Fields]], Awaitable[Response]]
-    takes: type[Fields]
-    answer: Any
+    request_model: type[Fields]
+    answer_model: Any
     summary: str
     forms: bool = False
     media_type: str = "application/json"
@@ -97,26 +98,26 @@ class Api:
         return (self._route(endpoint, service) for endpoint in self.endpoints)
 
     def _route(self, endpoint: Endpoint[Any], service: Service) -> Route:
-        takes, keys, no_fields = endpoint.takes, service.keys, NoFields()
-        has_fields = takes is not NoFields
-        has_key_field = "api_key" in takes.model_fields
+        model, keys, no_fields = endpoint.request_model, service.keys, NoFields()
+        has_fields = model is not NoFields
+        has_key_field = "api_key" in model.model_fields
 
         async def answer(request: Request) -> Response:
-            given = await read_fields(request, service.limits, kind=takes) if has_fields else {}
+            given = await read_fields(request, service.limits, kind=model) if has_fields else {}
             owner = keys.anonymous
             if endpoint.needs_key and keys.are_required:
                 key = given.get("api_key") if has_key_field else None
                 key = key if isinstance(key, str) else None
                 owner = keys.authenticate(key, request.headers, missing_status=self.missing_key_status)
                 request.state.client = owner.name
-            fields = validate_fields(takes, given) if has_fields else no_fields
+            fields = validate_fields(model, given) if has_fields else no_fields
             return await endpoint.handler(Call(service, request, fields, owner))
 
         return Route(endpoint.path, answer, methods=[endpoint.method])
 
     def operation(self, endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, Any]:
         """The operation in the OpenAPI document; models that it refers to are added to `schemas`."""
-        answers = {endpoint.media_type: {"schema": _schema(endpoint.answer, schemas, mode="serialization")}}
+        answers = {endpoint.media_type: {"schema": _schema(endpoint.answer_model, schemas, mode="serialization")}}
         if endpoint.streams is not None:
             answers[endpoint.streams] = {}
         found: dict[str, Any] = {
@@ -125,21 +126,22 @@ class Api:
             "operationId": f"{endpoint.method}{endpoint.path}".lower().replace("/", "_"),
             "responses": {"200": {"description": "The answer.", "content": answers}},
         }
-        reasons = {status: _REASONS[status] for status in endpoint.errors}
-        reasons[self.missing_key_status] = _REASONS_WITH_MISSING_KEY[self.missing_key_status]
-        for status, reason in sorted(reasons.items()) if endpoint.needs_key else ():
-            content = {"application/json": {"schema": _schema(self.error, schemas, mode="serialization")}}
-            found["responses"][str(status)] = {"description": reason, "content": content}
-        if endpoint.takes is NoFields:
+        if endpoint.needs_key:
+            reasons = {status: _REASONS[status] for status in endpoint.errors}
+            reasons[self.missing_key_status] = _REASONS_WITH_MISSING_KEY[self.missing_key_status]
+            for status, reason in sorted(reasons.items()):
+                content = {"application/json": {"schema": _schema(self.error, schemas, mode="serialization")}}
+                found["responses"][str(status)] = {"description": reason, "content": content}
+        if endpoint.request_model is NoFields:
             return found
         if endpoint.method == "GET":
-            schema = endpoint.takes.model_json_schema()
+            schema = endpoint.request_model.model_json_schema()
             found["parameters"] = [
                 {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": field}
                 for name, field in schema["properties"].items()
             ]
             return found
-        body = {"schema": _schema(endpoint.takes, schemas, mode="validation")}
+        body = {"schema": _schema(endpoint.request_model, schemas, mode="validation")}
         kinds = ("application/json", *(_FORMS if endpoint.forms else ()))
         found["requestBody"] = {"required": True, "content": dict.fromkeys(kinds, body)}
         return found

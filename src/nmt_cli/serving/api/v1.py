@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
-from nmt_cli.languages import name_of
+from nmt_cli.languages import Detected, name_of
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request, refusal_for
@@ -146,7 +146,7 @@ async def translate(call: Call[TranslateRequest]) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
     asked, service = call.fields, call.service
     texts = [asked.text] if isinstance(asked.text, str) else asked.text
-    service.accept(texts, call.owner)
+    service.check_and_charge(texts, call.owner)
     route = service.models.route(asked.source, asked.target, text=texts[0] if texts else "")
     job = service.search_job(
         route.model,
@@ -170,30 +170,30 @@ async def translate(call: Call[TranslateRequest]) -> Response:
     answer = {
         "source": route.model.pair[0],
         "target": route.model.pair[1],
-        "detection": "given" if detected is None else "only" if detected.is_only else "detected",
+        "detection": _detection(detected),
         "confidence": 1.0 if detected is None else round(detected.confidence, 4),
         "translations": [_text_answer(text, job) for text in translated],
     }
     return json_response(answer)
 
 
-async def words(call: Call[NextWordsRequest]) -> Response:
+async def next_words(call: Call[NextWordsRequest]) -> Response:
     """The next words that the model thinks likely, each with the best translation that has it."""
-    model = _model_for_sentence(call)
-    number, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
-    job = NextWordsJob(" ".join(call.fields.prefix.split()), number, beam)
+    model = _accept_sentence(call)
+    num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
+    job = NextWordsJob(" ".join(call.fields.prefix.split()), num_words, beam)
     async with watch_caller(call.request) as caller:
-        return json_response(await call.service.look(call.fields.text, job, model, caller=caller))
+        return json_response(await call.service.ask_about_words(call.fields.text, job, model, caller=caller))
 
 
 async def attention(call: Call[AttentionRequest]) -> Response:
     """The weights of the cross-attention between the words of a sentence and of its translation."""
-    model = _model_for_sentence(call)
+    model = _accept_sentence(call)
     job = AttentionJob(call.fields.translation.strip())
     if not job.target:
         raise invalid_request("the translation is blank", hint="give the translation of the text", where="translation")
     async with watch_caller(call.request) as caller:
-        found = await call.service.look(call.fields.text, job, model, caller=caller)
+        found = await call.service.ask_about_words(call.fields.text, job, model, caller=caller)
     return Response(found["map"], media_type="application/json")
 
 
@@ -222,6 +222,12 @@ async def reload(call: Call[NoFields]) -> Response:
     return json_response(answer | error_content(refused), status=refused.status)
 
 
+def _detection(detected: Detected | None) -> Literal["given", "detected", "only"]:
+    if detected is None:
+        return "given"
+    return "only" if detected.is_only else "detected"
+
+
 def _models_and_limits(service: Service) -> dict[str, Any]:
     names = ("characters", "texts", "sentences", "alternatives", "beam")
     return {
@@ -245,8 +251,8 @@ def _model(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _model_for_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -> ServedModel:
-    """The model for the sentence of a request, which its key pays for; RequestError if the sentence is blank."""
+def _accept_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -> ServedModel:
+    """Have the key pay for one sentence, and return the model for it; RequestError if the sentence is blank."""
     asked = call.fields
     call.owner.spend(1)
     if not asked.text.strip():
@@ -310,7 +316,7 @@ API = Api(
         Endpoint(
             "POST",
             "/v1/words",
-            words,
+            next_words,
             NextWordsRequest,
             NextWordsAnswer,
             "Words that may come next in a translation that has begun",
