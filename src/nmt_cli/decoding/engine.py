@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.errors import UsageError
-from nmt_cli.recipe.mistakes import describe, suggest, worst_mistake
+from nmt_cli.recipe.mistakes import describe, mistake_to_show, suggest
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -78,7 +78,7 @@ def with_overrides(config: DecodingConfig, overrides: Mapping[str, object]) -> D
     try:
         found = DecodingConfig.model_validate(values)
     except ValidationError as problem:
-        error = worst_mistake(problem)
+        error = mistake_to_show(problem)
         name = str(error["loc"][0])
         own = getattr(config, name)
         fix = f"leave `{name}` out" if own is None else f"leave `{name}` out, and the model's own {own} is taken"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,13 +16,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nmt_cli.errors import RecipeError
-from nmt_cli.recipe.mistakes import KeyPath, describe, document_path, suggest, worst_mistake
+from nmt_cli.recipe.mistakes import KeyPath, describe, document_path, mistake_to_show, suggest
 
 Model = TypeVar("Model", bound=BaseModel)
-Locate = Callable[[yaml.Node], str]
 
 _TAG = "tag:yaml.org,2002:"
-# Behind longer lines a note follows at once.
+# Column of the notes. After a longer line, the note follows two spaces later.
 _NOTE_COLUMN = 50
 
 
@@ -71,11 +70,11 @@ def parse_document(text: str, *, source: str) -> Document:
         line, reason = text.count("\n", 0, problem.position) + 1, str(problem).splitlines()[0]
         hint = "remove that character, or save the file as plain UTF-8 text"
         raise RecipeError(f"this is not YAML: {reason}", where=f"{source}:{line}", hint=hint) from None
-    origins: dict[KeyPath, str] = {}
-    values = {} if node is None else _construct(node, (), lambda at: f"{source}:{at.start_mark.line + 1}", origins, ())
+    constructor = _Constructor(lambda at: f"{source}:{at.start_mark.line + 1}")
+    values = {} if node is None else constructor.value(node)
     if not isinstance(values, dict):
         raise RecipeError("a mapping of keys to values is expected", where=source, hint="write key: value lines")
-    return Document(values, origins)
+    return Document(values, constructor.origins)
 
 
 def parse_value(text: str, *, source: str) -> Any:
@@ -84,7 +83,7 @@ def parse_value(text: str, *, source: str) -> Any:
         node = yaml.compose(text, Loader=_CoreLoader)
     except yaml.YAMLError:
         raise RecipeError(f"cannot read the value {text!r}", where=source, hint="quote it as in a YAML file") from None
-    return None if node is None else _construct(node, (), lambda _: source, {}, ())
+    return None if node is None else _Constructor(lambda _: source).value(node)
 
 
 def dump_values(values: Mapping[str, Any]) -> str:
@@ -100,8 +99,12 @@ def dump_annotated(values: Mapping[str, Any], notes: Mapping[KeyPath, str]) -> s
 
 
 def merge(parent: Document, child: Document) -> Document:
-    """`child` laid over `parent`: mappings merge, and all else is replaced, like a section whose `name` changes."""
+    """`child` laid over `parent`. Mappings merge; every other value is replaced.
+
+    A section with another `name` is replaced too, because it is another variant.
+    """
     values = dict(parent.values)
+    # The empty path is the section itself: its place is the child's.
     origins = parent.origins | {path: origin for path, origin in child.origins.items() if path == ()}
     for key, value in child.values.items():
         inner, old = _below(child, key), values.get(key)
@@ -124,7 +127,7 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
     try:
         return schema.model_validate(document.values)
     except ValidationError as problem:
-        mistake = worst_mistake(problem)
+        mistake = mistake_to_show(problem)
         path = document_path(mistake["loc"], document.values)
         hint = suggest(mistake, path, schema=schema, values=document.values, fix=fix)
         raise RecipeError(describe(mistake, path), where=document.origin(path) or source, hint=hint) from None
@@ -155,32 +158,37 @@ def _below(document: Document, key: str) -> Document:
     return Document(value if isinstance(value, dict) else {}, origins)
 
 
-def _construct(
-    node: yaml.Node, path: KeyPath, locate: Locate, origins: dict[KeyPath, str], around: tuple[yaml.Node, ...]
-) -> Any:
-    """The value of a node; `around` are the nodes that contain it, so that an alias to one of them is noticed."""
-    where = locate(node)
-    origins.setdefault(path, where)
-    if node in around:
-        raise RecipeError("an alias stands inside what it names", where=where, hint="write the value out")
-    if isinstance(node, yaml.ScalarNode):
-        return _scalar(node, where)
-    if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
-        raise RecipeError(f"the YAML tag {node.tag!r} is not supported", where=where, hint="remove the tag")
-    around = (*around, node)
-    if isinstance(node, yaml.SequenceNode):
-        return [_construct(item, (*path, i), locate, origins, around) for i, item in enumerate(node.value)]
-    values: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        line = locate(key_node)
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise RecipeError("a key must be plain text", where=line, hint="write key: value lines")
-        key = key_node.value
-        if key in values:
-            raise RecipeError(f"the key {key!r} is given twice", where=line, hint="remove one of them")
-        origins[(*path, key)] = line
-        values[key] = _construct(value_node, (*path, key), locate, origins, around)
-    return values
+@dataclass(frozen=True, slots=True)
+class _Constructor:
+    """Makes the values of YAML nodes, and notes in `origins` the place of each."""
+
+    locate: Callable[[yaml.Node], str]
+    origins: dict[KeyPath, str] = field(default_factory=dict)
+
+    def value(self, node: yaml.Node, path: KeyPath = (), around: tuple[yaml.Node, ...] = ()) -> Any:
+        """The value of a node; `around` are the nodes that contain it, so that an alias to one of them is noticed."""
+        where = self.locate(node)
+        self.origins.setdefault(path, where)
+        if node in around:
+            raise RecipeError("an alias stands inside what it names", where=where, hint="write the value out")
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node, where)
+        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+            raise RecipeError(f"the YAML tag {node.tag!r} is not supported", where=where, hint="remove the tag")
+        around = (*around, node)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, i), around) for i, item in enumerate(node.value)]
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = self.locate(key_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise RecipeError("a key must be plain text", where=line, hint="write key: value lines")
+            key = key_node.value
+            if key in values:
+                raise RecipeError(f"the key {key!r} is given twice", where=line, hint="remove one of them")
+            self.origins[(*path, key)] = line
+            values[key] = self.value(value_node, (*path, key), around)
+        return values
 
 
 def _scalar(node: yaml.ScalarNode, where: str) -> Any:

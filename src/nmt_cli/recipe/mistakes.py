@@ -28,21 +28,25 @@ _SHOULD_BE = {
 }
 
 
-def worst_mistake(problem: ValidationError) -> Any:
-    """The error to show first: an unknown key if there is one, because a misspelt key is also a missing one.
+def mistake_to_show(problem: ValidationError) -> Any:
+    """The error to show: an unknown key if there is one, because a misspelt key is also a missing one.
 
-    If a number or a word is allowed, and text was written, the error is about the word.
+    If a key takes a number or certain words and the value is text, the error about the words is shown.
     """
     errors = problem.errors()
     unknown = [error for error in errors if error["type"] == "extra_forbidden"]
     words = [
         error for error in errors if error["type"] == "literal_error" and error["loc"][:-1] == errors[0]["loc"][:-1]
     ]
-    return [*unknown, *(words if isinstance(errors[0]["input"], str) else []), errors[0]][0]
+    if unknown:
+        return unknown[0]
+    if words and isinstance(errors[0]["input"], str):
+        return words[0]
+    return errors[0]
 
 
 def document_path(location: KeyPath, values: Any) -> KeyPath:
-    """The path in the document for a pydantic location, which also names the members of unions."""
+    """The path in the document for a pydantic location. Names of union members, which pydantic adds, are left out."""
     path: list[str | int] = []
     for position, part in enumerate(location):
         if isinstance(values, Mapping):
@@ -110,7 +114,9 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             return fix if number is None else f"write {number}"
         case "bool_type":
             return "write true or false, without quotes"
-        case "model_type" | "model_attributes_type" if _is_choice(error["input"], path, schema=schema, values=values):
+        case "model_type" | "model_attributes_type" if _is_variant_name(
+            error["input"], path, schema=schema, values=values
+        ):
             return f"write {path[-1]}: {{name: {error['input']}}}, or --set {dotted(path)}.name={error['input']}"
         case "model_type" | "model_attributes_type":
             return f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
@@ -131,7 +137,7 @@ def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[
     for part in path:
         values = _inside(values, part)
         fields = [section.model_fields[str(part)] for section in sections if str(part) in section.model_fields]
-        # Else it is an index, or a key of the user's own choice: its sections are those found for the list or mapping.
+        # An index, or a key that the user chose, keeps the sections of its list or mapping.
         if fields:
             sections = [section for field in fields for section in _models_in(field.annotation)]
         sections = [section for section in sections if _agrees(section, values)] or sections
@@ -152,7 +158,7 @@ def suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel
     return f"allowed here: {', '.join(allowed)}"
 
 
-def _is_choice(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any) -> bool:
+def _is_variant_name(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any) -> bool:
     """True for the name of a variant where the section of the variant is to stand."""
     named = [
         section.model_fields["name"]

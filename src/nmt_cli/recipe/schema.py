@@ -96,7 +96,7 @@ class AdamWConfig(Section):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101) on the matrices."""
 
     name: Literal["adamw"] = Field("adamw", description="which optimizer this section is of")
-    beta1: Probability = Field(0.9, description="decay of the mean of gradients, an update")
+    beta1: Probability = Field(0.9, description="decay per update of the mean of gradients")
     beta2: Probability = Field(0.98, description="decay of the mean of their squares")
     epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
     weight_decay: PositiveFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
@@ -106,7 +106,7 @@ class MuonConfig(Section):
     """Muon (Jordan et al. 2024) on the matrices between embeddings and output, AdamW on all else."""
 
     name: Literal["muon"] = Field("muon", description="which optimizer this section is of")
-    momentum: Probability = Field(0.95, description="decay of the mean of the matrices' gradients, an update")
+    momentum: Probability = Field(0.95, description="decay per update of the mean of the matrices' gradients")
     weight_decay: NonNegativeFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
     beta1: Probability = Field(0.9, description="of AdamW on all else: decay of the mean of gradients")
     beta2: Probability = Field(0.98, description="of AdamW on all else: decay of the mean of their squares")
@@ -120,7 +120,7 @@ class ScheduleFreeConfig(Section):
     beta1: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.9, description="interpolation between the fast weights (0) and their mean (1), at which gradients are taken"
     )
-    beta2: Probability = Field(0.98, description="decay of the mean of squared gradients, an update")
+    beta2: Probability = Field(0.98, description="decay per update of the mean of squared gradients")
     epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
     weight_decay: NonNegativeFloat = Field(0.0, description="decay of each matrix per update, times the learning rate")
 
@@ -171,7 +171,7 @@ class TrainingConfig(Section):
         25_000, description="most source or target tokens of an update, on all GPUs (5.1)"
     )
     max_tokens_per_device: PositiveInt | Literal["auto"] = Field(
-        "auto", description="most tokens a side on a device at once; accumulation follows from it; auto: what fits"
+        "auto", description="most tokens per side on a device at once; accumulation follows from it; auto: what fits"
     )
     sum_gradients_in: Literal["fp32", "bf16"] = Field(
         "fp32", description="how gradients travel between devices; bf16 halves the traffic, and rounds"
@@ -223,7 +223,7 @@ class TrainingConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _schedule_free_does_both(self) -> TrainingConfig:
+    def _schedule_free_stands_alone(self) -> TrainingConfig:
         if self.optimizer.name == "schedule_free" and self.schedule.name != "constant":
             problem = f"the optimizer schedule_free takes the schedule constant, not {self.schedule.name}"
             raise ValueError(problem, "write schedule: {name: constant, peak: 0.0025, warmup_updates: 4000}")

@@ -111,7 +111,7 @@ class WorkerPool:
         self._slots = []
 
     async def swap_all(self) -> None:
-        """Load the model on disk for all slots, once for all callers. This ends the old slots; NmtError if they stay."""
+        """Load the model on disk for all slots, once for all callers; NmtError if the old slots stay."""
         if self._swap_task is None or self._swap_task.done():
             self._swap_task = asyncio.create_task(self._swap())
         # The swap ends the slot that waits here, and must not be cancelled with it.
