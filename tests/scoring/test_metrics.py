@@ -28,8 +28,8 @@ def scored(
     confidence: bool = False,
     language: str | None = None,
 ) -> list[ScoreReport]:
-    against = EvaluationSet(references, target_language=language)
-    (reports,) = score_systems([hypotheses], against, metrics=metrics, confidence=confidence)
+    evaluation_set = EvaluationSet(references, target_language=language)
+    (reports,) = score_systems([hypotheses], evaluation_set, metrics=metrics, confidence=confidence)
     return reports
 
 

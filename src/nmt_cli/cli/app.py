@@ -40,7 +40,7 @@ _COMMANDS = {
 }
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")]
-# `main` looks for it among the arguments, so that it holds for errors in the arguments as well.
+# `_run` looks for it in the arguments, so it also works for errors in the arguments.
 DebugOption = Annotated[bool, typer.Option("--debug", help="A traceback with each error.")]
 
 
@@ -98,7 +98,7 @@ def options(
 
 
 def complete_commands() -> dict[str, TyperCommand]:
-    """Each command by its name, with the options that are made from the schema, as the documentation has them."""
+    """Each command by name, with all options. `docs/generate.py` and tests read it."""
     group: Any = typer.main.get_command(app)
     return {name: with_decoding_options(command) for name, command in group.commands.items()}
 
@@ -111,8 +111,7 @@ def main() -> None:
         end_with_parent()
     code = _run(sys.argv[1:])
     if "LOCAL_RANK" in os.environ:
-        # Threads of torch's may outlive a training of several ranks, and crash an interpreter that takes itself apart:
-        # the others, and the launcher, would take that for a failure of the training.
+        # torch's threads may crash an interpreter that exits. The launcher would take the crash for a failed training.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)

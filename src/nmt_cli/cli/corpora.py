@@ -37,7 +37,7 @@ def corpora(
     elif name is not None:
         print_facts(_facts(name, described[0]))
     else:
-        print_table(_COLUMNS, map(_row, described), right=_NUMBERS)
+        print_table(_COLUMNS, map(_row, described), right=_NUMBERS, whole=("name",))
 
 
 def _describe(corpus: Corpus) -> dict[str, Any]:

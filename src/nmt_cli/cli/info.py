@@ -77,14 +77,14 @@ def _model_facts(model: dict[str, Any]) -> Facts:
     averaged = f"mean of {len(updates)} checkpoints: updates " if len(updates) > 1 else "update "
     yield "model", f"{model['name']}, {_languages(model)}"
     yield "directory", f"{model['path']}, {size_text(model['bytes'])}, written by nmt {model['nmt_version']}"
-    yield "parameters", _count(model["parameters"])
+    yield "parameters", _parameters_text(model["parameters"])
     yield "architecture", _architecture(recipe["model"])
-    yield "vocabulary", _pieces(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
+    yield "vocabulary", _pieces_text(vocabulary["source"], vocabulary["target"], is_shared=vocabulary["shared"])
     yield "weights", averaged + ", ".join(updates) if updates else "imported from another program"
     if model["longest_source"]:
         yield "trained on", f"source sentences of up to {model['longest_source']:,} pieces"
     for measured in model["validation"]:
-        yield "validation", _measured(measured)
+        yield "validation", _measurement_text(measured)
     for signature in sorted({one["signature"] for one in model["validation"] if one["signature"]}):
         yield "signature", signature
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
@@ -95,23 +95,23 @@ def _run_facts(run: dict[str, Any]) -> Facts:
     from nmt_cli.artifacts.model_card import sparkline
 
     percent = 100 * run["update"] / run["updates"]
-    state = f"finished {_time(run['finished'])}" if run["finished"] else "not finished"
+    state = f"finished {_time_text(run['finished'])}" if run["finished"] else "not finished"
     yield "run", f"{run['name']}, {_languages(run)}, corpus {run['corpus']}"
     yield "directory", f"{run['path']}, {size_text(run['bytes'])}"
     yield "progress", f"update {run['update']:,} of {run['updates']:,} ({percent:.0f} %), {state}"
-    yield "started", _time(run["started"])
+    yield "started", _time_text(run["started"])
     yield "command", shlex.join(run["command"])
     if run["target_tokens_per_second"]:
         yield "speed", f"{run['target_tokens_per_second']:,.0f} target tokens/s in the last lines of metrics.jsonl"
     if run["parameters"]:
-        yield "parameters", _count(run["parameters"])
+        yield "parameters", _parameters_text(run["parameters"])
     yield "architecture", _architecture(run["recipe"]["model"])
     if run["last_validation"]:
-        yield "validation", f"last: {_measured(run['last_validation'])}"
+        yield "validation", f"last: {_measurement_text(run['last_validation'])}"
     if run["best_validation"]:
-        yield "", f"best by {run['metric']}: {_measured(run['best_validation'])}"
-    column = 2 if run["metric"] == "bleu" else 1
-    values = [point[column] for point in run["validation_curve"] if point[column] is not None]
+        yield "", f"best by {run['metric']}: {_measurement_text(run['best_validation'])}"
+    curve = [bleu if run["metric"] == "bleu" else loss for _, loss, bleu in run["validation_curve"]]
+    values = [value for value in curve if value is not None]
     if len(values) > 1:
         yield "curve", f"{sparkline(values[-60:])}  {run['metric']} {values[0]:.2f} to {values[-1]:.2f}"
     checkpoints = run["checkpoints"]
@@ -127,8 +127,11 @@ def _run_facts(run: dict[str, Any]) -> Facts:
 def _checkpoint_facts(checkpoint: dict[str, Any]) -> Facts:
     yield "checkpoint", f"update {checkpoint['update']:,}"
     yield "directory", f"{checkpoint['path']}, {size_text(checkpoint['bytes'])}"
-    yield "parameters", _count(checkpoint["parameters"])
-    yield "validation", _measured(checkpoint) if checkpoint["loss"] is not None else "not measured at this update"
+    yield "parameters", _parameters_text(checkpoint["parameters"])
+    yield (
+        "validation",
+        _measurement_text(checkpoint) if checkpoint["loss"] is not None else "not measured at this update",
+    )
     yield _damage(checkpoint) or ("use", f"nmt average {checkpoint['path']} -o MODEL makes a model of it")
 
 
@@ -145,7 +148,7 @@ def _data_facts(data: dict[str, Any]) -> Facts:
                 f"99 % up to {source['p99']} and {target['p99']}, longest {source['max']} and {target['max']}",
             )
     sizes = [data["tokenizers"][side]["vocab_size"] for side in ("source", "target")]
-    yield "vocabulary", _pieces(*sizes, is_shared=data["shared_vocabulary"])
+    yield "vocabulary", _pieces_text(*sizes, is_shared=data["shared_vocabulary"])
     shown, more = data["inputs"][:_MOST_INPUTS], data["inputs"][_MOST_INPUTS:]
     for record in shown:
         yield "input", f"{record['name']} ({record['split']})"
@@ -192,7 +195,7 @@ def _architecture(model: dict[str, Any]) -> str:
     )
 
 
-def _measured(measured: dict[str, Any]) -> str:
+def _measurement_text(measured: dict[str, Any]) -> str:
     bleu = f", BLEU {measured['bleu']:.2f}" if measured["bleu"] is not None else ""
     return f"update {measured['update']:,}: loss {measured['loss']:.4f}{bleu}"
 
@@ -201,15 +204,15 @@ def _languages(described: dict[str, Any]) -> str:
     return f"{described['languages']['source']} to {described['languages']['target']}"
 
 
-def _pieces(source: int, target: int, *, is_shared: bool) -> str:
+def _pieces_text(source: int, target: int, *, is_shared: bool) -> str:
     return f"{source:,} pieces, shared" if is_shared else f"{source:,} and {target:,} pieces"
 
 
-def _count(parameters: int | None) -> str:
+def _parameters_text(parameters: int | None) -> str:
     return "unknown: model.safetensors cannot be read" if parameters is None else f"{parameters:,}"
 
 
-def _time(iso: str) -> str:
+def _time_text(iso: str) -> str:
     try:
         return datetime.fromisoformat(iso).strftime("%Y-%m-%d %H:%M %Z").rstrip()
     except ValueError:

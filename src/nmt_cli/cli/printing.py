@@ -34,11 +34,16 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 
 def print_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str], styles: Sequence[str] = ()
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str],
+    whole: Collection[str] = (),
+    styles: Sequence[str] = (),
 ) -> None:
     """Print a table: drawn on a terminal, with the columns `right` aligned there, else with tabs.
 
-    `styles` are Rich's, one per row.
+    `whole` are columns that are never wrapped. `styles` are Rich's, one per row.
     """
     if not is_terminal():
         typer.echo("\n".join("\t".join(row) for row in (header, *rows)))
@@ -49,7 +54,7 @@ def print_table(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         justify: Literal["right", "left"] = "right" if name in right else "left"
-        table.add_column(name, justify=justify, no_wrap=name == "name", overflow="fold")
+        table.add_column(name, justify=justify, no_wrap=name in whole, overflow="fold")
     for row, style in zip_longest(rows, styles):
         table.add_row(*row, style=style)
     Console(highlight=False, markup=False, emoji=False).print(table)

@@ -72,7 +72,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--length-penalty A --length-penalty-form length": "--lenpen --normalize",
         "--length-penalty A": "--alpha --length-penalty-alpha",
         "--length-penalty-form gnmt (wu), length (avg) or none, with --length-penalty A": "-length_penalty",
-        "--max-extra-tokens N, target pieces beyond those of the source": (
+        "--max-extra-tokens N: a translation has at most N pieces more than its source": (
             "--max-len-a --max-len-b --max-length --max-length-ratio --max-length-factor --max-output-length"
         ),
         "--batch-tokens N, source pieces times beam": "--max-tokens --batch-size --mini-batch --max-sentences",

@@ -61,12 +61,15 @@ class Perplexity:
 
     @property
     def per_piece(self) -> float | None:
-        """exp of the mean negative log-probability of a piece; None if there is no piece."""
+        """exp of the mean negative log-probability per piece; None if there are no pieces."""
         return _perplexity(self.log_prob, self.pieces)
 
     @property
     def per_word(self) -> float | None:
-        """exp of the mean negative log-probability of a word, which no choice of pieces changes; None: no words."""
+        """exp of the mean negative log-probability per word; None if there are no words.
+
+        Models with different vocabularies can be compared by it.
+        """
         return _perplexity(self.log_prob, self.words)
 
 
@@ -121,6 +124,7 @@ class ForcedDecoder:
         fits = [max(map(len, pair)) <= longest for pair in pairs]
         found = batched_log_probs(
             self._loaded.model,
+            # An empty pair keeps the place of a pair that is too long.
             [pair if is_fitting else ([], []) for pair, is_fitting in zip(pairs, fits, strict=True)],
             max_tokens=self._batch_tokens,
             device=self._device,

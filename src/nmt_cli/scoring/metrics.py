@@ -100,7 +100,7 @@ class Scorer:
 
 
 def score_systems(
-    systems: Sequence[Sequence[str]], against: EvaluationSet, *, metrics: Sequence[MetricName], confidence: bool
+    systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet, *, metrics: Sequence[MetricName], confidence: bool
 ) -> list[list[ScoreReport]]:
     """The reports of each system, one per metric, in their order.
 
@@ -108,7 +108,7 @@ def score_systems(
     """
     reports: list[list[ScoreReport]] = [[] for _ in systems]
     for name in metrics:
-        scorer = make_scorer(name, against, of_segments=False, lengths=[len(system) for system in systems])
+        scorer = make_scorer(name, evaluation_set, of_segments=False, lengths=[len(system) for system in systems])
         for found, prepared in zip(reports, scorer.prepare(systems), strict=True):
             found.append(scorer.report(prepared, confidence=confidence))
     return reports
@@ -130,19 +130,21 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> ScoreReport:
     return report
 
 
-def make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool, lengths: Sequence[int]) -> Scorer:
+def make_scorer(
+    name: MetricName, evaluation_set: EvaluationSet, *, of_segments: bool, lengths: Sequence[int]
+) -> Scorer:
     """The metric against these references, for corpora, or for single segments: BLEU with its effective order.
 
-    ValueError if systems of these lengths cannot be scored against the references, or `against` lacks something that
-    the metric needs.
+    ValueError if systems of these lengths cannot be scored against the references, or `evaluation_set` lacks
+    something that the metric needs.
     """
-    of_references = [len(lines) for lines in against.references]
+    of_references = [len(lines) for lines in evaluation_set.references]
     if not lengths or not of_references or len({*lengths, *of_references}) > 1 or not lengths[0]:
         raise ValueError(f"{list(lengths)} hypotheses cannot be scored against references of {of_references} lines")
-    scorer = _make_scorer(name, against, of_segments=of_segments)
-    if against.test_set is not None:
+    scorer = _scorer_of(name, evaluation_set, of_segments=of_segments)
+    if evaluation_set.test_set is not None:
         # sacreBLEU's signatures take both from the metric.
-        vars(scorer.metric).update(test_set=against.test_set[0], langpair=against.test_set[1])
+        vars(scorer.metric).update(test_set=evaluation_set.test_set[0], langpair=evaluation_set.test_set[1])
     return scorer
 
 
@@ -156,7 +158,7 @@ class SegmentScores:
 
 
 def segment_scores(
-    systems: Sequence[Sequence[str]], against: EvaluationSet, *, metrics: Sequence[MetricName]
+    systems: Sequence[Sequence[str]], evaluation_set: EvaluationSet, *, metrics: Sequence[MetricName]
 ) -> list[SegmentScores]:
     """The scores of each segment, one list per metric, in their order; BLEU has its effective order.
 
@@ -164,7 +166,7 @@ def segment_scores(
     """
     found = []
     for name in metrics:
-        scorer = make_scorer(name, against, of_segments=True, lengths=[len(system) for system in systems])
+        scorer = make_scorer(name, evaluation_set, of_segments=True, lengths=[len(system) for system in systems])
         values = [scorer.segment_scores(prepared) for prepared in scorer.prepare(systems)]
         found.append(SegmentScores(scorer.title, str(scorer.metric.get_signature()), values))
     return found
@@ -182,15 +184,15 @@ def largest_differences(scores: SegmentScores, *, count: int) -> tuple[list[int]
     return best[:count], worst[:count]
 
 
-def _make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool) -> Scorer:
-    references = against.references
+def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, of_segments: bool) -> Scorer:
+    references = evaluation_set.references
     match name:
         case "bleu":
-            return Scorer(name, _bleu(against, of_segments=of_segments), references, _untouched)
+            return Scorer(name, _bleu(evaluation_set, of_segments=of_segments), references, _untouched)
         case "paper-bleu":
-            if of_segments or against.target_language is None:
+            if of_segments or evaluation_set.target_language is None:
                 raise ValueError("paper-bleu is a score of a corpus in a known language")
-            text = PaperText(against.target_language)
+            text = PaperText(evaluation_set.target_language)
             tokens = [[text.reference(line) for line in lines] for lines in references]
             return Scorer(name, PaperBleu(text.language, references=tokens), tokens, text.hypotheses)
         case "chrf":
@@ -200,34 +202,35 @@ def _make_scorer(name: MetricName, against: EvaluationSet, *, of_segments: bool)
         case "ter":
             return Scorer(name, TER(references=references), references, _untouched)
         case "comet":
-            return _comet_scorer(against)
+            return _comet_scorer(evaluation_set)
         case other:
             assert_never(other)
 
 
-def _bleu(against: EvaluationSet, *, of_segments: bool) -> BLEU:
+def _bleu(evaluation_set: EvaluationSet, *, of_segments: bool) -> BLEU:
     """sacreBLEU's BLEU, as its own command has it: tokens are 13a's but for Chinese, Japanese and Korean.
 
     UsageError if the tokenizer of the language is not installed.
     """
-    language = against.target_language or ""
+    language = evaluation_set.target_language or ""
     try:
         # force: no warning of tokenised text, which would name a parameter of sacreBLEU; segments.py has ours.
-        return BLEU(force=True, effective_order=of_segments, trg_lang=language, references=against.references)
+        return BLEU(force=True, effective_order=of_segments, trg_lang=language, references=evaluation_set.references)
     except RuntimeError:
         hint = f"pip install 'sacrebleu[{language}]', or leave bleu out of `metrics`"
         message = f"BLEU needs a tokenizer for the language {language!r} that is not installed"
         raise UsageError(message, setting="metrics: bleu", hint=hint) from None
 
 
-def _comet_scorer(against: EvaluationSet) -> Scorer:
-    comet, sources, references = against.comet, against.sources, against.references
+def _comet_scorer(evaluation_set: EvaluationSet) -> Scorer:
+    comet, sources, references = evaluation_set.comet, evaluation_set.sources, evaluation_set.references
     if comet is None or sources is None or len(references) != 1:
         raise ValueError("COMET wants its installation, the sources, and one reference")
     reference = references[0]
 
     def prepare(systems: Sequence[Sequence[str]]) -> list[list[str]]:
         scores = comet.segment_scores(systems, sources=sources, reference=reference)
+        # Scorers pass text. SegmentMean reads the numbers back, so sacreBLEU's resampling works for COMET.
         return [[repr(value) for value in system] for system in scores]
 
     metric = SegmentMean(model=comet.model, version=comet.version(), num_segments=len(reference))
@@ -239,7 +242,10 @@ def _untouched(systems: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 class _Chrf(CHRF):
-    """sacreBLEU's bootstrap cannot average a plain zero, of resamples without a match, with float32 scores."""
+    """chrF with Python floats only.
+
+    sacreBLEU returns float32, but 0.0 without a match, and its bootstrap cannot average the two types.
+    """
 
     def _compute_f_score(self, statistics: list[int]) -> float:
         return float(super()._compute_f_score(statistics))

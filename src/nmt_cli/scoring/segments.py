@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 # Blocks of rising height are a legitimate use of U+2581: a bar chart is no leftover.
 _SENTENCEPIECE = re.compile("(?<![\u2580-\u259f])▁(?![\u2580-\u259f])")
 _SUBWORD_NMT = re.compile(r"\S@@(?: |$)")
-# The traces of tokenizer.perl, of its -a, of subword-nmt and of SentencePiece.
+# Traces of tokenizer.perl (the second one of its option -a), subword-nmt and SentencePiece.
 _TOKENISED = re.compile(rf"&(?:apos|quot|#91|#93|#124);| @-@ |##AT##|{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}")
 # Raw text from the web has an escape here and there, too.
 _TOKENISED_SHARE = 0.02
@@ -63,23 +63,23 @@ def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
     return SegmentedText(name, lines, hashlib.sha256(content).hexdigest())
 
 
-def check_hypothesis(hypothesis: SegmentedText, *, fits: Sequence[SegmentedText]) -> None:
+def check_hypothesis(hypothesis: SegmentedText, *, others: Sequence[SegmentedText]) -> None:
     """Raise DataError if a hypothesis has another number of lines, or consists of pieces instead of words.
 
-    One that looks tokenised gets a warning: metrics tokenise by themselves, and its scores compare to none.
+    A hypothesis that looks tokenised gets a warning: its scores cannot be compared with others.
     """
-    for other in fits:
+    for other in others:
         check_lengths(hypothesis, other)
     for number, line in enumerate(hypothesis.lines, start=1):
         _refuse_pieces(line, where=f"{hypothesis.name}:{number}")
-    if how := _looks_tokenised(hypothesis):
-        logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, how)
+    if sign := _sign_of_tokenisation(hypothesis):
+        logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, sign)
 
 
 def check_reference(reference: SegmentedText) -> None:
-    """Warn of a reference that looks tokenised: scores against it compare to none."""
-    if how := _looks_tokenised(reference):
-        logger.warning("%s looks tokenised: %s; score against the untouched reference", reference.name, how)
+    """Warn of a reference that looks tokenised: scores against it cannot be compared with others."""
+    if sign := _sign_of_tokenisation(reference):
+        logger.warning("%s looks tokenised: %s; score against the untouched reference", reference.name, sign)
 
 
 def check_lengths(text: SegmentedText, other: SegmentedText) -> None:
@@ -90,8 +90,8 @@ def check_lengths(text: SegmentedText, other: SegmentedText) -> None:
         raise DataError(message, where=text.name, hint=hint)
 
 
-def _looks_tokenised(text: SegmentedText) -> str:
-    """The sign by which a text looks tokenised; empty if it does not."""
+def _sign_of_tokenisation(text: SegmentedText) -> str | None:
+    """The sign by which a text looks tokenised; None if it does not."""
     stops = [line for line in text.lines if line.endswith(".")]
     apart = sum(line.endswith(" .") for line in stops)
     if apart * 2 > len(stops):
@@ -99,7 +99,7 @@ def _looks_tokenised(text: SegmentedText) -> str:
     marks = [found[0].strip() for line in text.lines if (found := _TOKENISED.search(line))]
     if len(marks) > _TOKENISED_SHARE * len(text.lines):
         return f"{len(marks):,} of its {len(text.lines):,} lines hold marks such as {marks[0]!r}"
-    return ""
+    return None
 
 
 def _refuse_pieces(line: str, *, where: str) -> None:

@@ -61,7 +61,7 @@ class Spread:
 def paired_scores(
     baselines: Sequence[Sequence[str]],
     systems: Sequence[Sequence[str]],
-    against: EvaluationSet,
+    evaluation_set: EvaluationSet,
     *,
     metrics: Sequence[MetricName],
     test: TestName,
@@ -73,7 +73,7 @@ def paired_scores(
     texts = [*baselines, *systems]
     found = []
     for name in metrics:
-        scorer = make_scorer(name, against, of_segments=False, lengths=[len(text) for text in texts])
+        scorer = make_scorer(name, evaluation_set, of_segments=False, lengths=[len(text) for text in texts])
         prepared = scorer.prepare(texts)
         others = prepared[len(baselines) :]
         found.append([_paired_scores(scorer, [first, *others], test=test) for first in prepared[: len(baselines)]])

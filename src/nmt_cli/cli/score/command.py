@@ -130,11 +130,11 @@ def score(
         beside = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
         check_segment_options(files, wanted, beside, by_sentence=by_sentence, differences=differences)
     texts = read_texts(files)
-    against = _evaluation_set(texts, wanted, comet_model=comet_model, device=device)
+    evaluation_set = _evaluation_set(texts, wanted, comet_model=comet_model, device=device)
     if of_segments:
-        print_segment_scores(texts, against, wanted, differences=differences, as_object=as_object)
+        print_segment_scores(texts, evaluation_set, wanted, differences=differences, as_object=as_object)
         return
-    scores = _measure(texts, against, wanted, confidence=confidence, test="ar" if paired == "ar" else "bs")
+    scores = _measure(texts, evaluation_set, wanted, confidence=confidence, test="ar" if paired == "ar" else "bs")
     (print_scores_as_json if as_object else print_scores)(scores)
     check_bounds(scores.values(), bounds)
 
@@ -195,7 +195,7 @@ def _evaluation_set(
 
 
 def _measure(
-    texts: Texts, against: EvaluationSet, metrics: Sequence[MetricName], *, confidence: bool, test: TestName
+    texts: Texts, evaluation_set: EvaluationSet, metrics: Sequence[MetricName], *, confidence: bool, test: TestName
 ) -> Scores:
     """The scores of the hypotheses and, if there are baselines, the tests against each baseline."""
     from nmt_cli.scoring.metrics import score_systems
@@ -210,7 +210,7 @@ def _measure(
     comparisons = []
     if texts.baselines:
         baselines = [text.lines for text in texts.baselines]
-        by_metric = paired_scores(baselines, systems, against, metrics=metrics, test=test)
+        by_metric = paired_scores(baselines, systems, evaluation_set, metrics=metrics, test=test)
         comparisons = [
             Comparison(baseline.name, scores, verdict(scores, baseline=baseline.name, systems=names, test=test))
             for of_metric in by_metric
@@ -218,7 +218,7 @@ def _measure(
         ]
         reports = [[of_metric[0][place].report for of_metric in by_metric] for place in range(1, len(systems) + 1)]
     else:
-        reports = score_systems(systems, against, metrics=metrics, confidence=confidence)
+        reports = score_systems(systems, evaluation_set, metrics=metrics, confidence=confidence)
     notes = []
     if "paper-bleu" in metrics and texts.languages is not None:
         from nmt_cli.scoring.paper_bleu import comparable

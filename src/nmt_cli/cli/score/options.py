@@ -154,7 +154,7 @@ def read_texts(names: TextNames) -> Texts:
     sources = [] if source_name is None else read(source_name)
     references = read(*reference_names)
     for text in (*hypotheses, *baselines):
-        check_hypothesis(text, fits=references)
+        check_hypothesis(text, others=references)
     for text in (*references[1:], *sources):
         check_lengths(text, references[0])
     for reference in references:

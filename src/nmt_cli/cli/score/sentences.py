@@ -55,14 +55,19 @@ def check_segment_options(
 
 
 def print_segment_scores(
-    texts: Texts, against: EvaluationSet, metrics: Sequence[MetricName], *, differences: int | None, as_object: bool
+    texts: Texts,
+    evaluation_set: EvaluationSet,
+    metrics: Sequence[MetricName],
+    *,
+    differences: int | None,
+    as_object: bool,
 ) -> None:
     """Print the scores of all sentences as TSV, or the largest differences, or either as one JSON object."""
     from nmt_cli.scoring.metrics import segment_scores
 
     if differences is not None:
         metrics = metrics[:1]
-    scores = segment_scores([text.lines for text in texts.systems], against, metrics=metrics)
+    scores = segment_scores([text.lines for text in texts.systems], evaluation_set, metrics=metrics)
     if as_object:
         print_json(_segments_json(texts, scores, differences=differences))
         return
