@@ -25,19 +25,17 @@ _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
 _ZSTD_BLOCK = 1 << 16
 _OTHER_FOLDER = "choose another folder with -o"
-# What the system calls a file that cannot be written, the reason in words, and the fix.
+FREE_SPACE = "free some space, then give the same command again: it continues"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+# The codes of a file that cannot be written, the reason in words, and the fix beside another folder.
 _WRITING_ERRORS = (
-    (
-        (errno.ENOSPC, errno.EDQUOT),
-        "the disk is full",
-        "free some space, then give the same command again: it continues",
-    ),
-    ((errno.EACCES, errno.EPERM, errno.EROFS), "no permission to write there", _OTHER_FOLDER),
-    ((errno.ENOTDIR, errno.EEXIST), "a file stands where a folder must be", _OTHER_FOLDER),
+    ((errno.ENOSPC, errno.EDQUOT), "the disk is full", FREE_SPACE),
+    ((errno.EACCES, errno.EPERM, errno.EROFS), "no permission to write there", None),
+    ((errno.ENOTDIR, errno.EEXIST), "a file stands where a folder must be", None),
     ((errno.ENAMETOOLONG,), "its name is too long for this disk", "choose a shorter one with -o"),
     ((errno.EFBIG,), "it would be larger than files may be here", "ulimit -f unlimited, then the same command"),
+    (_NO_LOCKS, "the disk knows no locks", "mount it with flock"),
 )
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -228,13 +226,17 @@ def unreadable(path: Path, *, name: str, error: type[NmtError]) -> NmtError:
 
 
 @contextmanager
-def disk_errors(target: Path, error: type[NmtError]) -> Iterator[None]:
-    """Raise `error` if the block cannot write `target`: no space, no permission, or a limit of file size."""
+def disk_errors(target: Path, error: type[NmtError], *, elsewhere: str | None = None) -> Iterator[None]:
+    """Raise `error` if the block cannot write `target`: no space, no permission, no locks, or a limit of file size.
+
+    `elsewhere` is the hint that names another folder, if that is not the option -o.
+    """
     try:
         yield
     except OSError as problem:
-        for numbers, reason, hint in _WRITING_ERRORS:
-            if problem.errno in numbers:
+        for codes, reason, fix in _WRITING_ERRORS:
+            if problem.errno in codes:
+                hint = ", or ".join(filter(None, (fix, elsewhere))) or _OTHER_FOLDER
                 raise error(f"cannot write {target.name}: {reason}", where=str(target), hint=hint) from problem
         raise
 

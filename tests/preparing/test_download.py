@@ -274,5 +274,5 @@ def test_a_cache_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").touch()
     monkeypatch.setenv("NMT_CACHE", str(tmp_path / "file"))
     error = refusal(lambda: download_file("http://127.0.0.1:9/a.tgz", size=None, sha256=None, progress=silent))
-    assert error.message == "cannot write a.tgz: no permission to write there"
-    assert error.hint == "chmod it, or name a folder on another disk: export NMT_CACHE=FOLDER"
+    assert error.message == "cannot write a.tgz: a file stands where a folder must be"
+    assert error.hint == "name a folder on another disk: export NMT_CACHE=FOLDER"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import http.client
@@ -13,8 +12,8 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -22,7 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 import nmt_cli
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
-from nmt_cli.files import sha256
+from nmt_cli.files import FREE_SPACE, disk_errors, sha256
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +31,7 @@ _TIMEOUT_SECONDS = 60
 # Seconds to wait after each attempt that brought nothing.
 _PAUSES = (1.0, 3.0, 10.0, 30.0)
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-_ELSEWHERE = "or name a folder on another disk: export NMT_CACHE=FOLDER"
-_FREE_SPACE = f"free some space, then give the same command again: it continues; {_ELSEWHERE}"
-# What keeps a file from being written, by the codes of the error, and the fix.
-_OBSTACLES = {
-    (errno.ENOSPC, errno.EDQUOT): ("the disk is full", _FREE_SPACE),
-    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR): (
-        "no permission to write there",
-        f"chmod it, {_ELSEWHERE}",
-    ),
-    (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP): ("the disk knows no locks", f"mount it with flock, {_ELSEWHERE}"),
-}
+_ELSEWHERE = "name a folder on another disk: export NMT_CACHE=FOLDER"
 
 
 class Unreachable(DataError):
@@ -123,16 +112,9 @@ def cache_lock(file: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def writing_errors(file: Path) -> Iterator[None]:
-    """Raise DataError if the block cannot write `file` in the cache: no space, no permission, no locks."""
-    try:
-        yield
-    except OSError as problem:
-        for codes, (reason, hint) in _OBSTACLES.items():
-            if problem.errno in codes:
-                raise DataError(f"cannot write {file.name}: {reason}", where=str(file), hint=hint) from problem
-        raise
+def writing_errors(file: Path) -> AbstractContextManager[None]:
+    """Raise DataError if the block cannot write `file` in the cache."""
+    return disk_errors(file, DataError, elsewhere=_ELSEWHERE)
 
 
 def file_hash(path: Path) -> str:
@@ -142,8 +124,11 @@ def file_hash(path: Path) -> str:
 
 
 def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> None:
-    """Bring the rest of a download into `part`. Attempts go on while they bring something, and a few times more."""
-    failures, has_come = 0, False
+    """Bring the rest of a download into `part`.
+
+    Retries as long as attempts bring bytes. Gives up after five attempts in a row without any.
+    """
+    failures, has_progressed = 0, False
     while True:
         before = _size(part)
         try:
@@ -153,18 +138,19 @@ def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Pr
         except urllib.error.HTTPError as problem:
             reason = f"the server answers {problem.code} {problem.reason}"
             if problem.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                part.unlink()  # it was all there but for the last step, or the file has become shorter
+                # The part is already complete, or the file on the server became shorter: start again.
+                part.unlink()
             elif problem.code not in _TRANSIENT:
                 raise _unreachable(url, part, reason) from None
         except urllib.error.URLError as problem:
             reason = str(problem.reason)
-            if not has_come and isinstance(problem.reason, socket.gaierror | ConnectionRefusedError):
+            if not has_progressed and isinstance(problem.reason, socket.gaierror | ConnectionRefusedError):
                 raise _unreachable(url, part, reason) from None  # the network is not there: no use in waiting
         except (http.client.HTTPException, ConnectionError, TimeoutError) as problem:
             reason = str(problem) or type(problem).__name__
-        came = _size(part) > before
-        has_come = has_come or came
-        failures = 0 if came else failures + 1
+        progressed = _size(part) > before
+        has_progressed = has_progressed or progressed
+        failures = 0 if progressed else failures + 1
         if failures > len(_PAUSES):
             raise _unreachable(url, part, reason)
         pause = _PAUSES[max(failures - 1, 0)]
@@ -175,43 +161,59 @@ def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Pr
 def _attempt(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> bool:
     """Ask for the missing part and write it; False if the connection ended before the file did."""
     version = part.with_suffix(".version")
-    there = _size(part)
-    if size is not None and there == size:
+    offset = _size(part)
+    if size is not None and offset == size:
         return True
     # Quoted characters stay; spaces and accents, which browsers accept, are quoted.
     quoted = quote(url, safe="%/:=&?~#+!$,;'@()*[]")
     request = urllib.request.Request(quoted, headers={"User-Agent": f"nmt/{nmt_cli.__version__}"})
-    begun = version.read_text(encoding="utf-8") if there and version.exists() else ""
-    if begun:
-        request.add_header("Range", f"bytes={there}-")
-        request.add_header("If-Range", begun)
+    part_tag = version.read_text(encoding="utf-8") if offset and version.exists() else ""
+    if part_tag:
+        request.add_header("Range", f"bytes={offset}-")
+        request.add_header("If-Range", part_tag)
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-        tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-        there = there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
-        begins_here = answer.headers.get("Content-Range", f"bytes {there}-").startswith(f"bytes {there}-")
-        if there and (tag not in ("", begun) or not begins_here):
+        server_tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+        offset = offset if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+        continues_at_offset = answer.headers.get("Content-Range", f"bytes {offset}-").startswith(f"bytes {offset}-")
+        if offset and (server_tag not in ("", part_tag) or not continues_at_offset):
             part.unlink()  # the server has passed over If-Range, and this is the rest of another version
             raise ConnectionError("the file there has changed")
         length = answer.headers.get("Content-Length")
-        total = there + int(length) if length else size
-        needed, free = (total or 0) - there, shutil.disk_usage(part.parent).free
-        if needed > free:
-            message = f"{name} needs {needed / 1e9:.3f} GB, and {free / 1e9:.3f} GB are free"
-            raise DataError(message, where=str(part.with_name(name)), hint=_FREE_SPACE)
-        with part.open("r+b" if there else "wb") as file:
-            if not there:
-                version.unlink(missing_ok=True)
-                if tag and not tag.startswith("W/"):  # a weak one does not vouch for every byte
-                    version.write_text(tag, encoding="utf-8")
-            file.seek(there)
-            while block := _read(answer):
-                file.write(block)
-                there += len(block)
-                progress(f"downloading {name}", there, total)
-    if total is not None and there < total:
+        total = offset + int(length) if length else size
+        _check_space(part, name, (total or 0) - offset)
+        end = _write_blocks(
+            answer, part, offset, tag=server_tag, report=lambda done: progress(f"downloading {name}", done, total)
+        )
+    if total is not None and end < total:
         return False
     version.unlink(missing_ok=True)
     return True
+
+
+def _check_space(part: Path, name: str, needed: int) -> None:
+    """DataError if the disk has less free space than a download needs."""
+    free = shutil.disk_usage(part.parent).free
+    if needed > free:
+        message = f"{name} needs {needed / 1e9:.3f} GB, and {free / 1e9:.3f} GB are free"
+        raise DataError(message, where=str(part.with_name(name)), hint=f"{FREE_SPACE}, or {_ELSEWHERE}")
+
+
+def _write_blocks(
+    answer: http.client.HTTPResponse, part: Path, offset: int, *, tag: str, report: Callable[[int], None]
+) -> int:
+    """Write an answer into `part` from `offset` on; the size of `part` after it. A new part gets the server's tag."""
+    with part.open("r+b" if offset else "wb") as file:
+        if not offset:
+            version = part.with_suffix(".version")
+            version.unlink(missing_ok=True)
+            if tag and not tag.startswith("W/"):  # a weak one does not vouch for every byte
+                version.write_text(tag, encoding="utf-8")
+        file.seek(offset)
+        while block := _read(answer):
+            file.write(block)
+            offset += len(block)
+            report(offset)
+    return offset
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:
