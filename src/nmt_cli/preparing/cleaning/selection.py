@@ -93,12 +93,12 @@ def pair_digests(src: Sequence[str], tgt: Sequence[str]) -> NDArray[np.uint64]:
 def first_occurrences(digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """True for the first occurrence of each digest, [n].
 
-    The digests are sorted in 256 parts by one of their bytes, to save memory.
+    The digests are sorted in 64 parts by six of their bits. More parts take more passes, fewer take more memory.
     """
     is_new = np.zeros(len(digests), dtype=bool)
-    first_bytes = np.ascontiguousarray(digests.view(np.uint8)[::8])
-    for byte in range(256):
-        places = np.flatnonzero(first_bytes == byte)
+    part_of_digest = digests.view(np.uint8)[::8] & 63
+    for part in range(64):
+        places = np.flatnonzero(part_of_digest == part)
         _, first = np.unique(digests[places], return_index=True)
         is_new[places[first]] = True
     return is_new
