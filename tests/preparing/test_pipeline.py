@@ -12,8 +12,8 @@ from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import corpus_from_prefixes, load_corpus
 from nmt_cli.preparing.encoding import write_tokens
 from nmt_cli.preparing.inputs import fetch_inputs
-from nmt_cli.preparing.stages import open_work_folder, work_path
 from nmt_cli.preparing.vocabulary import write_tokenizers
+from nmt_cli.preparing.work_folder import open_work_folder, work_path
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.preparing.corpus_files import (
     contents,

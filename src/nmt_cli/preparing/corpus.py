@@ -29,6 +29,9 @@ AnySource: TypeAlias = Annotated[
 ]
 Sources: TypeAlias = Annotated[list[AnySource], Field(min_length=1)]
 
+DESCRIPTIVE_KEYS = frozenset({"description", "licence", "citation", "pairs", "bytes"})
+"""The keys of a corpus file that do not change its text."""
+
 _FORMER_KEYS = {
     "generator": "nmt prepare demo reads its sentences from files; --set limit=N takes the first N training pairs",
     "mirror": "in a copy of the corpus file, write file: PATH in place of url: for each archive; PATH may also be the "

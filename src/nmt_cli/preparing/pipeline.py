@@ -26,8 +26,14 @@ from nmt_cli.preparing.encoding import encoded_splits, write_tokens
 from nmt_cli.preparing.inputs import declared_key, fetch_inputs, find_local_inputs, fingerprint, reading_key
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
 from nmt_cli.preparing.shards import open_shards
-from nmt_cli.preparing.stages import WorkFolder, discard_interrupted, is_finished, open_work_folder, work_path
-from nmt_cli.preparing.vocabulary import copy_vocabulary, given_vocabulary, tokenizer_counts, write_tokenizers
+from nmt_cli.preparing.vocabulary import copy_vocabulary, find_given_tokenizers, tokenizer_counts, write_tokenizers
+from nmt_cli.preparing.work_folder import (
+    WorkFolder,
+    discard_interrupted,
+    is_prepared_already,
+    open_work_folder,
+    work_path,
+)
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
@@ -54,7 +60,7 @@ def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_worker
     if output.is_symlink():
         output = output.resolve()  # renaming a folder to a link would replace the link
     inputs = find_local_inputs(located)
-    if is_finished(output, located.corpus, key=partial(_key, located, inputs), overwrite=overwrite):
+    if is_prepared_already(output, located.corpus, key=partial(_key, located, inputs), overwrite=overwrite):
         discard_interrupted(output)
         return Prepared(output, read_report(output), was_finished=True)
     with open_work_folder(output) as work:
@@ -72,7 +78,7 @@ def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[s
         for source in located.corpus.sources(split):
             yield from (f"input:  {split}: {description}" for description in source.describe())
     yield f"output: {output}"
-    if is_finished(output, located.corpus, key=partial(_key, located, inputs), overwrite=overwrite):
+    if is_prepared_already(output, located.corpus, key=partial(_key, located, inputs), overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
         return
     begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""
@@ -90,7 +96,7 @@ def _key(located: LocatedCorpus, inputs: list[InputRecord], earlier: Mapping[str
 
 def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
     """The settings that determine the vocabulary, or the hashes of the files that it is taken from."""
-    given = given_vocabulary(located)
+    given = find_given_tokenizers(located)
     return located.corpus.tokenizer.model_dump() if given is None else {file.name: sha256(file) for file in given}
 
 
@@ -113,7 +119,7 @@ def _run_stages(
     tokenizer_key = fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located)})
 
     def build_tokenizers(to: Path) -> None:
-        if (given := given_vocabulary(located)) is not None:
+        if (given := find_given_tokenizers(located)) is not None:
             copy_vocabulary(given, to)
         else:
             write_tokenizers(corpus, text, to, num_workers=num_workers, progress=progress)

@@ -34,7 +34,7 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
     num_sampled = min(num_lines, corpus.tokenizer.sample_lines)
     logger.info("tokenizer: training on %s of %s lines", f"{num_sampled:,}", f"{num_lines:,}")
     progress("tokenizer", 0, None)
-    # In worker processes, if there are any: SentencePiece ignores Ctrl-C, and its memory is freed with the process.
+    # A worker process, because SentencePiece ignores Ctrl-C and frees its memory only at the end of the process.
     with worker_pool([TokenizerJob(text, corpus.tokenizer, directory)] * num_workers) as run:
         reports = [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in run(tasks)]
     if is_shared:
@@ -45,7 +45,7 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
     logger.info("tokenizer: %s %s pieces", f"{corpus.tokenizer.vocab_size:,}", kind)
 
 
-def given_vocabulary(located: LocatedCorpus) -> list[Path] | None:
+def find_given_tokenizers(located: LocatedCorpus) -> list[Path] | None:
     """`source.spm` and `target.spm` of the folder that the corpus takes its vocabulary from, or None if one is trained.
 
     DataError if there is no such folder, or if it has no vocabulary.
@@ -82,24 +82,24 @@ def tokenizer_counts(directory: Path) -> dict[str, Any]:
 
 
 def sample(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> Iterator[bytes]:
-    """At most `size` lines of sides of the clean training text in their order, sampled by `seed`.
+    """At most `size` lines of the clean training text of these sides, in order, drawn with `seed`.
 
-    A line that is taken several times can be sampled as often.
+    A pair with several copies can be drawn once per copy.
     """
     shards = text.shards()
     copies = [text.copies(shard.number) for shard in shards]
     parts = [(side, *one) for side in sides for one in zip(shards, copies, strict=True)]
-    totals = [int(taken.sum()) for _, _, taken in parts]
+    totals = [int(copies_in_shard.sum()) for _, _, copies_in_shard in parts]
     sizes = totals
     if size < sum(totals):
         draw = np.random.default_rng(seed)
         sizes = draw.multivariate_hypergeometric(totals, size, method="marginals").tolist()
-    for place, ((side, shard, taken), total, part) in enumerate(zip(parts, totals, sizes, strict=True)):
-        if part == 0:
+    for place, ((side, shard, copies_in_shard), total, num_drawn) in enumerate(zip(parts, totals, sizes, strict=True)):
+        if num_drawn == 0:
             continue
-        chosen = np.repeat(np.arange(len(taken)), taken)
-        if part < total:
-            chosen = np.sort(np.random.default_rng([seed, place]).choice(chosen, size=part, replace=False))
+        chosen = np.repeat(np.arange(len(shard)), copies_in_shard)
+        if num_drawn < total:
+            chosen = np.sort(np.random.default_rng([seed, place]).choice(chosen, size=num_drawn, replace=False))
         lines = shard.text(side).split(b"\n")
         yield from map(lines.__getitem__, chosen.tolist())
 

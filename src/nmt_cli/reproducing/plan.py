@@ -10,15 +10,12 @@ from typing import Any
 from pydantic import create_model
 
 from nmt_cli.errors import RecipeError, UsageError
-from nmt_cli.preparing.corpus import Corpus, TokenizerConfig, load_corpus
+from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus, TokenizerConfig, load_corpus
 from nmt_cli.recipe.loading import flatten, load_recipe, parse_override
 from nmt_cli.recipe.mistakes import dotted, fields_at, suggest_key
 from nmt_cli.recipe.schema import Recipe, Section
 from nmt_cli.reproducing.experiments import Experiment
 from nmt_cli.training.micro_batch_size import estimate
-
-# Keys of a corpus file that do not change its text.
-KEYS_WITHOUT_EFFECT = frozenset({"description", "licence", "citation", "pairs", "bytes"})
 
 _AMBIGUOUS = Recipe.model_fields.keys() & Corpus.model_fields.keys()
 _FIELDS: dict[str, Any] = {
@@ -110,7 +107,7 @@ def plan_reproduction(
         data=data or Path("data") / f"{corpus.name}{suffix}",
         run=run or Path("runs") / f"{experiment.recipe}{suffix}",
         settings=given,
-        changes=[setting for setting in settings if _first_part(setting) not in KEYS_WITHOUT_EFFECT],
+        changes=[setting for setting in settings if _first_part(setting) not in DESCRIPTIVE_KEYS],
         limit=limit,
     )
 

@@ -20,7 +20,7 @@ from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.files import read_json, sha256, write_file
-from nmt_cli.preparing.corpus import without_former_keys
+from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, without_former_keys
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import dump_recipe
 from nmt_cli.reproducing.experiments import Expected, Figure, FigureName, exactly
@@ -33,7 +33,7 @@ from nmt_cli.reproducing.needs import (
     training_needs,
     training_seconds,
 )
-from nmt_cli.reproducing.plan import KEYS_WITHOUT_EFFECT, Reproduction
+from nmt_cli.reproducing.plan import Reproduction
 
 HeldOut = Literal["valid", "test"]
 # The SHA-256 of each thing that a stage reads or writes, by its role.
@@ -325,7 +325,7 @@ def _hash(text: str) -> str:
 
 def _hash_of_corpus(corpus: Mapping[str, Any]) -> str:
     values = without_former_keys(corpus)
-    return _hash(json.dumps({key: values[key] for key in values.keys() - KEYS_WITHOUT_EFFECT}, sort_keys=True))
+    return _hash(json.dumps({key: values[key] for key in values.keys() - DESCRIPTIVE_KEYS}, sort_keys=True))
 
 
 def _hash_of_model(directory: Path) -> str:

@@ -23,15 +23,15 @@ from nmt_cli.files import (
     remove_directory,
     write_file,
 )
-from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import flatten
 
 logger = logging.getLogger(__name__)
 
 _RECORD = "stage.json"
-# Keys of a corpus that do not change its prepared data; sources are compared by their contents.
-_WITHOUT_EFFECT = ("name", "description", "licence", "citation", "pairs", "bytes", "train", "valid", "test")
+# Keys of a corpus that do not change its prepared data. Sources are compared by their contents.
+_WITHOUT_EFFECT = DESCRIPTIVE_KEYS | {"name", "train", "valid", "test"}
 
 
 class WorkFolder:
@@ -47,18 +47,19 @@ class WorkFolder:
         or not there. A failure before the first piece leaves nothing.
         """
         directory = self.path / name
-        record, begun = self._record(name), {"key": key, "is_finished": False}
-        if record == {"key": key}:
+        record = self._record(name)
+        finished, unfinished = {"key": key}, {"key": key, "is_finished": False}
+        if record == finished:
             logger.info("%s: finished before, kept", name)
             return directory
-        if record != begun:
+        if record != unfinished:
             with new_directory(directory, error=DataError) as temporary:
-                (temporary / _RECORD).write_text(json.dumps(begun), encoding="utf-8")
+                (temporary / _RECORD).write_text(json.dumps(unfinished), encoding="utf-8")
         clear_unfinished_files(directory)
         try:
             with disk_errors(directory, DataError):
                 build(directory)
-            write_file(directory / _RECORD, json.dumps({"key": key}), error=DataError)
+            write_file(directory / _RECORD, json.dumps(finished), error=DataError)
         except BaseException:
             if not has_pieces(directory):
                 remove_directory(directory)
@@ -116,11 +117,13 @@ def work_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.partial")
 
 
-def is_finished(output: Path, corpus: Corpus, *, key: Callable[[Mapping[str, Any]], str], overwrite: bool) -> bool:
-    """True if `output` holds the data of a corpus, whole; False if it has to be written.
+def is_prepared_already(
+    output: Path, corpus: Corpus, *, key: Callable[[Mapping[str, Any]], str], overwrite: bool
+) -> bool:
+    """True if `output` already holds this corpus's data, complete. DataError if `output` may not be replaced.
 
-    `key` is the fingerprint of that data, compared with a manifest that has this corpus. DataError if `output` holds
-    anything else. `overwrite` replaces prepared data of any kind, but never foreign files.
+    `key` computes the fingerprint that the corpus of this call would get. Its argument is the corpus in the manifest at
+    `output`. `overwrite` replaces prepared data of any kind, but never foreign files.
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return False
