@@ -20,11 +20,9 @@ from nmt_cli.tokenization.tokenizer import (
     TextEncoder,
     Tokenizer,
     TokenizerKind,
-    word_alignment,
-    word_ids,
-    word_log_probs,
 )
 from nmt_cli.tokenization.training import train_tokenizer
+from nmt_cli.tokenization.words import word_alignment, word_ids, word_log_probs
 from tests.preparing.corpus_files import invented_pairs
 
 KINDS: list[TokenizerKind] = ["bpe", "unigram"]

@@ -14,7 +14,7 @@ from nmt_cli.decoding.translation import PartedLine, Translation, best_by_utilit
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.segmentation import LineSplitter
-from nmt_cli.tokenization.tokenizer import word_alignment, word_log_probs
+from nmt_cli.tokenization.words import word_alignment, word_log_probs
 
 
 class Translator:
@@ -24,7 +24,7 @@ class Translator:
         # torch or ctranslate2; fp32, bf16 or int8; cpu, cuda:0 and so on.
         self.engine, self.precision, self.device = engine.name, engine.precision, engine.device
         self._engine = engine
-        self._parts = LineSplitter(engine.source, longest_trained=engine.longest_source)
+        self._splitter = LineSplitter(engine.source, longest_trained=engine.longest_source)
 
     @classmethod
     def from_pretrained(
@@ -107,7 +107,7 @@ class Translator:
         split = []
         forced = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
         for number, (text, row, prefix) in enumerate(zip(stripped, encode(stripped), forced, strict=True), first_line):
-            parts = self._parts.find(text, row, number=number, longest=longest, has_prefix=bool(prefix))
+            parts = self._splitter.split(text, row, number=number, longest=longest, has_prefix=bool(prefix))
             is_whole = len(parts) < 2
             rows = [row] * len(parts) if is_whole else encode([part.strip() for part in parts])
             sources = [

@@ -12,8 +12,8 @@ logger = logging.getLogger(__name__)
 
 # The longest source sentence in training, if a model does not say it: nearly all sentences of any corpus are shorter.
 _USUAL_PIECES = 128
-# Where a sentence may end: before a space, or in Chinese and Japanese without one. Possessive and from the first mark
-# on only: texts of nothing but marks must not take quadratic time.
+# Where a sentence may end: before a space, or in Chinese and Japanese without one.
+# Possessive quantifiers and the lookbehind keep texts of nothing but marks from taking quadratic time.
 _END = re.compile(r"(?<![.!?…।])[.!?…।]++[\"'”’»)\]]*+\s++(?=\S)|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)")
 _BETWEEN_WORDS = re.compile(r"[\s\"'“‘„«(\[]")
 # More characters than any abbreviation has: what stands further back is not looked at.
@@ -52,13 +52,12 @@ class LineSplitter:
         self._reason = "no line in training had" if longest_trained else "lines in training have seldom"
         self._has_told = False
 
-    def find(self, text: str, row: Sequence[int], *, number: int, longest: int, has_prefix: bool) -> list[str]:
+    def split(self, text: str, row: Sequence[int], *, number: int, longest: int, has_prefix: bool) -> list[str]:
         """The parts of line `number`, in order; a blank line has none. `row` has its pieces.
 
-        A line longer than the longest sentence in training is split after each sentence: a model trained on single
-        sentences leaves out much of longer texts. A line with a prefix is not split, because nobody knows where in the
-        line its prefix ends. A sentence of more than `longest` pieces is cut into parts as long as sentences in
-        training.
+        A line longer than any in training is split after each sentence. Models trained on single sentences leave out
+        parts of longer texts. A line with a prefix is not split, because nobody knows where in the line its prefix
+        ends. A sentence of more than `longest` pieces is cut into parts as long as sentences in training.
         """
         usual = min(longest, self._usual)
         parts = [text] if text else []
@@ -116,14 +115,16 @@ def _is_end(line: str, start: int, found: re.Match[str]) -> bool:
         return True
     before = line[max(start, found.start() - _WORD_WINDOW) : found.start()]
     word = _BETWEEN_WORDS.split(before)[-1].lower()
-    return not (len(word) < 2 or word in _ABBREVIATIONS or word.replace(".", "").isdigit() or word[-2] == ".")
+    is_initial, is_number = len(word) < 2, word.replace(".", "").isdigit()
+    is_abbreviation = word in _ABBREVIATIONS or word[-2:-1] == "."
+    return not (is_initial or is_number or is_abbreviation)
 
 
 def split_line(text: str, *, fits: Callable[[str], bool]) -> list[str]:
     """The parts of `text` in order, each of which fits; together they are `text`, with nothing added or left out.
 
-    A part ends after a sentence, else after a clause, else after a word, unless it would then be less than half as long
-    as it may be; a word that is too long by itself is cut anywhere. A single character is never cut.
+    A part ends after a sentence, a clause or a word, in this order of preference. A boundary in the first half of the
+    part is passed over. A word that does not fit is cut anywhere, but a single character is never cut.
     """
     parts = []
     start = 0

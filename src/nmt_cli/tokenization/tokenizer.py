@@ -1,14 +1,13 @@
-"""Text to the ids of a SentencePiece model and back without loss, fast for large texts; and the words of pieces."""
+"""Text to the ids of a SentencePiece model and back without loss, fast for large texts."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, count, groupby, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +24,6 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPACE_MARK = "\u2581"
 """SentencePiece writes a space as this character, and cannot tell the two apart in its input."""
 
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _MAX_WORDS = 150_000
 _LINE_END = b"\n"
 
@@ -76,12 +74,12 @@ class Tokenizer:
         if self._mark_ids:
             for position, line in enumerate(lines):
                 if SPACE_MARK in line:
-                    rows[position] = self._encode_with_marks(line)
+                    rows[position] = self._encode_with_space_marks(line)
         return rows
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row of ids, which are ints of the vocabulary; special ids give nothing."""
-        # As in `encode`; and some versions make a text of no rows.
+        # A list starts a thread, as in encode. Some versions return one text for an empty list.
         if len(rows) < 2:
             return [self._processor.decode(list(row)) for row in rows]
         texts: list[str] = self._processor.decode(list(map(list, rows)), num_threads=1)
@@ -95,18 +93,18 @@ class Tokenizer:
     def _pieces(self) -> dict[int, str]:
         return {piece: str(self._processor.id_to_piece(piece)) for piece in range(self.vocab_size)}
 
-    def _encode_with_marks(self, line: str) -> list[int]:
+    def _encode_with_space_marks(self, line: str) -> list[int]:
         """The ids of a line with U+2581 in it, each of which is spelt in bytes so that it is not taken for a space."""
         private_use = map(chr, range(0x100000, 0x10FFFE))
         stand_in = next(c for c in private_use if c not in line and self._processor.piece_to_id(c) == UNK)
         ids: list[int] = self._processor.encode(line.replace(SPACE_MARK, stand_in))
-        old, position = self._byte_ids(stand_in), 0
-        marked = []
+        stand_in_ids, position = self._byte_ids(stand_in), 0
+        result = []
         while position < len(ids):
-            is_mark = ids[position : position + len(old)] == old
-            marked += self._mark_ids if is_mark else ids[position : position + 1]
-            position += len(old) if is_mark else 1
-        return marked
+            is_mark = ids[position : position + len(stand_in_ids)] == stand_in_ids
+            result += self._mark_ids if is_mark else ids[position : position + 1]
+            position += len(stand_in_ids) if is_mark else 1
+        return result
 
     def _byte_ids(self, character: str) -> list[int]:
         ids = [int(self._processor.piece_to_id(f"<0x{byte:02X}>")) for byte in character.encode()]
@@ -115,7 +113,10 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """The ids of lines end to end, an EOS after each, [T], and the tokens of each line with its EOS, [n]."""
+    """Encoded lines.
+
+    `ids`: the ids of all lines, [T], with EOS after each line. `lengths`: the number of ids per line with its EOS, [n].
+    """
 
     ids: NDArray[np.integer]
     lengths: NDArray[np.int64]
@@ -130,16 +131,15 @@ class EncodedText:
 class TextEncoder:
     """Encodes large texts exactly as `Tokenizer.encode` does, and several times faster: known words are looked up.
 
-    If no piece of a byte-pair model continues after a space, no merge reaches from one word into the next. Then the ids
-    of a sentence are the ids of its words, and the cache remembers them, up to a bound. Unigram models choose the best
-    path through the whole sentence, with sums whose rounding depends on earlier words: they are not cached.
+    In a byte-pair model whose pieces never continue after a space, words are encoded independently. The ids of a word
+    are then cached. Unigram models choose a path through the whole sentence, so they are not cached.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, kind: TokenizerKind | None) -> None:
         self._tokenizer = tokenizer
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         self._has_independent_words = kind == "bpe" and not any(SPACE_MARK in piece[1:] for piece in pieces)
-        self._words = _KnownWords()
+        self._words = _WordCache()
 
     def encode(self, text: bytes) -> EncodedText:
         """The ids of the lines of a text in UTF-8, in which a line feed ends every line."""
@@ -154,7 +154,7 @@ class TextEncoder:
         words = text.replace(_LINE_END, b" \n ").split(b" ")
         words.pop()  # what follows the last line end
         if len(self._words) > _MAX_WORDS:
-            self._words = _KnownWords()
+            self._words = _WordCache()
         known = self._words
         places = known.places_of(words)
         if new := known.without_ids():
@@ -164,13 +164,14 @@ class TextEncoder:
         return EncodedText(_gather(known.ids, known.starts[places], sizes), np.diff(line_ends, prepend=0))
 
 
-class _KnownWords:
-    """Words with the place of each. For each place, `starts` and `sizes` say which part of `ids` is the word's.
+class _WordCache:
+    """A cache of words. A word has a place; `ids[starts[place]:][:sizes[place]]` are its ids.
 
-    At first only the line end is known, a word of its own, which is EOS.
+    Place 0 is the line end, whose id is EOS.
     """
 
     def __init__(self) -> None:
+        # Looking up a new word numbers it. The order of the keys is the order of the places.
         self._places: defaultdict[bytes, int] = defaultdict(count().__next__)
         self.places_of([_LINE_END])
         self.starts: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
@@ -196,49 +197,6 @@ class _KnownWords:
         self.ids = np.concatenate([self.ids, np.fromiter(chain.from_iterable(rows), dtype=np.int32)])
 
 
-def word_ids(pieces: Sequence[str]) -> list[int | None]:
-    """The number, from 0, of the word in which each piece ends; None for a piece that is only space.
-
-    Whitespace separates words, as in `str.split`.
-    """
-    number, is_inside = -1, False
-    words: list[int | None] = []
-    for text in _spelling(pieces):
-        word = number if is_inside and not text else None  # a later byte of a character
-        for character in text:
-            if character.isspace():
-                is_inside = False
-                continue
-            number += not is_inside
-            is_inside = True
-            word = number
-        words.append(word)
-    return words
-
-
-def word_log_probs(pieces: Sequence[str], piece_log_probs: Sequence[float]) -> list[float]:
-    """The log-probability of each word, then of EOS if it is scored; their sum is that of the translation."""
-    words = word_ids(pieces)
-    num_words = max((word for word in words if word is not None), default=-1) + 1
-    summed = [0.0] * num_words
-    following = num_words - 1
-    for word, log_prob in reversed(list(zip(words, piece_log_probs, strict=False))):
-        # Space goes to the word after it; at the end, to the last one.
-        following = following if word is None else word
-        if num_words:
-            summed[following] += log_prob
-    return summed + list(piece_log_probs[len(pieces) :])
-
-
-def word_alignment(
-    source_pieces: Sequence[str], target_pieces: Sequence[str], places: Sequence[int]
-) -> list[tuple[int, int]]:
-    """Pairs of source and target words, sorted, from the source place of each target piece."""
-    sources, targets = word_ids(source_pieces), word_ids(target_pieces)
-    pairs = {(sources[place], target) for place, target in zip(places, targets, strict=True)}
-    return sorted((source, target) for source, target in pairs if source is not None and target is not None)
-
-
 def _has_plain_spaces(text: bytes) -> bool:
     """True if single spaces separate the words of every line, and no line is empty: cleaned text is so."""
     starts_well = not text.startswith((b" ", _LINE_END))
@@ -251,21 +209,3 @@ def _gather(ids: NDArray[np.integer], starts: NDArray[np.int64], sizes: NDArray[
     shifts += np.arange(len(shifts))
     gathered: NDArray[np.integer] = ids[shifts]
     return gathered
-
-
-def _spelling(pieces: Sequence[str]) -> list[str]:
-    """The text of each piece; a character spelt in bytes stands with the first of them."""
-    texts: list[str] = []
-    for is_byte, group in groupby(pieces, key=lambda piece: bool(_BYTE.fullmatch(piece))):
-        run = list(group)
-        if not is_byte:
-            texts += [piece.replace(SPACE_MARK, " ") for piece in run]
-            continue
-        spelt = bytes(int(piece[3:5], 16) for piece in run)
-        placed = [""] * len(run)
-        start = 0
-        for character in spelt.decode("utf-8", errors="surrogateescape"):
-            placed[start] = character
-            start += len(character.encode("utf-8", errors="surrogateescape"))
-        texts += placed
-    return texts

@@ -17,7 +17,7 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TokenizerKind
 MAX_LINE_BYTES = 1 << 16
 # SentencePiece's trainer keeps this character for itself and skips every line that holds it.
 _RESERVED = "\u2585".encode()
-# Part of the model's bytes, and unigram's sums depend on it: the same on every machine.
+# SentencePiece writes this number into the model, and unigram's rounding depends on it. It is the same everywhere.
 _TRAINING_THREADS = 16
 _LINES_FOR_CHARACTERS = 10_000
 _FIXED_PIECES = 4 + 256
@@ -40,7 +40,7 @@ def train_tokenizer(
     The same lines and settings give the same bytes. Raises DataError if `vocab_size` is more than the text yields, or
     too small for its characters; the message names the bound.
     """
-    usable = _Usable(lines)
+    usable = _UsableLines(lines)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -69,11 +69,11 @@ def train_tokenizer(
     return TokenizerReport(usable.given, usable.skipped)
 
 
-class _Usable:
+class _UsableLines:
     """Lines without the unusable ones, which SentencePiece would skip.
 
-    The unusable lines are counted, and the characters of the first lines are noted. SentencePiece reports an error of
-    an iterator, Ctrl-C too, as its own: `problem` is the error itself.
+    The unusable lines are counted, and the characters of the first lines are noted. SentencePiece hides an exception of
+    its iterator, Ctrl-C included. `problem` keeps it.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
@@ -120,7 +120,10 @@ def _vocabulary_error(problem: str, vocab_size: int, *, num_characters: int) -> 
 
 
 def _smaller_vocabulary(largest: int, *, num_characters: int) -> str:
-    """The fix to type if a text yields no more than `largest` pieces, at which every word would be a piece."""
+    """The hint if a text yields at most `largest` pieces.
+
+    So many pieces would make every word a piece, so fewer are suggested.
+    """
     if largest < _MIN_PIECES:
         return "give more training text"
     smallest = max(_MIN_PIECES, _FIXED_PIECES + num_characters + 1)
