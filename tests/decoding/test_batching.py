@@ -129,7 +129,7 @@ def test_stragglers_in_groups_of_slots_and_with_rare_checks(
     models = [random_model(7, vocab=VOCAB, sharpness=2.0, positions=positions)]
     asked = sources(7)
     expected = alone(models, asked, config)
-    monkeypatch.setattr(decoder_cache, "_grain_of", lambda x: 16)
+    monkeypatch.setattr(decoder_cache, "_shape_multiple_of", lambda x: 16)
     monkeypatch.setattr(beam, "_STEPS_BETWEEN_CHECKS", {"cpu": 2})
     monkeypatch.setattr(batching, "_STRAGGLERS", 0.5)
     assert_same(in_batches(models, asked, config, batch_tokens=120), expected)
@@ -183,7 +183,7 @@ def test_nothing_is_lost_if_memory_runs_out_among_stragglers(
 
     match place:
         case "a step of several":
-            step = fails_once(Transformer.step, lambda model, ids, cache: len(cache.places.unique()) > 1)
+            step = fails_once(Transformer.step, lambda model, ids, cache: len(cache.num_tokens.unique()) > 1)
             monkeypatch.setattr(Transformer, "step", step)
         case "the end":
             finish = fails_once(batching.Stragglers.finish, lambda aside: len(aside.numbers) > 3)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.model import cache as cache_module
-from nmt_cli.model.cache import Kept
+from nmt_cli.model.cache import SentenceSelection
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from tests.reference.models import BOS, CPU, EOS, random_model, tiny_config
@@ -37,9 +37,9 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 @pytest.fixture(params=[(1, 1), (3, 4), (32, 16)], ids=["room 1", "room 3, fours", "room 32, sixteens"])
 def growth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for so many more steps at a time, and slots and tokens seen in multiples of so many."""
-    steps, grain = request.param
+    steps, multiple = request.param
     monkeypatch.setattr(cache_module, "_GROWTH", steps)
-    monkeypatch.setattr(cache_module, "_grain_of", lambda x: grain)
+    monkeypatch.setattr(cache_module, "_shape_multiple_of", lambda x: multiple)
 
 
 def last_hidden(model: Transformer, rows: Sequence[Row]) -> Tensor:
@@ -93,7 +93,7 @@ def test_steps_are_the_whole_decoder_while_rows_are_chosen_and_sentences_leave(m
         chosen = [2]
         cache.select(rows=torch.tensor(chosen), sentences=torch.tensor([1]))
         walk(model, [rows[row] for row in chosen], cache, steps=2)
-    assert cache.places.tolist() == [11]
+    assert cache.num_tokens.tolist() == [11]
 
 
 def walk_to(
@@ -117,7 +117,7 @@ def test_sentences_that_began_at_different_steps_go_on_together(model: Transform
         later, third = walk_to(model, [1], steps=3, width=width)
         cache.join([other, third])
         rows = walk(model, [*early, *late, *later], cache, steps=3)
-        assert cache.places.tolist() == [9, 9, 4, 6]
+        assert cache.num_tokens.tolist() == [9, 9, 4, 6]
 
         # The two that began first leave, and their slots with them once others join.
         cache.select(rows=torch.arange(2 * width, 4 * width), sentences=torch.tensor([2, 3]))
@@ -137,7 +137,7 @@ def test_a_sentence_that_is_over_goes_along_beyond_the_positions_there_are() -> 
             hidden = model.step(torch.tensor([7, rows[0][1][-1]]), cache)
             torch.testing.assert_close(hidden[1:], last_hidden(model, rows), rtol=1e-10, atol=1e-10)
             rows = [(2, [*rows[0][1], 9])]
-    assert cache.places.tolist() == [12, 7]
+    assert cache.num_tokens.tolist() == [12, 7]
 
 
 @pytest.mark.usefixtures("growth")
@@ -150,7 +150,7 @@ def test_slots_that_no_open_hypothesis_has_are_given_up(model: Transformer) -> N
             cache.select(rows=torch.tensor(chosen), sentences=None)
             rows = walk(model, [rows[row] for row in chosen], cache, steps=1)
     # One slot for each of ten pieces, and those of the last steps, since slots are given up only now and then.
-    assert cache.num_slots < 1 + 4 * 10 if cache.grain == 1 else cache.num_slots <= 10 + 2 * 4
+    assert cache.num_slots < 1 + 4 * 10 if cache.shape_multiple == 1 else cache.num_slots <= 10 + 2 * 4
 
 
 def test_sources_of_equal_length_need_no_mask() -> None:
@@ -188,6 +188,6 @@ def test_sentences_kept_are_those_asked_for_and_hold_little_more_memory(sentence
     numbers = torch.tensor(sentences, dtype=torch.long)
     x = torch.randn(10, 2, 3)
     expected = x[numbers]
-    kept = Kept(numbers).of(x)
+    kept = SentenceSelection(numbers).take(x)
     assert torch.equal(kept, expected)
     assert 3 * kept.untyped_storage().nbytes() <= 4 * kept.nbytes

@@ -25,13 +25,16 @@ from torch.nn import functional as F
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import Packed, to_rectangle
 
-_GROWTH = 8  # steps by which memory grows, unless the grain says otherwise; unused slots are dropped at the same time
-_GRAIN = 8  # slots and source tokens are seen in multiples of this if a new shape costs time
+_GROWTH = 8  # steps by which memory grows if shapes need no multiple; unused slots are dropped at the same time
+_SHAPE_MULTIPLE = 8  # slots and source tokens are seen in multiples of this if a new shape costs time
 _LEAST_USE = 3 / 4  # rows that use a smaller share of their memory are copied
 
 
 class Slots(NamedTuple):
-    """A step's slots are those from `start` to `end`; attention sees `seen`; memory is taken for `room`."""
+    """The new tokens of a step have the slots from `start` to `end`.
+
+    Attention sees the first `seen` slots. Memory has `room` slots.
+    """
 
     start: int
     end: int
@@ -39,7 +42,7 @@ class Slots(NamedTuple):
     room: int
 
 
-class Kept:
+class SentenceSelection:
     """The sentences of a batch that stay; sentences that keep their places are rarely copied."""
 
     def __init__(self, sentences: Tensor) -> None:
@@ -49,12 +52,12 @@ class Kept:
         self._moved = torch.tensor(moved, dtype=torch.long, device=sentences.device)
         self._from = sentences[self._moved]
 
-    def of(self, x: Tensor) -> Tensor:
-        """The rows [B', ...] of the kept sentences in x [B, ...], whose memory is reused."""
+    def take(self, x: Tensor) -> Tensor:
+        """The rows [B', ...] of the selected sentences. Overwrites x [B, ...], and mostly returns a view of it."""
         if len(self._moved):
             x.index_copy_(0, self._moved, x.index_select(0, self._from))
-        kept = x[: self._number]
-        return kept.clone() if _LEAST_USE * x.untyped_storage().nbytes() > kept.nbytes else kept
+        taken = x[: self._number]
+        return taken.clone() if _LEAST_USE * x.untyped_storage().nbytes() > taken.nbytes else taken
 
 
 class LayerCache:
@@ -72,12 +75,12 @@ class LayerCache:
         k, v = (F.pad(x, (0, 0, 0, slots - source.max_len)).contiguous() for x in rectangles)
         return cls(k, v)
 
-    def attend_own(
-        self, module: SelfAttention, x: Tensor, *, positions: Tensor, slots: Slots, past: Tensor | None
+    def self_attend(
+        self, module: SelfAttention, x: Tensor, *, positions: Tensor, slots: Slots, slot_bias: Tensor | None
     ) -> Tensor:
         """Self-attention [R, H * V] of tokens x [R, D] at `positions` [R], whose keys and values go into `slots`.
 
-        `past` [B, 1, W, N] is added to the scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere.
+        `slot_bias` [B, 1, W, N] is added to the scores: 0 at the slots of a hypothesis's own past, and -inf elsewhere.
         """
         num_sentences, heads = len(self.cross_keys), module.heads
         if module.rotation is None and module.d_k == module.d_v:
@@ -90,33 +93,33 @@ class LayerCache:
         self._keys, self._values = _with_room(self._keys, slots), _with_room(self._values, slots)
         self._keys[:, :, slots.start : slots.end] = k
         self._values[:, :, slots.start : slots.end] = v
-        return _mix(q, self._keys[:, :, : slots.seen], self._values[:, :, : slots.seen], bias=past)
+        return _attend(q, self._keys[:, :, : slots.seen], self._values[:, :, : slots.seen], bias=slot_bias)
 
-    def attend_source(self, module: CrossAttention, x: Tensor, *, bias: Tensor | None) -> Tensor:
+    def cross_attend(self, module: CrossAttention, x: Tensor, *, bias: Tensor | None) -> Tensor:
         """Attention [R, H * V] of tokens x [R, D] to the source; `bias` [B, 1, 1, S] is added to the scores."""
         q = module.q.forward(x).view(len(self.cross_keys), -1, module.heads, module.d_k).transpose(1, 2)
-        return _mix(q, self.cross_keys, self.cross_values, bias=bias)
+        return _attend(q, self.cross_keys, self.cross_values, bias=bias)
 
-    def keep(self, kept: Kept) -> None:
+    def select_sentences(self, selection: SentenceSelection) -> None:
         """Keep some sentences only."""
-        self.cross_keys, self.cross_values = kept.of(self.cross_keys), kept.of(self.cross_values)
-        self._keys, self._values = kept.of(self._keys), kept.of(self._values)
+        self.cross_keys, self.cross_values = selection.take(self.cross_keys), selection.take(self.cross_values)
+        self._keys, self._values = selection.take(self._keys), selection.take(self._values)
 
-    def pick(self, chosen: Tensor, *, room: int) -> None:
+    def select_slots(self, chosen: Tensor, *, room: int) -> None:
         """Keep only the chosen slots [B, N] of each sentence, in this order, with memory for `room` slots."""
-        self._keys = _picked(self._keys, chosen, room=room)
-        self._values = _picked(self._values, chosen, room=room)
+        self._keys = _selected(self._keys, chosen, room=room)
+        self._values = _selected(self._values, chosen, room=room)
 
     def join(self, others: Sequence[LayerCache], *, longest: int, used: Sequence[slice], room: int) -> None:
-        """Append the sentences of other caches; the `used` slots of all caches end at the same slot.
+        """Append the sentences of other caches. The `used` slots of each are moved so that all end at one slot.
 
         `longest` is the number of source tokens of the longest sentence.
         """
         layers = [self, *others]
-        self.cross_keys = _side_by_side([layer.cross_keys for layer in layers], longest=longest)
-        self.cross_values = _side_by_side([layer.cross_values for layer in layers], longest=longest)
-        self._keys = _ending_together([layer._keys for layer in layers], used, room=room)
-        self._values = _ending_together([layer._values for layer in layers], used, room=room)
+        self.cross_keys = _concatenated_left_aligned([layer.cross_keys for layer in layers], longest=longest)
+        self.cross_values = _concatenated_left_aligned([layer.cross_values for layer in layers], longest=longest)
+        self._keys = _concatenated_right_aligned([layer._keys for layer in layers], used, room=room)
+        self._values = _concatenated_right_aligned([layer._values for layer in layers], used, room=room)
 
 
 @dataclass(slots=True)
@@ -124,78 +127,80 @@ class DecoderCache:
     """The caches of all layers, and which slots and source tokens each hypothesis sees.
 
     `source_bias` [B, 1, 1, S] is added to scores of source tokens: 0, or -inf at padding; None if there is no padding.
-    `past` [B, W, C] is added to scores of slots: 0 at the slots of a hypothesis's own past, -inf elsewhere; None while
-    every slot is its own. `places` [B] counts the tokens that each sentence's hypotheses have had. A finished sentence
-    may stay for more steps than the model has positions, `longest`.
+    `slot_bias` [B, W, C] is added to scores of slots: 0 at the slots of a hypothesis's own past, -inf elsewhere. It is
+    None as long as each sentence has one hypothesis and no caches were joined: a hypothesis then sees every slot.
+    `num_tokens` [B] counts the tokens so far of each sentence's hypotheses, BOS included. A finished sentence may stay
+    for more than `max_positions` steps; its position then stops at the last one.
     """
 
     layers: list[LayerCache]
     source_bias: Tensor | None
-    places: Tensor
-    longest: int
-    grain: int
+    num_tokens: Tensor
+    max_positions: int
+    shape_multiple: int
     num_slots: int = 0
-    past: Tensor | None = None
+    slot_bias: Tensor | None = None
 
     @classmethod
     def of_source(
-        cls, modules: Iterable[CrossAttention], memory: Tensor, source: Packed, *, longest: int
+        cls, modules: Iterable[CrossAttention], memory: Tensor, source: Packed, *, max_positions: int
     ) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
-        grain = _grain_of(memory)
-        slots = _rounded(source.max_len, grain)
+        shape_multiple = _shape_multiple_of(memory)
+        slots = _rounded(source.max_len, shape_multiple)
         layers = [LayerCache.of_source(module, memory, source, slots=slots) for module in modules]
         bias = None
         if slots > source.max_len or not source.is_rectangular:
             bias = memory.new_full((source.num_sentences, 1, 1, slots), -torch.inf, dtype=_sums_of(memory))
             bias[:, 0, 0, : source.max_len].masked_fill_(source.keep_mask, 0.0)
-        places = torch.zeros(source.num_sentences, dtype=torch.long, device=memory.device)
-        return cls(layers, bias, places, longest, grain)
+        num_tokens = torch.zeros(source.num_sentences, dtype=torch.long, device=memory.device)
+        return cls(layers, bias, num_tokens, max_positions, shape_multiple)
 
     @property
     def num_sentences(self) -> int:
         """B."""
-        return len(self.places)
+        return len(self.num_tokens)
 
-    def open(self, num_rows: int, *, like: Tensor) -> tuple[Tensor, Slots, Tensor | None]:
-        """The position [R] and slots of each row's next token, and the bias of their scores [B, 1, W, seen] or None.
+    def begin_step(self, num_rows: int, *, like: Tensor) -> tuple[Tensor, Slots, Tensor | None]:
+        """Reserve slots for one more token per row.
 
-        The bias has the precision in which scores are summed, and the device of `like`.
+        Returns the positions [R], the slots, and the slot bias [B, 1, W, seen] or None. The bias has the precision in
+        which scores are summed, and the device of `like`.
         """
         width = num_rows // self.num_sentences
-        positions = self.places.clamp(max=self.longest - 1)
+        positions = self.num_tokens.clamp(max=self.max_positions - 1)
         positions = positions if width == 1 else positions.repeat_interleave(width)
-        self.places = self.places + 1
-        if self.past is not None and self.past.size(2) < self.num_slots + width:
-            self._forget(width)
+        self.num_tokens = self.num_tokens + 1
+        if self.slot_bias is not None and self.slot_bias.size(2) < self.num_slots + width:
+            self._drop_dead_slots(width)
         start, self.num_slots = self.num_slots, self.num_slots + width
-        seen = _rounded(self.num_slots, self.grain)
+        seen = _rounded(self.num_slots, self.shape_multiple)
         slots = Slots(start, self.num_slots, seen, self._room(start, width))
-        if self.past is None:
+        if self.slot_bias is None:
             if width > 1:
                 raise ValueError("a sentence has several hypotheses from its second step on")
-            return positions, slots, None if self.grain == 1 else _one_past(slots, like)
-        if self.past.size(2) < seen:
-            room = self.past.new_full((*self.past.shape[:2], slots.room - start), -torch.inf)
-            self.past = torch.cat([self.past[:, :, :start], room], dim=2)
-        self.past[:, :, start : slots.end].diagonal(dim1=1, dim2=2).zero_()
-        return positions, slots, self.past[:, None, :, :seen]
+            return positions, slots, None if self.shape_multiple == 1 else _slot_bias_of_one_hypothesis(slots, like)
+        if self.slot_bias.size(2) < seen:
+            room = self.slot_bias.new_full((*self.slot_bias.shape[:2], slots.room - start), -torch.inf)
+            self.slot_bias = torch.cat([self.slot_bias[:, :, :start], room], dim=2)
+        self.slot_bias[:, :, start : slots.end].diagonal(dim1=1, dim2=2).zero_()
+        return positions, slots, self.slot_bias[:, None, :, :seen]
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Go on from `rows` [R'], grouped by sentence, and with `sentences` [B'] only; None keeps all sentences."""
         remaining = self.num_sentences if sentences is None else len(sentences)
         width = len(rows) // remaining
         if width > 1:
-            self.past = self._past()
-        if self.past is not None:
-            self.past = self.past.flatten(0, 1).index_select(0, rows).view(remaining, width, -1)
+            self.slot_bias = self._slot_bias_or_zeros()
+        if self.slot_bias is not None:
+            self.slot_bias = self.slot_bias.flatten(0, 1).index_select(0, rows).view(remaining, width, -1)
         if sentences is not None:
-            kept = Kept(sentences)
-            self.places = kept.of(self.places)
+            selection = SentenceSelection(sentences)
+            self.num_tokens = selection.take(self.num_tokens)
             for layer in self.layers:
-                layer.keep(kept)
+                layer.select_sentences(selection)
             if self.source_bias is not None:
-                self.source_bias = kept.of(self.source_bias)
+                self.source_bias = selection.take(self.source_bias)
 
     def join(self, others: Sequence[DecoderCache]) -> None:
         """Append the sentences of other caches of the same model, with the same number of hypotheses per sentence.
@@ -203,63 +208,65 @@ class DecoderCache:
         The host waits for the device.
         """
         caches = [self, *others]
-        width = 1 if self.past is None else self.past.size(1)
+        width = 1 if self.slot_bias is None else self.slot_bias.size(1)
         # Slots before the first token of the oldest open sentence are given up.
-        lengths = [min(cache.num_slots, width * int(cache.places.max())) for cache in caches]
+        lengths = [min(cache.num_slots, width * int(cache.num_tokens.max())) for cache in caches]
         used = [slice(cache.num_slots - length, cache.num_slots) for cache, length in zip(caches, lengths, strict=True)]
         num_slots = max(lengths)
         room = self._room(num_slots, width)
-        pasts = [cache._past() for cache in caches]
-        self.past = _ending_together(pasts, used, room=room, fill=-torch.inf)
-        biases = [cache._source_bias() for cache in caches]
-        longest = _rounded(max(int((bias == 0).sum(dim=3).max()) for bias in biases), self.grain)
-        self.source_bias = _side_by_side(biases, longest=longest, dim=3, fill=-torch.inf)
-        for place, layer in enumerate(self.layers):
-            layer.join([cache.layers[place] for cache in others], longest=longest, used=used, room=room)
-        self.places = torch.cat([cache.places for cache in caches])
+        slot_biases = [cache._slot_bias_or_zeros() for cache in caches]
+        self.slot_bias = _concatenated_right_aligned(slot_biases, used, room=room, fill=-torch.inf)
+        source_biases = [cache._source_bias_or_zeros() for cache in caches]
+        longest = _rounded(max(int((bias == 0).sum(dim=3).max()) for bias in source_biases), self.shape_multiple)
+        self.source_bias = _concatenated_left_aligned(source_biases, longest=longest, dim=3, fill=-torch.inf)
+        for number, layer in enumerate(self.layers):
+            layer.join([cache.layers[number] for cache in others], longest=longest, used=used, room=room)
+        self.num_tokens = torch.cat([cache.num_tokens for cache in caches])
         self.num_slots = num_slots
 
-    def _forget(self, width: int) -> None:
+    def _drop_dead_slots(self, width: int) -> None:
         """Drop slots that belong to no open hypothesis, if attention then sees fewer slots.
 
         The host waits for the device.
         """
-        assert self.past is not None
-        is_live = (self.past[:, :, : self.num_slots] == 0).any(dim=1)
+        assert self.slot_bias is not None
+        is_live = (self.slot_bias[:, :, : self.num_slots] == 0).any(dim=1)
         num_live = int(is_live.sum(dim=1).max())
-        if _rounded(num_live + width, self.grain) >= _rounded(self.num_slots + width, self.grain):
+        if _rounded(num_live + width, self.shape_multiple) >= _rounded(self.num_slots + width, self.shape_multiple):
             return
         room = self._room(num_live, width)
         chosen = is_live.byte().argsort(dim=1, stable=True)[:, self.num_slots - num_live :]
         for layer in self.layers:
-            layer.pick(chosen, room=room)
-        past = self.past.gather(2, chosen[:, None].expand(-1, width, -1))
-        self.past = F.pad(past, [0, room - num_live], value=-torch.inf)
+            layer.select_slots(chosen, room=room)
+        bias = self.slot_bias.gather(2, chosen[:, None].expand(-1, width, -1))
+        self.slot_bias = F.pad(bias, [0, room - num_live], value=-torch.inf)
         self.num_slots = num_live
 
     def _room(self, num_slots: int, width: int) -> int:
         """Slots to allocate if `num_slots` are in use and a step needs `width` more."""
         # In bf16 a product with a part of a tensor copies that part, so all memory is seen.
-        return _rounded(num_slots + width, self.grain) if self.grain > 1 else num_slots + _GROWTH * width
+        if self.shape_multiple > 1:
+            return _rounded(num_slots + width, self.shape_multiple)
+        return num_slots + _GROWTH * width
 
-    def _past(self) -> Tensor:
-        """`past`, with zeros if it is None."""
-        if self.past is not None:
-            return self.past
+    def _slot_bias_or_zeros(self) -> Tensor:
+        """`slot_bias`, or zeros if it is None."""
+        if self.slot_bias is not None:
+            return self.slot_bias
         keys = self.layers[0].cross_keys
         return torch.zeros(len(keys), 1, self.num_slots, dtype=_sums_of(keys), device=keys.device)
 
-    def _source_bias(self) -> Tensor:
-        """`source_bias`, with zeros if it is None."""
+    def _source_bias_or_zeros(self) -> Tensor:
+        """`source_bias`, or zeros if it is None."""
         if self.source_bias is not None:
             return self.source_bias
         keys = self.layers[0].cross_keys
         return torch.zeros(len(keys), 1, 1, keys.size(2), dtype=_sums_of(keys), device=keys.device)
 
 
-def _grain_of(x: Tensor) -> int:
+def _shape_multiple_of(x: Tensor) -> int:
     """The multiple in which attention over tensors like x sees slots and source tokens."""
-    return _GRAIN if x.device.type == "cpu" and x.dtype == torch.bfloat16 else 1
+    return _SHAPE_MULTIPLE if x.device.type == "cpu" and x.dtype == torch.bfloat16 else 1
 
 
 def _sums_of(x: Tensor) -> torch.dtype:
@@ -267,12 +274,12 @@ def _sums_of(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _rounded(number: int, grain: int) -> int:
-    """The next multiple of `grain`."""
-    return -(-number // grain) * grain
+def _rounded(number: int, multiple: int) -> int:
+    """The next multiple of `multiple`."""
+    return -(-number // multiple) * multiple
 
 
-def _mix(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
     """softmax(Q K^T / sqrt(d_k) + bias) V for q [B, H, W, K], by rows: [R, H * V].
 
     Plain products: with few queries per sentence, torch's fused kernels take longer, and not all of them take a mask.
@@ -288,7 +295,7 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None) -> Tensor:
     return mixed_BHWV.transpose(1, 2).reshape(num_rows, -1)
 
 
-def _one_past(slots: Slots, like: Tensor) -> Tensor:
+def _slot_bias_of_one_hypothesis(slots: Slots, like: Tensor) -> Tensor:
     """The bias if every slot in use is a hypothesis's own, [1, 1, 1, seen]."""
     bias = like.new_zeros(1, 1, 1, slots.seen, dtype=_sums_of(like))
     bias[..., slots.end :] = -torch.inf
@@ -305,7 +312,7 @@ def _with_room(kept: Tensor, slots: Slots) -> Tensor:
     return grown
 
 
-def _picked(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
+def _selected(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
     """The chosen slots [B, N] of kept [B, H, C, .], followed by zeros up to `room` slots."""
     num_sentences, heads, num_slots, width = kept.shape
     rows = torch.arange(num_sentences * heads, device=kept.device).view(num_sentences, heads, 1) * num_slots
@@ -315,7 +322,7 @@ def _picked(kept: Tensor, chosen: Tensor, *, room: int) -> Tensor:
     return found
 
 
-def _side_by_side(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill: float = 0.0) -> Tensor:
+def _concatenated_left_aligned(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill: float = 0.0) -> Tensor:
     """The rows of all tensors, each cut or filled up at the end of `dim` to `longest` places."""
     shape = list(tensors[0].shape)
     shape[0], shape[dim] = sum(map(len, tensors)), longest
@@ -326,7 +333,9 @@ def _side_by_side(tensors: Sequence[Tensor], *, longest: int, dim: int = 2, fill
     return joined
 
 
-def _ending_together(tensors: Sequence[Tensor], used: Sequence[slice], *, room: int, fill: float = 0.0) -> Tensor:
+def _concatenated_right_aligned(
+    tensors: Sequence[Tensor], used: Sequence[slice], *, room: int, fill: float = 0.0
+) -> Tensor:
     """The rows of all tensors, [., ., room, ...]; the used slots of each end where the longest run of them ends."""
     first, *_ = tensors
     end = max(part.stop - part.start for part in used)

@@ -71,19 +71,19 @@ def attention_weights(
     and targets begin with BOS.
     """
     source, target = pack(sources, device=device), pack(targets, device=device)
-    own_layout, stack = (source, model.encoder) if part == "encoder" else (target, model.decoder)
+    self_layout, stack = (source, model.encoder) if part == "encoder" else (target, model.decoder)
     name = "cross_attention" if part == "cross" else "self_attention"
     wanted = [stack[number].get_submodule(name) for number in layers]
     found: list[list[Tensor]] = []
 
     # Hooks would see the batches of other threads as well.
-    def own(module: SelfAttention, x: Tensor) -> Tensor:
+    def self_attend(module: SelfAttention, x: Tensor) -> Tensor:
         if module in wanted:
-            found.append(_own_weights(module, x, own_layout))
-        out: Tensor = module(x, own_layout)
+            found.append(_self_weights(module, x, self_layout))
+        out: Tensor = module(x, self_layout)
         return out
 
-    def cross(module: CrossAttention, x: Tensor) -> Tensor:
+    def cross_attend(module: CrossAttention, x: Tensor) -> Tensor:
         if module in wanted:
             found.append(_cross_weights(module, x, target, memory, source))
         out: Tensor = module(x, target, memory, source)
@@ -92,12 +92,12 @@ def attention_weights(
     if part == "encoder":
         x: Tensor = model.source_embedding(source.ids, source.positions)
         for layer in model.encoder[: layers[-1] + 1]:
-            x = layer(x, own=own)
+            x = layer(x, self_attend=self_attend)
         return found
     memory = model.encode(source)
     x = model.target_embedding(target.ids, target.positions)
     for layer in model.decoder[: layers[-1] + 1]:
-        x = layer(x, own=own, cross=cross)
+        x = layer(x, self_attend=self_attend, cross_attend=cross_attend)
     return found
 
 
@@ -111,7 +111,7 @@ def _gold_log_probs(model: Transformer, hidden_ND: Tensor, gold_N: Tensor) -> Te
     return torch.cat(blocks)
 
 
-def _own_weights(module: SelfAttention, x: Tensor, layout: Packed) -> list[Tensor]:
+def _self_weights(module: SelfAttention, x: Tensor, layout: Packed) -> list[Tensor]:
     q_NHK, k_NHK, _ = module.project(x, layout.positions)
     found = []
     for q, k in zip(_by_sentence(q_NHK, layout), _by_sentence(k_NHK, layout), strict=True):

@@ -1,6 +1,6 @@
 """Sub-layers and layers of encoder and decoder (sections 3.1 to 3.3).
 
-Shapes: N packed target (or only) tokens, M packed source tokens, D d_model, H heads, K = d_k, V = d_v.
+Shapes: N packed target (or only) tokens, M packed source tokens, D d_model, F = d_ff, H heads, K = d_k, V = d_v.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """The input [N, H * V] of `output` for x [N, D]; each sentence attends to itself."""
+        """The mixed values [N, H * V] for x [N, D]. `Residual.leave` multiplies them by `output`."""
         if self.rotation is None:
             matrices = [self.qkv(x)]
         else:
@@ -82,7 +82,7 @@ class CrossAttention(nn.Module):
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
 
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
-        """The input [N, H * V] of `output` for x [N, D], which attends to memory [M, D] of the same sentences."""
+        """The mixed values [N, H * V] for x [N, D] and memory [M, D]. `Residual.leave` multiplies them by `output`."""
         projections = Projections([self.q(x), self.kv(memory)], self.heads, self.d_k, self.d_v)
         mixed = attend(projections, queries=layout, keys=source, is_causal=False, window=None)
         return mixed.flatten(1)
@@ -105,7 +105,10 @@ class FeedForward(nn.Module):
         self.uses_kernels = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input [N, F] of `outer` for x [N, D]; with `uses_kernels`, our kernel computes the gradient of a ReLU."""
+        """The hidden layer [N, F] for x [N, D]. `Residual.leave` multiplies it by `outer`.
+
+        With `uses_kernels`, our kernel computes the gradient of a ReLU.
+        """
         if self.activation == "relu" and self.uses_kernels:
             return linear_relu(x, self.inner.weight, self.inner.bias)
         hidden: Tensor = self.inner(x)
@@ -131,7 +134,7 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class _LinearReLU(torch.autograd.Function):
-    """The derivative that torch's one kernel for product, bias and ReLU lacks."""
+    """`torch._addmm_activation` with the backward pass that it lacks."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -149,7 +152,7 @@ class _LinearReLU(torch.autograd.Function):
 
 
 class Residual(nn.Module):
-    """The way around a sub-layer: LayerNorm(x + Dropout(sub-layer(x))) (3.1, 5.4), or with the norm before it.
+    """The residual connection of a sub-layer: LayerNorm(x + Dropout(sub-layer(x))) (3.1, 5.4), or the norm first.
 
     With `uses_kernels`, one kernel of ours does everything after the last product of a post-norm sub-layer.
     """
@@ -196,10 +199,10 @@ def norm_of(config: ModelConfig) -> nn.Module:
             assert_never(other)
 
 
-AttendOwn = Callable[[SelfAttention, Tensor], Tensor]
-"""Self-attention of x [N, D]: the input [N, H * V] of the module's `output`."""
-AttendSource = Callable[[CrossAttention, Tensor], Tensor]
-"""Attention of x [N, D] to the source: the input [N, H * V] of the module's `output`."""
+SelfAttend = Callable[[SelfAttention, Tensor], Tensor]
+"""Self-attention of x [N, D]: the mixed values [N, H * V]."""
+CrossAttend = Callable[[CrossAttention, Tensor], Tensor]
+"""Attention of x [N, D] to the source: the mixed values [N, H * V]."""
 
 
 class EncoderLayer(nn.Module):
@@ -212,12 +215,12 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, *, own: AttendOwn) -> Tensor:
-        """x [M, D] to [M, D]; `own` computes the self-attention."""
-        around, module = self.self_attention_residual, self.self_attention
-        x = around.leave(x, module.output, own(module, around.enter(x)))
-        around = self.feed_forward_residual
-        return around.leave(x, self.feed_forward.outer, self.feed_forward(around.enter(x)))
+    def forward(self, x: Tensor, *, self_attend: SelfAttend) -> Tensor:
+        """x [M, D] to [M, D]; `self_attend` computes the self-attention."""
+        residual, module = self.self_attention_residual, self.self_attention
+        x = residual.leave(x, module.output, self_attend(module, residual.enter(x)))
+        residual = self.feed_forward_residual
+        return residual.leave(x, self.feed_forward.outer, self.feed_forward(residual.enter(x)))
 
 
 class DecoderLayer(nn.Module):
@@ -232,14 +235,14 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor, *, own: AttendOwn, cross: AttendSource) -> Tensor:
-        """x [N, D] to [N, D]; `own` computes the self-attention, and `cross` the attention to the source.
+    def forward(self, x: Tensor, *, self_attend: SelfAttend, cross_attend: CrossAttend) -> Tensor:
+        """x [N, D] to [N, D]; `self_attend` and `cross_attend` compute the attention.
 
         Training attends to whole sentences, and a search to cached keys and values. Everything else is the same.
         """
-        around, own_module = self.self_attention_residual, self.self_attention
-        x = around.leave(x, own_module.output, own(own_module, around.enter(x)))
-        around, cross_module = self.cross_attention_residual, self.cross_attention
-        x = around.leave(x, cross_module.output, cross(cross_module, around.enter(x)))
-        around = self.feed_forward_residual
-        return around.leave(x, self.feed_forward.outer, self.feed_forward(around.enter(x)))
+        residual, self_module = self.self_attention_residual, self.self_attention
+        x = residual.leave(x, self_module.output, self_attend(self_module, residual.enter(x)))
+        residual, cross_module = self.cross_attention_residual, self.cross_attention
+        x = residual.leave(x, cross_module.output, cross_attend(cross_module, residual.enter(x)))
+        residual = self.feed_forward_residual
+        return residual.leave(x, self.feed_forward.outer, self.feed_forward(residual.enter(x)))

@@ -36,7 +36,8 @@ _TILE = 64  # keys that a kernel looks at together
 class StaticCache:
     """Keys and values of each decoder layer: `own` [B, L * W, H * (K + V)], and `cross` [B, S, H * (K + V)].
 
-    The slot of a token is position * W + number of its hypothesis. Slots that nothing was written to are finite too.
+    The slot of a token is position * W + number of its hypothesis. Unused slots hold finite numbers,
+    because a weight of 0 times infinity is NaN.
     """
 
     own: list[Tensor]
@@ -98,8 +99,8 @@ def static_step(
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
         x = layer(
             x,
-            own=partial(_attend_to_past, kept=own, inputs=inputs, bias=past),
-            cross=partial(_attend_to_source, kept=cross, bias=source),
+            self_attend=partial(_self_attend, kept=own, inputs=inputs, bias=past),
+            cross_attend=partial(_cross_attend, kept=cross, bias=source),
         )
     hidden: Tensor = model.decoder_norm(x)
     return hidden
@@ -114,7 +115,7 @@ def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs
     norms = _norms(model)
     y = next(norms)(x) if is_pre_norm else x
 
-    def leave(last: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def leave(x: Tensor, last: nn.Linear, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The new x after a sub-layer, and the input of the next sub-layer."""
         norm = next(norms)
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
@@ -122,12 +123,12 @@ def _step_by_kernels(model: Transformer, ids: Tensor, cache: StaticCache, inputs
         return (x if is_pre_norm else y), y
 
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
-        hidden = _attend_to_past_by_kernel(layer.self_attention, y, kept=own, inputs=inputs)
-        x, y = leave(layer.self_attention.output, hidden)
-        hidden = _attend_to_source_by_kernel(layer.cross_attention, y, kept=cross, inputs=inputs)
-        x, y = leave(layer.cross_attention.output, hidden)
-        hidden = _feed_forward_by_kernel(layer.feed_forward, y)
-        x, y = leave(layer.feed_forward.outer, hidden)
+        hidden = _self_attend_by_kernel(layer.self_attention, y, kept=own, inputs=inputs)
+        x, y = leave(x, layer.self_attention.output, hidden)
+        hidden = _cross_attend_by_kernel(layer.cross_attention, y, kept=cross, inputs=inputs)
+        x, y = leave(x, layer.cross_attention.output, hidden)
+        hidden = _feed_forward_hidden(layer.feed_forward, y)
+        x, y = leave(x, layer.feed_forward.outer, hidden)
     return y
 
 
@@ -138,7 +139,7 @@ def _layers(model: Transformer) -> Iterator[DecoderLayer]:
 
 
 def _norms(model: Transformer) -> Iterator[nn.Module]:
-    """The norms in the order of their use."""
+    """The norms in the order of their use: post-norm, after each sub-layer; pre-norm, before each and at the end."""
     for layer in _layers(model):
         yield layer.self_attention_residual.norm
         yield layer.cross_attention_residual.norm
@@ -165,7 +166,7 @@ def _biases(inputs: StepInputs, cache: StaticCache, *, like: Tensor) -> tuple[Te
     return past.flatten(2)[:, None], source[:, None, None]
 
 
-def _attend_to_past(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs, bias: Tensor) -> Tensor:
+def _self_attend(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs, bias: Tensor) -> Tensor:
     """Self-attention [R, H * V] of x [R, D], whose keys and values go into `kept`."""
     beam, length = inputs.ancestors.shape[1:]
     place = inputs.counters[:1]
@@ -177,16 +178,16 @@ def _attend_to_past(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: S
         k = module.rotation(k.unflatten(-1, (module.heads, module.d_k)), place)
         new = torch.cat([k.flatten(1), v], dim=-1)
     kept.unflatten(1, (length, beam)).index_copy_(1, place, new.view(-1, 1, beam, new.size(-1)))
-    return _mix(q, kept, bias=bias, d_v=module.d_v)
+    return _attend(q, kept, bias=bias, d_v=module.d_v)
 
 
-def _attend_to_source(module: CrossAttention, x: Tensor, *, kept: Tensor, bias: Tensor) -> Tensor:
+def _cross_attend(module: CrossAttention, x: Tensor, *, kept: Tensor, bias: Tensor) -> Tensor:
     """Attention [R, H * V] of x [R, D] to the source."""
     q: Tensor = module.q(x)
-    return _mix(q.unflatten(-1, (module.heads, module.d_k)), kept, bias=bias, d_v=module.d_v)
+    return _attend(q.unflatten(-1, (module.heads, module.d_k)), kept, bias=bias, d_v=module.d_v)
 
 
-def _mix(q: Tensor, keys_values: Tensor, *, bias: Tensor, d_v: int) -> Tensor:
+def _attend(q: Tensor, keys_values: Tensor, *, bias: Tensor, d_v: int) -> Tensor:
     """Attention by rows, softmax(Q K^T / sqrt(d_k) + bias) V.
 
     q [R, H, K] and keys_values [B, C, H * (K + V)] give [R, H * V].
@@ -216,7 +217,7 @@ def _embed_by_kernel(embedding: Embedding, ids: Tensor, counters: Tensor) -> Ten
     return out
 
 
-def _attend_to_past_by_kernel(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
+def _self_attend_by_kernel(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
     """Self-attention [R, H * V] of x [R, D], whose keys and values go into `kept`."""
     from nmt_cli.model.kernels import search as kernels
 
@@ -232,7 +233,7 @@ def _attend_to_past_by_kernel(module: SelfAttention, x: Tensor, *, kept: Tensor,
     return out
 
 
-def _attend_to_source_by_kernel(module: CrossAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
+def _cross_attend_by_kernel(module: CrossAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs) -> Tensor:
     """Attention [R, H * V] of x [R, D] to the source."""
     from nmt_cli.model.kernels import search as kernels
 
@@ -245,8 +246,8 @@ def _attend_to_source_by_kernel(module: CrossAttention, x: Tensor, *, kept: Tens
     return out
 
 
-def _feed_forward_by_kernel(module: FeedForward, x: Tensor) -> Tensor:
-    """The input [R, F] of the feed-forward network's second matrix for x [R, D]."""
+def _feed_forward_hidden(module: FeedForward, x: Tensor) -> Tensor:
+    """The hidden layer [R, F] of the feed-forward network for x [R, D]."""
     if module.activation == "relu":
         return linear_relu(x, module.inner.weight, module.inner.bias)
     hidden: Tensor = module(x)

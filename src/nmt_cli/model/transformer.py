@@ -110,7 +110,7 @@ class Transformer(nn.Module):
         """The memory [M, D] of the source sentences, each ending in EOS."""
         x: Tensor = self.source_embedding(source.ids, source.positions)
         for layer in self.encoder:
-            x = layer(x, own=lambda module, y: module(y, source))
+            x = layer(x, self_attend=lambda module, y: module(y, source))
         memory: Tensor = self.encoder_norm(x)
         return memory
 
@@ -119,7 +119,9 @@ class Transformer(nn.Module):
         x: Tensor = self.target_embedding(target.ids, target.positions)
         for layer in self.decoder:
             x = layer(
-                x, own=lambda module, y: module(y, target), cross=lambda module, y: module(y, target, memory, source)
+                x,
+                self_attend=lambda module, y: module(y, target),
+                cross_attend=lambda module, y: module(y, target, memory, source),
             )
         hidden: Tensor = self.decoder_norm(x)
         return hidden
@@ -134,15 +136,15 @@ class Transformer(nn.Module):
     def start(self, memory: Tensor, source: Packed) -> DecoderCache:
         """An empty cache over memory [M, D] of B sentences."""
         modules = [layer.cross_attention for layer in self.decoder if isinstance(layer, DecoderLayer)]
-        return DecoderCache.of_source(modules, memory, source, longest=self.config.max_positions)
+        return DecoderCache.of_source(modules, memory, source, max_positions=self.config.max_positions)
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] per row; R is a multiple of the cache's sentences."""
-        positions, slots, past = cache.open(len(ids), like=self.output_weight)
+        positions, slots, slot_bias = cache.begin_step(len(ids), like=self.output_weight)
         x: Tensor = self.target_embedding(ids, positions)
         for layer, kept in zip(self.decoder, cache.layers, strict=True):
-            own = partial(kept.attend_own, positions=positions, slots=slots, past=past)
-            x = layer(x, own=own, cross=partial(kept.attend_source, bias=cache.source_bias))
+            self_attend = partial(kept.self_attend, positions=positions, slots=slots, slot_bias=slot_bias)
+            x = layer(x, self_attend=self_attend, cross_attend=partial(kept.cross_attend, bias=cache.source_bias))
         hidden: Tensor = self.decoder_norm(x)
         return hidden
 

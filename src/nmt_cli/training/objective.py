@@ -152,13 +152,15 @@ def _place(embedding: Embedding, rows: Tensor, encodings: Tensor | None) -> Tens
 
 
 def _encode(layer: nn.Module, x: Tensor, source: Spans) -> Tensor:
-    out: Tensor = layer(x, own=lambda module, y: module(y, source))
+    out: Tensor = layer(x, self_attend=lambda module, y: module(y, source))
     return out
 
 
 def _decode(layer: nn.Module, x: Tensor, target: Spans, memory: Tensor, source: Spans) -> Tensor:
     out: Tensor = layer(
-        x, own=lambda module, y: module(y, target), cross=lambda module, y: module(y, target, memory, source)
+        x,
+        self_attend=lambda module, y: module(y, target),
+        cross_attend=lambda module, y: module(y, target, memory, source),
     )
     return out
 

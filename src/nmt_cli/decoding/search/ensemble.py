@@ -53,7 +53,7 @@ class Ensemble:
     @property
     def places(self) -> Tensor:
         """The lengths [B] of each sentence's hypotheses after the next piece."""
-        return self._caches[0].places
+        return self._caches[0].num_tokens
 
     def log_probs(self, ids: Tensor) -> Tensor:
         """Natural log-probabilities [R, V] of the next piece after ids [R]; -inf for pieces that may not follow."""
