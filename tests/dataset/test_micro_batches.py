@@ -25,25 +25,25 @@ RANKS = [1, 2, 4, 8]
 
 
 @st.composite
-def limits_of_data(draw: st.DrawFn) -> tuple[TokenBudgets, int, int]:
+def budgets_of_data(draw: st.DrawFn) -> tuple[TokenBudgets, int, int]:
     """Budgets, with the tokens of a batch and the longest sentence that they are of."""
     batch_tokens = draw(st.integers(1, 50_000))
     num_pairs = draw(st.integers(1, 10**8))
     src, tgt = (num_pairs * draw(st.integers(1, 60)) for _ in range(2))
     longest = draw(st.integers(1, 2 * batch_tokens))
-    limits = token_budgets(
+    budgets = token_budgets(
         batch_tokens=batch_tokens, num_pairs=num_pairs, src_tokens=src, tgt_tokens=tgt, longest=longest
     )
-    return limits, batch_tokens, longest
+    return budgets, batch_tokens, longest
 
 
-@given(limits_of_data())
+@given(budgets_of_data())
 def test_budgets_are_at_most_the_tokens_of_a_batch_and_take_the_longest_sentence(
     data: tuple[TokenBudgets, int, int],
 ) -> None:
-    limits, batch_tokens, longest = data
-    assert max(limits.src, limits.tgt) <= batch_tokens
-    assert min(limits.src, limits.tgt) >= min(longest, batch_tokens)
+    budgets, batch_tokens, longest = data
+    assert max(budgets.src, budgets.tgt) <= batch_tokens
+    assert min(budgets.src, budgets.tgt) >= min(longest, batch_tokens)
 
 
 @pytest.mark.parametrize(
@@ -84,18 +84,18 @@ def test_accumulation_is_the_budget_over_what_the_devices_hold_rounded_up(
     assert accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size) == expected
 
 
-@given(limits_of_data(), st.integers(1, 10), st.sampled_from([1, 2, 3, 8]), st.integers(0, 3000))
+@given(budgets_of_data(), st.integers(1, 10), st.sampled_from([1, 2, 3, 8]), st.integers(0, 3000))
 def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
     data: tuple[TokenBudgets, int, int], parts: int, world_size: int, pairs_in_update: int
 ) -> None:
-    limits, batch_tokens, longest = data
+    budgets, batch_tokens, longest = data
     longest = min(longest, batch_tokens)
     max_tokens = max(longest, -(-batch_tokens // parts))
     count = world_size * accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
     shape = micro_batch_shape(
-        limits, count=count, pairs_in_update=pairs_in_update, longest=longest, max_tokens=max_tokens
+        budgets, num_micro=count, pairs_in_update=pairs_in_update, longest=longest, max_tokens=max_tokens
     )
-    for slots, limit in ((shape.src_slots, limits.src), (shape.tgt_slots, limits.tgt)):
+    for slots, limit in ((shape.src_slots, budgets.src), (shape.tgt_slots, budgets.tgt)):
         assert longest <= slots <= max_tokens
         assert count * slots >= limit
         # Rounding costs at most 7 slots where few are needed, and a 400th part where many are.
@@ -119,8 +119,8 @@ def test_slots_hold_an_update_and_the_longest_sentence_and_a_device_holds_them(
     ],
 )
 def test_shapes_by_arithmetic(count: int, max_tokens: int, expected: MicroBatchShape) -> None:
-    limits = TokenBudgets(22_120, 24_988)
-    found = micro_batch_shape(limits, count=count, pairs_in_update=913, longest=300, max_tokens=max_tokens)
+    budgets = TokenBudgets(22_120, 24_988)
+    found = micro_batch_shape(budgets, num_micro=count, pairs_in_update=913, longest=300, max_tokens=max_tokens)
     assert found == expected
 
 
@@ -158,7 +158,7 @@ class Dealing:
         self.count = world_size * accumulation(batch_tokens=batch_tokens, max_tokens=max_tokens, world_size=world_size)
         self.shape = micro_batch_shape(
             plan.facts.budgets,
-            count=self.count,
+            num_micro=self.count,
             pairs_in_update=plan.facts.pairs_in_update,
             longest=int(corpus.sizes.max()),
             max_tokens=max_tokens,
@@ -166,7 +166,7 @@ class Dealing:
 
     def update(self, index: int) -> list[Rows]:
         rows = self.plan.rows(self.plan.pairs(index))
-        return deal_micro_batches(rows, shape=self.shape, count=self.count, world_size=self.world_size)
+        return deal_micro_batches(rows, shape=self.shape, num_micro=self.count, world_size=self.world_size)
 
     @property
     def empty_share(self) -> float:
@@ -215,7 +215,7 @@ def test_any_pairs_are_dealt_out_whatever_the_shape(
     # Updates that no plan makes: far more pairs than the shape is meant for, on one side or on both.
     shape = MicroBatchShape(slots, 2 * LONGEST, sentences=sentences + 5, longest=512)
     rows = corpus.pairs.rows(np.arange(len(corpus)))
-    micro = deal_micro_batches(rows, shape=shape, count=count * world_size, world_size=world_size)
+    micro = deal_micro_batches(rows, shape=shape, num_micro=count * world_size, world_size=world_size)
     assert pairs_of(micro) == list(range(len(corpus)))
     assert len(micro) % world_size == 0
     assert all(len(part) == 0 or is_held(part, shape) for part in micro)
@@ -264,7 +264,9 @@ def test_few_slots_of_an_epoch_are_empty(ratio: float, world_size: int, limit: f
 
 def test_an_update_of_few_pairs_leaves_some_ranks_without_any() -> None:
     rows = as_corpus([(3, 4), (5, 6)]).pairs.rows(np.array([0, 1]))
-    micro = deal_micro_batches(rows, shape=MicroBatchShape(100, 100, sentences=8, longest=128), count=8, world_size=8)
+    micro = deal_micro_batches(
+        rows, shape=MicroBatchShape(100, 100, sentences=8, longest=128), num_micro=8, world_size=8
+    )
     assert len(micro) == 8
     assert sorted(len(part) for part in micro) == [0] * 6 + [1] * 2
 
@@ -279,7 +281,7 @@ def test_a_round_more_is_taken_where_no_dealing_fits(
     corpus = as_corpus(lengths if is_long_on_the_target_side else [(tgt, src) for src, tgt in lengths])
     rows = corpus.pairs.rows(np.arange(4))
     shape = MicroBatchShape(100, 100, sentences=16, longest=128)
-    micro = deal_micro_batches(rows, shape=shape, count=max(2, world_size), world_size=world_size)
+    micro = deal_micro_batches(rows, shape=shape, num_micro=max(2, world_size), world_size=world_size)
     assert len(micro) == expected
 
 
@@ -288,14 +290,14 @@ def test_rows_are_swapped_until_both_sides_fit() -> None:
     corpus = as_corpus([(50, 50), (20, 50), (30, 50), (80, 50), (2, 2), (8, 2), (4, 4), (6, 4)])
     rows = corpus.pairs.rows(np.arange(8))
     shape = MicroBatchShape(104, 110, sentences=8, longest=128)
-    assert len(deal_micro_batches(rows, shape=shape, count=2, world_size=1)) == 2
+    assert len(deal_micro_batches(rows, shape=shape, num_micro=2, world_size=1)) == 2
 
 
 @pytest.mark.parametrize("lengths", [(5, 101), (101, 5)])
 def test_a_sentence_longer_than_a_micro_batch_is_refused(lengths: tuple[int, int]) -> None:
     rows = as_corpus([(5, 5), lengths]).pairs.rows(np.array([0, 1]))
     with pytest.raises(ValueError, match="a sentence of 101 pieces does not fit 100 slots"):
-        deal_micro_batches(rows, shape=MicroBatchShape(100, 100, sentences=8, longest=128), count=2, world_size=1)
+        deal_micro_batches(rows, shape=MicroBatchShape(100, 100, sentences=8, longest=128), num_micro=2, world_size=1)
 
 
 @given(CORPORA, st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 40))

@@ -18,8 +18,9 @@ from nmt_cli.tokenization.tokenizer import BOS, PAD
 _MARGIN = 0.003  # by which the side with fewer tokens may exceed the data's ratio of the sides
 _OPEN_PAIRS = 1.5  # average number of pairs by which a full update falls short of its budget
 _LARGEST_MULTIPLE, _SMALLEST_MULTIPLE = 128, 8
-_DEVIATIONS = 4  # roots of the mean number of pairs, as spare room: in text, more than 6 standard deviations
-_CANDIDATES = 64  # rows of a micro-batch that are considered for a swap: one of 4,096 swaps fits to about a token
+_SPREAD = 4  # room for this many times the square root of the mean number of pairs; in text over 6 standard deviations
+_CANDIDATES = 64  # rows of a micro-batch tried in a swap: among 64 * 64 swaps, one moves about the wanted tokens
+_SLOTS_PER_EMPTY = 50  # a full micro-batch leaves about one slot in this many empty; dummies cover them
 _SWAPS = 16  # swaps per micro-batch before each device gets another micro-batch
 
 
@@ -55,19 +56,20 @@ class MicroBatchShape:
 
 
 def token_budgets(*, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tokens: int, longest: int) -> TokenBudgets:
-    """At most `batch_tokens` for the side of the data with more tokens; in proportion, and a bit more, for the other.
+    """The budgets of an update: at most `batch_tokens` for the side of the data with more tokens.
 
-    The budget is lowered until the last update of an epoch is about as full as the others, which matters in an epoch of
-    few updates. A sentence of `longest` pieces fits either side, unless it is longer than `batch_tokens`.
+    The other side has its proportion of that, and `_MARGIN` more. The budget is lowered until the last update of an
+    epoch is about as full as the others. This matters if an epoch has few updates. A sentence of `longest` pieces fits
+    either side, unless it is longer than `batch_tokens`.
     """
     larger = max(src_tokens, tgt_tokens)
-    even = larger
+    budget = larger
     if larger > batch_tokens:
-        left_open = _OPEN_PAIRS * larger / num_pairs
-        updates = math.ceil(larger / max(batch_tokens - left_open, 1))
-        even = min(batch_tokens, math.ceil(larger / updates + left_open))
+        unused_tokens = _OPEN_PAIRS * larger / num_pairs
+        num_updates = math.ceil(larger / max(batch_tokens - unused_tokens, 1))
+        budget = min(batch_tokens, math.ceil(larger / num_updates + unused_tokens))
     src, tgt = (
-        min(batch_tokens, max(longest, min(even, math.ceil(even * tokens / max(larger, 1) * (1 + _MARGIN)))))
+        min(batch_tokens, max(longest, min(budget, math.ceil(budget * tokens / max(larger, 1) * (1 + _MARGIN)))))
         for tokens in (src_tokens, tgt_tokens)
     )
     return TokenBudgets(src, tgt)
@@ -79,17 +81,19 @@ def accumulation(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:
 
 
 def micro_batch_shape(
-    limits: TokenBudgets, *, count: int, pairs_in_update: int, longest: int, max_tokens: int
+    budgets: TokenBudgets, *, num_micro: int, pairs_in_update: int, longest: int, max_tokens: int
 ) -> MicroBatchShape:
-    """The shape of the `count` micro-batches of an update whose sides have their budgets.
+    """The shape of the `num_micro` micro-batches of an update whose sides have their budgets.
 
     A side has at most `max_tokens` slots, and at least `longest`, the data's longest sentence. `pairs_in_update` is the
     average number of pairs in a full update (`PlanFacts`).
     """
-    src, tgt = (max(longest, min(max_tokens, _round_up(-(-limit // count)))) for limit in (limits.src, limits.tgt))
-    most_pairs = math.ceil((pairs_in_update + _DEVIATIONS * math.sqrt(pairs_in_update)) / count)
+    src, tgt = (
+        max(longest, min(max_tokens, _round_up(-(-budget // num_micro)))) for budget in (budgets.src, budgets.tgt)
+    )
+    most_pairs = math.ceil((pairs_in_update + _SPREAD * math.sqrt(pairs_in_update)) / num_micro)
     most_dummies = -(-max(src, tgt) // SHORT)
-    sentences = max(most_pairs + most_dummies // 50 + 2, most_dummies + 1)
+    sentences = max(most_pairs + most_dummies // _SLOTS_PER_EMPTY + 2, most_dummies + 1)
     sentences = -(-sentences // _SMALLEST_MULTIPLE) * _SMALLEST_MULTIPLE
     return MicroBatchShape(src, tgt, sentences, longest=max(SHORT, 1 << (longest - 1).bit_length()))
 
@@ -102,8 +106,8 @@ def _round_up(slots: int) -> int:
     return -(-slots // multiple) * multiple
 
 
-def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, count: int, world_size: int) -> list[Rows]:
-    """An update's rows in `count` micro-batches that fit the shape, or a multiple of `world_size` more if need be.
+def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro: int, world_size: int) -> list[Rows]:
+    """An update's rows in `num_micro` micro-batches that fit the shape, or a multiple of `world_size` more if need be.
 
     Micro-batch i goes to rank i % world_size; some are empty if an update has few pairs. Within each, rows ascend by
     target, then source length. Raises ValueError if a single sentence does not fit.
@@ -115,10 +119,10 @@ def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, count: int, world_
     place = np.lexsort((src, tgt))
     rows, src, tgt = rows[place], src[place], tgt[place]
     while True:
-        part = _serpentine(len(rows), count)
-        if _swap_until_all_fit(part, src, tgt, shape=shape, count=count):
-            return [rows[part == number] for number in range(count)]
-        count += world_size
+        micro_of_row = _serpentine(len(rows), num_micro)
+        if _swap_until_all_fit(micro_of_row, src, tgt, shape=shape, num_micro=num_micro):
+            return [rows[micro_of_row == number] for number in range(num_micro)]
+        num_micro += world_size
 
 
 def first_rows_that_fit(rows: Rows, *, shape: MicroBatchShape) -> Rows:
@@ -130,67 +134,70 @@ def first_rows_that_fit(rows: Rows, *, shape: MicroBatchShape) -> Rows:
     return rows[:size]
 
 
-def _serpentine(num_rows: int, count: int) -> Array:
-    """The micro-batch of each row: to and fro over the micro-batches, from the last row, the longest, to the first."""
-    lap, within = np.divmod(np.arange(num_rows)[::-1], count)
-    return np.where(lap % 2 == 1, count - 1 - within, within)
+def _serpentine(num_rows: int, num_micro: int) -> Array:
+    """The micro-batch of each row. Rows are dealt from the longest to the shortest; every second lap runs backwards."""
+    lap, within = np.divmod(np.arange(num_rows)[::-1], num_micro)
+    return np.where(lap % 2 == 1, num_micro - 1 - within, within)
 
 
-def _swap_until_all_fit(part: Array, src: Array, tgt: Array, *, shape: MicroBatchShape, count: int) -> bool:
-    """Swap rows in `part` until every micro-batch fits the shape; False if that is not achieved.
+def _swap_until_all_fit(micro_of_row: Array, src: Array, tgt: Array, *, shape: MicroBatchShape, num_micro: int) -> bool:
+    """Swap rows in `micro_of_row` until every micro-batch fits the shape; False if that is not achieved.
 
     Each swap is between the micro-batch that exceeds the shape most and another.
     """
     slots = np.array([shape.src_slots, shape.tgt_slots])
     lengths = np.stack([src, tgt], axis=1)
-    if (lengths.sum(axis=0) > count * slots).any():
+    if (lengths.sum(axis=0) > num_micro * slots).any():
         return False
-    sums = np.stack([np.bincount(part, weights=side, minlength=count) for side in (src, tgt)], axis=1).astype(np.int64)
-    for _ in range(_SWAPS * count):
+    sums = np.stack(
+        [np.bincount(micro_of_row, weights=side, minlength=num_micro) for side in (src, tgt)], axis=1
+    ).astype(np.int64)
+    for _ in range(_SWAPS * num_micro):
         excess = np.maximum(sums - slots, 0).sum(axis=1)
         if not excess.any():
             break
         worst = int(excess.argmax())
         room = ((slots - sums) / slots).min(axis=1)
         for other in np.argsort(-room, kind="stable").tolist():
-            if other != worst and _swap(part, lengths, sums, slots, worst, other):
+            if other != worst and _swap(micro_of_row, lengths, sums, slots, worst, other):
                 break
         else:
             return False
-    sizes = np.bincount(part, minlength=count)
+    sizes = np.bincount(micro_of_row, minlength=num_micro)
     return all(
         size == 0 or shape.holds(src_tokens=src_sum, tgt_tokens=tgt_sum, num_pairs=size)
         for size, (src_sum, tgt_sum) in zip(sizes.tolist(), sums.tolist(), strict=True)
     )
 
 
-def _swap(part: Array, lengths: Array, sums: Array, slots: Array, worst: int, other: int) -> bool:
-    """Make the swap in `part` and `sums` that most reduces the excess of two micro-batches; False if none reduces it.
+def _swap(micro_of_row: Array, lengths: Array, sums: Array, slots: Array, worst: int, other: int) -> bool:
+    """Make the swap that most reduces the excess of two micro-batches; False if none reduces it.
 
     A row may also be given and none taken.
     """
-    given, taken = (_candidates(part, number) for number in (worst, other))
+    given, taken = (_candidates(micro_of_row, number) for number in (worst, other))
     over = sums[[worst, other]] - slots
-    total = np.zeros((len(given) + 1, len(taken) + 1), dtype=np.int64)
+    excess = np.zeros((len(given) + 1, len(taken) + 1), dtype=np.int64)
     for side in (0, 1):
         # The last length, 0, stands for no row.
         change = np.subtract.outer(np.append(lengths[given, side], 0), np.append(lengths[taken, side], 0))
-        total += np.maximum(over[0, side] - change, 0)
-        total += np.maximum(over[1, side] + change, 0)
-    best = int(total.argmin())
-    if total.flat[best] >= np.maximum(over, 0).sum():
+        excess += np.maximum(over[0, side] - change, 0)
+        excess += np.maximum(over[1, side] + change, 0)
+    best = int(excess.argmin())
+    if excess.flat[best] >= np.maximum(over, 0).sum():
         return False
     give, take = divmod(best, len(taken) + 1)
-    part[given[give : give + 1]], part[taken[take : take + 1]] = other, worst
+    # The index after the last row selects nothing: no row is given, or none taken.
+    micro_of_row[given[give : give + 1]], micro_of_row[taken[take : take + 1]] = other, worst
     moved = lengths[given[give : give + 1]].sum(axis=0) - lengths[taken[take : take + 1]].sum(axis=0)
     sums[worst] -= moved
     sums[other] += moved
     return True
 
 
-def _candidates(part: Array, number: int) -> Array:
+def _candidates(micro_of_row: Array, number: int) -> Array:
     """Some rows of a micro-batch, of all lengths."""
-    rows = np.flatnonzero(part == number)
+    rows = np.flatnonzero(micro_of_row == number)
     return rows[:: max(1, -(-len(rows) // _CANDIDATES))]
 
 
@@ -198,8 +205,8 @@ def _candidates(part: Array, number: int) -> Array:
 class Batch:
     """Source [M], the decoder's input [N] (the target shifted right behind BOS), and the gold pieces [N] of its slots.
 
-    Empty slots come last, PAD in all three. M and N are the slots of the shape, or else multiples of 128: work that
-    libraries and compilers do for each size serves many updates.
+    Empty slots come last, PAD in all three. M and N are the slots of the shape, or else multiples of 128. Few sizes
+    occur, so libraries and compilers prepare few.
     """
 
     source: Packed
@@ -211,7 +218,7 @@ class Batch:
         sides = (self.source, self.target)
         return [*(part for side in sides for part in (side.ids, side.cu_seqlens, side.positions)), self.gold]
 
-    def each(self, function: Callable[[Tensor], Tensor]) -> Batch:
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with the function applied to each of its tensors."""
         source, target = (
             replace(
@@ -223,7 +230,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`; from pinned memory the host does not wait for the copies."""
-        return self.each(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
+        return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=tensor.is_pinned()))
 
 
 def make_batch(
@@ -242,22 +249,23 @@ def make_batch(
         num_dummies = shape.num_dummies(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"])
     else:
         raise ValueError(f"{len(rows)} pairs of {tokens} tokens do not fit {shape}")
-    source = _gather(data.src, rows, "src", slots=src_slots, num_dummies=num_dummies, sentences=sentences)
-    target = _gather(data.tgt, rows, "tgt", slots=tgt_slots, num_dummies=num_dummies, sentences=sentences)
+    source = _gather(data.src, rows, side="src", slots=src_slots, num_dummies=num_dummies, sentences=sentences)
+    target = _gather(data.tgt, rows, side="tgt", slots=tgt_slots, num_dummies=num_dummies, sentences=sentences)
     if shape is not None:
         bound = SHORT if max(source.max_len, target.max_len) <= SHORT else shape.longest
         source, target = replace(source, bound=bound), replace(target, bound=bound)
     batch = Batch(source, _shifted(target), target.ids)
-    return (batch.each(Tensor.pin_memory) if pinned else batch).to(device)
+    return (batch.map_tensors(Tensor.pin_memory) if pinned else batch).to(device)
 
 
-def _gather(side: TokenFile, rows: Rows, name: str, *, slots: int, num_dummies: int, sentences: int) -> Packed:
+def _gather(tokens: TokenFile, rows: Rows, *, side: str, slots: int, num_dummies: int, sentences: int) -> Packed:
     """The sentences of one side on the host, laid out in `slots`; `bound` is the longest of them."""
-    lengths: Array = rows[f"{name}_length"].astype(np.int64)
+    lengths: Array = rows[f"{side}_length"].astype(np.int64)
     num_tokens = int(lengths.sum())
     num_empty = slots - num_tokens
     ids = np.full(slots, PAD, dtype=np.int64)
-    ids[:num_tokens] = side.gather(rows[f"{name}_start"], lengths)
+    ids[:num_tokens] = tokens.gather(rows[f"{side}_start"], lengths)
+    # Dummies share the empty slots evenly; empty sentences after them begin and end at the last slot in use.
     cu_seqlens = np.full(sentences + 1, slots if num_dummies else num_tokens, dtype=np.int32)
     cu_seqlens[0] = 0
     np.cumsum(lengths, out=cu_seqlens[1 : len(lengths) + 1])

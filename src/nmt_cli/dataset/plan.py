@@ -34,7 +34,7 @@ class DamagedPlan(Exception):  # not an error that users see: the plan is built 
 class PlanKey(Record):
     """Everything that a plan follows from.
 
-    `data` is the fingerprint of the request, and the counts are of the resulting data.
+    `data` is the fingerprint in the manifest of the prepared data. The counts are those of its training split.
     """
 
     data: str
@@ -61,7 +61,8 @@ class PlanKey(Record):
 class PlanFacts(Record):
     """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
-    `pairs_in_update` is the average number of pairs in a full update of the class of lengths where it is largest.
+    Planning divides pairs into two classes of length. `pairs_in_update` is the average number of pairs in a full update
+    of one class, for the class with more.
     """
 
     num_left_out: int
@@ -83,6 +84,10 @@ class _PlanManifest(Record):
 class EpochPlan:
     """The plan in a directory, held open so that nobody removes it; DamagedPlan if it cannot be read."""
 
+    facts: PlanFacts
+    longest: Rows
+    """The longest pairs, longest first."""
+
     def __init__(self, directory: Path, *, key: PlanKey) -> None:
         self.directory = directory
         try:
@@ -102,6 +107,7 @@ class EpochPlan:
     @property
     def longest_length(self) -> int:
         """Pieces of the longest sentence; 0 if there is none."""
+        # Rows are sorted, longest first; the sum of no rows is 0.
         return max(int(self.longest[f"{side}_length"][:1].sum()) for side in ("src", "tgt"))
 
     @property
@@ -140,7 +146,7 @@ class EpochPlan:
             raise ValueError(f"{_UPDATES} or {_LONGEST} is not what was written")
         updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE)
         self._starts, self._crc32 = updates["start"], updates["crc32"]
-        self.longest: Rows = np.frombuffer(contents[_LONGEST], dtype=self._row)
+        self.longest = np.frombuffer(contents[_LONGEST], dtype=self._row)
         self.facts = manifest.facts
 
 

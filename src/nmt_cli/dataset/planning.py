@@ -20,7 +20,7 @@ import numpy.typing as npt
 from nmt_cli import files
 from nmt_cli.dataset.batches import TokenBudgets, token_budgets
 from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanFacts, PlanKey, is_in_use, write_plan
-from nmt_cli.dataset.store import Array, PreparedData, Rows, TokenFile, TokenPairs, fill_rows, narrowest_type, row_type
+from nmt_cli.dataset.store import Array, PreparedData, Rows, TokenFile, TokenPairs, make_rows, narrowest_type, row_type
 from nmt_cli.errors import DataError
 from nmt_cli.model.packing import SHORT
 
@@ -29,7 +29,7 @@ _KEPT = 4  # plans in a folder, of any trainings; a plan in use is never removed
 _NOTICED_SECONDS = 1.0  # longer work is logged
 _POLL_SECONDS = 0.02
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _BLOCK_PAIRS = 1 << 18
 _PURPOSE = 1  # keeps the order of data apart from other uses of the seed
 
@@ -48,7 +48,7 @@ def open_plan(data: PreparedData, *, key: PlanKey, fallback: Path, anew: bool) -
     try:
         return _find_or_build(beside, data, key, anew=anew)
     except _Unwritable as problem:
-        _log.info("the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem)
+        logger.info("the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem)
     try:
         return _find_or_build(other, data, key, anew=anew)
     except _Unwritable as problem:
@@ -80,7 +80,7 @@ def _find(folder: Path, key: PlanKey) -> EpochPlan | None:
     except PermissionError:
         return None  # its owner lets nobody else read it
     except DamagedPlan as problem:
-        _log.warning("the plan %s: it is built anew", problem)
+        logger.warning("the plan %s: it is built anew", problem)
         return None
 
 
@@ -100,7 +100,7 @@ def _build(folder: Path, data: PreparedData, key: PlanKey) -> EpochPlan:
         )
     plan = EpochPlan(directory, key=key)
     if (seconds := time.perf_counter() - start) > _NOTICED_SECONDS:
-        _log.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
+        logger.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
     return plan
 
 
@@ -136,7 +136,7 @@ def _lock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         time.sleep(_POLL_SECONDS)
-    _log.info("waiting for the plan that another process builds")
+    logger.info("waiting for the plan that another process builds")
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
@@ -167,7 +167,7 @@ class PlannedEpoch:
 
     def rows(self, pairs: Array) -> Rows:
         """The rows of some pairs."""
-        return fill_rows(self.row, pairs.astype(np.int64), self.src, self.tgt)
+        return make_rows(self.row, pairs.astype(np.int64), self.src, self.tgt)
 
     def blocks(self) -> Iterator[Rows]:
         """The rows of all updates in their order, some hundred thousand at a time; an update is never split."""
@@ -193,7 +193,7 @@ def plan_epoch(data: TokenPairs, *, key: PlanKey) -> PlannedEpoch:
     order, classes = _usable(src, tgt, max_positions=key.max_positions)
     longest = _longest(order, src, tgt, budget=key.batch_tokens)
     longest_length = int(max(_lengths(side, longest[:1]).sum() for side in (src, tgt)))
-    limits = token_budgets(
+    budgets = token_budgets(
         batch_tokens=key.batch_tokens,
         num_pairs=len(order),
         src_tokens=sum(one.src_tokens for one in classes),
@@ -203,16 +203,16 @@ def plan_epoch(data: TokenPairs, *, key: PlanKey) -> PlannedEpoch:
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _PURPOSE, key.epoch])))
     for start, stop in pairwise((0, classes[0].pairs, len(order))):
         generator.shuffle(order[start:stop])
-    cut = _Cut(limits)
+    cut = _Cut(budgets)
     for start in range(0, len(order), _BLOCK_PAIRS):
         block = order[start : start + _BLOCK_PAIRS]
         cut.add(_lengths(src, block), _lengths(tgt, block))
     bounds = cut.bounds()
     row = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=longest_length)
     turn = generator.permutation(len(bounds) - 1)
-    pairs_in_update = max(one.pairs_in_update(limits) for one in classes)
+    pairs_in_update = max(one.pairs_in_update(budgets) for one in classes)
     num_left_out = len(data) - len(order)
-    facts = PlanFacts(num_left_out=num_left_out, budgets=limits, pairs_in_update=pairs_in_update)
+    facts = PlanFacts(num_left_out=num_left_out, budgets=budgets, pairs_in_update=pairs_in_update)
     return PlannedEpoch(order, bounds, turn, longest, facts, src, tgt, row)
 
 
@@ -224,17 +224,17 @@ class _Class:
     src_tokens: int
     tgt_tokens: int
 
-    def pairs_in_update(self, limits: TokenBudgets) -> int:
+    def pairs_in_update(self, budgets: TokenBudgets) -> int:
         """Pairs in an update of nothing but such pairs, on average."""
-        parts = (limits.src / max(self.src_tokens, 1), limits.tgt / max(self.tgt_tokens, 1))
+        parts = (budgets.src / max(self.src_tokens, 1), budgets.tgt / max(self.tgt_tokens, 1))
         return math.ceil(self.pairs * min(1, *parts))
 
 
 class _Cut:
     """Cuts pairs that come in blocks into updates."""
 
-    def __init__(self, limits: TokenBudgets) -> None:
-        self._limits = limits
+    def __init__(self, budgets: TokenBudgets) -> None:
+        self._budgets = budgets
         self._bounds = [0]
         self._taken = self._src_total = self._tgt_total = self._src_done = self._tgt_done = 0
 
@@ -244,8 +244,8 @@ class _Cut:
         tgt_ends = np.cumsum(tgt_lengths, dtype=np.int64) + self._tgt_total
         while True:
             fits = min(
-                int(np.searchsorted(src_ends, self._src_done + self._limits.src, side="right")),
-                int(np.searchsorted(tgt_ends, self._tgt_done + self._limits.tgt, side="right")),
+                int(np.searchsorted(src_ends, self._src_done + self._budgets.src, side="right")),
+                int(np.searchsorted(tgt_ends, self._tgt_done + self._budgets.tgt, side="right")),
             )
             if fits == len(src_ends):
                 break

@@ -13,20 +13,19 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import NDArray
 
 from nmt_cli.dataset.manifest import PREPARE_AGAIN, Manifest, TokenDtype, TokenizerRecord, read_manifest
 from nmt_cli.errors import DataError
 from nmt_cli.files import sha256
 
-Array = npt.NDArray[np.integer]
-Rows = npt.NDArray[np.void]
+Array = NDArray[np.integer]
+Rows = NDArray[np.void]
 """[n] with the fields `pair`, `src_start` and `tgt_start` (in the ids of that side), `src_length`, `tgt_length`."""
-SIDES = ("source", "target")
+SIDES = ("source", "target")  # in names of files; rows have `src` and `tgt`
 _OFFSET = np.dtype("<i8")
 _Read = Callable[[list[int], list[int]], bytes]
-"""Reads `sizes` bytes at `places`, and joins them."""
+"""Reads `sizes[i]` bytes at offset `offsets[i]` for each i, and joins them."""
 
 
 def row_type(*, num_pairs: int, num_tokens: int, longest: int) -> np.dtype[np.void]:
@@ -41,7 +40,7 @@ def narrowest_type(largest: int) -> str:
     return next(f"<u{size}" for size in (2, 4, 8) if largest < 1 << 8 * size)
 
 
-def fill_rows(dtype: np.dtype[np.void], pairs: Array, src_offsets: Array, tgt_offsets: Array) -> Rows:
+def make_rows(dtype: np.dtype[np.void], pairs: Array, src_offsets: Array, tgt_offsets: Array) -> Rows:
     """The rows of some pairs [n], given where each sentence of the split begins, and where the last sentence ends."""
     rows = np.empty(len(pairs), dtype=dtype)
     rows["pair"] = pairs
@@ -56,14 +55,14 @@ def sum_lengths(rows: Rows, *, side: str) -> int:
     return int(rows[f"{side}_length"].sum(dtype=np.int64))
 
 
-_ANY_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)
+_WIDEST_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)
 
 
 class TokenFile:
     """One side of a split: `ids` flat, an EOS after each sentence; sentence i is `ids[offsets[i]:offsets[i + 1]]`.
 
-    Both may be mapped. `gather` and `read_offsets` map nothing, so all of a large split can be read by them: a mapped
-    page counts as the process's own until the system wants it back, and reading a page maps its neighbours too.
+    Both may be mapped. `gather` and `read_offsets` map nothing, so a whole large split can be read with them. A mapped
+    page counts as the process's own until the system takes it back. Reading a page also maps its neighbours.
     """
 
     def __init__(self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]) -> None:
@@ -102,19 +101,19 @@ class TokenFile:
 
     def gather(self, starts: Array, lengths: Array) -> NDArray[np.unsignedinteger]:
         """The ids of sentences end to end, given where each begins in `ids`, and how long it is."""
-        sizes, places = ((numbers.astype(np.int64) * self.ids.itemsize).tolist() for numbers in (lengths, starts))
-        return np.frombuffer(self._read(sizes, places), dtype=self.ids.dtype)
+        offsets, sizes = ((numbers.astype(np.int64) * self.ids.itemsize).tolist() for numbers in (starts, lengths))
+        return np.frombuffer(self._read(offsets, sizes), dtype=self.ids.dtype)
 
     def read_offsets(self, start: int, stop: int) -> NDArray[np.int64]:
         """`offsets[start:stop]`."""
         width = _OFFSET.itemsize
-        return np.frombuffer(self._read_offsets([(stop - start) * width], [start * width]), dtype=_OFFSET)
+        return np.frombuffer(self._read_offsets([start * width], [(stop - start) * width]), dtype=_OFFSET)
 
 
 def _memory_reader(array: NDArray[Any]) -> _Read:
     view = np.ascontiguousarray(array).view(np.uint8).data
-    return lambda sizes, places: b"".join(
-        [view[place : place + size] for size, place in zip(sizes, places, strict=True)]
+    return lambda offsets, sizes: b"".join(
+        [view[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True)]
     )
 
 
@@ -123,11 +122,11 @@ def _file_reader(side: TokenFile, path: Path) -> _Read:
     file = os.open(path, os.O_RDONLY)
     weakref.finalize(side, os.close, file)
 
-    def read(sizes: list[int], places: list[int]) -> bytes:
+    def read(offsets: list[int], sizes: list[int]) -> bytes:
         if hasattr(os, "posix_fadvise"):  # macOS has none
-            for size, place in zip(sizes, places, strict=True):
-                os.posix_fadvise(file, place, size, os.POSIX_FADV_WILLNEED)
-        content = b"".join([os.pread(file, size, place) for size, place in zip(sizes, places, strict=True)])
+            for offset, size in zip(offsets, sizes, strict=True):
+                os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
+        content = b"".join([os.pread(file, size, offset) for offset, size in zip(offsets, sizes, strict=True)])
         if len(content) != sum(sizes):
             raise DataError(f"{path.name} was cut short while it was read", where=str(path), hint=PREPARE_AGAIN)
         return content
@@ -147,7 +146,7 @@ class TokenPairs:
 
     def rows(self, pairs: Array) -> Rows:
         """The rows of some pairs."""
-        return fill_rows(_ANY_ROW, pairs, self.src.offsets, self.tgt.offsets)
+        return make_rows(_WIDEST_ROW, pairs, self.src.offsets, self.tgt.offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +225,7 @@ def token_dtype(vocab_size: int) -> TokenDtype:
 class TokenWriter:
     """Writes one side of a split, batch by batch: `DIRECTORY/SPLIT.SIDE.ids` and `.offsets`.
 
-    An interrupted writer's files are continued after their first `sentences`, which have `tokens`; the rest is dropped.
+    With `sentences` and `tokens`, it continues an interrupted writer's files after so many of both, and drops the rest.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ class DataOrder:
             plan = self.open()
             self._shape = micro_batch_shape(
                 plan.facts.budgets,
-                count=self._num_micro,
+                num_micro=self._num_micro,
                 pairs_in_update=plan.facts.pairs_in_update,
                 longest=plan.longest_length,
                 max_tokens=self.max_tokens,
@@ -124,7 +124,7 @@ class DataOrder:
         )
 
     def _dealt(self, rows: Rows) -> list[Rows]:
-        return deal_micro_batches(rows, shape=self.shape, count=self._num_micro, world_size=self._world_size)
+        return deal_micro_batches(rows, shape=self.shape, num_micro=self._num_micro, world_size=self._world_size)
 
     def _rows(self, index: int) -> Rows:
         try:

@@ -207,7 +207,7 @@ class RecordedSteps:
         """
         if self._has_failed or batch in self:
             return
-        inputs, device = batch.each(Tensor.clone), batch.gold.device
+        inputs, device = batch.map_tensors(Tensor.clone), batch.gold.device
         divisor, losses = torch.ones((), device=device), torch.zeros(2, device=device)
 
         def step(*, is_first: bool) -> None:
