@@ -155,9 +155,9 @@ def _biases(inputs: StepInputs, cache: StaticCache, *, like: Tensor) -> tuple[Te
     beam, length = inputs.ancestors.shape[1:]
     numbers = torch.arange(beam, device=like.device)
     positions = torch.arange(length, device=like.device)[:, None]
-    place = inputs.counters[0]
-    is_past = (inputs.ancestors[..., None] == numbers) & (positions < place)
-    is_own = (numbers[:, None, None] == numbers) & (positions == place)
+    position = inputs.counters[0]
+    is_past = (inputs.ancestors[..., None] == numbers) & (positions < position)
+    is_own = (numbers[:, None, None] == numbers) & (positions == position)
     is_source = torch.arange(cache.cross[0].size(1), device=like.device) < inputs.source_lengths[:, None]
     past, source = (
         torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
@@ -169,15 +169,15 @@ def _biases(inputs: StepInputs, cache: StaticCache, *, like: Tensor) -> tuple[Te
 def _self_attend(module: SelfAttention, x: Tensor, *, kept: Tensor, inputs: StepInputs, bias: Tensor) -> Tensor:
     """Self-attention [R, H * V] of x [R, D], whose keys and values go into `kept`."""
     beam, length = inputs.ancestors.shape[1:]
-    place = inputs.counters[:1]
+    position = inputs.counters[:1]
     q, new = module.qkv(x).split([module.heads * module.d_k, kept.size(-1)], dim=-1)
     q = q.unflatten(-1, (module.heads, module.d_k))
     if module.rotation is not None:
         k, v = new.split([module.heads * module.d_k, module.heads * module.d_v], dim=-1)
-        q = module.rotation(q, place)
-        k = module.rotation(k.unflatten(-1, (module.heads, module.d_k)), place)
+        q = module.rotation(q, position)
+        k = module.rotation(k.unflatten(-1, (module.heads, module.d_k)), position)
         new = torch.cat([k.flatten(1), v], dim=-1)
-    kept.unflatten(1, (length, beam)).index_copy_(1, place, new.view(-1, 1, beam, new.size(-1)))
+    kept.unflatten(1, (length, beam)).index_copy_(1, position, new.view(-1, 1, beam, new.size(-1)))
     return _attend(q, kept, bias=bias, d_v=module.d_v)
 
 

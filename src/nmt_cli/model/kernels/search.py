@@ -1,6 +1,6 @@
 """Kernels in Triton for one step of a beam search: of the decoder, and of the choice of the next pieces.
 
-`model/static_cache.py` and `decoding/search/static_state.py` launch them, each beside the same in PyTorch.
+`model/static_cache.py` and `decoding/search/static_state.py` launch them. Both can also compute the same in PyTorch.
 
 Shapes: B sentences, W hypotheses per sentence, R = B * W rows, S source tokens, L positions, D d_model, H heads,
 K = d_k, V = d_v, C candidates per sentence, F kept endings per sentence, N blocks of columns of the logits. Sums and
@@ -56,24 +56,24 @@ def attend_to_past(
     `counters[0]`. With `cos` and `sin` [positions, K / 2], queries and keys are turned by their position.
     """
     row, head = tl.program_id(0), tl.program_id(1)
-    place = tl.load(counters).to(tl.int32)
+    position = tl.load(counters).to(tl.int32)
     key_columns, value_columns = tl.arange(0, KEYS), tl.arange(0, VALUES)
     width = HEADS * (D_K + D_V)
     token = qkv + row * (HEADS * D_K + width)
     query = token + head * D_K
-    q = _rotated(query, cos, sin, place, key_columns, D_K) * scale
-    k = _rotated(query + HEADS * D_K, cos, sin, place, key_columns, D_K)
+    q = _rotated(query, cos, sin, position, key_columns, D_K) * scale
+    k = _rotated(query + HEADS * D_K, cos, sin, position, key_columns, D_K)
     v = tl.load(token + 2 * HEADS * D_K + head * D_V + value_columns, mask=value_columns < D_V, other=0.0)
 
     past = cache + (row // beam).to(tl.int64) * length * beam * width
-    own = past + (place * beam + row % beam) * width
+    own = past + (position * beam + row % beam) * width
     tl.store(own + head * D_K + key_columns, k, mask=key_columns < D_K)
     tl.store(own + HEADS * D_K + head * D_V + value_columns, v, mask=value_columns < D_V)
 
     largest, total, mixed = tl.sum(q * k), 1.0, v.to(tl.float32)
-    for start in range(0, place, TILE):
+    for start in range(0, position, TILE):
         positions = start + tl.arange(0, TILE)
-        is_past = positions < place
+        is_past = positions < position
         numbers = tl.load(ancestors + row * length + positions, mask=is_past, other=0)
         slots = past + (positions * beam + numbers) * width
         keys = slots[:, None] + head * D_K + key_columns[None, :]
@@ -109,13 +109,13 @@ def attend_to_source(
 
 
 @triton.jit
-def _rotated(vector, cos, sin, place, columns, D_K: tl.constexpr):
+def _rotated(vector, cos, sin, position, columns, D_K: tl.constexpr):
     """The K components at `vector`, turned as `Rotation` turns them, and rounded as the cache rounds them."""
     is_real = columns < D_K
     x = tl.load(vector + columns, mask=is_real, other=0.0)
     if cos is not None:
         half = D_K // 2
-        angle = place * half + columns % half
+        angle = position * half + columns % half
         other = tl.load(vector + (columns + half) % D_K, mask=is_real, other=0.0).to(tl.float32)
         turned = x.to(tl.float32) * tl.load(cos + angle, mask=is_real, other=0.0)
         turned += other * tl.load(sin + angle, mask=is_real, other=0.0) * tl.where(columns < half, -1.0, 1.0)
@@ -163,7 +163,7 @@ def choose_candidates(
     stride, vocabulary, num_blocks, beam, num_candidates,
     SPECIAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BEAM: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
-    """The best continuations of a sentence, best first: row `counters[1]` of the tree, and `hypotheses` [B, C].
+    """Write a sentence's C best continuations, best first, to row `counters[1]` of `tree_*` and to `hypotheses` [B, C].
 
     Only the C best blocks are looked at: each has a continuation that is at least as good as all in other blocks.
     """
@@ -207,9 +207,9 @@ def sort_candidates(
     finished_log_probs, finished_scores, finished_nodes, is_done, beam, num_candidates, num_endings, length,
     SPECIAL: tl.constexpr, CANDIDATES: tl.constexpr, ENDINGS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Sort the candidates of a sentence into finished and open ones: writes `ids` and all that follow it."""
+    """Sort a sentence's candidates into finished and open ones. Writes `ids` and all after it, up to `is_done`."""
     sentence = tl.program_id(0)
-    place = tl.load(counters).to(tl.int32)
+    position = tl.load(counters).to(tl.int32)
     candidate = tl.arange(0, CANDIDATES)
     is_real = candidate < num_candidates
     at = sentence * num_candidates + candidate
@@ -227,12 +227,14 @@ def sort_candidates(
     tl.store(ids + to, pieces, mask=is_kept)
     tl.store(log_probs + to, open_totals, mask=is_kept)
     tl.store(nodes + to, new_nodes, mask=is_kept)
-    _inherit(ancestors + sentence * beam * length, numbers, rank, is_kept, place, length, TILE)
+    _inherit(ancestors + sentence * beam * length, numbers, rank, is_kept, position, length, TILE)
 
-    is_last = tl.load(limits + sentence) <= place + 1
+    is_last = tl.load(limits + sentence) <= position + 1
     was_done = tl.load(is_done + sentence) != 0
     ends = (is_end | (is_kept & is_last)) & (was_done == 0)
-    ended = tl.where(ends, totals / tl.load(rules + place * (SPECIAL + 1) + SPECIAL), -float("inf"))
+    # The last column of rules is the length penalty.
+    ended = tl.where(ends, totals / tl.load(rules + position * (SPECIAL + 1) + SPECIAL), -float("inf"))
+    # In a tie: kept endings first, then those with EOS, then those cut at the limit.
     order = num_endings + candidate + tl.where(is_end, 0, num_candidates)
     at = sentence * num_endings
     kept = (finished_scores + at, finished_log_probs + at, finished_nodes + at)
@@ -250,13 +252,13 @@ def _rank(is_real, is_end):
 
 
 @triton.jit
-def _inherit(ancestors, numbers, rank, is_kept, place, length, TILE: tl.constexpr):
-    """Give hypotheses `rank` the past of `numbers`, and `numbers` at `place`: rows of ancestors [W, L]."""
-    for start in range(0, place + 1, TILE):
+def _inherit(ancestors, numbers, rank, is_kept, position, length, TILE: tl.constexpr):
+    """Give hypotheses `rank` the past of `numbers`, and `numbers` at `position`: rows of ancestors [W, L]."""
+    for start in range(0, position + 1, TILE):
         positions = start + tl.arange(0, TILE)
-        mask = is_kept[:, None] & (positions <= place)[None, :]
+        mask = is_kept[:, None] & (positions <= position)[None, :]
         past = tl.load(ancestors + numbers[:, None] * length + positions[None, :], mask=mask)
-        past = tl.where((positions == place)[None, :], numbers[:, None], past)
+        past = tl.where((positions == position)[None, :], numbers[:, None], past)
         # All rows are read before any is overwritten.
         tl.debug_barrier()
         tl.store(ancestors + rank[:, None] * length + positions[None, :], past, mask=mask)
@@ -302,7 +304,7 @@ def _log_sum(places, mask):
 
 @triton.jit
 def _rule(rules, counters, columns, SPECIAL: tl.constexpr):
-    """The values added to the logits of the first columns at this place."""
+    """The values added to the logits of the first columns at this position."""
     return tl.load(
         rules + tl.load(counters) * (SPECIAL + 1) + columns, mask=(columns >= 0) & (columns < SPECIAL), other=0.0
     )
