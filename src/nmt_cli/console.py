@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
 _SECONDS_BETWEEN_LINES = 30.0
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Settings whose flags are not spelt like them.
 _SHORT_FLAGS = {"metrics": "-m", "output": "-o"}
@@ -61,7 +61,7 @@ def log_above(console: Console) -> Iterator[None]:
 
 def shows_live_views() -> bool:
     """True if a live view may be shown: stderr is a terminal, and the log is not quiet."""
-    return is_interactive() and _log.isEnabledFor(logging.INFO)
+    return is_interactive() and logger.isEnabledFor(logging.INFO)
 
 
 @contextmanager
@@ -112,7 +112,7 @@ class ProgressLines:
                 return
             rate = (done - self._done) / (now - self._since)
             left = "" if total is None or rate <= 0 else f", {time_left((total - done) / rate)}"
-            _log.info("%s: %s, %s a second%s", stage, _amount(done, total), f"{rate:,.0f}", left)
+            logger.info("%s: %s, %s a second%s", stage, _amount(done, total), f"{rate:,.0f}", left)
         self._stage, self._since, self._done = stage, now, done
 
 

@@ -19,7 +19,7 @@ from nmt_cli.dataset.store import PreparedData, Rows, sum_lengths
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class DataOrder:
         try:
             return self.open().rows(index)
         except DamagedPlan as problem:
-            _log.warning("the plan %s: it is built anew", problem)
+            logger.warning("the plan %s: it is built anew", problem)
             self._close()
             return self._open(anew=True).rows(index)
 
@@ -159,7 +159,7 @@ class DataOrder:
 
     def _check(self, plan: EpochPlan) -> None:
         if plan.facts.num_left_out > 0:
-            _log.warning("%d pairs are longer than model.max_positions and are left out", plan.facts.num_left_out)
+            logger.warning("%d pairs are longer than model.max_positions and are left out", plan.facts.num_left_out)
         if len(plan) == 0:
             raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")
         longest = plan.longest_length

@@ -28,7 +28,7 @@ from nmt_cli.training.runs import note_measured_tokens
 # GPU the warm-up checks it. On a CPU nothing does, other programs need memory too, and small micro-batches cost little.
 _SHARE_OF_GPU, _SHARE_OF_CPU = 0.9, 1 / 3
 _MULTIPLE = 128
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class OutOfMemory(DeviceError):
@@ -67,7 +67,7 @@ def settle_max_tokens(run: Run, order: DataOrder, model: Transformer, *, precisi
         tokens = even_share(held, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest)
         if ranks.is_first:
             if noted is not None:
-                _log.info(
+                logger.info(
                     "max_tokens_per_device: auto is now %s, found for %d x %s, and was %s, for %d x %s",
                     *(f"{tokens:,}", ranks.size, name),
                     *(f"{noted.tokens:,}", noted.devices, noted.device),
@@ -103,7 +103,7 @@ def warm_up_in_memory(
         batch_tokens = run.recipe.training.batch_tokens
         order.limit(even_share(failed // 2, batch_tokens=batch_tokens, world_size=ranks.size, longest=longest))
         if ranks.is_first:
-            _log.info("memory does not hold %s tokens at once: trying %s", f"{failed:,}", f"{order.max_tokens:,}")
+            logger.info("memory does not hold %s tokens at once: trying %s", f"{failed:,}", f"{order.max_tokens:,}")
             noted = run.record.max_tokens_per_device
             assert noted is not None, "a number was settled before the warm-up"
             run = note_measured_tokens(run, noted.model_copy(update={"tokens": order.max_tokens}))

@@ -27,7 +27,7 @@ from nmt_cli.training.loss import GradientsOf, Loss, smoothed_cross_entropy
 
 # Weights lie end to end in one vector, and layers that share a graph need theirs at multiples of 16 bytes.
 _WIDTH_MULTIPLE = 8
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Compiles a function as a whole at its first call, for the shapes and numbers of its arguments.
 compiled = partial(torch.compile, fullgraph=True, dynamic=False)
@@ -112,7 +112,7 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
 def warn_of_missing_tool(reason: str | None) -> None:
     """Warn if the reason not to compile is a tool that the user can install."""
     if reason is not None and reason == missing_for_triton():
-        _log.warning("the model is not compiled, and training is slower: %s", reason)
+        logger.warning("the model is not compiled, and training is slower: %s", reason)
 
 
 @contextmanager
@@ -219,7 +219,7 @@ class RecordedSteps:
             if is_out_of_memory(problem, must_name_memory=True):
                 raise
             reason = str(problem).strip().partition("\n")[0]
-            _log.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)
+            logger.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)
             self._has_failed = True
             self._recorded.clear()  # they use a generator that may be gone
             return

@@ -34,7 +34,7 @@ from nmt_cli.training.validation import Validation, Validator
 
 _SANITY_SENTENCES = 2
 _CALMER = "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -269,7 +269,7 @@ class Trainer:
         update, in_row = self._state.update, self._state.skipped_in_row
         reporter.event("skipped", update=update, reason="gradients are not finite", in_row=in_row, pairs=pairs)
         if self._ranks.is_first:
-            _log.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
+            logger.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
 
     def _divergence(self) -> str | None:
         """The reason why training cannot continue from here; None if it can."""
@@ -295,7 +295,7 @@ class Trainer:
         self._validation = None
         self._meter.forget()
         if self._ranks.is_first:
-            _log.warning("%s: back to update %d, and on with other pairs (%s)", problem, state.update, self._metrics)
+            logger.warning("%s: back to update %d, and on with other pairs (%s)", problem, state.update, self._metrics)
         worst = self._recent.worst()
         reporter.event("returned", update=failed.update, to=state.update, reason=problem, worst=worst)
         self._recent.clear()

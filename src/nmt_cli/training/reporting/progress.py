@@ -35,7 +35,7 @@ from nmt_cli.training.validation import Validation
 BOARD_FOLDER = "tensorboard"
 """In the run; each start of a training adds an event file."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _INDENT = "  "
 
 
@@ -133,7 +133,7 @@ class Reporter:
         if self._view is not None:
             self._view.console.print(text, highlight=False, markup=False)
         elif self._stream is not None:
-            _log.info("%s", text)
+            logger.info("%s", text)
 
     def _at(self, update: int) -> str:
         """The update, padded to the width of the last one."""
