@@ -34,7 +34,7 @@ class DamagedPlan(Exception):  # not an error that users see: the plan is built 
 class PlanKey(Record):
     """Everything that a plan follows from.
 
-    `data` is the fingerprint in the manifest of the prepared data. The counts are those of its training split.
+    `data` is the fingerprint in the manifest of the prepared data. The training split has these counts.
     """
 
     data: str
