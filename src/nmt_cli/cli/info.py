@@ -84,7 +84,7 @@ def _model_facts(model: dict[str, Any]) -> Facts:
     if model["longest_source"]:
         yield "trained on", f"source sentences of up to {model['longest_source']:,} pieces"
     for measured in model["validation"]:
-        yield "validation", _measurement_text(measured)
+        yield "validation", _measured_text(measured)
     for signature in sorted({one["signature"] for one in model["validation"] if one["signature"]}):
         yield "signature", signature
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
@@ -107,9 +107,9 @@ def _run_facts(run: dict[str, Any]) -> Facts:
         yield "parameters", _parameters_text(run["parameters"])
     yield "architecture", _architecture(run["recipe"]["model"])
     if run["last_validation"]:
-        yield "validation", f"last: {_measurement_text(run['last_validation'])}"
+        yield "validation", f"last: {_measured_text(run['last_validation'])}"
     if run["best_validation"]:
-        yield "", f"best by {run['metric']}: {_measurement_text(run['best_validation'])}"
+        yield "", f"best by {run['metric']}: {_measured_text(run['best_validation'])}"
     curve = [bleu if run["metric"] == "bleu" else loss for _, loss, bleu in run["validation_curve"]]
     values = [value for value in curve if value is not None]
     if len(values) > 1:
@@ -128,10 +128,7 @@ def _checkpoint_facts(checkpoint: dict[str, Any]) -> Facts:
     yield "checkpoint", f"update {checkpoint['update']:,}"
     yield "directory", f"{checkpoint['path']}, {size_text(checkpoint['bytes'])}"
     yield "parameters", _parameters_text(checkpoint["parameters"])
-    yield (
-        "validation",
-        _measurement_text(checkpoint) if checkpoint["loss"] is not None else "not measured at this update",
-    )
+    yield "validation", _measured_text(checkpoint) if checkpoint["loss"] is not None else "not measured at this update"
     yield _damage(checkpoint) or ("use", f"nmt average {checkpoint['path']} -o MODEL makes a model of it")
 
 
@@ -195,7 +192,7 @@ def _architecture(model: dict[str, Any]) -> str:
     )
 
 
-def _measurement_text(measured: dict[str, Any]) -> str:
+def _measured_text(measured: dict[str, Any]) -> str:
     bleu = f", BLEU {measured['bleu']:.2f}" if measured["bleu"] is not None else ""
     return f"update {measured['update']:,}: loss {measured['loss']:.4f}{bleu}"
 

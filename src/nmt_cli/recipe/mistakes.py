@@ -114,9 +114,7 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             return fix if number is None else f"write {number}"
         case "bool_type":
             return "write true or false, without quotes"
-        case "model_type" | "model_attributes_type" if _is_variant_name(
-            error["input"], path, schema=schema, values=values
-        ):
+        case "model_type" | "model_attributes_type" if _is_variant(error["input"], path, schema=schema, values=values):
             return f"write {path[-1]}: {{name: {error['input']}}}, or --set {dotted(path)}.name={error['input']}"
         case "model_type" | "model_attributes_type":
             return f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
@@ -158,7 +156,7 @@ def suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel
     return f"allowed here: {', '.join(allowed)}"
 
 
-def _is_variant_name(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any) -> bool:
+def _is_variant(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any) -> bool:
     """True for the name of a variant where the section of the variant is to stand."""
     named = [
         section.model_fields["name"]
