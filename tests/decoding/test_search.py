@@ -14,7 +14,13 @@ from torch import Tensor
 from nmt_cli.decoding.batching import BatchedSearch, search_batches
 from nmt_cli.decoding.search import ensemble
 from nmt_cli.decoding.search.beam import topk_continuations
-from nmt_cli.decoding.search.hypotheses import Hypothesis, LengthPenalties, SourceSentence, length_penalty, output_limit
+from nmt_cli.decoding.search.hypotheses import (
+    Hypothesis,
+    LengthPenalties,
+    SourceSentence,
+    length_penalty,
+    max_output_tokens,
+)
 from nmt_cli.decoding.search.sampling import first_argmax
 from nmt_cli.decoding.search.search import plan_compaction
 from nmt_cli.model.cache import DecoderCache
@@ -130,7 +136,7 @@ def test_sources_encoded_in_parts_are_translated_as_together(monkeypatch: pytest
     model = random_model(4, vocab=23, sharpness=2)
     sources = random_sources(4, count=7, vocab=23, longest=30)
     together = search([model], sources, config=decoding(beam=3), nbest=3)
-    monkeypatch.setattr(ensemble, "_TOKENS", at_a_time)
+    monkeypatch.setattr(ensemble, "_TOKENS_TO_ENCODE", at_a_time)
     assert_same(search([model], sources, config=decoding(beam=3), nbest=3), together)
 
 
@@ -267,11 +273,11 @@ def test_penalties_are_looked_up_and_that_of_longer_ones_is_the_last() -> None:
     assert table.at(torch.tensor([1, 3, 9, 2])).flatten().tolist() == pytest.approx(expected, rel=1e-7)
 
 
-def test_output_limit_counts_source_pieces_without_eos() -> None:
+def test_max_output_tokens_counts_source_pieces_without_eos() -> None:
     config = decoding(max_extra_tokens=50)
-    assert output_limit(20, config=config, max_positions=1024) == 70
-    assert output_limit(1000, config=config, max_positions=1024) == 1024
-    assert output_limit(0, config=decoding(max_extra_tokens=0), max_positions=1024) == 1
+    assert max_output_tokens(20, config=config, max_positions=1024) == 70
+    assert max_output_tokens(1000, config=config, max_positions=1024) == 1024
+    assert max_output_tokens(0, config=decoding(max_extra_tokens=0), max_positions=1024) == 1
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -315,10 +321,10 @@ def test_an_ensemble_is_the_mean_of_probabilities(beam: int) -> None:
     models, config = [random_model(seed, vocab=VOCAB, sharpness=2.0) for seed in (4, 5, 6)], decoding(beam=beam)
     sources = random_sources(4, count=15, vocab=VOCAB, longest=7)
     for source, (best,) in zip(sources, search(models, sources, config=config), strict=True):
-        gold = best.ids + ([EOS] if len(best.ids) < limit_of(source.row, config) else [])
+        gold = best.ids + ([EOS] if len(best.ids) < limit_of(source.ids, config) else [])
         total = 0.0
         for place, piece in enumerate(gold):
-            each = [reference.next_log_probs(model, source.row, [gold[:place]])[0][piece] for model in models]
+            each = [reference.next_log_probs(model, source.ids, [gold[:place]])[0][piece] for model in models]
             total += math.log(sum(map(math.exp, each)) / 3)
         assert best.log_prob == pytest.approx(total, abs=1e-4)
     assert_same(search([models[0]] * 2, sources, config=config), search(models[:1], sources, config=config))
@@ -338,7 +344,7 @@ def test_samples_depend_on_the_key_and_the_seed_alone() -> None:
     mixed = BatchedSearch([model], device=CPU, fixed=None).search(sources[::-1], config=in_small, nbest=3)
     assert together == ids(mixed[::-1])
     assert together != ids(search([model], sources, config=decoding(samples=3, seed=6), nbest=3))
-    with_one_key = [SourceSentence(source.row, key="x") for source in sources]
+    with_one_key = [SourceSentence(source.ids, key="x") for source in sources]
     assert together != ids(search([model], with_one_key, config=config, nbest=3))
 
 

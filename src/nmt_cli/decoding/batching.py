@@ -15,7 +15,7 @@ import torch
 from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.ensemble import Ensemble
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, sentence_limit
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, max_output_tokens_of
 from nmt_cli.decoding.search.sampling import IndependentSearch
 from nmt_cli.decoding.search.search import ActiveSearch, check_search
 from nmt_cli.errors import DeviceError
@@ -73,7 +73,7 @@ class BatchedSearch:
         self, sources: Sequence[SourceSentence], *, config: DecodingConfig, nbest: int
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
-        lengths = [len(source.row) + len(source.prefix) if source.row else 0 for source in sources]
+        lengths = [len(source.ids) + len(source.prefix) if source.ids else 0 for source in sources]
         most_tokens = config.batch_tokens // config.num_candidates
 
         def search_some(planned: Iterator[list[int]]) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -293,7 +293,7 @@ def begin_search(
     ensemble = Ensemble(models, chosen, min_tokens=config.min_tokens, device=device)
     longest = min(model.config.max_positions for model in models)
     limits = {
-        number: sentence_limit(source, config=config, max_positions=longest) for number, source in sources.items()
+        number: max_output_tokens_of(source, config=config, max_positions=longest) for number, source in sources.items()
     }
     if config.samples == 0 and config.beam > 1:
         return BeamSearch(ensemble, limits=limits, config=config, nbest=nbest, device=device)

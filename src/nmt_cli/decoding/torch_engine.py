@@ -94,7 +94,7 @@ class TorchEngine:
     def _aligned(
         self, sources: Sequence[SourceSentence], found: list[list[Hypothesis]], *, config: DecodingConfig
     ) -> list[list[Hypothesis]]:
-        pairs = [(source.row, one) for source, ranked in zip(sources, found, strict=True) for one in ranked]
+        pairs = [(source.ids, one) for source, ranked in zip(sources, found, strict=True) for one in ranked]
 
         def align_batch(batch: list[int]) -> list[list[int]]:
             rows, targets = [pairs[index][0] for index in batch], [pairs[index][1].ids for index in batch]

@@ -16,7 +16,7 @@ from nmt_cli.decoding.batching import makespan, plan_batches
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2
 from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
-from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, length_penalty, sentence_limit
+from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, length_penalty, max_output_tokens_of
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
@@ -105,9 +105,9 @@ class CTranslate2Engine:
         """The best hypotheses of each source, in input order; a source without pieces has the empty one."""
         sentences = [
             _Sentence(
-                self.source.pieces(source.row),
+                self.source.pieces(source.ids),
                 self.target.pieces(source.prefix),
-                sentence_limit(source, config=config, max_positions=self.max_positions),
+                max_output_tokens_of(source, config=config, max_positions=self.max_positions),
             )
             for source in sources
         ]

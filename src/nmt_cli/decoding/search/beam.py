@@ -51,7 +51,7 @@ def finish(
 ) -> FinishedHypotheses:
     """The F best endings: the finished hypotheses, and candidates of log_probs [B, C] that `where` [B, C] marks."""
     scores = (log_probs / penalties).where(where, -torch.inf)
-    return finished.best_with(FinishedHypotheses(log_probs, scores, nodes), count=finished.scores.size(1))
+    return finished.best_of_both(FinishedHypotheses(log_probs, scores, nodes), count=finished.scores.size(1))
 
 
 def cannot_improve(finished: FinishedHypotheses, open_log_probs: Tensor, last_penalties: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class BeamSearch(ActiveSearch):
         searches = [self, *others]
         self._last_penalties = torch.cat([one._last_penalties for one in searches])
         self._is_done = torch.cat([one._is_done for one in searches])
-        self._to_nearest = int((self._limits - self._ensemble.places).min())
+        self._to_nearest = int((self._limits - self._ensemble.lengths).min())
         self._to_last = max(one._to_last for one in searches)
 
     def _advance(self) -> None:
@@ -150,7 +150,7 @@ class BeamSearch(ActiveSearch):
         found = candidates(log_probs, self._log_probs, count=count)
         nodes = self._tree.grow(found.pieces, self._nodes.gather(1, found.hypotheses), found.log_probs)
         is_end, was_open = found.pieces == EOS, ~self._is_done[:, None]
-        penalties = self._penalties.at(self._ensemble.places)
+        penalties = self._penalties.at(self._ensemble.lengths)
         self._finished = finish(self._finished, found.log_probs, nodes, penalties=penalties, where=is_end & was_open)
         # Each open hypothesis has at most one candidate that ends, so at least this many candidates stay open.
         self._log_probs, order = keep_open(found.log_probs, is_end, width=min(self._config.beam, count - width))
@@ -158,7 +158,7 @@ class BeamSearch(ActiveSearch):
         self._num_steps, self._to_nearest, self._to_last = self._num_steps + 1, self._to_nearest - 1, self._to_last - 1
         is_over = cannot_improve(self._finished, self._log_probs, self._last_penalties)
         if self._to_nearest <= 0:
-            is_last = self._limits <= self._ensemble.places
+            is_last = self._limits <= self._ensemble.lengths
             where = is_last[:, None] & was_open
             self._finished = finish(self._finished, self._log_probs, self._nodes, penalties=penalties, where=where)
             is_over = is_over | is_last

@@ -21,7 +21,7 @@ from nmt_cli.decoding.search.hypotheses import (
     HypothesisTree,
     SourceSentence,
     length_penalty,
-    sentence_limit,
+    max_output_tokens_of,
 )
 from nmt_cli.decoding.search.search import check_search
 from nmt_cli.decoding.search.static_state import SPECIAL, StaticSizes, StaticState, choose_candidates, sort_candidates
@@ -88,7 +88,7 @@ class CudaSearch:
     ) -> list[list[Hypothesis]]:
         """For each source its best hypotheses by score, at most `nbest`, best first."""
         check_search(self._models, sources, config=config, nbest=nbest)
-        limits = [sentence_limit(source, config=config, max_positions=self._max_positions) for source in sources]
+        limits = [max_output_tokens_of(source, config=config, max_positions=self._max_positions) for source in sources]
         try:
             with torch.inference_mode(), launching_on(self._device):
                 batch = _Batch(limits, config, sentences=list(range(len(sources))))
@@ -121,13 +121,13 @@ class CudaSearch:
 
     def _begin(self, batch: _Batch, sources: Sequence[SourceSentence], *, nbest: int) -> StaticState:
         """A state with the sources, and one open hypothesis each: BOS."""
-        source = pack([[*one.row, EOS] for one in sources], device=self._device)
+        packed = pack([[*source.ids, EOS] for source in sources], device=self._device)
         count, config = len(sources), batch.config
-        sizes = StaticSizes.that_hold(sentences=count, source=source.max_len, length=1, beam=config.beam, nbest=nbest)
+        sizes = StaticSizes.that_hold(sentences=count, source=packed.max_len, length=1, beam=config.beam, nbest=nbest)
         state = self.state(sizes)
         for model, cache in zip(self._models, state.caches, strict=True):
-            write_source(model, cache, model.encode(source), source)
-        state.source_lengths.fill_(1)[:count] = source.lengths
+            write_source(model, cache, model.encode(packed), packed)
+        state.source_lengths.fill_(1)[:count] = packed.lengths
         rules = _rules(max(batch.limits), config=config)
         state.rules[: len(rules)] = rules
         penalties = [length_penalty(limit, config=config) for limit in batch.limits]
@@ -169,7 +169,7 @@ class CudaSearch:
         batch.tree.grow(pieces, parents, log_probs)
         sentences = torch.tensor([batch.sentences[place] for place in places], dtype=torch.long)
         finished = state.finished.select(torch.tensor(places, dtype=torch.long, device=self._device))
-        batch.tree.end(sentences, finished)
+        batch.tree.note_finished(sentences, finished)
 
     def _set_counters(self, state: StaticState, batch: _Batch) -> None:
         state.counters.copy_(torch.tensor([batch.step, 0, batch.tree.size]))

@@ -21,10 +21,10 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
 # renormalised, so that they agree with forced scoring.
 NEVER_GENERATED = (PAD, UNK, BOS)
 assert (*NEVER_GENERATED, EOS) == tuple(range(EOS + 1)), "they are the first columns"
-# A CPU computes the logits of so many rows at a time, which saves memory.
-_ROWS = 256
-# A CPU encodes so many source tokens at a time, whose activations fit into its caches.
-_TOKENS = 2048
+# A CPU computes this many rows of logits at a time, to save memory.
+_ROWS_OF_LOGITS = 256
+# A CPU encodes this many source tokens at a time: their activations fit into its caches.
+_TOKENS_TO_ENCODE = 2048
 
 
 class Ensemble:
@@ -37,21 +37,21 @@ class Ensemble:
     def __init__(
         self, models: Sequence[Transformer], sources: Sequence[SourceSentence], *, min_tokens: int, device: torch.device
     ) -> None:
-        sentences = [[*one.row, EOS] for one in sources]
-        source = pack(sentences, device=device)
+        sentences = [[*source.ids, EOS] for source in sources]
+        whole = pack(sentences, device=device)
         parts = _in_parts(sentences) if device.type == "cpu" else [sentences]
-        packed = [source] if len(parts) == 1 else [pack(part, device=device) for part in parts]
+        packed = [whole] if len(parts) == 1 else [pack(part, device=device) for part in parts]
         self._models = models
-        self._caches = [model.start(torch.cat([model.encode(part) for part in packed]), source) for model in models]
+        self._caches = [model.start(torch.cat([model.encode(part) for part in packed]), whole) for model in models]
         self._min_tokens = min_tokens
-        self._fewest = 0  # a lower bound of `places`
-        # -1 if any piece may follow, as everywhere in the last column.
-        width = 1 + max(len(one.prefix) for one in sources)
-        forced = [[*one.prefix, *[-1] * (width - len(one.prefix))] for one in sources]
+        self._least_length = 0  # no hypothesis is shorter after the next piece
+        # [B, width]: the forced piece at each position, or -1 if any piece may follow. The last column is all -1.
+        width = 1 + max(len(source.prefix) for source in sources)
+        forced = [[*source.prefix, *[-1] * (width - len(source.prefix))] for source in sources]
         self._forced = torch.tensor(forced, dtype=torch.long, device=device)
 
     @property
-    def places(self) -> Tensor:
+    def lengths(self) -> Tensor:
         """The lengths [B] of each sentence's hypotheses after the next piece."""
         return self._caches[0].num_tokens
 
@@ -61,10 +61,10 @@ class Ensemble:
             _log_probs(model, model.step(ids, cache)) for model, cache in zip(self._models, self._caches, strict=True)
         ]
         together = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
-        self._fewest += 1
-        if self._fewest < self._forced.size(1):
-            return self._restricted(together)
-        return self._allowed(together)
+        self._least_length += 1
+        if self._least_length < self._forced.size(1):
+            return self._force_prefixes(together)
+        return self._forbid_pieces(together)
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Continue with `rows` [R'] of the current rows, and with `sentences` [B'] if some have left."""
@@ -81,33 +81,35 @@ class Ensemble:
         width = max(each.size(1) for each in forced)
         filled = [F.pad(each, [0, width - each.size(1)], value=-1) for each in forced]
         self._forced = torch.cat(filled)
-        self._fewest = int(self.places.min())
+        self._least_length = int(self.lengths.min())
 
-    def _allowed(self, log_probs: Tensor) -> Tensor:
+    def _forbid_pieces(self, log_probs: Tensor) -> Tensor:
+        """Give -inf, in place, to special pieces and, if a hypothesis is too short, to EOS."""
         log_probs[:, :EOS] = -torch.inf
-        if self._fewest <= self._min_tokens:
-            is_too_short = (self.places <= self._min_tokens).repeat_interleave(len(log_probs) // len(self.places))
+        if self._least_length <= self._min_tokens:
+            is_too_short = (self.lengths <= self._min_tokens).repeat_interleave(len(log_probs) // len(self.lengths))
             log_probs[:, EOS].masked_fill_(is_too_short, -torch.inf)
         return log_probs
 
-    def _restricted(self, log_probs: Tensor) -> Tensor:
-        """Only the forced piece of a sentence may follow, if it has one."""
-        column = (self.places - 1).clamp(max=self._forced.size(1) - 1)
+    def _force_prefixes(self, log_probs: Tensor) -> Tensor:
+        """Give -inf, in place, to all pieces but the forced one, if a sentence has one at this position."""
+        column = (self.lengths - 1).clamp(max=self._forced.size(1) - 1)
         forced = self._forced.gather(1, column[:, None]).repeat_interleave(len(log_probs) // len(self._forced), dim=0)
         kept = log_probs.gather(1, forced.clamp(min=0))
         is_forced = forced >= 0
-        log_probs = self._allowed(log_probs).masked_fill_(is_forced, -torch.inf)
+        log_probs = self._forbid_pieces(log_probs).masked_fill_(is_forced, -torch.inf)
+        # A row without a forced piece writes column 0 back: it is PAD, and stays -inf.
         return log_probs.scatter_(1, forced.clamp(min=0), kept.where(is_forced, log_probs[:, :1]))
 
 
 def _in_parts(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
-    """The sentences in order, in parts of at most `_TOKENS` tokens or of one sentence."""
+    """The sentences in order, in parts of at most `_TOKENS_TO_ENCODE` tokens or of one sentence."""
     parts: list[list[Sequence[int]]] = []
     room = 0
     for sentence in sentences:
         if len(sentence) > room:
             parts.append([])
-            room = _TOKENS
+            room = _TOKENS_TO_ENCODE
         parts[-1].append(sentence)
         room -= len(sentence)
     return parts
@@ -115,9 +117,9 @@ def _in_parts(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
 
 def _log_probs(model: Transformer, hidden: Tensor) -> Tensor:
     """Natural log-probabilities [R, V] in float32 after hidden [R, D]."""
-    if hidden.device.type != "cpu" or len(hidden) <= _ROWS:
+    if hidden.device.type != "cpu" or len(hidden) <= _ROWS_OF_LOGITS:
         return model.logits(hidden).log_softmax(dim=-1, dtype=torch.float32)
     log_probs = torch.empty(len(hidden), model.target_vocab)
-    for rows, out in zip(hidden.split(_ROWS), log_probs.split(_ROWS), strict=True):
+    for rows, out in zip(hidden.split(_ROWS_OF_LOGITS), log_probs.split(_ROWS_OF_LOGITS), strict=True):
         torch.log_softmax(model.logits(rows), dim=-1, dtype=torch.float32, out=out)
     return log_probs

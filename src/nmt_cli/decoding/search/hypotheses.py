@@ -15,22 +15,16 @@ from torch import Tensor
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
-Numbers = npt.NDArray[np.int64]
+NodeArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSentence:
     """A sentence to translate: its pieces without EOS, the first pieces of its translation, and a key for sampling."""
 
-    row: Sequence[int]
+    ids: Sequence[int]
     prefix: Sequence[int] = field(default=())
     key: str = ""
-
-
-def sentence_limit(source: SourceSentence, *, config: DecodingConfig, max_positions: int) -> int:
-    """The maximum number of tokens of the source's translation, at least one more than its prefix has."""
-    limit = output_limit(len(source.row), config=config, max_positions=max_positions)
-    return min(max(limit, len(source.prefix) + 1), max_positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +50,13 @@ class FinishedHypotheses(NamedTuple):
     nodes: Tensor
 
     @classmethod
-    def none(cls, num_sentences: int, count: int, *, device: torch.device) -> FinishedHypotheses:
-        """Room for `count` hypotheses per sentence."""
+    def empty(cls, num_sentences: int, count: int, *, device: torch.device) -> FinishedHypotheses:
+        """`count` gaps for each sentence."""
         nothing = torch.full((num_sentences, count), -torch.inf, device=device)
-        return cls(nothing, nothing, torch.full_like(nothing, -1, dtype=torch.long))
+        return cls(nothing, nothing.clone(), torch.full_like(nothing, -1, dtype=torch.long))
 
-    def best_with(self, others: FinishedHypotheses, *, count: int) -> FinishedHypotheses:
-        """The `count` best of both by score, best first; in a tie own ones come first, then the others in order."""
+    def best_of_both(self, others: FinishedHypotheses, *, count: int) -> FinishedHypotheses:
+        """The `count` best of both by score, best first; ties keep their order, own ones first."""
         scores, order = torch.cat([self.scores, others.scores], dim=1).sort(dim=1, descending=True, stable=True)
         order = order[:, :count]
         return FinishedHypotheses(
@@ -76,7 +70,7 @@ class FinishedHypotheses(NamedTuple):
         return FinishedHypotheses(*(column[sentences] for column in self))
 
     @staticmethod
-    def joined(parts: Sequence[FinishedHypotheses]) -> FinishedHypotheses:
+    def concatenated(parts: Sequence[FinishedHypotheses]) -> FinishedHypotheses:
         """The hypotheses of all sentences, one part after the other."""
         return FinishedHypotheses(*map(torch.cat, zip(*parts, strict=True)))
 
@@ -91,7 +85,7 @@ class HypothesisTree:
         # The number of nodes, which is the number of the next one.
         self.size = 0
         self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._ended: list[tuple[Tensor, FinishedHypotheses]] = []
+        self._noted: list[tuple[Tensor, FinishedHypotheses]] = []
 
     def grow(self, pieces: Tensor, parents: Tensor, log_probs: Tensor) -> Tensor:
         """Add nodes; returns their numbers, in the shape of the arguments."""
@@ -99,9 +93,9 @@ class HypothesisTree:
         self._steps.append((pieces.flatten(), parents.flatten(), log_probs.flatten()))
         return torch.arange(start, self.size, device=pieces.device).view_as(pieces)
 
-    def end(self, sentences: Tensor, endings: FinishedHypotheses) -> None:
+    def note_finished(self, sentences: Tensor, finished: FinishedHypotheses) -> None:
         """Note the finished hypotheses [B', F] of the sentences [B']."""
-        self._ended.append((sentences, endings))
+        self._noted.append((sentences, finished))
 
     def join(self, other: HypothesisTree, *nodes: Tensor) -> list[Tensor]:
         """Take in all nodes of another tree; returns the new numbers of some of them."""
@@ -112,7 +106,7 @@ class HypothesisTree:
     def prune(self, *nodes: Tensor) -> list[Tensor]:
         """Keep only these nodes and their ancestors; returns their new numbers.
 
-        All noted sentences have been read. The host waits for the device.
+        Call it after `read`: the numbers of nodes change. The host waits for the device.
         """
         pieces, parents, totals = (torch.cat(column) for column in zip(*self._steps, strict=True))
         is_kept = torch.zeros_like(parents, dtype=torch.bool)
@@ -128,12 +122,12 @@ class HypothesisTree:
     def read(self) -> dict[int, list[Hypothesis]]:
         """The hypotheses of each sentence noted since the last call, in their order."""
         found: dict[int, list[Hypothesis]] = {}
-        if not self._ended:
+        if not self._noted:
             return found
-        ended, self._ended = self._ended, []
+        noted, self._noted = self._noted, []
         sentences, nodes, log_probs, scores = (
             torch.cat(column).cpu()
-            for column in zip(*((at, one.nodes, one.log_probs, one.scores) for at, one in ended), strict=True)
+            for column in zip(*((at, one.nodes, one.log_probs, one.scores) for at, one in noted), strict=True)
         )
         hypotheses = self._hypotheses(nodes.flatten().numpy(), log_probs.flatten().tolist(), scores.flatten().tolist())
         for sentence in sentences.tolist():
@@ -141,18 +135,21 @@ class HypothesisTree:
             found[sentence] = [one for one in ranked if one.score != -math.inf]
         return found
 
-    def _hypotheses(self, nodes: Numbers, log_probs: list[float], scores: list[float]) -> Iterator[Hypothesis]:
-        """The hypotheses that end at the nodes [M]; all are followed back at once."""
+    def _hypotheses(self, nodes: NodeArray, log_probs: list[float], scores: list[float]) -> Iterator[Hypothesis]:
+        """The hypotheses that end at the nodes [M]; all are followed back at once.
+
+        Shapes: M hypotheses, L the length of the longest one plus 1.
+        """
         pieces, parents, totals = (torch.cat(column).cpu().numpy() for column in zip(*self._steps, strict=True))
-        path: list[Numbers] = []
+        path: list[NodeArray] = []
         while (nodes >= 0).any():
             path.append(nodes)
             nodes = np.where(nodes >= 0, parents[nodes], -1)
-        # From the first piece to the last, after empty places if others are longer: [length, M].
-        path_LM = np.stack([nodes, *reversed(path)])
-        reached_LM = np.where(path_LM >= 0, totals[path_LM].astype(np.float64), 0.0)
-        columns = (pieces[path_LM[1:]].T.tolist(), np.diff(reached_LM, axis=0).T.tolist(), log_probs, scores)
-        for length, row, terms, log_prob, score in zip((path_LM >= 0).sum(axis=0).tolist(), *columns, strict=True):
+        # From before the first piece (all -1, log-probability 0) to the last; shorter ones are empty at the start.
+        nodes_LM = np.stack([nodes, *reversed(path)])
+        totals_LM = np.where(nodes_LM >= 0, totals[nodes_LM].astype(np.float64), 0.0)
+        columns = (pieces[nodes_LM[1:]].T.tolist(), np.diff(totals_LM, axis=0).T.tolist(), log_probs, scores)
+        for length, row, terms, log_prob, score in zip((nodes_LM >= 0).sum(axis=0).tolist(), *columns, strict=True):
             first = len(row) - length
             # The last piece is EOS unless the hypothesis was cut there.
             ids = row[first:-1] if row[-1:] == [EOS] else row[first:]
@@ -198,10 +195,16 @@ class LengthPenalties:
         return self._table.index_select(0, lengths.clamp(max=self.longest))
 
 
-def output_limit(source_pieces: int, *, config: DecodingConfig, max_positions: int) -> int:
+def max_output_tokens(source_pieces: int, *, config: DecodingConfig, max_positions: int) -> int:
     """The maximum number of output tokens: `source_pieces`, without EOS, plus `max_extra_tokens`.
 
     A hypothesis with fewer pieces ended in EOS, which counts as a token. A hypothesis with exactly so many pieces was
     cut and has no EOS. The limit is at least 1, and at most the positions of the model.
     """
     return max(1, min(source_pieces + config.max_extra_tokens, max_positions))
+
+
+def max_output_tokens_of(source: SourceSentence, *, config: DecodingConfig, max_positions: int) -> int:
+    """The same for a source's translation, but at least one more than its prefix has."""
+    limit = max_output_tokens(len(source.ids), config=config, max_positions=max_positions)
+    return min(max(limit, len(source.prefix) + 1), max_positions)

@@ -86,7 +86,7 @@ class IndependentSearch(ActiveSearch):
         self._ids = chosen.view_as(self._ids)
         self._log_probs = self._log_probs + gained
         self._nodes = self._tree.grow(self._ids, self._nodes, self._log_probs)
-        places = self._ensemble.places
+        places = self._ensemble.lengths
         ends = self._is_open & ((self._ids == EOS) | (self._limits <= places)[:, None])
         self._finished = FinishedHypotheses(
             self._log_probs.where(ends, self._finished.log_probs),
@@ -101,8 +101,8 @@ class IndependentSearch(ActiveSearch):
         if leaving is None:
             return None
         done, kept = leaving
-        none = FinishedHypotheses.none(len(done), 0, device=done.device)
-        self._end(done, none.best_with(self._finished.select(done), count=self._width), kept=kept)
+        nothing = FinishedHypotheses.empty(len(done), 0, device=done.device)
+        self._end(done, nothing.best_of_both(self._finished.select(done), count=self._width), kept=kept)
         self._is_open = self._is_open[kept]
         return kept
 

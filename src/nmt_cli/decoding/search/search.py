@@ -52,7 +52,7 @@ class ActiveSearch(ABC):
         self._ids = torch.full((len(limits), width), BOS, device=device)
         self._log_probs = torch.zeros(len(limits), width, device=device)
         self._nodes = torch.full_like(self._ids, -1)
-        self._finished = FinishedHypotheses.none(len(limits), num_finished, device=device)
+        self._finished = FinishedHypotheses.empty(len(limits), num_finished, device=device)
 
     @property
     def num_open(self) -> int:
@@ -95,7 +95,7 @@ class ActiveSearch(ABC):
         self._ids = torch.cat([one._ids for one in searches])
         self._log_probs = torch.cat([one._log_probs for one in searches])
         self._nodes = torch.cat([one._nodes for one in searches])
-        self._finished = FinishedHypotheses.joined([one._finished for one in searches])
+        self._finished = FinishedHypotheses.concatenated([one._finished for one in searches])
         self._penalties = max((one._penalties for one in searches), key=lambda one: one.longest)
 
     def _renumber(self, nodes: Sequence[Tensor]) -> None:
@@ -108,7 +108,7 @@ class ActiveSearch(ABC):
 
     def _end(self, done: Tensor, finished: FinishedHypotheses, *, kept: Tensor) -> None:
         """Note the `finished` hypotheses of the `done` sentences, best first, and go on with the `kept` ones."""
-        self._tree.end(self._sentences[done], finished)
+        self._tree.note_finished(self._sentences[done], finished)
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
         self._ids, self._log_probs, self._nodes = self._ids[kept], self._log_probs[kept], self._nodes[kept]
         self._finished = self._finished.select(kept)
@@ -122,7 +122,7 @@ def check_search(
         raise ValueError("search needs model.eval(): dropout would change the translations")
     if not 1 <= nbest <= config.num_candidates:
         raise ValueError(f"nbest must be from 1 to the beam of {config.num_candidates}, not {nbest}")
-    if any(source.row and source.row[-1] == EOS for source in sources):
+    if any(source.ids and source.ids[-1] == EOS for source in sources):
         raise ValueError("search adds EOS itself: give the rows without it")
 
 
