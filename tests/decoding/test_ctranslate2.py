@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_written_is_made_do_without(
     save_tiny(tmp_path / "model", spm_folder=tmp_path)
 
     def refuse(*arguments: object, **options: object) -> None:
-        raise ctranslate2_model._NotThere("no", hint="")
+        raise ctranslate2_model._CopyUnavailable("no", hint="")
 
     monkeypatch.setattr(files, "new_directory", refuse)
     with caplog.at_level(logging.INFO, logger="nmt_cli"):

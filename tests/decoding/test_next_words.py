@@ -39,9 +39,9 @@ def test_beginnings_of_words_come_by_probability_and_unlikely_ones_not_at_all(lo
         for number, share in zip(starts.values(), (0.4, 0.6, 1e-4), strict=True):
             bias[number] += 20 + torch.tensor(share).log()
     likely = list(starts)[1::-1]
-    found = likely_next_pieces(loaded, "the old sea", prefix, number=9, device=CPU)
+    found = likely_next_pieces(loaded, "the old sea", prefix, count=9, device=CPU)
     assert found == likely
-    assert likely_next_pieces(loaded, "the old sea", prefix, number=1, device=CPU) == likely[:1]
+    assert likely_next_pieces(loaded, "the old sea", prefix, count=1, device=CPU) == likely[:1]
 
 
 def test_of_each_word_the_best_translation_counts() -> None:

@@ -20,10 +20,8 @@ _LEAST_PROBABILITY = 3e-4
 _MOST_PIECES = 64
 
 
-def likely_next_pieces(
-    loaded: LoadedModel, source: str, prefix: str, *, number: int, device: torch.device
-) -> list[str]:
-    """At most `number` pieces that may begin the word after `prefix` in a translation of `source`, likeliest first.
+def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: int, device: torch.device) -> list[str]:
+    """At most `count` pieces that may begin the word after `prefix` in a translation of `source`, likeliest first.
 
     `prefix` ends with a whole word; source and prefix must be short enough for the model.
     """
@@ -33,11 +31,11 @@ def likely_next_pieces(
     likely = probabilities_V.topk(min(_MOST_PIECES, len(probabilities_V)))
     ids = [
         index
-        for p, index in zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
-        if p >= _LEAST_PROBABILITY
+        for probability, index in zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
+        if probability >= _LEAST_PROBABILITY
     ]
     pieces = loaded.target.pieces(ids)
-    return [piece[1:] for piece in pieces if piece.startswith(SPACE_MARK) and len(piece) > 1][:number]
+    return [piece[1:] for piece in pieces if piece.startswith(SPACE_MARK) and len(piece) > 1][:count]
 
 
 def best_by_next_word(translations: Sequence[Translation], prefix: str) -> dict[str, Translation]:

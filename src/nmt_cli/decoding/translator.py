@@ -21,7 +21,7 @@ class Translator:
     """Translates lines of raw text with one engine."""
 
     def __init__(self, engine: Engine) -> None:
-        # torch or ctranslate2; fp32, bf16 or int8; cpu, cuda:0 and so on.
+        # For example torch, fp32 and cuda:0.
         self.engine, self.precision, self.device = engine.name, engine.precision, engine.device
         self._engine = engine
         self._splitter = LineSplitter(engine.source, longest_trained=engine.longest_source)
@@ -38,11 +38,11 @@ class Translator:
         """Open a model directory, or several whose models translate together.
 
         `device` is auto, cpu, cuda or cuda:N, `engine` torch, ctranslate2 or auto, `precision` auto, fp32, bf16 (torch)
-        or int8 (on a CPU). ModelError if a directory is no model or a damaged one, DeviceError if there is no such
-        device or it has no int8, UsageError if engine, device and precision do not go together.
+        or int8 (on a CPU). Raises ModelError if a directory is no model or damaged. Raises DeviceError if the device is
+        missing or has no int8. Raises UsageError if engine, device and precision do not go together.
         """
         directories = [directory] if isinstance(directory, str | Path) else directory
-        paths = [Path(one) for one in directories]
+        paths = [Path(path) for path in directories]
         return cls(open_engine(paths, engine=engine, device=device, precision=precision, overrides={}))
 
     def settings(self, **overrides: Unpack[DecodingOverrides]) -> DecodingConfig:
@@ -68,8 +68,8 @@ class Translator:
         each translation, or "". `mbr` (chrf or bleu) ranks a line's candidates, the beam or the samples, by their
         similarity to each other. The translation of a blank line is empty. A line longer than all of training is split
         at sentence ends, unless it has a prefix. A line too long for the model is also cut elsewhere if necessary; a
-        warning tells its number, counted from `first_line`. UsageError for a setting that the engine lacks or that
-        makes no sense; DataError if the number of prefixes is wrong, or one is too long.
+        warning tells its number, counted from `first_line`. UsageError if the engine does not have a setting, or its
+        value is wrong. DataError if there are too few or too many prefixes, or one is too long.
         """
         if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
             raise TypeError("translate takes a list of lines, each of them a string")
@@ -82,7 +82,10 @@ class Translator:
         found = self._search(split, config=config, nbest=config.num_candidates if utility else nbest, details=details)
         if utility is None:
             return found
-        return [best_by_utility(one, utility=utility, is_sampled=config.samples > 0, nbest=nbest) for one in found]
+        is_sampled = config.samples > 0
+        return [
+            best_by_utility(translation, utility=utility, is_sampled=is_sampled, nbest=nbest) for translation in found
+        ]
 
     def _search(
         self, lines: Sequence[PartedLine], *, config: DecodingConfig, nbest: int, details: Details
@@ -92,7 +95,7 @@ class Translator:
         found = self._engine.search(sources, config=config, nbest=nbest, details=details)
         texts = iter(self._engine.target.decode([hypothesis.ids for ranked in found for hypothesis in ranked]))
         translated = (
-            [self._translation(source, one, next(texts), details=details) for one in ranked]
+            [self._translation(source, hypothesis, next(texts), details=details) for hypothesis in ranked]
             for source, ranked in zip(sources, found, strict=True)
         )
         return [line.join([next(translated) for _ in line.sources]) for line in lines]
@@ -106,13 +109,13 @@ class Translator:
         longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
         split = []
         forced = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
-        for number, (text, row, prefix) in enumerate(zip(stripped, encode(stripped), forced, strict=True), first_line):
-            parts = self._splitter.split(text, row, number=number, longest=longest, has_prefix=bool(prefix))
+        for number, (text, ids, prefix) in enumerate(zip(stripped, encode(stripped), forced, strict=True), first_line):
+            parts = self._splitter.split(text, ids, number=number, longest=longest, has_prefix=bool(prefix))
             is_whole = len(parts) < 2
-            rows = [row] * len(parts) if is_whole else encode([part.strip() for part in parts])
+            ids_of_parts = [ids] * len(parts) if is_whole else encode([part.strip() for part in parts])
             sources = [
-                SourceSentence(part_row, [] if place else prefix, str(number) if is_whole else f"{number}.{place}")
-                for place, part_row in enumerate(rows)
+                SourceSentence(part_ids, [] if index else prefix, str(number) if is_whole else f"{number}.{index}")
+                for index, part_ids in enumerate(ids_of_parts)
             ]
             split.append(PartedLine(parts, sources))
         return split
@@ -126,26 +129,28 @@ class Translator:
                 setting="prefix",
                 hint="give one line of prefixes for each line of text; an empty one leaves its translation free",
             )
-        rows = self._engine.target.encode([prefix.strip() for prefix in prefixes])
+        encoded = self._engine.target.encode([prefix.strip() for prefix in prefixes])
         longest = self._engine.max_positions - 1
-        for number, row in enumerate(rows, first_line):
-            if len(row) > longest:
+        for number, ids in enumerate(encoded, first_line):
+            if len(ids) > longest:
                 raise DataError(
-                    f"the prefix of line {number} has {len(row):,} pieces, and this model takes {longest:,}",
+                    f"the prefix of line {number} has {len(ids):,} pieces, and this model takes {longest:,}",
                     setting="prefix",
                     where=f"line {number}",
                     hint="shorten it",
                 )
-        return rows
+        return encoded
 
-    def _translation(self, source: SourceSentence, one: Hypothesis, text: str, *, details: Details) -> Translation:
+    def _translation(
+        self, source: SourceSentence, hypothesis: Hypothesis, text: str, *, details: Details
+    ) -> Translation:
         # Byte pieces can produce line breaks: n lines in, n lines out.
         in_one_line = text.replace("\r", " ").replace("\n", " ")
-        translation = Translation(in_one_line, one.score, one.log_prob, len(one.ids))
+        translation = Translation(in_one_line, hypothesis.score, hypothesis.log_prob, len(hypothesis.ids))
         if not (details.piece_log_probs or details.alignment):
             return translation
-        pieces = self._engine.target.pieces(one.ids)
-        scores = word_log_probs(pieces, one.piece_log_probs) if details.piece_log_probs else []
-        rows = self._engine.source.pieces(source.row)
-        alignment = word_alignment(rows, pieces, one.alignment) if details.alignment else []
+        target_pieces = self._engine.target.pieces(hypothesis.ids)
+        scores = word_log_probs(target_pieces, hypothesis.piece_log_probs) if details.piece_log_probs else []
+        source_pieces = self._engine.source.pieces(source.ids)
+        alignment = word_alignment(source_pieces, target_pieces, hypothesis.alignment) if details.alignment else []
         return replace(translation, word_log_probs=tuple(scores), alignment=tuple(alignment))

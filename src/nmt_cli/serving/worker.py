@@ -250,7 +250,7 @@ class WorkerModel:
         begun = " ".join(job.prefix.split())
         self._check_length("text", source, loaded.source)
         self._check_length("prefix", begun, loaded.target)
-        beginnings = likely_next_pieces(loaded, source, begun, number=job.num_words, device=device)
+        beginnings = likely_next_pieces(loaded, source, begun, count=job.num_words, device=device)
         prefixes = [f"{begun} {one}".strip() for one in beginnings]
         found = self._translator.translate([source] * len(prefixes), samples=0, beam=job.beam, prefixes=prefixes)
         best = best_by_next_word(found, begun)

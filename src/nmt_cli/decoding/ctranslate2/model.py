@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Quantization = Literal[
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
 ]
-# CTranslate2 refuses what is longer than the table of positions: a table twice as long as a usual model's is small.
+# CTranslate2 refuses sentences longer than this table. Twice a usual model's positions cost little memory.
 _POSITIONS = 2048
 logger = logging.getLogger(__name__)
 # The version of the output of `write_ctranslate2`; raise it when the output changes.
@@ -145,6 +145,7 @@ def _fill(spec: Any, model: Transformer) -> None:
             # One more than the model has: forced scoring adds EOS to a translation that was cut at the last position.
             longest = max(_POSITIONS, model.config.max_positions + 1)
             table = positions_table(model, side=name, at_least=longest)
+            # A learned table is not extended by `positions_table`: zeros fill it up.
             missing = max(0, model.config.max_positions + 1 - len(table))
             side.position_encodings.encodings = _array(F.pad(table, (0, 0, 0, missing)))
     if model.config.norm == "pre":
@@ -201,7 +202,7 @@ def _array(tensor: Tensor) -> NDArray[np.float32]:
     return array
 
 
-class _NotThere(NmtError):
+class _CopyUnavailable(NmtError):
     """The folder beside the model cannot be written, or another process is writing it."""
 
 
@@ -209,28 +210,28 @@ def converted_model(model: Path, *, version: str) -> tuple[Path, tempfile.Tempor
     """The folder with a model in CTranslate2's format, and its handle if it is a temporary one."""
     folder = model.resolve().with_name(f".{model.resolve().name}.ctranslate2")
     key = {"conversion": _CONVERSION, "ctranslate2": version, "model": files.sha256(model / MANIFEST)}
-    if _is_of(folder, key):
+    if _is_up_to_date(folder, key):
         return folder, None
     loaded = model_directory.load_model(model, device=torch.device("cpu"), dtype=torch.float32)
     try:
-        with files.locked(folder, busy="it is being written", error=_NotThere):
-            if _is_of(folder, key):  # another process has just written it, and may be reading it
+        with files.locked(folder, busy="it is being written", error=_CopyUnavailable):
+            if _is_up_to_date(folder, key):  # another process has just written it, and may be reading it
                 return folder, None
-            with files.new_directory(folder, error=_NotThere) as temporary:
-                write_ctranslate2(loaded, temporary, quantization="float32")
-                write_manifest(temporary, key)
-    except _NotThere:
-        kept = tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-")
-        write_ctranslate2(loaded, Path(kept.name), quantization="float32")
+            with files.new_directory(folder, error=_CopyUnavailable) as unfinished:
+                write_ctranslate2(loaded, unfinished, quantization="float32")
+                write_manifest(unfinished, key)
+    except _CopyUnavailable:
+        temporary = tempfile.TemporaryDirectory(prefix="nmt-ctranslate2-")
+        write_ctranslate2(loaded, Path(temporary.name), quantization="float32")
         logger.info("converted for CTranslate2, for this once: %s cannot be written", folder.parent)
-        return Path(kept.name), kept
+        return Path(temporary.name), temporary
     logger.info("converted for CTranslate2: %s, which later runs take", folder)
     return folder, None
 
 
-def _is_of(folder: Path, key: Mapping[str, object]) -> bool:
+def _is_up_to_date(folder: Path, key: Mapping[str, object]) -> bool:
     """Whether the folder exists, was written with this key, and has files of the right sizes."""
     try:
-        return verify_files(folder, error=_NotThere, hint="", hashed=()) == key
-    except (_NotThere, OSError):  # OSError: another user's folder, which we may not read
+        return verify_files(folder, error=_CopyUnavailable, hint="", hashed=()) == key
+    except (_CopyUnavailable, OSError):  # OSError: another user's folder, which we may not read
         return False
