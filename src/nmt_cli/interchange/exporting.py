@@ -54,10 +54,10 @@ def export(
 ) -> Agreement:
     """Write the model directory `model` as `output` for another program, and return how closely both agree on `lines`.
 
-    Without `lines`, they are made up of the model's own pieces. `quantization` is CTranslate2's; float32 weights
-    are always compared first. Raises ModelError if `model` is no model, if the target cannot express it, if the two
-    differ, or if `output` may not be replaced. Raises UsageError if a package is missing, and DataError if `lines`
-    are too few.
+    Without `lines`, random lines are made from the model's own pieces. `quantization` is CTranslate2's; float32
+    weights are always compared first. Raises ModelError if `model` is no model, if the target cannot express it, if
+    the two differ, or if `output` may not be replaced. Raises UsageError if a package is missing, and DataError if
+    `lines` are too few.
     """
     is_same_kind = foreign_kind(output) == _KINDS[to]
     files.check_replaceable(output, what=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
@@ -87,12 +87,12 @@ def write_huggingface(loaded: LoadedModel, directory: Path) -> None:
     Raises ModelError for a model that MarianMTModel cannot express.
     """
     config = loaded.model.config
-    _check(config)
+    _refuse_inexpressible(config)
     weights = {name: tensor.float().contiguous() for name, tensor in marian_weights(loaded.model).items()}
     write_tensors(directory / WEIGHTS, weights)
     written: dict[str, Any] = {
-        "config.json": _config(loaded),
-        "generation_config.json": _generation(loaded.config.recipe.decoding, config),
+        "config.json": _marian_config_json(loaded),
+        "generation_config.json": _generation_config_json(loaded.config.recipe.decoding, config),
         "tokenizer_config.json": _tokenizer_config(loaded),
         "vocab.json": _vocabulary(loaded.source),
     }
@@ -175,7 +175,7 @@ def _card(
     return join_front_matter(front | {"library_name": _LIBRARIES[to], "pipeline_tag": "translation"}, text)
 
 
-def _check(config: ModelConfig) -> None:
+def _refuse_inexpressible(config: ModelConfig) -> None:
     width, rest = divmod(config.d_model, config.heads)
     problems = {
         f"norm: {config.norm}": config.norm != "post",
@@ -188,8 +188,8 @@ def _check(config: ModelConfig) -> None:
         > width,
         f"norm_epsilon: {config.norm_epsilon:g}, where Marian's is 1e-05": config.norm_epsilon > _MAX_NORM_EPSILON,
     }
-    for problem, is_so in problems.items():
-        if is_so:
+    for problem, has_problem in problems.items():
+        if has_problem:
             raise ModelError(
                 f"MarianMTModel has no place for a model with {problem}",
                 where=f"model.{problem.partition(':')[0]}",
@@ -220,7 +220,7 @@ def _linear(name: str, projection: Affine) -> dict[str, Tensor]:
     return {f"{name}.weight": projection.weight, f"{name}.bias": bias}
 
 
-def _config(loaded: LoadedModel) -> dict[str, Any]:
+def _marian_config_json(loaded: LoadedModel) -> dict[str, Any]:
     config, vocabulary = loaded.model.config, loaded.config.vocabulary
     return {
         "architectures": ["MarianMTModel"],
@@ -252,7 +252,7 @@ def _config(loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def _generation(decoding: DecodingConfig, config: ModelConfig) -> dict[str, Any]:
+def _generation_config_json(decoding: DecodingConfig, config: ModelConfig) -> dict[str, Any]:
     return {
         "num_beams": decoding.beam,
         "length_penalty": decoding.length_penalty if decoding.length_penalty_form != "none" else 0.0,

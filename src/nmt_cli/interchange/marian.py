@@ -97,7 +97,7 @@ def read_marian(directory: Path) -> MarianModel:
         hint = f"use it as it is: nmt decode -m {shlex.quote(str(directory))}"
         raise ModelError(f"{directory} is a model directory of nmt already", where=str(directory), hint=hint)
     settings = _settings(directory)
-    _check(settings, directory)
+    _refuse_unsupported(settings, directory)
     tokenizer = _optional_json(directory / "tokenizer_config.json")
     source = _vocabulary(directory / "vocab.json", num_rows=settings.vocab_size)
     is_separate = bool(tokenizer.get("separate_vocabs"))
@@ -105,8 +105,11 @@ def read_marian(directory: Path) -> MarianModel:
     target = _vocabulary(target_file, num_rows=settings.target_rows) if is_separate else source
     spm = {name: _bytes(directory / name) for name in ("source.spm", "target.spm")}
     weights = _weights(directory)
-    has_own_positions = _drop_usual_positions(weights, settings)
-    _check_weights(weights, settings, directory, has_own_positions=has_own_positions)
+    has_own_positions = _has_own_positions(weights, settings)
+    if not has_own_positions:
+        weights = {name: tensor for name, tensor in weights.items() if name not in _TABLES}
+    _merge_copies(weights, settings, directory)
+    _check_shapes(weights, settings, directory, has_own_positions=has_own_positions)
     return MarianModel(
         directory, settings, tokenizer, weights, source, target, spm["source.spm"], spm["target.spm"], has_own_positions
     )
@@ -128,6 +131,11 @@ def reordered(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]
 
 
 def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    """One tensor with d_model reordered.
+
+    The axis is the rows of out_proj and fc2, and the columns of all other matrices. Norms, and the biases of out_proj
+    and fc2, have d_model entries. Other biases stay.
+    """
     module, _, kind = name.rpartition(".")
     module = module.rpartition(".")[2]
     if module.endswith("layer_norm") or (module in ("out_proj", "fc2") and kind == "bias"):
@@ -159,7 +167,7 @@ def _settings(directory: Path) -> MarianConfig:
         raise damaged(f"config.json: {name}: {first['msg']}", where=file) from None
 
 
-def _check(settings: MarianConfig, directory: Path) -> None:
+def _refuse_unsupported(settings: MarianConfig, directory: Path) -> None:
     """Refuse settings of transformers' Marian models that ours do not have."""
     problems = {
         f"activation_function {settings.activation_function!r}": settings.activation_function not in ACTIVATIONS,
@@ -170,8 +178,8 @@ def _check(settings: MarianConfig, directory: Path) -> None:
         "heads that do not divide d_model": settings.d_model % settings.encoder_attention_heads != 0,
     }
     file = directory / "config.json"
-    for problem, is_so in problems.items():
-        if is_so:
+    for problem, has_problem in problems.items():
+        if has_problem:
             message = f"{directory} has {problem}, which nmt's model has not"
             raise ModelError(message, where=str(file), hint=_USE_TRANSFORMERS)
     pad, end, start = settings.pad_token_id, settings.eos_token_id, settings.decoder_start_token_id
@@ -225,23 +233,18 @@ def _read_pickled(file: Path) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in content.items()}
 
 
-def _drop_usual_positions(weights: dict[str, Tensor], settings: MarianConfig) -> bool:
-    """Whether the positions differ from Marian's sinusoids; the sinusoids themselves are dropped from the weights."""
-    if all(name in weights for name in _TABLES):
-        usual = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
-        if any(weights[name].shape != usual.shape for name in _TABLES):
-            return True  # for the comparison of shapes
-        if any(float((weights[name] - usual).abs().max()) > 1e-4 for name in _TABLES):
-            return True
-    for name in _TABLES:
-        weights.pop(name, None)
-    return False
+def _has_own_positions(weights: Mapping[str, Tensor], settings: MarianConfig) -> bool:
+    """Whether the weights have positions that differ from Marian's sinusoids."""
+    if not all(name in weights for name in _TABLES):
+        return False
+    usual = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
+    if any(weights[name].shape != usual.shape for name in _TABLES):
+        return True  # _check_shapes then reports the wrong shape
+    return any(float((weights[name] - usual).abs().max()) > 1e-4 for name in _TABLES)
 
 
-def _check_weights(
-    weights: dict[str, Tensor], settings: MarianConfig, directory: Path, *, has_own_positions: bool
-) -> None:
-    """Add tensors that directories leave out, drop copies, and refuse missing and unexpected tensors."""
+def _merge_copies(weights: dict[str, Tensor], settings: MarianConfig, directory: Path) -> None:
+    """Drop the copies of shared tensors, and add tensors that directories leave out; refuse copies that differ."""
     is_shared, is_tied = settings.share_encoder_decoder_embeddings, settings.tie_word_embeddings
     shared = "model.shared.weight"
     encoder, decoder = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
@@ -252,11 +255,17 @@ def _check_weights(
         if original not in weights and found:
             weights[original] = found[0]
         if any(not torch.equal(weights[original], other) for other in found):
-            what = "has copies that are other ones, and config.json says that they are one"
+            what = "differs from its copies, although config.json says that they are shared"
             raise damaged(f"the tensor {original} {what}", where=directory)
     if not is_shared:
         weights.pop(shared, None)
     weights.setdefault("final_logits_bias", torch.zeros(1, settings.target_rows))
+
+
+def _check_shapes(
+    weights: Mapping[str, Tensor], settings: MarianConfig, directory: Path, *, has_own_positions: bool
+) -> None:
+    """Refuse missing tensors, unexpected tensors and wrong shapes."""
     expected = _shapes(settings, has_own_positions=has_own_positions)
     for name, shape in expected.items():
         if name not in weights:

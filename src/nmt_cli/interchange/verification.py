@@ -32,7 +32,7 @@ NUM_LINES = 100
 # Nats a piece. In float32 two programs are about 1e-5 apart, by the order of their sums; a wrong activation, position
 # or epsilon of 1e-3 is beyond it.
 TOLERANCE = 1e-3
-# The mean over pieces for reduced precisions, of which int8 in a model of width 32 came to 0.1 at most.
+# Largest mean difference in a reduced precision. Measured: 0.1 for int8 in a model of width 32.
 _REDUCED_TOLERANCE = 0.25
 _LONGEST_LINE = 64
 _MOST_POSITIONS = 1024  # CTranslate2 cuts longer sources that it scores
@@ -78,39 +78,39 @@ class Agreement:
         )
 
 
-def verify(loaded: LoadedModel, engine: OtherProgram, lines: Sequence[str], *, is_reduced: bool) -> Agreement:
-    """The agreement of `engine` with our float32 model `loaded`, on the CPU, over `lines`.
+def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, is_reduced: bool) -> Agreement:
+    """The agreement of `program` with our float32 model `loaded`, on the CPU, over `lines`.
 
     Raises ModelError if pieces, log-probabilities or greedy translations differ by more than float32 explains. For
     a reduced precision (`is_reduced`), only the mean log-probability must be close.
     """
-    logger.info("comparing with %s on %d lines", engine.name, len(lines))
+    logger.info("comparing with %s on %d lines", program.name, len(lines))
     rows = loaded.source.encode(lines)
     sources = [loaded.source.pieces(row) for row in rows]
-    for line, ours, other in zip(lines, sources, engine.encode(lines), strict=True):
+    for line, ours, other in zip(lines, sources, program.encode(lines), strict=True):
         if ours != other:
-            raise _refusal(engine, f"makes other pieces of the line {line!r}: {' '.join(other)}")
+            raise _refusal(program, f"makes other pieces of the line {line!r}: {' '.join(other)}")
     decoding = loaded.config.recipe.decoding
     extra = min(decoding.max_extra_tokens, _MOST_EXTRA_TOKENS)
     config = decoding.model_copy(update={"length_penalty_form": "length", "max_extra_tokens": extra})
     greedy = _OurSearch(loaded, rows, config=config.model_copy(update={"beam": 1}))
-    differences = _differences(loaded, engine, rows, greedy.found)
+    differences = _differences(loaded, program, rows, greedy.found)
     if not is_reduced:
         full_row, full_target = _pair_of_full_length(loaded, rows, greedy.found)
-        differences = torch.cat([differences, _differences(loaded, engine, [full_row], [full_target])])
+        differences = torch.cat([differences, _differences(loaded, program, [full_row], [full_target])])
     largest, mean = float(differences.max()), float(differences.mean())
     is_close = mean <= _REDUCED_TOLERANCE if is_reduced else largest <= TOLERANCE
     if not is_close:  # or if they are NaN
         what = f"log-probabilities per piece differ by {mean:.2g} in the mean and by {largest:.2g} at most"
-        raise _refusal(engine, f"gives other scores: {what}")
-    theirs = engine.search(sources, config=greedy.config, longest=greedy.longest)
+        raise _refusal(program, f"gives other scores: {what}")
+    theirs = program.search(sources, config=greedy.config, longest=greedy.longest)
     differing = greedy.differing(theirs)
     for index in [] if is_reduced else differing:
         if not _is_tie(loaded, rows[index], greedy.found[index], theirs[index]):
-            raise _refusal(engine, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
+            raise _refusal(program, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
     beam = _OurSearch(loaded, rows, config=config)
-    by_beam = engine.search(sources, config=config, longest=beam.longest)
-    compared = beam.comparable(by_beam)
+    by_beam = program.search(sources, config=config, longest=beam.longest)
+    compared = beam.ended_on_both_sides(by_beam)
     same = len(compared - set(beam.differing(by_beam)))
     return Agreement(len(lines), largest, mean, len(lines) - len(differing), same, len(compared), config.beam)
 
@@ -133,8 +133,9 @@ def made_up_lines(loaded: LoadedModel) -> list[str]:
     special = {PAD, UNK, BOS, EOS, *tokenizer.byte_ids}
     ids = [piece for piece in range(tokenizer.vocab_size) if piece not in special]
     texts = [piece.replace(SPACE_MARK, " ") for piece in tokenizer.pieces(ids)]
-    # Of a vocabulary of two languages the tokenizer of one makes a part.
+    # A vocabulary of two languages has pieces that the source tokenizer never makes.
     made = [text for piece, text, row in zip(ids, texts, tokenizer.encode(texts), strict=True) if piece in row]
+    # Lengths of 2 to 25 pieces. Four times as many lines as needed, because some are not usable.
     drawn = Random(1)
     lines = ["".join(drawn.choices(made, k=2 + number % 24)) for number in range(4 * NUM_LINES if made else 0)]
     usable = usable_lines(lines, loaded)
@@ -172,26 +173,29 @@ class _OurSearch:
         triples = enumerate(zip(self.found, theirs, self._limits, strict=True))
         return [index for index, (ids, pieces, limit) in triples if self._target.pieces(ids[:limit]) != pieces[:limit]]
 
-    def comparable(self, theirs: Sequence[list[str]]) -> set[int]:
-        """The hypotheses of a beam search that ended on both sides; programs cut long ones differently."""
+    def ended_on_both_sides(self, theirs: Sequence[list[str]]) -> set[int]:
+        """The beam searches that ended before the limit in both programs.
+
+        Programs cut long hypotheses differently, so the others are not compared.
+        """
         triples = enumerate(zip(self.found, theirs, self._limits, strict=True))
         return {index for index, (ids, pieces, limit) in triples if max(len(ids), len(pieces)) < limit}
 
 
 def _differences(
-    loaded: LoadedModel, engine: OtherProgram, rows: Sequence[list[int]], targets: Sequence[list[int]]
+    loaded: LoadedModel, program: OtherProgram, rows: Sequence[list[int]], targets: Sequence[list[int]]
 ) -> Tensor:
     """The absolute difference of the log-probabilities of each piece and each end of `targets`, one after the other."""
     longest = loaded.model.config.max_positions - 1  # after which there is a place for the end
     targets = [ids[:longest] for ids in targets]
     sources, gold = ([[*ids, EOS] for ids in side] for side in (rows, targets))
     ours = forced_log_probs(loaded.model, sources, gold, bos=BOS, device=_CPU)
-    theirs = engine.log_probs(
+    theirs = program.log_probs(
         [loaded.source.pieces(ids) for ids in rows], [loaded.target.pieces(ids) for ids in targets]
     )
     for mine, other in zip(ours, theirs, strict=True):
         if len(mine) != len(other):
-            raise _refusal(engine, f"scores {len(other)} pieces where there are {len(mine)}")
+            raise _refusal(program, f"scores {len(other)} pieces where there are {len(mine)}")
     first, second = (torch.tensor([value for row in side for value in row]) for side in (ours, theirs))
     return (first - second).abs()
 
@@ -210,9 +214,11 @@ def _is_tie(loaded: LoadedModel, row: list[int], ours: Sequence[int], theirs: Se
     """Whether the first pieces in which two greedy translations differ are about equally likely to our model."""
     pieces = loaded.target.pieces(range(loaded.target.vocab_size))
     others = [*(pieces.index(piece) for piece in theirs), EOS]
-    same = next((place for place, pair in enumerate(zip([*ours, EOS], others, strict=False)) if pair[0] != pair[1]), 0)
-    distribution = next_log_probs(loaded.model, [*row, EOS], [BOS, *ours[:same]], device=_CPU)
-    return abs(float(distribution[[*ours, EOS][same]] - distribution[others[same]])) <= TOLERANCE
+    mine = [*ours, EOS]
+    pairs = enumerate(zip(mine, others, strict=False))
+    first = next((place for place, (one, other) in pairs if one != other), 0)
+    distribution = next_log_probs(loaded.model, [*row, EOS], [BOS, *ours[:first]], device=_CPU)
+    return abs(float(distribution[mine[first]] - distribution[others[first]])) <= TOLERANCE
 
 
 def _fits(row: Sequence[int], loaded: LoadedModel) -> bool:
@@ -220,5 +226,5 @@ def _fits(row: Sequence[int], loaded: LoadedModel) -> bool:
     return UNK not in row and 0 < len(row) <= longest
 
 
-def _refusal(engine: OtherProgram, what: str) -> ModelError:
-    return ModelError(f"{engine.name} is not the same model as ours: it {what}", hint=_REPORT)
+def _refusal(program: OtherProgram, what: str) -> ModelError:
+    return ModelError(f"{program.name} is not the same model as ours: it {what}", hint=_REPORT)
