@@ -122,6 +122,11 @@ def time_left(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d} left"
 
 
+def size_text(number: float) -> str:
+    """A number of bytes as a person reads it: `7.5 GB`, `818.5 MB`."""
+    return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
+
+
 def print_error(error: NmtError) -> None:
     """Write the three lines of an error to stderr: what, where, and what to type next.
 

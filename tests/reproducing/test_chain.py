@@ -19,7 +19,7 @@ from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from nmt_cli.files import sha256
 from nmt_cli.reproducing import chain
 from nmt_cli.reproducing.chain import Outcome, StageEnd, conclusion, rows, run_chain, run_nmt
-from nmt_cli.reproducing.experiments import EXPERIMENTS, exactly
+from nmt_cli.reproducing.experiments import EXPERIMENTS, expected_exactly
 from nmt_cli.reproducing.needs import Needs
 from nmt_cli.reproducing.plan import Reproduction, plan_reproduction
 from nmt_cli.reproducing.stages import Measured, Stage, stages_of
@@ -42,7 +42,7 @@ def copying(plan: Reproduction, number: int, *, lines: int = 1) -> Stage:
         plan=plan,
         name=f"copy {number}",
         arguments=["copy", str(read), str(written)],
-        published={"lines": exactly(lines, "here")},
+        published={"lines": expected_exactly(lines, "here")},
         rehearsed={},
         inputs=lambda: {"text": sha256(read)},
         outputs=lambda: {"text": sha256(written)},

@@ -9,7 +9,7 @@ import pytest
 from nmt_cli.errors import UsageError
 from nmt_cli.preparing.corpus import load_corpus
 from nmt_cli.recipe.loading import load_recipe
-from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, Experiment, Figure, exactly, find_experiment
+from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, Experiment, Figure, expected_exactly, find_experiment
 from nmt_cli.training.micro_batch_size import estimate
 
 ALL = list(EXPERIMENTS.values())
@@ -93,8 +93,8 @@ SACREBLEU = EXPERIMENTS["base-en-de"].test["sacreBLEU"]
         (Figure("paper BLEU", BOTH, 42.4), "above by 0.60"),
         (Figure("paper BLEU", BLEU, 0.0, is_rehearsed=True), "not comparable: rehearsal"),
         (Figure("sacreBLEU", SACREBLEU, 10.0), "below by 16.60"),
-        (Figure("updates", exactly(100_000, "here"), 100_000), "as expected"),  # a count is exact
-        (Figure("updates", exactly(100_000, "here"), 99_999), "below by 1"),
+        (Figure("updates", expected_exactly(100_000, "here"), 100_000), "as expected"),  # a count is exact
+        (Figure("updates", expected_exactly(100_000, "here"), 99_999), "below by 1"),
         (Figure("hours", EXPERIMENTS["base-en-de"].training["hours"], 0.8), "for context"),
         (Figure("chrF2", None, 57.3), "not in the paper"),
     ],
@@ -110,7 +110,7 @@ def test_a_figure_is_judged_by_its_tolerance_and_the_papers_bleu_decides(figure:
         (Figure("parameters", Expected(65e6, 65e6, 1.95e6, "Table 3"), 65_073_152), "65 ± 2 million", "65.1 million"),
         (Figure("perplexity", Expected(4.92, 4.92, 0.4, "Table 3"), 5.0), "4.92 ± 0.40", "5.00"),
         (Figure("paper BLEU", BOTH, 41.4), "41.0 to 41.8 ± 0.5", "41.40"),
-        (Figure("pairs read", exactly(4_508_785, "hub"), 10_000), "4,508,785", "10,000"),
+        (Figure("pairs read", expected_exactly(4_508_785, "hub"), 10_000), "4,508,785", "10,000"),
         (Figure("hours", EXPERIMENTS["base-en-de"].training["hours"], 0.8), "12 h", "0.8 h"),
         (Figure("chrF2", None, 57.3), "", "57.30"),
     ],

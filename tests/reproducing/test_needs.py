@@ -23,8 +23,8 @@ GPUS = Machine(
     num_devices=8,
     memory_bytes=80_000_000_000,
     precision="bf16",
-    products=100e12,
-    decoding_products=100e12,
+    flops_per_second=100e12,
+    decoding_flops_per_second=100e12,
     num_cpus=16,
 )
 
@@ -143,6 +143,6 @@ def test_a_time_is_told_in_one_unit(hours: tuple[float, float], words: str) -> N
 
 def test_the_machine_at_hand_is_measured() -> None:
     machine = measure_machine(load_recipe("base"))
-    assert machine.products > 1e9
+    assert machine.flops_per_second > 1e9
     assert machine.memory_bytes > 1e9
     assert json.dumps(str(machine)).isascii()

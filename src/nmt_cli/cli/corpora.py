@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.printing import print_facts, print_json, print_table, size_text
+from nmt_cli.cli.printing import print_facts, print_json, print_table
+from nmt_cli.console import size_text
 
 if TYPE_CHECKING:
     from nmt_cli.preparing.corpus import Corpus

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nmt_cli.cli.printing import print_facts, print_json, size_text
+from nmt_cli.cli.printing import print_facts, print_json
+from nmt_cli.console import size_text
 from nmt_cli.errors import DataError, ModelError
 
 _MOST_INPUTS = 10

@@ -58,8 +58,3 @@ def print_table(
     for row, style in zip_longest(rows, styles):
         table.add_row(*row, style=style)
     Console(highlight=False, markup=False, emoji=False).print(table)
-
-
-def size_text(number: int) -> str:
-    """A number of bytes as a person reads it: `7.5 GB`, `818.5 MB`."""
-    return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"

@@ -102,7 +102,7 @@ def _show(plan: Reproduction, outcome: Outcome) -> None:
 
 def _colours(outcome: Outcome) -> list[str]:
     colours = {"as expected": "green", "below": "red", "above": "yellow", "not comparable": "dim", "context": "dim"}
-    return [colours[figure.standing] for _, figures in outcome.figures for figure in figures]
+    return [colours[figure.relation] for _, figures in outcome.figures for figure in figures]
 
 
 def _end(plan: Reproduction, outcome: Outcome) -> None:

@@ -150,7 +150,7 @@ def conclusion(plan: Reproduction, outcome: Outcome) -> str:
     if outcome.stopped_at is not None:
         return f"The chain stopped at {outcome.stopped_at.name}; the same command goes on there."
     figures = [(stage.name, figure) for stage, found in outcome.figures for figure in found]
-    unlike = [f"{name}: {figure.name}" for name, figure in figures if figure.standing in ("below", "above")]
+    unlike = [f"{name}: {figure.name}" for name, figure in figures if figure.relation in ("below", "above")]
     others = f"; not as expected: {', '.join(unlike)}" if unlike else ""
     if plan.limit is not None:
         return f"A rehearsal on {plan.limit:,} pairs: every stage has run, and its scores mean nothing{others}."

@@ -17,7 +17,7 @@ PreparationFigure = Literal["pairs read", "pairs kept", "newstest2013 pairs", "n
 TrainingFigure = Literal["parameters", "updates", "hours", "perplexity"]
 ScoreFigure = Literal["paper BLEU", "sacreBLEU", "chrF2"]
 FigureName = PreparationFigure | TrainingFigure | Literal["checkpoints", "lines"] | ScoreFigure
-Standing = Literal["as expected", "below", "above", "not comparable", "context"]
+Relation = Literal["as expected", "below", "above", "not comparable", "context"]
 
 _UNITS: dict[FigureName, str] = {"parameters": " million", "hours": " h"}
 _DECIMALS: dict[FigureName, int] = {
@@ -94,42 +94,42 @@ def _sorted_parts(name: str) -> str:
     return "-".join(sorted(name.lower().split("-")))
 
 
-def exactly(value: float, source: str) -> Expected:
+def expected_exactly(value: float, source: str) -> Expected:
     """A count from which nothing may differ."""
     return Expected(value, value, 0, source)
 
 
-def _about(value: float, tolerance: float, source: str, why: str) -> Expected:
+def _expected_about(value: float, tolerance: float, source: str, why: str) -> Expected:
     return Expected(value, value, tolerance, source, why)
 
 
-def _paper_bleu(low: float, high: float, source: str) -> Expected:
+def _expected_paper_bleu(low: float, high: float, source: str) -> Expected:
     return Expected(low, high, 0.5, source, _ONE_RUN, decides=True)
 
 
 _PREPARATION: Mapping[str, Mapping[FigureName, Expected]] = {
     "en-de": {
-        "pairs read": _about(4_508_785, 15_000, f"{_HUB}, de-en", _FEWER_LINES),
-        "pairs kept": _about(4_500_000, 450_000, "section 5.1: about 4.5M", _CLEANING),
-        "newstest2013 pairs": exactly(3_000, _HUB),
-        "newstest2014 pairs": exactly(3_003, _HUB),
-        "vocabulary": exactly(37_000, "section 5.1: about 37,000, shared"),
+        "pairs read": _expected_about(4_508_785, 15_000, f"{_HUB}, de-en", _FEWER_LINES),
+        "pairs kept": _expected_about(4_500_000, 450_000, "section 5.1: about 4.5M", _CLEANING),
+        "newstest2013 pairs": expected_exactly(3_000, _HUB),
+        "newstest2014 pairs": expected_exactly(3_003, _HUB),
+        "vocabulary": expected_exactly(37_000, "section 5.1: about 37,000, shared"),
     },
     "en-fr": {
-        "pairs read": _about(40_836_715, 130_000, f"{_HUB}, fr-en", _FEWER_LINES),
-        "pairs kept": _about(36_000_000, 5_000_000, "section 5.1: 36M", _CLEANING),
-        "newstest2013 pairs": exactly(3_000, _HUB),
-        "newstest2014 pairs": exactly(3_003, _HUB),
-        "vocabulary": exactly(32_000, "section 5.1, word pieces there, byte pairs here"),
+        "pairs read": _expected_about(40_836_715, 130_000, f"{_HUB}, fr-en", _FEWER_LINES),
+        "pairs kept": _expected_about(36_000_000, 5_000_000, "section 5.1: 36M", _CLEANING),
+        "newstest2013 pairs": expected_exactly(3_000, _HUB),
+        "newstest2014 pairs": expected_exactly(3_003, _HUB),
+        "vocabulary": expected_exactly(32_000, "section 5.1, word pieces there, byte pairs here"),
     },
 }
 _TRAINING: Mapping[str, Mapping[FigureName, Expected]] = {
     "base": {
-        "updates": exactly(100_000, "section 5.2"),
+        "updates": expected_exactly(100_000, "section 5.2"),
         "hours": Expected(12, 12, None, "section 5.2: 12 hours on 8 P100"),
     },
     "big": {
-        "updates": exactly(300_000, "section 5.2"),
+        "updates": expected_exactly(300_000, "section 5.2"),
         "hours": Expected(84, 84, None, "section 5.2: 3.5 days on 8 P100"),
     },
 }
@@ -138,11 +138,11 @@ _AVERAGED_CHECKPOINTS = {"base": 5, "big": 20}
 
 def _english_german(size: str, *, millions: int, perplexity: float, validation_bleu: float, bleu: float) -> Experiment:
     """The experiment with the figures of Tables 2 and 3."""
-    rows = "the authors' embedding had more rows than the vocabulary, and the count depends on how many"
-    piece = "a piece is not the same unit in another vocabulary"
-    tokens = "one run in the paper; the table does not say how its BLEU is tokenised"
-    compounds = "the paper's BLEU less 0.7, what compound splitting and Moses tokens are worth"
-    distance = "derived and not printed: the distance to the paper's BLEU is 0.7 to 1.0 in published systems"
+    why_parameters = "the authors' embedding had more rows than the vocabulary, and the count depends on how many"
+    why_perplexity = "a piece is not the same unit in another vocabulary"
+    why_validation = "one run in the paper; the table does not say how its BLEU is tokenised"
+    sacrebleu_source = "the paper's BLEU less 0.7, what compound splitting and Moses tokens are worth"
+    why_sacrebleu = "derived and not printed: the distance to the paper's BLEU is 0.7 to 1.0 in published systems"
     return Experiment(
         name=f"{size}-en-de",
         title=f"Transformer {size}, WMT 2014 English to German",
@@ -150,15 +150,15 @@ def _english_german(size: str, *, millions: int, perplexity: float, validation_b
         corpus="wmt14-en-de",
         preparation=_PREPARATION["en-de"],
         training={
-            "parameters": _about(millions * 1e6, 0.03 * millions * 1e6, "Table 3", rows),
+            "parameters": _expected_about(millions * 1e6, 0.03 * millions * 1e6, "Table 3", why_parameters),
             **_TRAINING[size],
-            "perplexity": _about(perplexity, 0.4, "Table 3", piece),
+            "perplexity": _expected_about(perplexity, 0.4, "Table 3", why_perplexity),
         },
-        averaging={"checkpoints": exactly(_AVERAGED_CHECKPOINTS[size], "section 6.1")},
-        validation={"paper BLEU": _about(validation_bleu, 0.5, "Table 3", tokens)},
+        averaging={"checkpoints": expected_exactly(_AVERAGED_CHECKPOINTS[size], "section 6.1")},
+        validation={"paper BLEU": _expected_about(validation_bleu, 0.5, "Table 3", why_validation)},
         test={
-            "paper BLEU": _paper_bleu(bleu, bleu, "Table 2"),
-            "sacreBLEU": _about(round(bleu - 0.7, 1), 0.8, compounds, distance),
+            "paper BLEU": _expected_paper_bleu(bleu, bleu, "Table 2"),
+            "sacreBLEU": _expected_about(round(bleu - 0.7, 1), 0.8, sacrebleu_source, why_sacrebleu),
         },
     )
 
@@ -172,7 +172,7 @@ def _english_french(size: str, bleu: Expected) -> Experiment:
         corpus="wmt14-en-fr",
         preparation=_PREPARATION["en-fr"],
         training=_TRAINING[size],
-        averaging={"checkpoints": exactly(_AVERAGED_CHECKPOINTS[size], "section 6.1")},
+        averaging={"checkpoints": expected_exactly(_AVERAGED_CHECKPOINTS[size], "section 6.1")},
         validation={},
         test={"paper BLEU": bleu},
     )
@@ -184,8 +184,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     for experiment in (
         _english_german("base", millions=65, perplexity=4.92, validation_bleu=25.8, bleu=27.3),
         _english_german("big", millions=213, perplexity=4.33, validation_bleu=26.4, bleu=28.4),
-        _english_french("base", _paper_bleu(38.1, 38.1, "Table 2")),
-        _english_french("big", _paper_bleu(41.0, 41.8, _TWO_VERSIONS)),
+        _english_french("base", _expected_paper_bleu(38.1, 38.1, "Table 2")),
+        _english_french("big", _expected_paper_bleu(41.0, 41.8, _TWO_VERSIONS)),
     )
 }
 
@@ -201,7 +201,7 @@ class Figure:
     detail: str = ""
 
     @property
-    def standing(self) -> Standing:
+    def relation(self) -> Relation:
         """The relation to the expected figure. A rehearsal is not compared with a full run."""
         if self.is_rehearsed:
             return "not comparable"
@@ -213,13 +213,13 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """The standing in words, with the distance if there is one."""
-        standing, expected = self.standing, self.expected
-        if standing == "not comparable":
+        """The relation in words, with the distance if there is one."""
+        relation, expected = self.relation, self.expected
+        if relation == "not comparable":
             return "not comparable: rehearsal"
         if expected is None:
             return "not in the paper"
-        match standing:
+        match relation:
             case "below":
                 return f"below by {_with_unit(self.name, expected.low - self.measured)}"
             case "above":
@@ -227,12 +227,12 @@ class Figure:
             case "context":
                 return "for context"
             case "as expected":
-                return standing
+                return relation
 
     @property
     def has_failed(self) -> bool:
         """True if this figure decides the reproduction and is lower than the tolerance allows."""
-        return self.expected is not None and self.expected.decides and self.standing == "below"
+        return self.expected is not None and self.expected.decides and self.relation == "below"
 
     @property
     def measured_text(self) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from nmt_cli.artifacts.run import Run
+from nmt_cli.console import size_text
 from nmt_cli.devices import Precision, PrecisionChoice, choose_device, choose_precision, num_cpus
 from nmt_cli.errors import DataError
 from nmt_cli.files import bytes_in
@@ -24,26 +25,26 @@ from nmt_cli.training.reporting.metrics import matrix_rate
 # Per training pair, the bytes on disk during preparation, in the work folder and in the prepared data together; the
 # pairs that a core cleans and encodes per second; the lines of the vocabulary's sample per second. They were measured
 # (docs/how-to/reproduce.md).
-_WORK_BYTES_A_PAIR = 600
-_PAIRS_A_SECOND_AND_CORE = 20_000
-_SAMPLED_LINES_A_SECOND = 100_000
+_WORK_BYTES_PER_PAIR = 600
+_PAIRS_PER_CORE_SECOND = 20_000
+_SAMPLED_LINES_PER_SECOND = 100_000
 _SLOWER = 3  # other processors, longer sentences, a larger vocabulary
 _PREPARING_MEMORY = 1_500_000_000
 # The rates of training and search as shares of the rate of plain matrix products, least and most, on a GPU and on a
 # CPU: for GPUs from published systems, for CPUs measured (docs/how-to/reproduce.md).
-_TRAINING_SHARES = {True: (0.2, 0.5), False: (0.25, 0.5)}
-_SEARCH_SHARES = {True: (0.01, 0.05), False: (0.1, 0.35)}
+_GPU_TRAINING_SHARES, _CPU_TRAINING_SHARES = (0.2, 0.5), (0.25, 0.5)
+_GPU_SEARCH_SHARES, _CPU_SEARCH_SHARES = (0.01, 0.05), (0.1, 0.35)
 _USABLE_MEMORY = 0.9
-_TOKENS_A_LINE = 30
-_CHECKPOINT_BYTES_A_PARAMETER = 12  # weights and two moments in float32
-_MODEL_BYTES_A_PARAMETER = 4
+_TOKENS_PER_LINE = 30
+_CHECKPOINT_BYTES_PER_PARAMETER = 12  # weights and two moments in float32
+_MODEL_BYTES_PER_PARAMETER = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`num_devices` of one kind; memory in bytes of each; `products` in floating-point operations a second of each.
+    """`num_devices` devices of one kind. Memory and rate are per device.
 
-    `decoding_products` is the rate in the precision of translation, which on a CPU is another one.
+    On a CPU, translation has another precision than training, and so another rate.
     """
 
     name: str
@@ -51,8 +52,8 @@ class Machine:
     num_devices: int
     memory_bytes: int
     precision: Precision
-    products: float
-    decoding_products: float
+    flops_per_second: float
+    decoding_flops_per_second: float
     num_cpus: int
 
     def __str__(self) -> str:
@@ -86,7 +87,7 @@ class Needs:
     def lines(self) -> list[str]:
         """The needs in words."""
         found = [
-            f"disk:   {gigabytes(amount)} in {folder} ({gigabytes(free_bytes(folder))} free)"
+            f"disk:   {size_text(amount)} in {folder} ({size_text(free_bytes(folder))} free)"
             for folder, amount in self.disk
         ]
         found += [f"memory: {self.memory}"] if self.memory else []
@@ -95,22 +96,22 @@ class Needs:
 
 
 def preparation_needs(plan: Reproduction, machine: Machine) -> Needs:
-    """The needs of `nmt prepare`. Only the download tells how much a rehearsal downloads."""
+    """The needs of `nmt prepare`. The size of a rehearsal's download is unknown beforehand and is left out."""
     corpus = plan.corpus
     pairs = int(plan.experiment.preparation["pairs read"].low)
     pairs = pairs if plan.limit is None else min(plan.limit, pairs)
-    disk = [(plan.data, pairs * _WORK_BYTES_A_PAIR - bytes_in(plan.data.with_name(f"{plan.data.name}.partial")))]
+    disk = [(plan.data, pairs * _WORK_BYTES_PER_PAIR - bytes_in(plan.data.with_name(f"{plan.data.name}.partial")))]
     repositories = [source.repository for source in corpus.sources("train") if isinstance(source, HubSource)]
     if repositories and plan.limit is None and corpus.bytes is not None:
         cache = hub_cache(repositories[0])
         disk.insert(0, (cache, corpus.bytes - bytes_in(cache)))
     sampled = min(2 * pairs, corpus.tokenizer.sample_lines)
-    seconds = pairs / (_PAIRS_A_SECOND_AND_CORE * machine.num_cpus) + sampled / _SAMPLED_LINES_A_SECOND
+    seconds = pairs / (_PAIRS_PER_CORE_SECOND * machine.num_cpus) + sampled / _SAMPLED_LINES_PER_SECOND
     return Needs(
         disk=tuple((folder, amount) for folder, amount in disk if amount > 0),
-        memory=f"about {gigabytes(_PREPARING_MEMORY)}, and more while the vocabulary is trained",
+        memory=f"about {size_text(_PREPARING_MEMORY)}, and more while the vocabulary is trained",
         hours=(seconds / 3600, _SLOWER * seconds / 3600),
-        rate=f"up to {_PAIRS_A_SECOND_AND_CORE:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted",
+        rate=f"up to {_PAIRS_PER_CORE_SECOND:,} pairs/s on each of {machine.num_cpus} cores; downloads not counted",
     )
 
 
@@ -125,32 +126,35 @@ def training_needs(plan: Reproduction, run: Run | None, machine: Machine) -> Nee
         world_size=machine.num_devices,
     )
     checkpoints = training.keep_last + training.keep_best + 1  # one more while it is written
-    size = checkpoints * _CHECKPOINT_BYTES_A_PARAMETER + _MODEL_BYTES_A_PARAMETER
+    size = checkpoints * _CHECKPOINT_BYTES_PER_PARAMETER + _MODEL_BYTES_PER_PARAMETER
     disk = max(needed.num_parameters * size - bytes_in(plan.run), 0)
-    measured = None if run is None else _seconds_an_update(run)
+    measured = None if run is None else _seconds_per_update(run)
     done = 0 if run is None else max((found.update for found in run.checkpoints()), default=0)
     left = max(training.updates - done, 0)
     if measured is not None:
-        hours, rate = (measured * left / 3600,) * 2, f"the run's own speed, {measured:.3g} s an update"
+        hours = measured * left / 3600
+        span, rate = (hours, hours), f"the run's own speed, {measured:.3g} s an update"
     else:
         work = 6 * needed.num_parameters * training.batch_tokens * left
-        hours, rate = _hours(work, machine.products * machine.num_devices, _TRAINING_SHARES[machine.is_gpu])
+        shares = _GPU_TRAINING_SHARES if machine.is_gpu else _CPU_TRAINING_SHARES
+        span, rate = _hours_and_rate(work, machine.flops_per_second * machine.num_devices, shares)
         rate = f"{machine}: {rate}; validations not counted"
     memory = _memory_in_words(needed, plan.recipe, machine)
-    return Needs(disk=((plan.run, disk),), memory=memory, hours=hours, rate=rate)
+    return Needs(disk=((plan.run, disk),), memory=memory, hours=span, rate=rate)
 
 
 def averaging_needs(plan: Reproduction) -> Needs:
     """The needs of `nmt average`: the model that it writes, and what it reads."""
-    size = plan.num_parameters * _MODEL_BYTES_A_PARAMETER
-    return Needs(disk=((plan.run, size),), memory=f"about {gigabytes(3 * size)}")
+    size = plan.num_parameters * _MODEL_BYTES_PER_PARAMETER
+    return Needs(disk=((plan.run, size),), memory=f"about {size_text(3 * size)}")
 
 
 def decoding_needs(plan: Reproduction, machine: Machine, *, lines: int) -> Needs:
     """The needs of `nmt decode`."""
-    work = 2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_A_LINE
-    hours, rate = _hours(work, machine.decoding_products, _SEARCH_SHARES[machine.is_gpu])
-    return Needs(memory=f"about {gigabytes(plan.num_parameters * 8 + 1_000_000_000)}", hours=hours, rate=rate)
+    work = 2 * plan.num_parameters * plan.recipe.decoding.beam * lines * _TOKENS_PER_LINE
+    shares = _GPU_SEARCH_SHARES if machine.is_gpu else _CPU_SEARCH_SHARES
+    hours, rate = _hours_and_rate(work, machine.decoding_flops_per_second, shares)
+    return Needs(memory=f"about {size_text(plan.num_parameters * 8 + 1_000_000_000)}", hours=hours, rate=rate)
 
 
 def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
@@ -165,7 +169,7 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
         if amount > free:
             smaller = "a smaller --limit" if is_rehearsal else "rehearse it first: --limit 10000"
             raise DataError(
-                f"the disk of {folder} has {gigabytes(free)} free, and what is left to do needs {gigabytes(amount)}",
+                f"the disk of {folder} has {size_text(free)} free, and what is left to do needs {size_text(amount)}",
                 where=str(folder),
                 hint=f"free some space, name folders on another disk with --data and -o, or {smaller}",
             )
@@ -174,11 +178,6 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
 def free_bytes(folder: Path) -> int:
     """Free bytes on the disk that a folder, which need not exist yet, lies or would lie on."""
     return shutil.disk_usage(_existing(folder)).free
-
-
-def gigabytes(amount: float) -> str:
-    """A size as people read it."""
-    return f"{amount / 1e9:,.1f} GB" if amount >= 1e8 else f"{amount / 1e6:,.1f} MB"
 
 
 def training_seconds(run: Run) -> float:
@@ -212,7 +211,7 @@ class _MachineJob:
         is_gpu = device.type == "cuda"
         precision = choose_precision(self.choice, device=device, training=True)
         decoding = choose_precision("auto", device=device, training=False)
-        products = matrix_rate(device, _dtype(precision))
+        rate = matrix_rate(device, _dtype(precision))
         machine_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Machine(
             name=torch.cuda.get_device_name(device) if is_gpu else "CPU",
@@ -220,8 +219,8 @@ class _MachineJob:
             num_devices=torch.cuda.device_count() if is_gpu else 1,
             memory_bytes=torch.cuda.get_device_properties(device).total_memory if is_gpu else machine_memory,
             precision=precision,
-            products=products,
-            decoding_products=products if decoding == precision else matrix_rate(device, _dtype(decoding)),
+            flops_per_second=rate,
+            decoding_flops_per_second=rate if decoding == precision else matrix_rate(device, _dtype(decoding)),
             num_cpus=num_cpus(),
         )
 
@@ -234,7 +233,7 @@ def _memory_in_words(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
     """The memory that training takes on a device; if it is too much, also the number of tokens that would fit."""
     total = needed.weight_bytes + needed.activation_bytes
     device = "each GPU's" if machine.is_gpu else "the machine's"
-    told = f"about {gigabytes(total)} of {device} {gigabytes(machine.memory_bytes)}"
+    told = f"about {size_text(total)} of {device} {size_text(machine.memory_bytes)}"
     if total <= machine.memory_bytes:
         return told
     room = _USABLE_MEMORY * machine.memory_bytes - needed.weight_bytes
@@ -251,29 +250,32 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (resolved, *resolved.parents) if path.exists())
 
 
-def _hours(work: float, products: float, shares: tuple[float, float]) -> tuple[tuple[float, float], str]:
+def _hours_and_rate(
+    work: float, flops_per_second: float, shares: tuple[float, float]
+) -> tuple[tuple[float, float], str]:
     """The hours for a number of floating-point operations, and the rate behind them in words."""
-    least, most = (work / (products * share) / 3600 for share in reversed(shares))
-    low, high = (f"{100 * share:.0f}" for share in shares)
-    teraflops = f"{products / 1e12:,.{0 if products >= 1e13 else 2}f}"
-    return (least, most), f"{low} to {high} % of the {teraflops} TFLOP/s of matrix products measured here"
+    fewest_hours, most_hours = (work / (flops_per_second * share) / 3600 for share in reversed(shares))
+    low_percent, high_percent = (f"{100 * share:.0f}" for share in shares)
+    teraflops = f"{flops_per_second / 1e12:,.{0 if flops_per_second >= 1e13 else 2}f}"
+    rate = f"{low_percent} to {high_percent} % of the {teraflops} TFLOP/s of matrix products measured here"
+    return (fewest_hours, most_hours), rate
 
 
-def _span(least: float, most: float) -> str:
-    if most < 1 / 60:
+def _span(fewest_hours: float, most_hours: float) -> str:
+    if most_hours < 1 / 60:
         return "less than a minute"
-    if most < 2:
-        low, high, unit = f"{60 * least:.0f}", f"{60 * most:.0f}", "minutes"
-    elif most < 72:
-        low, high, unit = f"{least:.1f}", f"{most:.1f}", "hours"
+    if most_hours < 2:
+        low, high, unit = f"{60 * fewest_hours:.0f}", f"{60 * most_hours:.0f}", "minutes"
+    elif most_hours < 72:
+        low, high, unit = f"{fewest_hours:.1f}", f"{most_hours:.1f}", "hours"
     else:
-        low, high, unit = f"{least / 24:,.1f}", f"{most / 24:,.1f}", "days"
+        low, high, unit = f"{fewest_hours / 24:,.1f}", f"{most_hours / 24:,.1f}", "days"
     if low == "0":
         return f"up to {high} {unit}"
     return f"about {low} {unit}" if low == high else f"{low} to {high} {unit}"
 
 
-def _seconds_an_update(run: Run) -> float | None:
+def _seconds_per_update(run: Run) -> float | None:
     """Seconds an update took between the last two lines of the log that are of one start; None without such lines."""
     earlier: tuple[int, float] | None = None
     found: float | None = None

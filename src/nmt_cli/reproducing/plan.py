@@ -26,7 +26,7 @@ _FIELDS: dict[str, Any] = {
 # The keys of recipe and corpus together, only to suggest the nearest key.
 _AnyKey = create_model("_AnyKey", __base__=Section, **_FIELDS)
 # Pieces of a side of a sentence of newspaper text with a vocabulary of some thousand pieces, roughly.
-_PIECES_A_PAIR = 35
+_PIECES_PER_PAIR = 35
 _MOST_CHECKPOINTS = 5
 _MOST_LINES = 100
 _SMALLEST_VOCABULARY = 1000
@@ -48,8 +48,8 @@ class Overrides:
 class Reproduction:
     """An experiment to reproduce, with its recipe, corpus and folders.
 
-    `limit` is the number of pairs of a rehearsal. `settings` are a rehearsal's, and then the user's. `changes` are
-    the user's settings that make it another experiment.
+    `limit` is the number of pairs of a rehearsal. `settings` are the rehearsal's settings, then the user's.
+    `changes` are the user's settings that change the result.
     """
 
     experiment: Experiment
@@ -115,7 +115,8 @@ def plan_reproduction(
 def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
     """The settings, of which every key is one of the recipe or of the corpus file.
 
-    RecipeError for an unknown key, with the nearest in either; UsageError for one that is not clear, or is an option.
+    RecipeError for an unknown key, with the nearest in either; UsageError for a key that both files have, and
+    for `limit`, which is the option --limit.
     """
     for setting in settings:
         key = _first_part(setting)
@@ -137,12 +138,12 @@ def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
 def rehearse(recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, users: Overrides) -> Overrides:
     """The settings of a rehearsal on `limit` pairs; recipe and tokenizer have the user's settings in them.
 
-    Updates are about one pass over the pairs, and at least as many as the checkpoints that are averaged: as many as the
-    recipe says, but no more than five. The schedule stays, so the learning rate is the one of the first updates.
+    The number of updates is about one pass over the pairs. It is at least the number of averaged checkpoints, of which
+    a rehearsal takes at most five. The schedule stays, so the learning rate is the one of the first updates.
     """
     chosen = _keys_of(users)
     averaged = recipe.averaging.last or recipe.averaging.best or 1
-    one_pass = -(-limit * _PIECES_A_PAIR // recipe.training.batch_tokens)
+    one_pass = -(-limit * _PIECES_PER_PAIR // recipe.training.batch_tokens)
     updates = min(max(min(averaged, _MOST_CHECKPOINTS), one_pass), recipe.training.updates)
     if "training.updates" in chosen:
         updates = recipe.training.updates

@@ -23,7 +23,7 @@ from nmt_cli.files import read_json, sha256, write_file
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, without_former_keys
 from nmt_cli.preparing.report import read_report
 from nmt_cli.recipe.loading import dump_recipe
-from nmt_cli.reproducing.experiments import Expected, Figure, FigureName, exactly
+from nmt_cli.reproducing.experiments import Expected, Figure, FigureName, expected_exactly
 from nmt_cli.reproducing.needs import (
     Machine,
     Needs,
@@ -154,9 +154,9 @@ def _preparation(plan: Reproduction) -> Stage:
     output = [] if plan.data == Path("data") / corpus.name else ["-o", str(plan.data)]
     rehearsed: dict[FigureName, Expected] = {name: published[name] for name in TEST_SETS.values()}
     if plan.limit is not None:
-        rehearsed["pairs read"] = exactly(plan.limit, _REHEARSAL)
+        rehearsed["pairs read"] = expected_exactly(plan.limit, _REHEARSAL)
         if corpus.tokenizer.taken_from is None:
-            rehearsed["vocabulary"] = exactly(corpus.tokenizer.vocab_size, _REHEARSAL)
+            rehearsed["vocabulary"] = expected_exactly(corpus.tokenizer.vocab_size, _REHEARSAL)
 
     def measure() -> Iterator[Measured]:
         manifest = read_manifest(plan.data)
@@ -208,7 +208,7 @@ def _training(plan: Reproduction) -> Stage:
         name="train",
         arguments=["train", plan.experiment.recipe, *data, *output, *_set(plan.settings.recipe)],
         published=plan.experiment.training,
-        rehearsed={"updates": exactly(plan.recipe.training.updates, _REHEARSAL)},
+        rehearsed={"updates": expected_exactly(plan.recipe.training.updates, _REHEARSAL)},
         inputs=lambda: {"recipe": _hash(dump_recipe(plan.recipe)), "data": read_manifest(plan.data).fingerprint},
         outputs=outputs,
         needs=stage_needs,
@@ -224,7 +224,7 @@ def _averaging(plan: Reproduction) -> Stage:
         name="average",
         arguments=["average", str(plan.run)],
         published=plan.experiment.averaging,
-        rehearsed={"checkpoints": exactly(averaging.last or averaging.best or 0, _REHEARSAL)},
+        rehearsed={"checkpoints": expected_exactly(averaging.last or averaging.best or 0, _REHEARSAL)},
         # The checkpoints follow from the model of the last update.
         inputs=lambda: {"model": _hash_of_model(plan.run / "model"), "averaging": _hash(settings)},
         outputs=lambda: {"model": _hash_of_model(averaged)},
@@ -263,7 +263,7 @@ def _decoding(plan: Reproduction, held_out: HeldOut) -> Stage:
     """newstest2013 is translated with the model of the last update, newstest2014 with the average."""
     files = _HeldOutFiles(plan, held_out)
     model = plan.run / ("model" if held_out == "valid" else "averaged")
-    expected: Expectations = {"lines": exactly(files.num_lines, "as many as are to be translated")}
+    expected: Expectations = {"lines": expected_exactly(files.num_lines, "as many as are to be translated")}
     arguments = ["decode", "-m", str(model), "-i", str(files.source), "-o", str(files.translation), "--overwrite"]
     # A model keeps the search of the recipe that it was trained with; these options are those of the present recipe.
     for name in _SEARCH_OPTIONS:
