@@ -21,16 +21,16 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training import micro_batch_size
+from nmt_cli.training.free_memory import free_on_cpu
 from nmt_cli.training.micro_batch_size import (
     Estimate,
     OutOfMemory,
     estimate,
     even_share,
-    free_on_cpu,
-    warm_up_in_memory,
+    warm_up_with_tokens_that_fit,
 )
 from nmt_cli.training.ranks.ranks import Ranks
-from nmt_cli.training.runs import note_measured_tokens, open_or_begin
+from nmt_cli.training.runs import open_or_begin, record_max_tokens
 from nmt_cli.training.update import Updater
 from tests.training.feeding import feed
 from tests.training.tiny import (
@@ -249,8 +249,8 @@ def test_one_rank_without_memory_speaks_for_all(prepared: PreparedData, tmp_path
     taken: list[int] = []
     given = feed(prepared, AUTO)
     run = open_or_begin(tmp_path / "run", given.recipe, prepared, command=[], restart=False, init_from=None)
-    run = note_measured_tokens(run, MeasuredTokens(tokens=320, devices=2, device="CPU", precision="fp32"))
-    run = warm_up_in_memory(
+    run = record_max_tokens(run, MeasuredTokens(tokens=320, devices=2, device="CPU", precision="fp32"))
+    run = warm_up_with_tokens_that_fit(
         run,
         given.order,
         lambda: taken.append(given.order.max_tokens),

@@ -16,7 +16,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import sha256
 from nmt_cli.training import runs
-from nmt_cli.training.runs import check_place, mark_finished, open_or_begin, recipe_fingerprint
+from nmt_cli.training.runs import check_run_path, mark_finished, open_or_begin, recipe_fingerprint
 from tests.artifacts.builders import save_tiny
 from tests.training.tiny import prepare_tiny, tiny_recipe
 
@@ -149,7 +149,7 @@ def test_a_restart_that_was_killed_while_it_removed_the_run_goes_on(begin: Begin
 @pytest.mark.parametrize("name", [".", "..", "/"])
 def test_a_run_needs_a_folder_of_its_own(name: str) -> None:
     with pytest.raises(ModelError) as caught:
-        check_place(Path(name))
+        check_run_path(Path(name))
     assert caught.value.message == f"{name} is not a folder of its own"
     assert caught.value.setting == "output"
     assert caught.value.hint == "for example `output: runs/mine`"
@@ -159,11 +159,11 @@ def test_a_run_needs_a_folder_of_its_own(name: str) -> None:
 def test_a_file_is_no_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "notes").write_text("kept")
     with pytest.raises(ModelError) as caught:
-        check_place(tmp_path / name)
+        check_run_path(tmp_path / name)
     assert caught.value.message == f"{tmp_path / 'notes'} is a file"
     assert caught.value.where == str(tmp_path / name)
     assert caught.value.hint == "choose another folder with -o"
-    check_place(tmp_path / "runs/mine")
+    check_run_path(tmp_path / "runs/mine")
 
 
 def test_a_run_that_saved_nothing_is_begun_anew_with_other_settings(begin: Begin, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Saving, resuming and returning: how a training moves to its checkpoints and back."""
+"""Saves checkpoints, resumes from them, and rolls back to them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Checkpointer:
 
     The first rank writes, and chooses the checkpoint that all ranks read. A checkpoint that was saved only because
     training was stopped is interim: the next one replaces it. So a training that was stopped ends with the same
-    checkpoints as an uninterrupted one, and returns to the same.
+    checkpoints as an uninterrupted one, and rolls back to the same.
 
     On a GPU a thread writes while training continues. It is joined before anything else reads or writes the folder,
     and when the context of a checkpointer ends.
@@ -109,8 +109,8 @@ class Checkpointer:
             self._ranks.heartbeat.beat()
             tell()
 
-    def return_from(self, failed: TrainingState) -> TrainingState:
-        """Return to the newest checkpoint before the trouble, or to the beginning, and continue with the next pairs."""
+    def roll_back(self, failed: TrainingState) -> TrainingState:
+        """Go back to the newest checkpoint before the trouble, or to the beginning; the next pairs follow."""
         self.join()
         spike_nats = self._run.recipe.training.spike_nats
         checkpoint = self._of_first(partial(self._folder.newest_calm, spike_nats=spike_nats, leaving_out=self._interim))
@@ -118,7 +118,7 @@ class Checkpointer:
         state = replace(state, epoch=failed.epoch, index=failed.index, returns=failed.returns + 1)
         self._ranks.wait()  # until all have read it: the first replaces it
         if self._ranks.is_first:
-            self._folder.return_to(checkpoint, state)
+            self._folder.roll_back_to(checkpoint, state)
         self._interim = None
         return state
 

@@ -103,10 +103,10 @@ class CheckpointFolder:
                 return checkpoint
         return None
 
-    def return_to(self, checkpoint: Checkpoint | None, state: TrainingState) -> None:
+    def roll_back_to(self, checkpoint: Checkpoint | None, state: TrainingState) -> None:
         """Remove newer checkpoints, and give this one another state, from which training continues. None: remove all.
 
-        After a kill in between, the same updates lead to the same return.
+        After a kill in between, the same updates lead to the same rollback.
         """
         for newer in reversed(self._all()):
             if checkpoint is None or newer.update > checkpoint.update:

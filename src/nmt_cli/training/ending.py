@@ -18,7 +18,7 @@ from nmt_cli.training.reporting.progress import Reporter
 from nmt_cli.training.runs import mark_finished
 
 Ending = Literal["finished", "patience", "preempted", "interrupted"]
-_NUMBERS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ONE_CTRL_C_SECONDS = 1.0
 
 
@@ -30,7 +30,10 @@ def ending_by_signal(number: int | None) -> Ending | None:
 def write_final_model(
     run: Run, state: TrainingState, ending: Ending, reporter: Reporter, *, command: Sequence[str]
 ) -> None:
-    """Write a model directory: the best checkpoint if the recipe keeps the best, else the last."""
+    """Write the model directory, unless it is there, report the end, and mark the run as finished.
+
+    The model is the best checkpoint if the recipe keeps the best, else the last.
+    """
     output, keeps_best = run.directory / "model", run.recipe.training.keep_best > 0
     (chosen,) = choose_checkpoints(run, last=None if keeps_best else 1, best=1 if keeps_best else None)
     update = state.update
@@ -57,12 +60,12 @@ class StopSignal:
 
     def __init__(self, *, comes_twice: bool) -> None:
         self.received: int | None = None
-        self._deaf_seconds, self._since = _ONE_CTRL_C_SECONDS if comes_twice else 0.0, 0.0
+        self._ignoring_seconds, self._since = _ONE_CTRL_C_SECONDS if comes_twice else 0.0, 0.0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Note signals while the block runs; a second Ctrl-C raises KeyboardInterrupt at once."""
-        earlier = {number: signal.signal(number, self._receive) for number in _NUMBERS}
+        earlier = {number: signal.signal(number, self._receive) for number in _SIGNALS}
         try:
             yield
         finally:
@@ -73,5 +76,5 @@ class StopSignal:
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = number, now
-        elif number == signal.SIGINT and now - self._since >= self._deaf_seconds:
+        elif number == signal.SIGINT and now - self._since >= self._ignoring_seconds:
             raise KeyboardInterrupt

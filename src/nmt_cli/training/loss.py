@@ -1,7 +1,7 @@
 """Cross-entropy with label smoothing (section 5.4), straight from the decoder's output.
 
-Shapes: N target tokens, D d_model, V target vocabulary, P >= V rows of the output matrix (padded), of which the first
-W >= V are multiplied: V rounded up, so that products are fast and little is computed in vain.
+Shapes: N target tokens, D d_model, V target vocabulary. The output matrix has P >= V rows. The first W of them are
+multiplied: V rounded up to a fast size, at most P.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from nmt_cli.tokenization.tokenizer import PAD
 
-GradientsOf = Callable[[Tensor, Tensor, int, float], tuple[Tensor, Tensor]]
+LossAndGradient = Callable[[Tensor, Tensor, int, float], tuple[Tensor, Tensor]]
 """Given logits [R, W], gold [R], the vocabulary and epsilon: the sums over rows of the smoothed loss and of the NLL.
 
-The gradient of the first is left in the place of the logits: zeros in rows without gold, and in padded columns.
+Overwrites the logits with the gradient of the first sum: zeros in rows without gold, and in padded columns.
 """
 
 _ROWS = 128
@@ -42,7 +42,7 @@ def smoothed_cross_entropy(
     output_bias: Tensor | None,
     vocab: int,
     smoothing: float,
-    gradients_of: GradientsOf | None = None,
+    loss_and_gradient: LossAndGradient | None = None,
 ) -> Loss:
     """The loss of hidden [N, D] against gold [N] under the output matrix [P, D], whose first `vocab` rows are pieces.
 
@@ -53,10 +53,10 @@ def smoothed_cross_entropy(
     one included (Szegedy et al. 2016, section 7). The logits exist once, in the precision of `hidden`; statistics are
     float32. All shapes follow from the arguments, and nothing waits for a GPU.
 
-    `gradients_of` is another way to turn logits into gradients, made for a certain device.
+    `loss_and_gradient` is an implementation for a certain device.
     """
     smoothed, nll = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
-        hidden, output_weight, output_bias, gold, vocab, smoothing, gradients_of, torch.is_grad_enabled()
+        hidden, output_weight, output_bias, gold, vocab, smoothing, loss_and_gradient, torch.is_grad_enabled()
     )
     return Loss(smoothed, nll)
 
@@ -73,29 +73,29 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         gold: Tensor,
         vocab: int,
         smoothing: float,
-        gradients_of: GradientsOf | None,
+        loss_and_gradient: LossAndGradient | None,
         has_backward: bool,
     ) -> tuple[Tensor, Tensor]:
         # Under no_grad `needs_input_grad` still says that the weights would need one.
         keeps_gradient = has_backward and any(ctx.needs_input_grad)  # type: ignore[attr-defined]  # not annotated
-        num_tokens, num_rows = hidden.size(0), min(output_weight.size(0), -(-vocab // _COLUMNS) * _COLUMNS)
-        weight, bias = output_weight[:num_rows], None if output_bias is None else output_bias[:num_rows]
-        if keeps_gradient and gradients_of is not None:
+        num_tokens, num_columns = hidden.size(0), min(output_weight.size(0), -(-vocab // _COLUMNS) * _COLUMNS)
+        weight, bias = output_weight[:num_columns], None if output_bias is None else output_bias[:num_columns]
+        if keeps_gradient and loss_and_gradient is not None:
             block = num_tokens  # one kernel needs no memory beside the logits
         else:
             elements = _CUDA_ELEMENTS if hidden.is_cuda else _CPU_ELEMENTS
-            block = max(1, elements // num_rows)
-            block = block // _ROWS * _ROWS or block  # sizes that come again, as those of the batches do
-        logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_rows)
+            block = max(1, elements // num_columns)
+            block = block // _ROWS * _ROWS or block  # equal blocks in all updates: libraries prepare each size once
+        logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_columns)
         losses = []
         for start in range(0, num_tokens, block):
             gold_block = gold[start : start + block]
-            place = logits[start if keeps_gradient else 0 :][: len(gold_block)]
-            _multiply(hidden[start : start + block], weight, bias, out=place)
+            out = logits[start if keeps_gradient else 0 :][: len(gold_block)]
+            _multiply(hidden[start : start + block], weight, bias, out=out)
             if keeps_gradient:
-                sums = (gradients_of or _gradients_of)(place, gold_block, vocab, smoothing)
+                sums = (loss_and_gradient or _loss_and_gradient)(out, gold_block, vocab, smoothing)
             else:
-                sums = _statistics(place, gold_block, vocab, smoothing)[1:]
+                sums = _statistics(out, gold_block, vocab, smoothing)[1:]
             losses.append(torch.stack(sums))
         smoothed, nll = torch.stack(losses).sum(0)
         if keeps_gradient:
@@ -108,15 +108,15 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         logit_gradient, hidden, output_weight = ctx.saved_tensors  # type: ignore[attr-defined]  # not annotated
         scale = gradients[0]  # a float32 scalar, which leaves the products in their precision
-        num_rows = logit_gradient.size(1)
+        num_columns = logit_gradient.size(1)
         weight_gradient = torch.empty_like(output_weight)
-        torch.mm(logit_gradient.t(), hidden, out=weight_gradient[:num_rows]).mul_(scale)
-        weight_gradient[num_rows:] = 0
+        torch.mm(logit_gradient.t(), hidden, out=weight_gradient[:num_columns]).mul_(scale)
+        weight_gradient[num_columns:] = 0
         bias_gradient = None
         if ctx.has_bias:  # type: ignore[attr-defined]  # set in forward
             bias_gradient = output_weight.new_zeros(len(output_weight))
-            bias_gradient[:num_rows] = logit_gradient.sum(0, dtype=torch.float32) * scale
-        hidden_gradient = (logit_gradient @ output_weight[:num_rows]) * scale
+            bias_gradient[:num_columns] = logit_gradient.sum(0, dtype=torch.float32) * scale
+        hidden_gradient = (logit_gradient @ output_weight[:num_columns]) * scale
         return hidden_gradient, weight_gradient, bias_gradient, None, None, None, None, None
 
 
@@ -127,8 +127,8 @@ def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tenso
         torch.addmm(bias, hidden, weight.t(), out=out)
 
 
-def _gradients_of(logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Both sums over the rows of logits [R, W], in whose place comes the gradient of the smoothed loss."""
+def _loss_and_gradient(logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The summed smoothed loss and NLL of logits [R, W]. Overwrites the logits with the gradient of the first."""
     probabilities, smoothed, nll = _statistics(logits, gold, vocab, smoothing)
     is_token = (gold != PAD).float()[:, None]
     of_gold = (probabilities.gather(1, gold[:, None]) - (1 - smoothing + smoothing / vocab)) * is_token

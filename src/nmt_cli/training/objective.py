@@ -23,7 +23,7 @@ from nmt_cli.model.packing import SHORT, Spans
 from nmt_cli.model.transformer import Embedding, Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.tokenization.tokenizer import PAD
-from nmt_cli.training.loss import GradientsOf, Loss, smoothed_cross_entropy
+from nmt_cli.training.loss import Loss, LossAndGradient, smoothed_cross_entropy
 
 # Weights lie end to end in one vector, and layers that share a graph need theirs at multiples of 16 bytes.
 _WIDTH_MULTIPLE = 8
@@ -42,7 +42,7 @@ Recorder = Callable[[Callable[[], None]], Callable[[], None]]
 def plain_loss(model: Transformer, smoothing: float, batch: Batch) -> Loss:
     """The loss of a batch through the model's own layers."""
     hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
-    return _loss(model, hidden, batch.gold, smoothing=smoothing, gradients_of=None)
+    return _loss(model, hidden, batch.gold, smoothing=smoothing, loss_and_gradient=None)
 
 
 class CompiledObjective:
@@ -59,7 +59,7 @@ class CompiledObjective:
         torch.compiler.reset()  # torch limits how often a function is compiled, other models included
         self._model, self._smoothing = model, smoothing
         self._place, self._encode, self._decode = compiled(_place), compiled(_encode), compiled(_decode)
-        self._gradients_of = partial(gradients_by_rows, pad=PAD)
+        self._loss_and_gradient = partial(gradients_by_rows, pad=PAD)
         dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
         self._seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=model.output_weight.device)
         for dropout, seed in zip(dropouts, self._seeds.unbind(), strict=True):
@@ -79,7 +79,7 @@ class CompiledObjective:
         for layer in model.decoder:
             hidden = self._decode(layer, hidden, target, memory, source)
         hidden = model.decoder_norm(hidden)
-        return _loss(model, hidden, batch.gold, smoothing=self._smoothing, gradients_of=self._gradients_of)
+        return _loss(model, hidden, batch.gold, smoothing=self._smoothing, loss_and_gradient=self._loss_and_gradient)
 
     def _embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The inputs of encoder [M, D] and decoder [N, D]; the gradient of a shared matrix is computed once."""
@@ -134,7 +134,7 @@ def compiling(device: torch.device) -> Iterator[None]:
 
 
 def _loss(
-    model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float, gradients_of: GradientsOf | None
+    model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float, loss_and_gradient: LossAndGradient | None
 ) -> Loss:
     return smoothed_cross_entropy(
         hidden,
@@ -143,7 +143,7 @@ def _loss(
         output_bias=model.output_bias,
         vocab=model.target_vocab,
         smoothing=smoothing,
-        gradients_of=gradients_of,
+        loss_and_gradient=loss_and_gradient,
     )
 
 

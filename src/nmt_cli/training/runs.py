@@ -25,7 +25,7 @@ from nmt_cli.recipe.schema import CosineConfig, Recipe, WsdConfig
 from nmt_cli.training.initial_weights import describe_initial_model
 
 # Settings that may change between the starts of a run, because its updates do not depend on them.
-_FREE = (
+_MAY_CHANGE = (
     ("name",),
     ("description",),
     ("corpus",),
@@ -60,7 +60,7 @@ def open_or_begin(
         files.remove_directory(directory)
     if (directory / RUN_FILE).is_file():
         run = open_run(directory)
-        problem = _refusal(run, recipe, data, init_from)
+        problem = _reason_to_refuse(run, recipe, data, init_from)
         if problem is None:
             files.write_file(directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
             return open_run(directory)
@@ -80,8 +80,8 @@ def open_or_begin(
     return open_run(directory)
 
 
-def check_place(directory: Path) -> None:
-    """Raise ModelError if `directory` cannot be a run's, whatever it holds."""
+def check_run_path(directory: Path) -> None:
+    """Raise ModelError if no run can be at `directory`: it has no name of its own, or a file is in the way."""
     if directory.name in ("", ".."):
         raise ModelError(
             f"{directory} is not a folder of its own", setting="output", hint="for example `output: runs/mine`"
@@ -92,18 +92,18 @@ def check_place(directory: Path) -> None:
 
 
 def mark_finished(run: Run, *, is_finished: bool) -> Run:
-    """Note in run.json when the training finished, or that it continues."""
-    return _noted(run, finished=_now() if is_finished else None)
+    """Record in run.json when the training finished, or that it continues."""
+    return _update_record(run, finished=_now() if is_finished else None)
 
 
-def note_measured_tokens(run: Run, measured: MeasuredTokens) -> Run:
-    """Note in run.json how many tokens the devices take at once."""
-    return _noted(run, max_tokens_per_device=measured)
+def record_max_tokens(run: Run, measured: MeasuredTokens) -> Run:
+    """Record in run.json how many tokens the devices take at once."""
+    return _update_record(run, max_tokens_per_device=measured)
 
 
 def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
     """A digest of everything the weights depend on: checkpoints of one training share it."""
-    values = {".".join(path): value for path, value in _binding(recipe).items()}
+    values = {".".join(path): value for path, value in _fixed_settings(recipe).items()}
     beginning = [] if init_from is None else [init_from.weights_sha256]
     text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -114,45 +114,45 @@ def locked_run(directory: Path) -> AbstractContextManager[None]:
     return files.locked(directory, busy=f"another nmt train is at work in {directory}", error=ModelError)
 
 
-def _noted(run: Run, **values: Any) -> Run:
+def _update_record(run: Run, **values: Any) -> Run:
     record = run.record.model_copy(update=values)
     files.write_file(run.directory / RUN_FILE, _as_json(record), error=ModelError)
     return open_run(run.directory)
 
 
-def _refusal(run: Run, recipe: Recipe, data: PreparedData, init_from: Path | None) -> RecipeError | None:
+def _reason_to_refuse(run: Run, recipe: Recipe, data: PreparedData, init_from: Path | None) -> RecipeError | None:
     """Why the run cannot continue with this recipe, data and initial model; None if it can."""
-    there, record = f"the run in {run.directory}", run.record
-    anew = "another folder with -o, or --restart (removes the run)"
-    old, new = _binding(run.recipe), _binding(recipe)
+    the_run, record = f"the run in {run.directory}", run.record
+    hint_new_run = "another folder with -o, or --restart (removes the run)"
+    old, new = _fixed_settings(run.recipe), _fixed_settings(recipe)
     for path in {**old, **new}:
         if old.get(path) != new.get(path):
             return RecipeError(
-                f"{there} was trained with {'.'.join(path)} {old.get(path)!r}, not {new.get(path)!r}",
+                f"{the_run} was trained with {'.'.join(path)} {old.get(path)!r}, not {new.get(path)!r}",
                 where=str(run.directory / "recipe.yaml"),
                 hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
             )
     fingerprint = record.data_summary.get("fingerprint")
     if record.tokenizers != _fingerprints(data) or fingerprint != data.manifest.fingerprint:
         return RecipeError(
-            f"{there} was begun with other data than {data.directory}",
+            f"{the_run} was begun with other data than {data.directory}",
             where=str(data.directory),
             hint=f"give --data {record.data} if that is unchanged, another folder with -o, or --restart",
         )
-    begun = "random weights" if record.init_from is None else record.init_from.path
-    if init_from is not None and begun != str(init_from.resolve()):  # later starts may leave out --init-from
+    initial_weights = "random weights" if record.init_from is None else record.init_from.path
+    if init_from is not None and initial_weights != str(init_from.resolve()):  # later starts may leave out --init-from
         return RecipeError(
-            f"{there} was begun from {begun}, not from {init_from}",
+            f"{the_run} was begun from {initial_weights}, not from {init_from}",
             setting="init_from",
-            hint=f"leave out --init-from to continue it, give {anew}",
+            hint=f"leave out --init-from to continue it, give {hint_new_run}",
         )
     folders = (run.directory / CHECKPOINTS).glob("update-*")
     newest = max((int(path.name.removeprefix("update-")) for path in folders if (path / MANIFEST).is_file()), default=0)
     if newest > recipe.training.updates:
         return RecipeError(
-            f"{there} has taken {newest:,} updates, more than training.updates, {recipe.training.updates:,}",
+            f"{the_run} has taken {newest:,} updates, more than training.updates, {recipe.training.updates:,}",
             where="training.updates",
-            hint=f"give --set training.updates={newest} or more, {anew}",
+            hint=f"give --set training.updates={newest} or more, {hint_new_run}",
         )
     return None
 
@@ -160,18 +160,19 @@ def _refusal(run: Run, recipe: Recipe, data: PreparedData, init_from: Path | Non
 def _has_saved_nothing(directory: Path) -> bool:
     """True if a start failed before its first checkpoint, and left nothing else."""
     files.clear_interrupted(directory / CHECKPOINTS, name="update-*")
-    begun = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
-    begun |= {"tensorboard", "profile"}
-    is_bare = all(entry.name in begun for entry in directory.iterdir())
+    expected = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
+    expected |= {"tensorboard", "profile"}
+    is_bare = all(entry.name in expected for entry in directory.iterdir())
     return is_bare and not any((directory / CHECKPOINTS).glob("*"))
 
 
-def _binding(recipe: Recipe) -> dict[tuple[str, ...], Any]:
-    leaves = flatten(recipe.model_dump(mode="json"))
-    free = [*_FREE]
+def _fixed_settings(recipe: Recipe) -> dict[tuple[str, ...], Any]:
+    """The settings, by path, that must stay the same in all starts of a run."""
+    settings = flatten(recipe.model_dump(mode="json"))
+    may_change = [*_MAY_CHANGE]
     if not isinstance(recipe.training.schedule, CosineConfig | WsdConfig):
-        free.append(("training", "updates"))  # only in these two does the rate depend on the length
-    return {path: value for path, value in leaves.items() if not any(path[: len(key)] == key for key in free)}
+        may_change.append(("training", "updates"))  # only in these two does the rate depend on the length
+    return {path: value for path, value in settings.items() if not any(path[: len(key)] == key for key in may_change)}
 
 
 def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial: InitialModel | None) -> RunRecord:

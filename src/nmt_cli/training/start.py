@@ -26,7 +26,7 @@ from nmt_cli.training.micro_batch_size import estimate
 from nmt_cli.training.ranks.launcher import launch
 from nmt_cli.training.ranks.ranks import LAUNCHED, join_ranks
 from nmt_cli.training.ranks.watchdog import watching
-from nmt_cli.training.runs import check_place, locked_run, open_or_begin
+from nmt_cli.training.runs import check_run_path, locked_run, open_or_begin
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def train_run(
     """Begin or continue the run in `directory`, as one of several ranks or alone, and return the exit code."""
     from nmt_cli.training.trainer import Trainer  # takes a second, which a launcher and a dry run need not wait
 
-    check_place(directory)
+    check_run_path(directory)
     ranks = join_ranks(device)
     with (
         locked_run(directory) if ranks.is_first else nullcontext(),

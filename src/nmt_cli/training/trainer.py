@@ -1,4 +1,4 @@
-"""The training loop: when to update, log, validate, save, return, and stop."""
+"""The training loop: when to update, log, validate, save, roll back, and stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nmt_cli.training.divergence import RecentUpdates, describe_pairs, pairs_of
 from nmt_cli.training.ending import Ending, StopSignal, ending_by_signal, write_final_model
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.loader import LoadedUpdate, Loader
-from nmt_cli.training.micro_batch_size import max_tokens_of, settle_max_tokens, warm_up_in_memory
+from nmt_cli.training.micro_batch_size import choose_max_tokens, max_tokens_of, warm_up_with_tokens_that_fit
 from nmt_cli.training.objective import warn_of_missing_tool
 from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
 from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, measure_speed, memory_gb
@@ -33,7 +33,9 @@ from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
 
 _SANITY_SENTENCES = 2
-_CALMER = "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
+_HINT_ON_DIVERGENCE = (
+    "in a new run, lower the learning rate (training.schedule), or set training.clip_norm=1 or --precision fp32"
+)
 logger = logging.getLogger(__name__)
 
 
@@ -42,12 +44,10 @@ class Trainer:
 
     `has_tensorboard` asks for event files beside metrics.jsonl, `profiled_updates` for a profile of this many updates.
 
-    On a GPU the result of an update is read after the next update was launched. So at most one update is in flight
-    between two rounds of the loop. The state counts updates whose results were read. If a validation, a checkpoint, a
-    stop or the end follows an update, it is read at once, so everything measured or saved belongs to the state. If a
-    result leads back to a checkpoint, the update in flight is dropped with the weights, and its batches are taken
-    again. So a training that reads late takes the same updates from the same batches as one that reads at once. All
-    ranks read the same sums at the same place of the loop, so they decide alike.
+    On a GPU the result of an update is read after the next update was launched; `_can_wait` tells when. The state
+    counts only updates whose results were read. If something follows an update, such as a validation or a checkpoint,
+    its result is read at once. After a rollback, the batches of the update in flight are taken again. All ranks read
+    the same sums at the same place of the loop, so they decide alike.
     """
 
     def __init__(
@@ -61,35 +61,39 @@ class Trainer:
         has_tensorboard: bool,
         profiled_updates: int,
     ) -> None:
-        self._run, self._recipe, self._metrics = run, run.recipe, run.directory / "metrics.jsonl"
-        self._ranks, self._command = ranks, command
-        self._has_tensorboard, self._profiled_updates = has_tensorboard, profiled_updates
+        self._recipe = recipe = run.recipe
+        self._metrics_file = run.directory / "metrics.jsonl"
+        self._ranks = ranks
+        self._command = command
+        self._has_tensorboard = has_tensorboard
+        self._profiled_updates = profiled_updates
         if ranks.device.type == "cpu":
             keep_freed_memory()
             multiply_float32_fast(ranks.device)
-        recipe, self._pairs = run.recipe, data.split("train")
+        self._pairs = data.split("train")
         max_tokens = max_tokens_of(recipe.training)
         self._order = DataOrder(data, recipe, world_size=ranks.size, max_tokens=max_tokens, fallback=run.directory)
         model = build_model(recipe, data).to(ranks.device)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
-        self._run = run = settle_max_tokens(run, self._order, model, precision=precision, ranks=ranks)
+        self._run = run = choose_max_tokens(run, self._order, model, precision=precision, ranks=ranks)
         self._validator = Validator(recipe, data, self._updater, self._order, device=ranks.device)
         self._checkpointer = Checkpointer(run, data, self._updater, ranks=ranks)
         self._state = TrainingState(precision)
         self._validation: Validation | None = None
         self._recent = RecentUpdates()
         self._in_flight: deque[_InFlight] = deque()
-        self._taken_back: deque[LoadedUpdate] = deque()
+        self._updates_to_repeat: deque[LoadedUpdate] = deque()
         self._signal: int | None = None
         self._is_out_of_patience = False
         self._loader = Loader(self._order, self._pairs, ranks)
         self._meter: Meter
         self._profiling: Profiler
-        self._stopwatch, self._stop = Stopwatch(), StopSignal(comes_twice=is_under_torchrun())
+        self._stopwatch = Stopwatch()
+        self._stop = StopSignal(comes_twice=is_under_torchrun())
 
     def train(self) -> Ending:
         """Train to the end of the recipe, or until patience or a signal ends the training, and save."""
-        file = self._metrics if self._ranks.is_first else None
+        file = self._metrics_file if self._ranks.is_first else None
         board = self._run.directory / BOARD_FOLDER if self._has_tensorboard else None
         with (
             Reporter(file, updates=self._recipe.training.updates, board=board) as reporter,
@@ -97,9 +101,9 @@ class Trainer:
             self._checkpointer,
         ):
             self._resume(reporter)
-            ending = self._asked_to_stop() or self._end()
+            ending = self._ending_by_any_signal() or self._ending_by_recipe()
             if ending is None:
-                ending = self._train_on(reporter)
+                ending = self._prepare_and_loop(reporter)
             elif self._profiled_updates:
                 reporter.say("--profile: there is no update left to watch")
             self._checkpointer.join()
@@ -111,7 +115,8 @@ class Trainer:
         self._ranks.wait()
         return ending
 
-    def _train_on(self, reporter: Reporter) -> Ending:
+    def _prepare_and_loop(self, reporter: Reporter) -> Ending:
+        """Open the plan, warm up, make the sanity pass, and run the loop."""
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
         self._order.open()
@@ -120,7 +125,7 @@ class Trainer:
             warn_of_missing_tool(self._updater.reason_not_to_compile)
         self._meter = Meter(measure_speed(self._updater.model, self._ranks))
         if self._state.update == 0 or self._updater.reason_not_to_compile is None:
-            self._run = warm_up_in_memory(
+            self._run = warm_up_with_tokens_that_fit(
                 self._run, self._order, self._warm_up, release=self._updater.release, ranks=self._ranks
             )
         if self._state.update == 0:
@@ -142,39 +147,39 @@ class Trainer:
         )
 
     def _loop(self, reporter: Reporter) -> Ending:
-        while (ending := self._end()) is None:
+        while (ending := self._ending_by_recipe()) is None:
             with self._profiling.update():
                 self._launch()
-                problem = self._read(reporter)
+                problem = self._read_results(reporter)
             self._checkpointer.look()
             if problem is not None:
-                self._return(problem, reporter)
+                self._roll_back(problem, reporter)
                 continue
-            if self._in_flight:
+            if self._in_flight:  # nothing is due after this update, or its result would have been read at once
                 continue
-            stop = ending_by_signal(self._received())
-            is_measured = stop is None and self._is_validation_due(self._state.update)
-            if is_measured:
+            stop = ending_by_signal(self._agreed_signal())
+            is_validated = stop is None and self._is_validation_due(self._state.update)
+            if is_validated:
                 if self._is_checkpoint_due(self._state.update):
                     self._save(reporter)  # a validation may take longer than a preempted machine has left
                 self._validate(reporter)
-                stop = self._asked_to_stop()
-            is_kept = is_measured and self._recipe.training.keep_best > 0
-            if stop or is_kept or self._is_checkpoint_due(self._state.update) or self._end() is not None:
+                stop = self._ending_by_any_signal()
+            is_kept = is_validated and self._recipe.training.keep_best > 0
+            if stop or is_kept or self._is_checkpoint_due(self._state.update) or self._ending_by_recipe() is not None:
                 self._save(reporter)
             if stop is not None:
                 return stop
         return ending
 
-    def _asked_to_stop(self) -> Ending | None:
+    def _ending_by_any_signal(self) -> Ending | None:
         """The ending for a signal to any of the ranks, the same on all ranks; SIGTERM comes before Ctrl-C."""
         return ending_by_signal(self._ranks.largest(self._stop.received or 0))
 
-    def _received(self) -> int | None:
+    def _agreed_signal(self) -> int | None:
         """The signal that all ranks know of: the sums of an update tell each rank of the others' signals."""
         return self._stop.received if self._ranks.size == 1 else self._signal
 
-    def _end(self) -> Ending | None:
+    def _ending_by_recipe(self) -> Ending | None:
         """The ending by the recipe; None if the training continues."""
         if self._state.update >= self._recipe.training.updates:
             return "finished"
@@ -190,8 +195,8 @@ class Trainer:
         """Launch the next update."""
         self._stopwatch.run()
         number = self._state.update + len(self._in_flight) + 1
-        if self._taken_back:
-            loaded = self._taken_back.popleft()
+        if self._updates_to_repeat:
+            loaded = self._updates_to_repeat.popleft()
         else:
             loaded = self._loader.next(num_left=self._recipe.training.updates + 1 - number)
         launched = self._updater.launch(
@@ -203,11 +208,11 @@ class Trainer:
         )
         self._in_flight.append(_InFlight(number, loaded, launched))
 
-    def _read(self, reporter: Reporter) -> str | None:
+    def _read_results(self, reporter: Reporter) -> str | None:
         """Read the results of the updates in flight, except the last if it can wait; return at the first problem."""
         while len(self._in_flight) > 1 or (self._in_flight and not self._can_wait(self._in_flight[0].number)):
-            self._take(self._in_flight.popleft(), reporter)
-            if (problem := self._divergence()) is not None:
+            self._record_result(self._in_flight.popleft(), reporter)
+            if (problem := self._reason_of_divergence()) is not None:
                 return problem
         return None
 
@@ -217,20 +222,21 @@ class Trainer:
             self._updater.reads_late
             and not self._profiled_updates
             and number < self._recipe.training.updates
-            and self._received() is None
+            and self._agreed_signal() is None
             and not self._is_validation_due(number)
             and not self._is_checkpoint_due(number)
         )
 
-    def _take(self, taken: _InFlight, reporter: Reporter) -> None:
-        """Take the result of an update into the state, and report it."""
-        result, update = taken.launched.result(), taken.loaded.update
+    def _record_result(self, finished: _InFlight, reporter: Reporter) -> None:
+        """Record the result of an update in the state, and report it."""
+        result, update = finished.launched.result(), finished.loaded.update
         micro, tokens = update.micro, update.target_tokens
-        course, loss = self._state.course, result.smoothed / tokens if result.is_applied else math.inf
-        self._recent.add(taken.number, loss=loss, micro=micro)
+        loss = result.smoothed / tokens if result.is_applied else math.inf
+        course = self._state.course
+        self._recent.add(finished.number, loss=loss, micro=micro)
         self._state = replace(
             self._state,
-            update=taken.number,
+            update=finished.number,
             applied=self._state.applied + result.is_applied,
             skipped_in_row=0 if result.is_applied else self._state.skipped_in_row + 1,
             epoch=update.epoch,
@@ -244,16 +250,16 @@ class Trainer:
         else:
             self._note_skip(pairs_of(micro, result.suspects), reporter)
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited)
-        self._tell(result, reporter)
+        self._report_update(result, reporter)
 
     def _batch(self, rows: Rows) -> Batch:
         return make_batch(rows, self._pairs, device=self._ranks.device, shape=self._order.shape, pinned=False)
 
-    def _tell(self, result: UpdateResult, reporter: Reporter) -> None:
-        is_line = self._state.update % self._recipe.training.log_every == 0
-        if not (is_line or reporter.is_live):
+    def _report_update(self, result: UpdateResult, reporter: Reporter) -> None:
+        is_log_due = self._state.update % self._recipe.training.log_every == 0
+        if not (is_log_due or reporter.is_live):
             return
-        standing = TrainingStatus(
+        status = TrainingStatus(
             self._state.update,
             self._state.epoch,
             learning_rate=result.learning_rate,
@@ -261,9 +267,9 @@ class Trainer:
             memory_gb=memory_gb(self._ranks.device),
             seconds=self._stopwatch.seconds,
         )
-        reporter.advance(standing, self._meter.recent())
-        if is_line:
-            reporter.train(standing, *self._meter.line())
+        reporter.advance(status, self._meter.recent())
+        if is_log_due:
+            reporter.train(status, *self._meter.line())
 
     def _note_skip(self, pairs: list[int], reporter: Reporter) -> None:
         update, in_row = self._state.update, self._state.skipped_in_row
@@ -271,7 +277,7 @@ class Trainer:
         if self._ranks.is_first:
             logger.warning("update %d is skipped: its gradients are not finite (%s)", update, describe_pairs(pairs))
 
-    def _divergence(self) -> str | None:
+    def _reason_of_divergence(self) -> str | None:
         """The reason why training cannot continue from here; None if it can."""
         training, state = self._recipe.training, self._state
         at = f"update {state.update:,}"
@@ -281,21 +287,23 @@ class Trainer:
             return f"the mean loss has risen from {state.course.lowest:.2f} to {state.course.mean:.2f} nats by {at}"
         return None
 
-    def _return(self, problem: str, reporter: Reporter) -> None:
-        """Return to the newest checkpoint before the trouble, and continue from there with the next pairs."""
+    def _roll_back(self, problem: str, reporter: Reporter) -> None:
+        """Go back to the newest checkpoint before the trouble, and continue from there with the next pairs."""
         training, failed = self._recipe.training, self._state
-        self._taken_back.extend(taken.loaded for taken in self._in_flight)
+        self._updates_to_repeat.extend(update.loaded for update in self._in_flight)
         self._in_flight.clear()
         if failed.returns >= training.max_returns:
             times = f", after {failed.returns} return(s) to an earlier checkpoint" if failed.returns else ""
-            raise TrainingError(f"{problem}{times}", where=str(self._metrics), hint=_CALMER)
+            raise TrainingError(f"{problem}{times}", where=str(self._metrics_file), hint=_HINT_ON_DIVERGENCE)
         self._stopwatch.stop()
-        self._state = state = self._checkpointer.return_from(failed)
+        self._state = state = self._checkpointer.roll_back(failed)
         self._agree_on_patience()
         self._validation = None
         self._meter.forget()
         if self._ranks.is_first:
-            logger.warning("%s: back to update %d, and on with other pairs (%s)", problem, state.update, self._metrics)
+            logger.warning(
+                "%s: back to update %d, and on with other pairs (%s)", problem, state.update, self._metrics_file
+            )
         worst = self._recent.worst()
         reporter.event("returned", update=failed.update, to=state.update, reason=problem, worst=worst)
         self._recent.clear()
@@ -314,26 +322,26 @@ class Trainer:
         """
         self._stopwatch.stop()
         if self._ranks.is_first:
-            self._measure(reporter)
+            self._validate_on_this_rank(reporter)
         self._agree_on_patience()
 
-    def _measure(self, reporter: Reporter) -> None:
+    def _validate_on_this_rank(self, reporter: Reporter) -> None:
         reporter.note(f"validating after update {self._state.update:,}")
         try:
-            measured = self._validator.measure(max_sentences=None, beat=self._go_on_unless_stopped)
+            measured = self._validator.measure(max_sentences=None, beat=self._raise_if_asked_to_stop)
         except _StopAsked:
             return
         if not math.isfinite(measured.loss):
             raise TrainingError(
                 f"the validation loss after update {self._state.update:,} is not finite",
-                where=str(self._metrics),
-                hint=_CALMER,
+                where=str(self._metrics_file),
+                hint=_HINT_ON_DIVERGENCE,
             )
         self._validation = measured
         self._state = self._state.after_validation(measured, metric=self._recipe.validation.metric)
         reporter.validation(self._state.update, measured, is_best=self._state.validations_since_best == 0)
 
-    def _go_on_unless_stopped(self) -> None:
+    def _raise_if_asked_to_stop(self) -> None:
         self._ranks.heartbeat.beat()
         if self._stop.received is not None:
             raise _StopAsked
@@ -348,7 +356,7 @@ class Trainer:
         if state.update == 0:
             return
         self._order.move_to(epoch=state.epoch, index=state.index)
-        if self._end() is None:
+        if self._ending_by_recipe() is None:
             reporter.event("resume", update=state.update)
             reporter.say(f"resuming {self._run.directory} after update {state.update:,}")
         if self._is_validation_due(state.update):  # the stop came between an update and its validation

@@ -13,10 +13,10 @@ _COLUMNS = 4096  # columns that a program holds at a time
 
 
 def gradients_by_rows(logits: Tensor, gold: Tensor, vocab: int, smoothing: float, *, pad: int) -> tuple[Tensor, Tensor]:
-    """The losses summed over the rows of logits [R, W], which the gradient overwrites: see `training.loss.GradientsOf`.
+    """The losses summed over the rows of logits [R, W], which the gradient overwrites.
 
-    Rows whose gold is `pad` are empty. A program reads a row twice: for its statistics, then for its gradient. The
-    second time the row comes from the cache.
+    It is a `training.loss.LossAndGradient`. Rows whose gold is `pad` are empty. A program reads a row twice: for its
+    statistics, then for its gradient. The second time the row comes from the cache.
     """
     num_rows, width = logits.shape
     losses = logits.new_empty(2, num_rows, dtype=torch.float32)
