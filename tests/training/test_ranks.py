@@ -43,6 +43,7 @@ SETTINGS = (
     "training.clip_norm=0.5",
     "training.patience=99",
     "training.schedule.factor=0.05",  # at high rates the smallest difference, by rounding, grows tenfold in few updates
+    "model.activation=gelu",  # at the kink of ReLU, rounding decides whether a unit has a gradient
 )
 COUNTED = """
 def install():
