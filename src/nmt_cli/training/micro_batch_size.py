@@ -123,7 +123,7 @@ def even_share(max_tokens: int, *, batch_tokens: int, world_size: int, longest: 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a training needs. `tokens` are those of one side of a full micro-batch; bytes are per device."""
+    """The needs of a training. `tokens` counts one side of a full micro-batch; bytes are per device."""
 
     num_parameters: int
     accumulation_steps: int
