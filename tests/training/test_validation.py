@@ -121,4 +121,4 @@ def test_batches_are_large_and_the_search_s_memory_is_kept_if_much_is_free(
         measured(recorded)
     assert planned == [4 * given.recipe.decoding.batch_tokens // given.recipe.decoding.beam] * 2
     assert (len(gpu.tapes), gpu.given_back) == (tapes, given_back)
-    assert (recorded._fixed is None) == (given_back > 0)
+    assert (recorded._cuda_search is None) == (given_back > 0)

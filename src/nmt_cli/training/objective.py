@@ -187,9 +187,9 @@ class _Recorded:
 
 
 class RecordedSteps:
-    """Two recorded steps for each `bound` of batches, which are otherwise of one shape.
+    """Two recorded steps for each `bound`: one for the first micro-batch of an update, one for later micro-batches.
 
-    One is for the first micro-batch of an update, the other for later micro-batches.
+    In all else, batches have one shape.
     """
 
     def __init__(self, step: Step, recorder: Recorder) -> None:
@@ -221,7 +221,7 @@ class RecordedSteps:
             reason = str(problem).strip().partition("\n")[0]
             logger.warning("no CUDA graph can be made (%s): updates take longer to launch", reason)
             self._has_failed = True
-            self._recorded.clear()  # they use a generator that may be gone
+            self._recorded.clear()  # replays use a generator that may be gone
             return
         self._recorded[batch.source.bound] = _Recorded(inputs, divisor, losses, first, later)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -33,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """The sizes of the vocabularies and their origin; prepared data and a model to begin with, if there are any."""
+    """The sizes of the vocabularies, and where they come from; prepared data and an initial model, if there are any."""
 
-    source: int
-    target: int
+    source_vocab: int
+    target_vocab: int
     origin: str
     manifest: Manifest | None
     initial: InitialModel | None
@@ -69,7 +68,9 @@ def world_size(device: str, gpus: int | None) -> int:
 
 def num_gpus(device: str) -> int:
     """GPUs that --device leaves to choose from."""
-    return min(torch.cuda.device_count(), 1 if ":" in device else sys.maxsize) if device != "cpu" else 0
+    if device == "cpu":
+        return 0
+    return min(torch.cuda.device_count(), 1) if ":" in device else torch.cuda.device_count()
 
 
 def launch_ranks(arguments: Sequence[str], *, device: str, gpus: int | None) -> int | None:
@@ -106,7 +107,7 @@ def train_run(
     profiled_updates: int,
 ) -> int:
     """Begin or continue the run in `directory`, as one of several ranks or alone, and return the exit code."""
-    from nmt_cli.training.trainer import Trainer  # takes a second, which a launcher and a dry run need not wait
+    from nmt_cli.training.trainer import Trainer  # takes a second: a launcher and a dry run do without
 
     check_run_path(directory)
     ranks = join_ranks(device)
@@ -150,8 +151,8 @@ def describe_plan(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, w
 def _average_arguments(directory: Path) -> str:
     """Arguments for `nmt average`: the run, and a number if the recipe asks for more checkpoints than there are."""
     run = open_run(directory)
-    num_there, asked = len(run.checkpoints()), run.recipe.averaging.last
-    option = f" --last {num_there}" if asked is not None and asked > num_there else ""
+    num_saved, asked = len(run.checkpoints()), run.recipe.averaging.last
+    option = f" --last {num_saved}" if asked is not None and asked > num_saved else ""
     return shlex.quote(str(directory)) + option
 
 
@@ -179,12 +180,17 @@ def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
 
 
 def _needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -> Iterator[str]:
+    """Lines on the vocabulary, the parameters, the devices, a batch, an epoch and the memory."""
     chosen, training, manifest = choose_device(device), recipe.training, inputs.manifest
     precision = choose_precision(training.precision, device=chosen, training=True)
     needs = estimate(
-        recipe, source_vocab=inputs.source, target_vocab=inputs.target, precision=precision, world_size=world_size
+        recipe,
+        source_vocab=inputs.source_vocab,
+        target_vocab=inputs.target_vocab,
+        precision=precision,
+        world_size=world_size,
     )
-    yield f"vocabulary: {inputs.source:,} source and {inputs.target:,} target pieces ({inputs.origin})"
+    yield f"vocabulary: {inputs.source_vocab:,} source and {inputs.target_vocab:,} target pieces ({inputs.origin})"
     if inputs.initial is not None:
         yield f"begins with: the weights of {inputs.initial.path}"
     yield f"parameters: {needs.num_parameters:,} ({needs.num_parameters / 1e6:.1f} million)"

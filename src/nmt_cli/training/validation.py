@@ -26,8 +26,8 @@ from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.objective import plain_loss
 from nmt_cli.training.update import Updater
 
-_TIMES_AS_MANY = 4  # tokens in a batch on a GPU, where the time of a step hardly depends on its rows
-_FREE_TO_KEEP = 1 / 8  # of a GPU's memory: if less is free, a validation gives back the memory of its search
+_GPU_BATCH_FACTOR = 4  # more tokens per batch on a GPU: the time of a step hardly depends on its rows
+_MIN_FREE_SHARE = 1 / 8  # of a GPU's memory: if less is free, a validation gives back the memory of its search
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,19 @@ class Validation:
 
 
 class Validator:
-    """The validation set, measured with a model in training and translated with it or its float32 copy.
+    """Measures the loss of a model in training on the validation set, and its BLEU.
 
-    On a GPU the steps of the search are recorded. Later validations replay them, because weights change in place.
+    On a CPU a bf16 model's float32 copy translates. On a GPU the steps of the search are recorded. Later validations
+    replay them, because weights change in place.
     """
 
     def __init__(
         self, recipe: Recipe, data: PreparedData, updater: Updater, order: DataOrder, *, device: torch.device
     ) -> None:
         self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
-        self._searcher = _searcher(recipe, data, updater, device=device)
+        self._translating_model = _translating_model(recipe, data, updater, device=device)
         self._is_recorded = device.type == "cuda"
-        self._fixed: CudaSearch | None = None
+        self._cuda_search: CudaSearch | None = None
         self._pairs = data.split("valid")
         self._usable = np.flatnonzero(
             np.maximum(self._pairs.src.lengths, self._pairs.tgt.lengths) <= recipe.model.max_positions
@@ -92,7 +93,7 @@ class Validator:
             smoothed, nll, tokens = self._losses(self._usable[:max_sentences], beat)
             score = self._bleu(beat, limit=limit) if self._recipe.validation.bleu else None
         value, signature = (None, None) if score is None else score
-        perplexity = math.exp(min(nll / tokens, 700.0))
+        perplexity = math.exp(min(nll / tokens, 700.0))  # a float holds no more than exp(709)
         return Validation(smoothed / tokens, nll / tokens, perplexity, value, signature, time.perf_counter() - start)
 
     @torch.no_grad()
@@ -110,47 +111,47 @@ class Validator:
     def _bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[float, str]:
         config, longest = self._recipe.decoding, self._recipe.model.max_positions - 1
         if self._is_recorded:
-            config = config.model_copy(update={"batch_tokens": _TIMES_AS_MANY * config.batch_tokens})
-            self._fixed = self._fixed or CudaSearch(
-                [self._searcher], device=self._device, recorder=CudaGraphs(self._device)
+            config = config.model_copy(update={"batch_tokens": _GPU_BATCH_FACTOR * config.batch_tokens})
+            self._cuda_search = self._cuda_search or CudaSearch(
+                [self._translating_model], device=self._device, recorder=CudaGraphs(self._device)
             )
         rows = [row[:longest] for row in self._sources[:limit]]
         found: list[list[int]] = [[] for _ in rows]
         for batch in plan_batches([len(row) for row in rows], max_tokens=config.batch_tokens // config.beam):
             with torch.inference_mode():
                 best = search_batches(
-                    self._searcher,
+                    self._translating_model,
                     [rows[index] for index in batch],
                     config=config,
                     nbest=1,
                     device=self._device,
-                    fixed=self._fixed,
+                    fixed=self._cuda_search,
                 )
             for index, hypotheses in zip(batch, best, strict=True):
                 found[index] = hypotheses[0].ids
             beat()
         if self._is_recorded:
             free, total = torch.cuda.mem_get_info(self._device)
-            if free < _FREE_TO_KEEP * total:
-                self._fixed = None
+            if free < _MIN_FREE_SHARE * total:
+                self._cuda_search = None
                 torch.cuda.empty_cache()
         report = bleu(self._tokenizer.decode(found), self._references[:limit])
         return report.value, report.signature
 
 
-def _searcher(recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> Transformer:
+def _translating_model(recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> Transformer:
     """The model to translate with: on a CPU in float32, like `nmt decode`, with the master weights themselves."""
     if updater.model.output_weight.dtype == torch.float32 or device.type == "cuda":
         return updater.model
-    twin = build_model(recipe, data)
+    copy = build_model(recipe, data)
     masters = updater.weights.named(updater.weights.values)
-    for name, parameter in twin.named_parameters():
+    for name, parameter in copy.named_parameters():
         parameter.data = masters[name]
-    return twin.eval()
+    return copy.eval()
 
 
 def _parts(pairs: Array, lengths: NDArray[np.int32], *, max_tokens: int) -> list[Array]:
-    """The pairs by length, in parts of at most `max_tokens` tokens."""
+    """The pairs in the order of their lengths, divided into parts of about `max_tokens` tokens."""
     ordered = pairs[np.argsort(lengths[pairs], kind="stable")]
-    run = np.cumsum(lengths[ordered], dtype=np.int64) // max_tokens
-    return [ordered[run == number] for number in np.unique(run)]
+    part = np.cumsum(lengths[ordered], dtype=np.int64) // max_tokens
+    return [ordered[part == number] for number in np.unique(part)]

@@ -20,22 +20,22 @@ from nmt_cli.training.ranks.ranks import LAUNCHED, Failure, FailureBoard
 _POLL_SECONDS = 0.05
 # How long the other ranks may take to end by themselves, after a rank has ended or a second Ctrl-C.
 _GRACE_SECONDS, _HASTE_SECONDS = 15.0, 3.0
-_EXPECTED = (0, EXIT_PREEMPTED, EXIT_INTERRUPTED)
+_EXPECTED_CODES = (0, EXIT_PREEMPTED, EXIT_INTERRUPTED)
 
 
 def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
     """Run `nmt ARGUMENTS` as `num_ranks` processes, and return their exit code.
 
-    SIGTERM and Ctrl-C are passed on to the ranks, which may take as long as they need to save. A rank that fails ends
-    the others: its message is on stderr, and its code is returned. Raises TrainingError if the rank could not write a
-    message, for example because the kernel killed it.
+    The launcher passes SIGTERM and Ctrl-C on to the ranks, which may take as long as they need to save. If a rank
+    fails, the launcher ends the others and returns its exit code; the rank has written its message. Raises
+    TrainingError if the rank could not write a message, for example because the kernel killed it.
     """
     # The store belongs to the launcher: it outlives every rank, and no other process can take its port.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     board = FailureBoard(store)
     try:
         with NmtCommands() as commands:
-            ranks = [
+            processes = [
                 commands.start(
                     arguments,
                     ends_by=signal.SIGKILL,
@@ -43,7 +43,7 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
                 )
                 for rank in range(num_ranks)
             ]
-            lost = _wait(ranks, commands.signals, board)
+            lost = _wait(processes, commands.signals, board)
     finally:
         if console.is_interactive():
             console.stderr_console().show_cursor(True)  # a killed first rank may have hidden it for its live view
@@ -52,30 +52,30 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
     if (failure := board.failure()) is not None:
         return failure.exit_code
     # Ranks that a signal or the launcher ended have negative codes.
-    codes = [rank.returncode for rank in ranks if rank.returncode >= 0]
-    return max(codes, default=_code_of(commands.signals))
+    codes = [process.returncode for process in processes if process.returncode >= 0]
+    return max(codes, default=_exit_code_of(commands.signals))
 
 
-def _wait(ranks: Sequence[Popen[bytes]], signals: Sequence[int], board: FailureBoard) -> TrainingError | None:
+def _wait(processes: Sequence[Popen[bytes]], signals: Sequence[int], board: FailureBoard) -> TrainingError | None:
     """Return when no rank is left, or when ranks that outlive a failure have used up their time.
 
     Puts the failure of a rank on the board if the rank could not do so itself, and returns its error.
     """
     ended: set[int] = set()
     deadline, lost = math.inf, None
-    while len(ended) < len(ranks) and time.monotonic() < deadline:
-        for number, rank in enumerate(ranks):
-            if number in ended or (code := rank.poll()) is None:
+    while len(ended) < len(processes) and time.monotonic() < deadline:
+        for rank, process in enumerate(processes):
+            if rank in ended or (code := process.poll()) is None:
                 continue
-            ended.add(number)
+            ended.add(rank)
             # Ranks end together when all are done. If one is stopped before it has joined, the others wait in vain.
             deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-            if code in _EXPECTED:
+            if code in _EXPECTED_CODES:
                 continue
             if -code in signals:  # before the rank listened for signals: the others need not report it
-                board.claim(Failure(_code_of(signals), is_stall=False))
+                board.claim(Failure(_exit_code_of(signals), is_stall=False))
                 continue
-            error = _lost(number, rank, num_ranks=len(ranks))
+            error = _error_of(process, rank, num_ranks=len(processes))
             if board.claim(Failure(error.exit_code, is_stall=False)) is None:
                 lost = error
         if signals.count(signal.SIGINT) > 1:
@@ -84,11 +84,11 @@ def _wait(ranks: Sequence[Popen[bytes]], signals: Sequence[int], board: FailureB
     return lost
 
 
-def _code_of(signals: Sequence[int]) -> int:
+def _exit_code_of(signals: Sequence[int]) -> int:
     return EXIT_PREEMPTED if signal.SIGTERM in signals else EXIT_INTERRUPTED
 
 
-def _lost(rank: int, process: Popen[bytes], *, num_ranks: int) -> TrainingError:
+def _error_of(process: Popen[bytes], rank: int, *, num_ranks: int) -> TrainingError:
     code, hint = process.returncode, "the same command continues from the newest checkpoint"
     if code == -signal.SIGKILL:
         hint = f"look for a lack of memory with dmesg, or find what killed it; {hint}"
