@@ -52,7 +52,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
     for kind in (BeamSearch, IndependentSearch):
 
         def join(self: Any, others: Sequence[Any], *, original: Any = kind.join) -> None:
-            counts.append([self.num_open, *(other.num_open for other in others)])
+            counts.append([self.num_sentences, *(other.num_sentences for other in others)])
             original(self, others)
 
         monkeypatch.setattr(kind, "join", join)

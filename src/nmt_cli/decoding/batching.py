@@ -27,15 +27,15 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# The search for a batch size that suits all threads ends when it is known to this part of the largest size.
+# Bisection finds the batch size that suits all threads, to this part of the largest size.
 _PRECISION = 1 / 64
 # The cost of a step beside its sentences, in sentences: 19 with a beam of 4, 35 in greedy search
 # (docs/design/cpu-search.md#batches).
 _STEP_COST = 24
-# Smaller batches must end so much earlier than the largest ones, by this estimate.
+# Smaller batches are taken if, by this estimate, they end within this share of the time of the largest ones.
 _GAIN = 0.95
 _NOTHING = Hypothesis([], 0.0, 0.0)
-# A search is set aside when at most this share of its sentences is open.
+# A search is set aside when at most this share of its sentences is left.
 _STRAGGLERS = 1 / 4
 
 
@@ -142,13 +142,13 @@ class BatchedSearch:
             finally:
                 waiting.clear()  # after an error no thread begins another batch
 
-        number = min(threads, len(waiting))
-        if number <= 1:
+        workers = min(threads, len(waiting))
+        if workers <= 1:
             work_on_batches()
             return found
-        pool = ThreadPoolExecutor(number, initializer=torch.set_num_threads, initargs=(threads // number,))
+        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
         try:
-            for running in [pool.submit(work_on_batches) for _ in range(number)]:
+            for running in [pool.submit(work_on_batches) for _ in range(workers)]:
                 running.result()
         finally:
             waiting.clear()
@@ -224,27 +224,27 @@ class Stragglers:
         # The sentences of these searches, which are lost if memory runs out in the middle of a search.
         self.numbers: list[int] = []
 
-    def run(self, one: ActiveSearch) -> dict[int, list[Hypothesis]]:
+    def run(self, search: ActiveSearch) -> dict[int, list[Hypothesis]]:
         """Search until few sentences are open, and set the search aside.
 
         Returns the results of all sentences that are not aside, and of some earlier ones, by number.
         """
-        one.run(down_to=int(one.num_open * _STRAGGLERS))
-        if not one.is_joinable:
-            one.run(down_to=0)
-        found = one.read()
+        search.run(down_to=int(search.num_sentences * _STRAGGLERS))
+        if not search.is_joinable:
+            search.run(down_to=0)
+        found = search.read()
         before = self.numbers
         try:
             for share in (_STRAGGLERS, 0.0):
-                if self._is_too_much([*self.numbers, *one.open_sentences]):
+                if self._is_too_much([*self.numbers, *search.sentences]):
                     found |= self._run_together(share=share)
         except BaseException:
             # The results of earlier sentences are lost with `found`.
             self.numbers = before
             raise
-        if one.num_open:
-            self._aside.append(one)
-            self.numbers += one.open_sentences
+        if search.num_sentences:
+            self._aside.append(search)
+            self.numbers += search.sentences
         return found
 
     def finish(self) -> dict[int, list[Hypothesis]]:
@@ -267,9 +267,9 @@ class Stragglers:
         if len(self._aside) > 1:
             first.join(self._aside[1:])
             del self._aside[1:]
-        first.run(down_to=int(first.num_open * share))
+        first.run(down_to=int(first.num_sentences * share))
         found = first.read()
-        self.numbers = first.open_sentences
+        self.numbers = first.sentences
         self._aside = [first] if self.numbers else []
         return found
 
@@ -327,21 +327,21 @@ def plan_for_threads(lengths: Sequence[int], *, max_tokens: int, threads: int) -
     planned = plan_batches(lengths, max_tokens=max_tokens)
     if len(planned) < 2 or threads == 1:
         return planned
-    alike = planned
-    number = -(-len(planned) // threads) * threads
+    even = planned
+    num_batches = -(-len(planned) // threads) * threads
     low, high = 0, max_tokens
     while high - low > max(1, high * _PRECISION):
         middle = (low + high) // 2
         smaller = plan_batches(lengths, max_tokens=middle)
-        if len(smaller) <= number:
-            alike, high = smaller, middle
+        if len(smaller) <= num_batches:
+            even, high = smaller, middle
         else:
             low = middle
     before, after = (
         makespan(((lengths[batch[0]] + 1) * (_STEP_COST + len(batch)) for batch in batches), workers=threads)
-        for batches in (planned, alike)
+        for batches in (planned, even)
     )
-    return alike if after < _GAIN * before else planned
+    return even if after < _GAIN * before else planned
 
 
 def makespan(costs: Iterable[int], *, workers: int) -> int:
@@ -353,4 +353,5 @@ def makespan(costs: Iterable[int], *, workers: int) -> int:
 
 
 def _tokens(batch: Sequence[int], lengths: Sequence[int]) -> int:
+    """The padded source tokens of a batch, with EOS."""
     return len(batch) * (max(lengths[index] for index in batch) + 1)

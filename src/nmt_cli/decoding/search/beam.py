@@ -20,7 +20,7 @@ from nmt_cli.tokenization.tokenizer import EOS
 
 # Columns per block: if there are many columns, the maximum of each block is compared first.
 _BLOCK = 64
-_PLACES = 1 << 32
+_PLACES = 1 << 32  # places are smaller, and fit into the low half of a key
 # Steps between checks for finished sentences: a check waits for a GPU, and costs nothing on a CPU.
 _STEPS_BETWEEN_CHECKS = {"cuda": 4}
 
@@ -49,7 +49,7 @@ def keep_open(log_probs: Tensor, is_end: Tensor, *, width: int) -> tuple[Tensor,
 def finish(
     finished: FinishedHypotheses, log_probs: Tensor, nodes: Tensor, *, penalties: Tensor, where: Tensor
 ) -> FinishedHypotheses:
-    """The F best endings: the finished hypotheses, and candidates of log_probs [B, C] that `where` [B, C] marks."""
+    """The F best of the finished hypotheses and of the candidates of log_probs [B, C] that `where` [B, C] marks."""
     scores = (log_probs / penalties).where(where, -torch.inf)
     return finished.best_of_both(FinishedHypotheses(log_probs, scores, nodes), count=finished.scores.size(1))
 
@@ -114,8 +114,8 @@ class BeamSearch(ActiveSearch):
     ) -> None:
         """`limits` are the maximum numbers of pieces, by sentence; `nbest` hypotheses of each sentence are kept."""
         super().__init__(ensemble, limits=limits, width=1, num_finished=nbest, config=config, device=device)
-        # Steps until the first sentence reaches its limit, and until the last one does.
-        self._to_nearest, self._to_last = min(limits.values()), max(limits.values())
+        # Steps until the first sentence reaches its limit, and until the last sentence does.
+        self._to_first_limit, self._to_last_limit = min(limits.values()), max(limits.values())
         self._last_penalties = self._penalties.at(self._limits)[:, 0]
         self._check_interval = _STEPS_BETWEEN_CHECKS.get(device.type, 1)
         self._num_steps = 0
@@ -132,13 +132,13 @@ class BeamSearch(ActiveSearch):
         searches = [self, *others]
         self._last_penalties = torch.cat([one._last_penalties for one in searches])
         self._is_done = torch.cat([one._is_done for one in searches])
-        self._to_nearest = int((self._limits - self._ensemble.lengths).min())
-        self._to_last = max(one._to_last for one in searches)
+        self._to_first_limit = int((self._limits - self._ensemble.lengths).min())
+        self._to_last_limit = max(one._to_last_limit for one in searches)
 
     def _advance(self) -> None:
         rows = self._step()
         kept = self._drop_done()
-        if self.num_open:
+        if self.num_sentences:
             self._ensemble.select(rows=(rows if kept is None else rows[kept]).flatten(), sentences=kept)
 
     def _step(self) -> Tensor:
@@ -155,9 +155,13 @@ class BeamSearch(ActiveSearch):
         # Each open hypothesis has at most one candidate that ends, so at least this many candidates stay open.
         self._log_probs, order = keep_open(found.log_probs, is_end, width=min(self._config.beam, count - width))
         self._ids, self._nodes = found.pieces.gather(1, order), nodes.gather(1, order)
-        self._num_steps, self._to_nearest, self._to_last = self._num_steps + 1, self._to_nearest - 1, self._to_last - 1
+        self._num_steps, self._to_first_limit, self._to_last_limit = (
+            self._num_steps + 1,
+            self._to_first_limit - 1,
+            self._to_last_limit - 1,
+        )
         is_over = cannot_improve(self._finished, self._log_probs, self._last_penalties)
-        if self._to_nearest <= 0:
+        if self._to_first_limit <= 0:
             is_last = self._limits <= self._ensemble.lengths
             where = is_last[:, None] & was_open
             self._finished = finish(self._finished, self._log_probs, self._nodes, penalties=penalties, where=where)
@@ -167,13 +171,13 @@ class BeamSearch(ActiveSearch):
         return starts + found.hypotheses.gather(1, order)
 
     def _drop_done(self) -> Tensor | None:
-        """Drop finished sentences if there are enough of them; the others [B'], or None if nothing changes."""
-        if self._num_steps % self._check_interval and self._to_last > 0:
+        """Drop done sentences if there are enough of them; returns the others [B'], or None if all stay."""
+        if self._num_steps % self._check_interval and self._to_last_limit > 0:
             return None
         compaction = plan_compaction(self._is_done)
         if compaction is None:
             return None
         done, kept = compaction
-        self._end(done, self._finished.select(done), kept=kept)
+        self._note_and_drop(done, self._finished.select(done), kept=kept)
         self._last_penalties, self._is_done = self._last_penalties[kept], self._is_done[kept]
         return kept

@@ -59,19 +59,19 @@ class IndependentSearch(ActiveSearch):
         super().join(others)
         for other in others:
             self._generators |= other._generators
-        self._generators = {number: self._generators[number] for number in self.open_sentences}
+        self._generators = {number: self._generators[number] for number in self.sentences}
         self._is_open = torch.cat([one._is_open for one in [self, *others]])
 
     def _advance(self) -> None:
         is_first, self._is_begun = not self._is_begun, True
         self._step(is_first=is_first)
         kept = self._drop_done()
-        if self.num_open and (is_first or kept is not None):
+        if self.num_sentences and (is_first or kept is not None):
             self._ensemble.select(rows=self._rows(kept, before=1 if is_first else self._width), sentences=kept)
 
     def _rows(self, kept: Tensor | None, *, before: int) -> Tensor:
-        """The rows that continue, if the ensemble had `before` rows per sentence; each has W from now on."""
-        sentences = torch.arange(self.num_open, device=self._ids.device) if kept is None else kept
+        """The rows that continue, if the ensemble had `before` rows per sentence; each sentence has W from now on."""
+        sentences = torch.arange(self.num_sentences, device=self._ids.device) if kept is None else kept
         within = torch.arange(self._width, device=sentences.device) % before
         return (sentences[:, None] * before + within).flatten()
 
@@ -86,41 +86,41 @@ class IndependentSearch(ActiveSearch):
         self._ids = chosen.view_as(self._ids)
         self._log_probs = self._log_probs + gained
         self._nodes = self._tree.grow(self._ids, self._nodes, self._log_probs)
-        places = self._ensemble.lengths
-        ends = self._is_open & ((self._ids == EOS) | (self._limits <= places)[:, None])
+        lengths = self._ensemble.lengths
+        ends = self._is_open & ((self._ids == EOS) | (self._limits <= lengths)[:, None])
         self._finished = FinishedHypotheses(
             self._log_probs.where(ends, self._finished.log_probs),
-            (self._log_probs / self._penalties.at(places)).where(ends, self._finished.scores),
+            (self._log_probs / self._penalties.at(lengths)).where(ends, self._finished.scores),
             self._nodes.where(ends, self._finished.nodes),
         )
         self._is_open = self._is_open & ~ends
 
     def _drop_done(self) -> Tensor | None:
-        """Drop finished sentences if there are enough of them; the others [B'], or None if nothing changes."""
-        leaving = plan_compaction(~self._is_open.any(dim=1))
-        if leaving is None:
+        """Drop done sentences if there are enough of them; returns the others [B'], or None if all stay."""
+        compaction = plan_compaction(~self._is_open.any(dim=1))
+        if compaction is None:
             return None
-        done, kept = leaving
+        done, kept = compaction
         nothing = FinishedHypotheses.empty(len(done), 0, device=done.device)
-        self._end(done, nothing.best_of_both(self._finished.select(done), count=self._width), kept=kept)
+        self._note_and_drop(done, nothing.best_of_both(self._finished.select(done), count=self._width), kept=kept)
         self._is_open = self._is_open[kept]
         return kept
 
     def _sample(self, log_probs: Tensor) -> Tensor:
         """Sampled next pieces [R], by log_probs [R, V]."""
-        points = [generator.random() for sentence in self.open_sentences for generator in self._generators[sentence]]
+        uniform = [generator.random() for sentence in self.sentences for generator in self._generators[sentence]]
         values, columns = log_probs / self._config.temperature, None
         if self._config.top_k is not None:
             values, columns = values.topk(min(self._config.top_k, values.size(-1)), dim=-1)
         elif self._config.top_p < 1:
             values, columns = values.sort(dim=-1, descending=True, stable=True)
         weights = values.double().softmax(dim=-1)
-        reached = weights.cumsum(dim=-1)
+        cumulated = weights.cumsum(dim=-1)
         if self._config.top_p < 1:
             # The fewest most probable pieces that together have top_p.
-            reached = (weights * (reached - weights < self._config.top_p)).cumsum(dim=-1)
-        aims = reached[:, -1] * torch.tensor(points, dtype=torch.float64, device=log_probs.device)
-        places = torch.searchsorted(reached, aims[:, None], right=True)
+            cumulated = (weights * (cumulated - weights < self._config.top_p)).cumsum(dim=-1)
+        aims = cumulated[:, -1] * torch.tensor(uniform, dtype=torch.float64, device=log_probs.device)
+        places = torch.searchsorted(cumulated, aims[:, None], right=True)
         return (places if columns is None else columns.gather(1, places)).squeeze(1)
 
 

@@ -24,8 +24,8 @@ from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS
 
-# The batch stays a multiple of this part of the next power of two: a CPU prepares matrix products anew for each new
-# number of rows, and each compaction costs as much as some rows.
+# The size of a batch is a multiple of its next power of two divided by this. A CPU prepares matrix products anew for
+# each new number of rows, and each compaction costs as much as some rows.
 _GRAINS = 16
 
 
@@ -55,12 +55,12 @@ class ActiveSearch(ABC):
         self._finished = FinishedHypotheses.empty(len(limits), num_finished, device=device)
 
     @property
-    def num_open(self) -> int:
+    def num_sentences(self) -> int:
         """Number of sentences in the batch: open ones, and done ones that have not left yet."""
         return len(self._sentences)
 
     @property
-    def open_sentences(self) -> list[int]:
+    def sentences(self) -> list[int]:
         """The numbers of the sentences in the batch."""
         numbers: list[int] = self._sentences.tolist()
         return numbers
@@ -71,8 +71,8 @@ class ActiveSearch(ABC):
         """Whether each sentence has all its hypotheses."""
 
     def run(self, *, down_to: int) -> None:
-        """Search until at most `down_to` sentences are open."""
-        while self.num_open > down_to:
+        """Search until at most `down_to` sentences are in the batch."""
+        while self.num_sentences > down_to:
             self._advance()
 
     def read(self) -> dict[int, list[Hypothesis]]:
@@ -86,9 +86,9 @@ class ActiveSearch(ABC):
         """
         searches = [self, *others]
         for one in searches:
-            one._renumber(one._tree.prune(one._nodes, one._finished.nodes))
+            one._renumber(*one._tree.prune(one._nodes, one._finished.nodes))
         for other in others:
-            other._renumber(self._tree.join(other._tree, other._nodes, other._finished.nodes))
+            other._renumber(*self._tree.join(other._tree, other._nodes, other._finished.nodes))
         self._ensemble.join([other._ensemble for other in others])
         self._sentences = torch.cat([one._sentences for one in searches])
         self._limits = torch.cat([one._limits for one in searches])
@@ -98,15 +98,15 @@ class ActiveSearch(ABC):
         self._finished = FinishedHypotheses.concatenated([one._finished for one in searches])
         self._penalties = max((one._penalties for one in searches), key=lambda one: one.longest)
 
-    def _renumber(self, nodes: Sequence[Tensor]) -> None:
+    def _renumber(self, nodes: Tensor, finished_nodes: Tensor) -> None:
         """Take other numbers for the nodes of the open and the finished hypotheses."""
-        self._nodes, self._finished = nodes[0], self._finished._replace(nodes=nodes[1])
+        self._nodes, self._finished = nodes, self._finished._replace(nodes=finished_nodes)
 
     @abstractmethod
     def _advance(self) -> None:
         """Add a piece to each open hypothesis; done sentences leave the batch if there are enough of them."""
 
-    def _end(self, done: Tensor, finished: FinishedHypotheses, *, kept: Tensor) -> None:
+    def _note_and_drop(self, done: Tensor, finished: FinishedHypotheses, *, kept: Tensor) -> None:
         """Note the `finished` hypotheses of the `done` sentences, best first, and go on with the `kept` ones."""
         self._tree.note_finished(self._sentences[done], finished)
         self._sentences, self._limits = self._sentences[kept], self._limits[kept]
@@ -139,7 +139,7 @@ def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
     num_leaving = len(done) - num_staying
     if num_leaving <= 0:
         return None
-    # Leaving from the end frees no places.
+    # The last done sentences leave: those at the end of the batch free no places.
     leaving = [place for place, is_over in enumerate(done) if is_over][-num_leaving:]
     movers = set(range(num_staying, len(done))).difference(leaving)
     kept = list(range(num_staying))
