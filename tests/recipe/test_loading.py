@@ -203,6 +203,8 @@ def test_every_value_has_its_origin(folder: Path) -> None:
         "name": "b.yaml",
         "model.d_model": "a.yaml:2",
         "model.d_ff": "b.yaml:3",
+        "model.d_k": "d_model / heads",
+        "model.d_v": "d_model / heads",
         "training.updates": "--set training.updates=9",
         "training.optimizer.name": "a.yaml:4",
         "training.optimizer.beta1": "a.yaml:4",
@@ -242,3 +244,30 @@ def test_a_file_name_that_cannot_name_a_run_is_refused(folder: Path) -> None:
     error = refuse(write("my recipe.yaml", ""))
     assert error.message.startswith("name is 'my recipe', but should match ^[A-Za-z0-9]")
     assert error.where == "my recipe.yaml"
+
+
+@pytest.mark.parametrize(
+    ("settings", "widths"),
+    [
+        ([], (64, 64)),
+        (["model.heads=16"], (32, 32)),
+        (["model.d_model=256"], (32, 32)),
+        (["model.d_k=16"], (16, 64)),
+        (["model.d_v=null", "model.heads=4", "model.d_k=16"], (16, 128)),
+    ],
+)
+def test_the_widths_of_a_head_follow_from_d_model_and_heads_unless_given(
+    folder: Path, settings: list[str], widths: tuple[int, int]
+) -> None:
+    resolved = resolve_recipe("base", overrides=settings)
+    assert (resolved.recipe.model.d_k, resolved.recipe.model.d_v) == widths
+    is_given = any("d_k=" in setting for setting in settings)
+    assert resolved.origins["model.d_k"] == ("--set model.d_k=16" if is_given else "d_model / heads")
+    assert resolved.origins["model.d_v"] == "d_model / heads"
+
+
+def test_a_recorded_recipe_with_widths_keeps_them(folder: Path) -> None:
+    recorded = "name: x\nmodel: {d_model: 512, heads: 16, d_k: 64, d_v: 64}"
+    model = parse_recipe(recorded, source="recipe.yaml").model
+    assert (model.heads, model.d_k, model.d_v) == (16, 64, 64)
+    assert parse_recipe(dump_recipe(load_recipe("big")), source="r.yaml") == load_recipe("big")

@@ -121,9 +121,14 @@ def refuse(text: str) -> RecipeError:
             "did you mean adam?",
         ),
         (
-            "model: {d_model: 511}",
+            "model: {d_model: 511, heads: 7}",
             "sinusoidal positions need an even model.d_model, not 511",
             "write d_model: 512, or positions: learned",
+        ),
+        (
+            "model: {heads: 7}",
+            "model.d_model is 512, which 7 heads do not divide",
+            "write heads: 8, or give d_k and d_v",
         ),
         (
             "validation: {bleu: false}",

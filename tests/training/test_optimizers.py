@@ -16,6 +16,7 @@ from nmt_cli.recipe.schema import (
     AdamWConfig,
     ConstantConfig,
     CosineConfig,
+    InverseSqrtConfig,
     ModelConfig,
     MuonConfig,
     NoamConfig,
@@ -315,6 +316,22 @@ def test_a_cosine_rises_in_a_line_and_falls_to_zero_behind_the_last_update() -> 
 def test_a_cosine_is_at_half_its_peak_half_way_down() -> None:
     assert cosine(150, peak=1e-3, warmup_updates=100, updates=199) == pytest.approx(0.5e-3)
     assert cosine(125, peak=1e-3, warmup_updates=100, updates=199) == pytest.approx(1e-3 * (0.5 + math.sqrt(0.125)))
+
+
+def fairseq_inverse_sqrt(update: int, *, lr: float, warmup_updates: int) -> float:
+    """fairseq's optim/lr_scheduler/inverse_square_root_schedule.py, with --warmup-init-lr 0, in its own terms."""
+    lr_step = (lr - 0) / warmup_updates
+    decay_factor = lr * warmup_updates**0.5
+    return 0 + update * lr_step if update < warmup_updates else decay_factor * update**-0.5
+
+
+@pytest.mark.parametrize("update", [1, 2, 3999, 4000, 4001, 16_000, 123_456])
+def test_inverse_sqrt_is_fairseqs(update: int) -> None:
+    schedule = InverseSqrtConfig(peak=5e-4, warmup_updates=4000)
+    rate = learning_rate(schedule, update=update, updates=200_000, d_model=512)
+    assert rate == pytest.approx(fairseq_inverse_sqrt(update, lr=5e-4, warmup_updates=4000), rel=1e-12)
+    # Noam with the factor that gives this peak is the same schedule: factor = peak * sqrt(d_model * warmup).
+    assert rate == pytest.approx(noam(update, factor=5e-4 * math.sqrt(512 * 4000)), rel=1e-12)
 
 
 def test_wsd_rises_stays_and_falls_to_zero_after_the_last_update() -> None:

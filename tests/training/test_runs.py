@@ -200,6 +200,7 @@ def test_the_fingerprint_tells_trainings_apart_by_what_weights_follow_from(
 
     plain = fingerprint()
     assert fingerprint("training.updates=30", "training.keep_last=3", "decoding.beam=1", "description=x") == plain
+    assert fingerprint("model.d_k=null", "model.d_v=null") == plain, "derived widths are recorded as numbers"
     cosine = "training.schedule={name: cosine, peak: 1e-3, warmup_updates: 2}"  # its rate depends on the length
     others = [
         fingerprint("training.seed=2"),

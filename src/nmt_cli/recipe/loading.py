@@ -20,6 +20,8 @@ _COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
 _FIX = "write a value that is allowed there: nmt train base --dry-run shows every key with one"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _OWN_KEYS = ("name", "description")
+# Settings that follow from others if they are null.
+_DERIVED: dict[KeyPath, str] = {("model", "d_k"): "d_model / heads", ("model", "d_v"): "d_model / heads"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,14 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
     for override in overrides:
         document = merge(document, parse_override(override))
     recipe = validate(document, Recipe, source=str(file), fix=_FIX)
-    leaves = flatten(recipe.model_dump(mode="json"))
-    return ResolvedRecipe(recipe, {dotted(path): document.origins.get(path, "default") for path in leaves})
+    given = flatten(document.values)
+    origins = {
+        dotted(path): _DERIVED[path]
+        if path in _DERIVED and given.get(path) is None
+        else document.origins.get(path, "default")
+        for path in flatten(recipe.model_dump(mode="json"))
+    }
+    return ResolvedRecipe(recipe, origins)
 
 
 def parse_recipe(text: str, *, source: str) -> Recipe:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from nmt_cli.devices import PrecisionChoice
 
@@ -19,6 +19,13 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+# null in a file, and a number in every validated recipe.
+DerivedWidth = Annotated[
+    int,
+    Field(gt=0, validate_default=True),
+    WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]}),
+]
+_NULL: Any = None
 
 
 class Section(BaseModel):
@@ -42,8 +49,8 @@ class ModelConfig(Section):
     d_model: PositiveInt = Field(512, description="width of embeddings and of every layer's output (3.1)")
     d_ff: PositiveInt = Field(2048, description="inner width of the feed-forward layers (3.3)")
     heads: PositiveInt = Field(8, description="attention heads h (3.2.2)")
-    d_k: PositiveInt = Field(64, description="width of queries and keys, per head (3.2.2)")
-    d_v: PositiveInt = Field(64, description="width of values, per head (3.2.2)")
+    d_k: DerivedWidth = Field(_NULL, description="width of queries and keys, per head; null: d_model / heads (3.2.2)")
+    d_v: DerivedWidth = Field(_NULL, description="width of values, per head; null: d_model / heads (3.2.2)")
     dropout: Probability = Field(0.1, description="P_drop, on sub-layers' outputs and on embeddings (5.4)")
     norm: Literal["post", "pre"] = Field(
         "post", description="normalise after the residual sum (3.1), or before sub-layers"
@@ -71,6 +78,17 @@ class ModelConfig(Section):
     )
     output_bias: bool = Field(False, description="a bias for each piece on the output, as in Marian, not in the paper")
     embedding_multiple: PositiveInt = Field(128, description="embedding rows are padded to a multiple of this")
+
+    @field_validator("d_k", "d_v", mode="before")
+    @classmethod
+    def _derived_from_heads(cls, width: Any, info: ValidationInfo) -> Any:
+        d_model, heads = info.data.get("d_model"), info.data.get("heads")
+        if width is not None or d_model is None or heads is None:
+            return width
+        if d_model % heads:
+            hint = f"write heads: {_nearest_divisor(d_model, heads)}, or give d_k and d_v"
+            raise ValueError(f"model.d_model is {d_model}, which {heads} heads do not divide", hint)
+        return d_model // heads
 
     @model_validator(mode="after")
     def _widths_fit(self) -> ModelConfig:
@@ -158,8 +176,18 @@ class ConstantConfig(Section):
     warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
 
 
+class InverseSqrtConfig(Section):
+    """Linear warm-up to a peak, then peak * sqrt(warmup_updates / update), as in fairseq: noam with its peak given."""
+
+    name: Literal["inverse_sqrt"] = Field("inverse_sqrt", description="which schedule this section is of")
+    peak: PositiveFloat = Field(description="highest learning rate, fairseq's --lr")
+    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
+
+
 Optimizer = Annotated[AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig, Field(discriminator="name")]
-Schedule = Annotated[NoamConfig | CosineConfig | WsdConfig | ConstantConfig, Field(discriminator="name")]
+Schedule = Annotated[
+    NoamConfig | InverseSqrtConfig | CosineConfig | WsdConfig | ConstantConfig, Field(discriminator="name")
+]
 
 
 class TrainingConfig(Section):
@@ -327,3 +355,7 @@ class Recipe(Section):
                 problem = f"averaging.{key} is {wanted}, but training.keep_{key} keeps only {kept} checkpoints"
                 raise ValueError(problem, f"raise training.keep_{key} to {wanted}, or lower averaging.{key}")
         return self
+
+
+def _nearest_divisor(d_model: int, heads: int) -> int:
+    return min((other for other in range(1, d_model + 1) if d_model % other == 0), key=lambda other: abs(other - heads))

@@ -15,6 +15,7 @@ from nmt_cli.recipe.schema import (
     AdamWConfig,
     ConstantConfig,
     CosineConfig,
+    InverseSqrtConfig,
     ModelConfig,
     MuonConfig,
     NoamConfig,
@@ -25,7 +26,7 @@ from nmt_cli.recipe.schema import (
 from nmt_cli.training.weights import MasterWeights
 
 OptimizerConfig = AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig
-ScheduleConfig = NoamConfig | CosineConfig | WsdConfig | ConstantConfig
+ScheduleConfig = NoamConfig | InverseSqrtConfig | CosineConfig | WsdConfig | ConstantConfig
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names for the running means of gradients and of their squares
 
 
@@ -35,6 +36,8 @@ def learning_rate(schedule: ScheduleConfig, *, update: int, updates: int, d_mode
     match schedule:
         case NoamConfig():  # equation 3 of the paper
             return float(schedule.factor * d_model**-0.5 * min(update**-0.5, update * schedule.warmup_updates**-1.5))
+        case InverseSqrtConfig():
+            return float(schedule.peak * min(warmed_up, warmed_up**-0.5))
         case CosineConfig():  # half a cosine to zero after the last update
             if warmed_up <= 1:
                 return schedule.peak * update / schedule.warmup_updates
