@@ -30,6 +30,8 @@ FLOORS = {
     "errors": 0,
     "console": 0,
     "files": 0,
+    "cache": 0,
+    "hub": 0,
     "devices": 0,
     "memory": 0,
     "processes": 0,
@@ -47,6 +49,8 @@ NEIGHBOURS = {
     "dataset": {"tokenization", "model"},  # prepared data has its tokenizers; batches are packed as for the model
     "console": {"errors"},
     "files": {"errors"},
+    "cache": {"errors", "files"},
+    "hub": {"console"},  # downloads show their progress
     "devices": {"errors"},
     "processes": {"errors"},
     "languages": {"errors", "files"},

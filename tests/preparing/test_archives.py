@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from nmt_cli.preparing.download import file_hash
+from nmt_cli.cache import file_hash
 from nmt_cli.preparing.sources.archive import unpack
 from tests.preparing.corpus_files import refusal
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing import download
@@ -261,12 +262,12 @@ def test_a_file_of_the_users_is_checked_in_the_same_way(tmp_path: Path) -> None:
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NMT_CACHE", "/big/nmt")
-    assert download.cache_folder() == Path("/big/nmt")
+    assert cache_folder() == Path("/big/nmt")
     monkeypatch.delenv("NMT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert download.cache_folder() == Path("/xdg/nmt")
+    assert cache_folder() == Path("/xdg/nmt")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert download.cache_folder() == Path.home() / ".cache" / "nmt"
+    assert cache_folder() == Path.home() / ".cache" / "nmt"
     assert cached_file("https://user:secret@host:80/a/../b%20c/d.tgz").parts[-4:] == ("host_80", "a", "b c", "d.tgz")
 
 

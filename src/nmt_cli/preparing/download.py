@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import http.client
 import logging
-import os
 import shutil
 import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import nmt_cli
+from nmt_cli.cache import ELSEWHERE, cache_folder, cache_lock, difference, file_hash, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
-from nmt_cli.files import FREE_SPACE, disk_errors, sha256
+from nmt_cli.files import FREE_SPACE
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +28,6 @@ _TIMEOUT_SECONDS = 60
 # Seconds to wait after each attempt that brought nothing.
 _PAUSES = (1.0, 3.0, 10.0, 30.0)
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-_ELSEWHERE = "name a folder on another disk: export NMT_CACHE=FOLDER"
 
 
 class Unreachable(DataError):
@@ -78,49 +74,6 @@ def check_file(file: Path, *, size: int | None, sha256: str | None) -> None:
 def wrong_file(name: str, differs: str, *, where: str, hint: str) -> DataError:
     """The error for a file that differs from the wanted one."""
     return DataError(f"{name} is not the file that it should be: {differs}", where=where, hint=hint)
-
-
-def difference(file: Path, *, size: int | None, sha256: str | None) -> str | None:
-    """The difference of a file from the wanted one, in words, or None."""
-    found = file.stat().st_size
-    if size not in (None, found):
-        return f"it has {found:,} bytes, not {size:,}"
-    if sha256 is not None and sha256 != (digest := file_hash(file)):
-        return f"its SHA-256 is {digest}, not {sha256}"
-    return None
-
-
-def cache_folder() -> Path:
-    """The folder of downloads and unpacked archives: $NMT_CACHE, or else nmt in the user's cache."""
-    own, general = os.environ.get("NMT_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    return Path(own).expanduser() if own else Path(general or "~/.cache").expanduser() / "nmt"
-
-
-@contextmanager
-def cache_lock(file: Path) -> Iterator[None]:
-    """Lock a file of the cache, which need not exist, for this process; wait while another process holds it."""
-    with writing_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        stream = file.with_name(f".{file.name}.lock").open("a")
-    with stream:
-        with writing_errors(file):
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.info("waiting for another process that fetches %s", file.name)
-                fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def writing_errors(file: Path) -> AbstractContextManager[None]:
-    """Raise DataError if the block cannot write `file` in the cache."""
-    return disk_errors(file, DataError, elsewhere=_ELSEWHERE)
-
-
-def file_hash(path: Path) -> str:
-    """The SHA-256 of a file, computed once unless the file changes."""
-    facts = path.stat()
-    return _hash(path, facts.st_size, facts.st_mtime_ns)
 
 
 def _transfer(url: str, part: Path, name: str, *, size: int | None, progress: Progress) -> None:
@@ -195,7 +148,7 @@ def _check_space(part: Path, name: str, needed: int) -> None:
     free = shutil.disk_usage(part.parent).free
     if needed > free:
         message = f"{name} needs {needed / 1e9:.3f} GB, and {free / 1e9:.3f} GB are free"
-        raise DataError(message, where=str(part.with_name(name)), hint=f"{FREE_SPACE}, or {_ELSEWHERE}")
+        raise DataError(message, where=str(part.with_name(name)), hint=f"{FREE_SPACE}, or {ELSEWHERE}")
 
 
 def _write_blocks(
@@ -245,8 +198,3 @@ def _unreachable(url: str, part: Path, reason: str) -> Unreachable:
     kept = f"; {_size(part):,} bytes are kept, and the same command continues" if part.exists() else ""
     hint = f"{_NETWORK_HINT}; or fetch it by other means and save it as {cached_file(url)}{kept}"
     return Unreachable(f"cannot download {url}: {reason}", where=url, hint=hint)
-
-
-@lru_cache(maxsize=4096)
-def _hash(path: Path, size: int, changed: int) -> str:
-    return sha256(path)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.cache import file_hash
 from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import InputRecord
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing.corpus import LocatedCorpus, parse_source
-from nmt_cli.preparing.download import file_hash
 from nmt_cli.preparing.sources.base import LocalPairs, Split, empty_file
 
 # Raised when the same inputs and settings give other prepared data than before.

@@ -18,10 +18,11 @@ from typing import IO, Any, Literal
 
 from pydantic import Field, model_validator
 
+from nmt_cli.cache import cache_folder, cache_lock, file_hash, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors
-from nmt_cli.preparing.download import cache_folder, cache_lock, check_file, download_file, file_hash, writing_errors
+from nmt_cli.preparing.download import check_file, download_file
 from nmt_cli.preparing.sources.base import Location, Markup, Source, Weight, is_address
 from nmt_cli.preparing.sources.text import TextFiles, text_files
 from nmt_cli.recipe.schema import PositiveInt

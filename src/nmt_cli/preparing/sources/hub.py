@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import inspect
-import io
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from pydantic import Field
 
+from nmt_cli import hub
+from nmt_cli.cache import cache_folder, difference, file_hash, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError, NmtError
-from nmt_cli.preparing.download import Unreachable, cache_folder, difference, file_hash, writing_errors, wrong_file
-from nmt_cli.preparing.sources.base import Location, Source, Weight, first_line
+from nmt_cli.preparing.download import Unreachable, wrong_file
+from nmt_cli.preparing.sources.base import Location, Source, Weight
 from nmt_cli.preparing.sources.tables import TableFile, translation_columns
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT_SECONDS = 20.0
 _UNCHANGED = ("name", "version", "data_dir", "data_files", "description", "features")
-_NETWORK_HINT = (
-    "check the network; behind a proxy, export HTTPS_PROXY=http://HOST:PORT and HTTP_PROXY; HF_ENDPOINT=https://HOST "
-    "names a mirror of the hub; HF_HUB_OFFLINE=1 uses what is in its cache, a folder (HF_HOME) that can be copied"
-)
 
 
 class HubSource(Source):
@@ -134,17 +127,8 @@ class HubSplit:
         """
         if self.commit is None:
             return Path(path)
-        import huggingface_hub
-
-        reporting: dict[str, Any] = {}
-        if "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
-            reporting["tqdm_class"] = _reporting_bar(Path(path).name, progress)
         with hub_errors(f"{self.repository}/{path}"):
-            local = Path(
-                huggingface_hub.hf_hub_download(
-                    self.repository, path, repo_type="dataset", revision=self.commit, **reporting
-                )
-            )
+            local = hub.download(self.repository, path, repo_type="dataset", revision=self.commit, progress=progress)
         if differs := difference(local, size=None, sha256=self.files[path]):
             hint = f"it is kept as {_set_aside(local)}, and not used; the same command downloads it again"
             raise wrong_file(path, differs, where=self.name_of(path), hint=hint)
@@ -164,42 +148,44 @@ def hub_errors(name: str) -> Iterator[None]:
 
 def _hub_error(name: str, problem: Exception) -> DataError:
     import datasets.exceptions
-    from huggingface_hub import errors
 
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    failure, causes = hub.failure_of(problem), list(hub.causes_of(problem))
     repository = name.split(" ")[0]
-    refusals: dict[tuple[type[Exception], ...], tuple[str, str]] = {
-        (errors.GatedRepoError,): (
-            f"{name} is gated: the hub wants to know who takes it",
-            f"accept its terms at {endpoint}/datasets/{repository}, then export HF_TOKEN=hf_...",
-        ),
-        (errors.RevisionNotFoundError,): (
-            f"{name} has no such revision on the hub",
-            "correct revision, or leave it out for the newest",
-        ),
-        (errors.RepositoryNotFoundError, datasets.exceptions.DatasetNotFoundError): (
-            f"there is no data set {name} on the hub, or it is private",
-            "check repository: it is OWNER/NAME on the hub, or ./FOLDER; for a private one export HF_TOKEN=hf_...",
-        ),
-        (datasets.exceptions.DataFilesNotFoundError,): (
-            f"{repository} has no data files such as train.parquet, train.jsonl or train.csv",
+    if any(isinstance(cause, datasets.exceptions.DataFilesNotFoundError) for cause in causes):
+        message = f"{repository} has no data files such as train.parquet, train.jsonl or train.csv"
+        hint = (
             "kind: hub reads what is laid out like a data set of the hub; a single file is read by a source of kind "
-            "text, tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}",
-        ),
-    }
-    causes = list(_causes(problem))
-    if any(getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
-        hint = "free some space, or move the hub's cache: export HF_HOME=FOLDER; the same command continues"
-        return DataError(f"cannot download {name}: the disk is full", where=name, hint=hint)
-    for kinds, (message, hint) in refusals.items():
-        if any(isinstance(cause, kinds) for cause in causes):
-            return DataError(message, where=name, hint=hint)
-    if isinstance(problem, OSError) or any(map(_is_of_the_network, causes)):
-        is_offline = any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes)
-        reason = "HF_HUB_OFFLINE is set" if is_offline else first_line(problem)
-        return Unreachable(f"cannot reach {name} on the hub: {reason}", where=endpoint, hint=_NETWORK_HINT)
-    message = f"cannot read the data set {name}: {first_line(problem)}"
-    return DataError(message, where=name, hint="check repository, subset, split and revision")
+            "text, tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}"
+        )
+        return DataError(message, where=name, hint=hint)
+    kind = failure.kind
+    if any(isinstance(cause, datasets.exceptions.DatasetNotFoundError) for cause in causes) and kind != "gated":
+        kind = "no repository"
+    match kind:
+        case "disk full":
+            return DataError(f"cannot download {name}: the disk is full", where=name, hint=hub.DISK_HINT)
+        case "gated":
+            message = f"{name} is gated: the hub wants to know who takes it"
+            hint = f"accept its terms at {hub.endpoint()}/datasets/{repository}, then export HF_TOKEN=hf_..."
+        case "no revision":
+            message, hint = (
+                f"{name} has no such revision on the hub",
+                "correct revision, or leave it out for the newest",
+            )
+        case "no repository":
+            message = f"there is no data set {name} on the hub, or it is private"
+            hint = (
+                "check repository: it is OWNER/NAME on the hub, or ./FOLDER; for a private one export HF_TOKEN=hf_..."
+            )
+        case "offline" | "unreachable":
+            message = f"cannot reach {name} on the hub: {failure.reason}"
+            return Unreachable(message, where=hub.endpoint(), hint=hub.NETWORK_HINT)
+        case "other":
+            message = f"cannot read the data set {name}: {failure.reason}"
+            hint = "check repository, subset, split and revision"
+        case other:
+            assert_never(other)
+    return DataError(message, where=name, hint=hint)
 
 
 def _ask(source: HubSource) -> tuple[str, dict[str, str]] | Unreachable:
@@ -209,7 +195,7 @@ def _ask(source: HubSource) -> tuple[str, dict[str, str]] | Unreachable:
     try:
         with hub_errors(source.repository):
             info = huggingface_hub.HfApi().dataset_info(
-                source.repository, revision=source.revision, timeout=_TIMEOUT_SECONDS, files_metadata=True
+                source.repository, revision=source.revision, timeout=hub.TIMEOUT_SECONDS, files_metadata=True
             )
     except Unreachable as problem:
         return problem
@@ -295,33 +281,5 @@ def _set_aside(local: Path) -> Path:
     return aside
 
 
-def _reporting_bar(name: str, progress: Progress) -> type[Any]:
-    """A silent bar for the hub's library that reports bytes to a progress."""
-    from tqdm import tqdm
-
-    class Bar(tqdm):  # type: ignore[misc]  # tqdm carries no types
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})
-
-        def update(self, n: float | None = 1) -> bool | None:
-            shown: bool | None = super().update(n)
-            progress(f"downloading {name}", int(self.n), int(self.total) if self.total else None)
-            return shown
-
-    return Bar
-
-
 def _name(source: HubSource) -> str:
     return " ".join(part for part in (source.repository, source.subset, source.split) if part)
-
-
-def _causes(problem: BaseException | None) -> Iterator[BaseException]:
-    """An error and the errors that caused it."""
-    while problem is not None:
-        yield problem
-        problem = problem.__cause__ or problem.__context__
-
-
-def _is_of_the_network(problem: BaseException) -> bool:
-    """True for httpx's connection errors, which the hub's library passes on; they are no OSError."""
-    return any(kind.__name__ == "TransportError" for kind in type(problem).__mro__)

@@ -11,12 +11,13 @@ from typing import Any, Literal, assert_never
 
 from pydantic import Field, model_validator
 
+from nmt_cli.cache import cache_folder, cache_lock, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors, sha256
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import RawChunk, TextChunk
-from nmt_cli.preparing.download import cache_folder, cache_lock, download_file, writing_errors
+from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import (
     LocalPairs,
     Location,

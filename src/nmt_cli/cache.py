@@ -1,0 +1,66 @@
+"""The cache of nmt: its folder, its locks, and the check of a file in it by size and SHA-256."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from nmt_cli.errors import DataError
+from nmt_cli.files import disk_errors, sha256
+
+logger = logging.getLogger(__name__)
+
+ELSEWHERE = "name a folder on another disk: export NMT_CACHE=FOLDER"
+
+
+def cache_folder() -> Path:
+    """The folder of downloads, unpacked archives and models of the hub: $NMT_CACHE, or else nmt in the user's cache."""
+    own, general = os.environ.get("NMT_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    return Path(own).expanduser() if own else Path(general or "~/.cache").expanduser() / "nmt"
+
+
+@contextmanager
+def cache_lock(file: Path) -> Iterator[None]:
+    """Lock a file of the cache, which need not exist, for this process; wait while another process holds it."""
+    with writing_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream = file.with_name(f".{file.name}.lock").open("a")
+    with stream:
+        with writing_errors(file):
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("waiting for another process that fetches %s", file.name)
+                fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def writing_errors(file: Path) -> AbstractContextManager[None]:
+    """Raise DataError if the block cannot write `file` in the cache."""
+    return disk_errors(file, DataError, elsewhere=ELSEWHERE)
+
+
+def difference(file: Path, *, size: int | None, sha256: str | None) -> str | None:
+    """The difference of a file from the wanted one, in words, or None."""
+    found = file.stat().st_size
+    if size not in (None, found):
+        return f"it has {found:,} bytes, not {size:,}"
+    if sha256 is not None and sha256 != (digest := file_hash(file)):
+        return f"its SHA-256 is {digest}, not {sha256}"
+    return None
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file, computed once unless the file changes."""
+    facts = path.stat()
+    return _hash(path, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _hash(path: Path, size: int, changed: int) -> str:
+    return sha256(path)
