@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.schema import Section
+from nmt_cli.templates.charts import axis, short_number
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import UNK, Tokenizer
 
@@ -29,7 +29,6 @@ _NUM_EXAMPLES = 5
 _MAX_BINS = 40
 _MAX_INPUTS = 200
 _MANY_DROPPED = 0.3
-_MAX_TICKS = 5
 
 
 def build_report(
@@ -162,27 +161,10 @@ def length_chart(sides: Mapping[str, Sequence[Mapping[str, Any]]], *, languages:
         {"from": edges["from"], "to": edges["to"], "counts": {side: values[place] for side, values in counts.items()}}
         for place, edges in enumerate(longest)
     ]
-    ticks = axis(max(map(max, counts.values())))
+    ticks = axis(0, max(map(max, counts.values())), least_step=1)
     return render(
         "length_chart.html", unit=unit, languages=languages, bins=bins, ticks=ticks, short_number=short_number
     )
-
-
-def axis(highest: float) -> list[float]:
-    """The round ticks of an axis for values from 0 to `highest`: the first is 0, the last is the end of the axis."""
-    if highest <= 0:
-        return [0, 1]
-    steps = (factor * 10**power for power in count(0) for factor in (1, 2, 5))
-    step = next(step for step in steps if step * _MAX_TICKS >= highest)
-    return [step * number for number in range(_MAX_TICKS + 1) if step * (number - 1) < highest]
-
-
-def short_number(number: float) -> str:
-    """A round number in few characters: 0, 500, 2k, 1.5M."""
-    for size, letter in ((1_000_000, "M"), (1_000, "k")):
-        if number >= size:
-            return f"{number / size:g}{letter}"
-    return f"{number:g}"
 
 
 def _percentile(sentences: NDArray[np.int64], share: float) -> int:

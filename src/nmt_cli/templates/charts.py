@@ -1,0 +1,132 @@
+"""Charts as SVG, which scale and need no script: round axes, short numbers, and lines of several series."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, groupby
+
+from nmt_cli.templates.render import render
+
+_MAX_TICKS = 5
+_COLUMNS = 200  # of a long line: about two units of the drawing each
+_STRIPS = 40  # of a chart: the mouse over a strip shows the values there
+_MOST_MARKS = 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 392.0, 10.0, 186.0
+_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series of a chart: its name, the number of its style, and its points by rising x."""
+
+    name: str
+    style: int
+    points: Sequence[Point]
+
+
+def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], form: str) -> str:
+    """The lines over one axis of `unit`; `form` writes a value, and `bounds` are values that the chart must hold.
+
+    A long line is thinned. Up to 40 points are marked as well. The title of the drawing says in words where each line
+    begins and ends.
+    """
+    drawn = [line for line in lines if line.points]
+    x_ticks = axis(0, max(line.points[-1][0] for line in drawn), least_step=0)
+    y_ticks = axis(*bounds, least_step=0)
+
+    def place(point: Point) -> Point:
+        x = _LEFT + (_RIGHT - _LEFT) * point[0] / x_ticks[-1]
+        return x, _BOTTOM - (_BOTTOM - _TOP) * (point[1] - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+
+    ends = "; ".join(
+        f"{line.name} from {form.format(line.points[0][1])} to {form.format(line.points[-1][1])}" for line in drawn
+    )
+    return render(
+        "line_chart.html",
+        label=f"{title} by {unit}: {ends}",
+        unit=unit,
+        x_ticks=[(place((tick, 0))[0], short_number(tick)) for tick in x_ticks],
+        y_ticks=[(place((0, tick))[1], short_number(tick)) for tick in y_ticks],
+        lines=[
+            {
+                "style": line.style,
+                "points": [place(point) for point in thinned(line.points, columns=_COLUMNS)],
+                "is_marked": len(line.points) <= _MOST_MARKS,
+            }
+            for line in drawn
+        ],
+        strips=list(_strips(drawn, end=x_ticks[-1], unit=unit, form=form)),
+        left=_LEFT,
+        right=_RIGHT,
+        top=_TOP,
+        bottom=_BOTTOM,
+    )
+
+
+def thinned(points: Sequence[Point], *, columns: int) -> list[Point]:
+    """At most four points per column of the drawing: its first, lowest, highest and last point.
+
+    The line through them looks like the line through all points, so no spike is lost. This is the aggregation M4 of
+    Jugel et al. 2014, "M4: a visualization-oriented time series data aggregation".
+    """
+    if len(points) <= 2 * columns:
+        return list(points)
+    start, width = points[0][0], (points[-1][0] - points[0][0]) / columns or 1.0
+    kept: list[Point] = []
+    for _, group in groupby(points, key=lambda point: min(int((point[0] - start) / width), columns - 1)):
+        members = list(group)
+        lowest = min(range(len(members)), key=lambda place: members[place][1])
+        highest = max(range(len(members)), key=lambda place: members[place][1])
+        kept += [members[place] for place in sorted({0, lowest, highest, len(members) - 1})]
+    return kept
+
+
+def axis(lowest: float, highest: float, *, least_step: float) -> list[float]:
+    """The round ticks of an axis: the first is at most `lowest`, the last at least `highest`.
+
+    Their distance is 1, 2 or 5 times a power of ten, and at least `least_step`.
+    """
+    if highest <= lowest:
+        lowest, highest = min(lowest, 0), max(lowest, 0) or 1
+    least_step = max(least_step, (highest - lowest) / _MAX_TICKS)
+    power = math.floor(math.log10(least_step))
+    steps = (factor * 10.0**exponent for exponent in count(power) for factor in (1, 2, 5))
+    for step in steps:
+        first, last = math.floor(lowest / step), math.ceil(highest / step)
+        if step >= least_step * (1 - 1e-9) and last - first <= _MAX_TICKS:
+            break
+    # Twelve digits: 3 * 0.1 is written 0.30000000000000004.
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+
+
+def short_number(number: float) -> str:
+    """A round number in few characters: 0, 500, 2k, 1.5M."""
+    for size, letter in _UNITS:
+        if abs(number) >= size:
+            return f"{number / size:g}{letter}"
+    return f"{number:g}"
+
+
+def _strips(lines: Sequence[Line], *, end: float, unit: str, form: str) -> Iterator[tuple[float, float, str]]:
+    """For each strip of the chart its place, its width, and the last value of each line in it, in words."""
+    width = (_RIGHT - _LEFT) / _STRIPS
+    for number in range(_STRIPS):
+        start, stop = end * number / _STRIPS, end * (number + 1) / _STRIPS
+        found = []
+        for line in lines:
+            place = bisect_right(line.points, stop, key=lambda point: point[0]) - 1
+            if place >= 0 and (line.points[place][0] > start or number == 0):
+                x, y = line.points[place]
+                found.append(f"{line.name} {form.format(y)} at {_value_text(x)}")
+        if found:
+            yield _LEFT + width * number, width, f"{'; '.join(found)} {unit}"
+
+
+def _value_text(number: float) -> str:
+    """A place on an axis: whole numbers in full, others with three digits."""
+    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
