@@ -144,6 +144,7 @@ def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
         recipe,
         world_size=1,
         max_tokens=arguments.batch_tokens + arguments.batch_tokens // 50,
+        has_even_end=True,
         fallback=directory,
     )
 

@@ -203,7 +203,7 @@ def _precision(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
             for source, reference in zip(sources, lines_of(Path(arguments.reference)), strict=True)
             if source.strip()
         ][: len(lines)]
-        scores = {name: bleu(texts[name], references).value for name in ("bf16", "fp32")}
+        scores = {name: bleu(texts[name], references, target_language=None).value for name in ("bf16", "fp32")}
         difference = abs(scores["bf16"] - scores["fp32"])
         result["bleu"] = {name: round(value, 3) for name, value in scores.items()}
         result["bars"]["bleu_of_bf16_from_fp32"] = judged_at_most(difference, bar=0.1, stretch=0.1)

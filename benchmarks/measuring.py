@@ -96,7 +96,7 @@ def score(hypothesis: Path, reference: Path) -> float:
     """sacreBLEU of a translation, as `nmt score` has it."""
     from nmt_cli.scoring.metrics import bleu
 
-    return round(bleu(*(lines_of(file) for file in (hypothesis, reference))).value, 2)
+    return round(bleu(*(lines_of(file) for file in (hypothesis, reference)), target_language=None).value, 2)
 
 
 def lines_of(file: Path) -> list[str]:

@@ -40,7 +40,9 @@ class NmtLoop:
             multiply_float32_fast(self._ranks.device)
         self._stack = ExitStack()
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        self._order = DataOrder(data, recipe, world_size=1, max_tokens=max_tokens_of(recipe.training), fallback=folder)
+        self._order = DataOrder(
+            data, recipe, world_size=1, max_tokens=max_tokens_of(recipe.training), has_even_end=True, fallback=folder
+        )
         self._model = build_model(recipe, data).to(self._ranks.device)
         self._updater = Updater(recipe, self._model, precision="bf16", ranks=self._ranks)
         self._loader = Loader(self._order, self._pairs, self._ranks)

@@ -92,7 +92,15 @@ class Corpus:
         """The longer side of each pair."""
         return np.maximum(self.src, self.tgt)
 
-    def plan(self, *, batch_tokens: int, seed: int = 1, epoch: int = 0, max_positions: int = 1 << 20) -> PlannedEpoch:
+    def plan(
+        self,
+        *,
+        batch_tokens: int,
+        seed: int = 1,
+        epoch: int = 0,
+        max_positions: int = 1 << 20,
+        has_even_end: bool = False,
+    ) -> PlannedEpoch:
         """The plan of an epoch."""
         key = PlanKey(
             data="x",
@@ -103,6 +111,7 @@ class Corpus:
             max_positions=max_positions,
             seed=seed,
             epoch=epoch,
+            has_even_end=has_even_end,
         )
         return plan_epoch(self.pairs, key=key)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from subprocess import PIPE
 
@@ -55,6 +56,15 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return planned
 
 
+def test_plans_of_runs_that_earlier_versions_began_keep_their_names(data: PreparedData) -> None:
+    key = key_of(data)
+    values = key.model_dump()
+    assert values.pop("has_even_end") is False
+    earlier = sha256(f"2 {json.dumps(values, separators=(',', ':'))}".encode()).hexdigest()[:12]
+    assert key.name == f"{earlier}-epoch-00000"
+    assert key.model_copy(update={"has_even_end": True}).name != key.name
+
+
 def test_a_plan_on_disk_has_the_rows_of_the_one_in_memory(data: PreparedData) -> None:
     plan = opened(data, epoch=3)
     expected = plan_epoch(data.split("train"), key=key_of(data, epoch=3))
@@ -86,6 +96,7 @@ def test_plans_do_not_make_the_data_look_foreign(data: PreparedData) -> None:
 
 BUILDER = """
 import sys, time
+from hashlib import sha256
 from pathlib import Path
 from nmt_cli.dataset import planning
 from nmt_cli.dataset.store import open_prepared

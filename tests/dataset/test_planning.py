@@ -137,6 +137,49 @@ def test_the_last_update_is_about_as_full_as_the_others() -> None:
     assert sorted(map(len, updates_of(corpus, batch_tokens=1000))) == [80] + [93] * 10
 
 
+@given(CORPORA, BATCH_TOKENS, SEEDS)
+@settings(deadline=None)
+def test_an_even_end_keeps_every_pair_once_both_budgets_and_all_but_the_last_updates(
+    corpus: Corpus, batch_tokens: int, seed: int
+) -> None:
+    short, even = (corpus.plan(batch_tokens=batch_tokens, seed=seed, has_even_end=is_even) for is_even in (False, True))
+    assert sorted(pair for update in pairs_of(even) for pair in update) == list(range(len(corpus)))
+    assert even.facts == short.facts
+    assert even.turn.tolist() == short.turn.tolist()
+    in_order = [
+        sorted(pairs_of(plan), key=lambda update: plan.order.tolist().index(update[0])) for plan in (short, even)
+    ]
+    assert in_order[0][:-9] == in_order[1][:-9]
+    budgets = even.facts.budgets
+    for update in in_order[1]:
+        src, tgt = (sum(int(side[pair]) for pair in update) for side in (corpus.src, corpus.tgt))
+        assert (src <= budgets.src and tgt <= budgets.tgt) or len(update) == 1
+    fills = [[fullness(corpus, update, budgets) for update in updates] for updates in in_order]
+    assert fills[1] == fills[0] or min(fills[1][-9:]) > fills[0][-1]
+
+
+def fullness(corpus: Corpus, update: list[int], budgets: TokenBudgets) -> float:
+    """The share of its budget that the fuller side has."""
+    src, tgt = (sum(int(side[pair]) for pair in update) for side in (corpus.src, corpus.tgt))
+    return max(src / budgets.src, tgt / budgets.tgt)
+
+
+@pytest.mark.parametrize(("num_pairs", "ratio"), [(29_000, 1.0), (29_000, 1.1), (60_000, 0.9), (2_500, 1.0)])
+def test_no_update_is_nearly_empty(num_pairs: int, ratio: float) -> None:
+    corpus = realistic(num_pairs, ratio=ratio)
+    emptiest = []
+    for has_even_end in (False, True):
+        plans = [corpus.plan(batch_tokens=25_000, epoch=epoch, has_even_end=has_even_end) for epoch in range(16)]
+        emptiest.append(
+            [min(fullness(corpus, update, plan.facts.budgets) for update in pairs_of(plan)) for plan in plans]
+        )
+    without, with_even_end = emptiest
+    # The longest run of epochs here has none that is nearly empty by itself, if it has few updates.
+    assert min(without) < 0.2 or num_pairs < 10_000
+    assert min(with_even_end) > 0.6
+    assert min(with_even_end) > 0.85 or num_pairs < 10_000
+
+
 @given(CORPORA, BATCH_TOKENS, SEEDS, st.integers(0, 99))
 @settings(deadline=None)
 def test_a_plan_follows_from_seed_and_epoch_and_its_facts_from_neither(

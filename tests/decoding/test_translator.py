@@ -291,3 +291,14 @@ def test_what_cannot_be_loaded_is_refused(model: Path, tmp_path: Path) -> None:
         Translator.from_pretrained(tmp_path)
     with pytest.raises(DeviceError, match="no device called 'tpu'"):
         Translator.from_pretrained(model, device="tpu")
+
+
+def test_white_space_inside_a_line_is_that_of_training_text(translator: Translator) -> None:
+    tidy = ["the old sea", "a small house by the sea"]
+    odd = ["  the  old \t sea", "a small   house\tby the\x0b sea "]
+    pieces = translator._engine.source.encode(odd)
+    assert pieces != translator._engine.source.encode(tidy)  # or there would be nothing to see
+    assert translator.translate(odd) == translator.translate(tidy)
+    assert translator.translate(tidy, prefixes=["ein  Haus", " "]) == translator.translate(
+        tidy, prefixes=["ein Haus", ""]
+    )

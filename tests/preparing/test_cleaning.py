@@ -20,11 +20,11 @@ from nmt_cli.preparing.cleaning.rules import (
     CleaningCounts,
     CleaningRules,
     is_unicode,
-    normalize_spaces,
 )
 from nmt_cli.preparing.cleaning.scripts import LanguageRule, ScriptRule
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
+from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 Pairs = list[tuple[str, str]]
 

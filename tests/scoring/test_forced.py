@@ -251,3 +251,8 @@ def test_what_is_no_model_or_does_not_fit_is_refused(model: Path, texts: Path) -
     (texts / "short").write_text("Ein Haus.\n", encoding="utf-8")
     error = refuse(DataError, "--model", str(model), "-s", "src", "short")
     assert error.message == "src has 30 lines, short has 1"
+
+
+def test_white_space_inside_a_line_is_scored_as_that_of_training_text(model: Path) -> None:
+    tidy = scores_of(model, [("The dog sees a house.", "Der Hund sieht ein Haus.")])
+    assert scores_of(model, [("The  dog sees\ta house.", "Der Hund   sieht ein Haus. ")]) == tidy

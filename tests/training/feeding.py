@@ -66,7 +66,7 @@ def take(updater: Updater, batches: Sequence[tuple[int, Batch]], number: int, up
 def feed(data: PreparedData, *settings: str, device: str = "cpu") -> Feed:
     """The tiny recipe with two layers in the encoder, without dropout, changed by settings."""
     recipe = tiny_recipe("model.encoder_layers=2", "model.dropout=0", *settings)
-    order = DataOrder(data, recipe, world_size=1, max_tokens=MAX_TOKENS, fallback=Path("not-needed"))
+    order = DataOrder(data, recipe, world_size=1, max_tokens=MAX_TOKENS, has_even_end=True, fallback=Path("not-needed"))
     return Feed(recipe, data, order, torch.device(device))
 
 

@@ -26,7 +26,9 @@ ALONE = Ranks(0, 1, CPU)
 
 
 def order_of(data: PreparedData, *, world_size: int = 1) -> DataOrder:
-    return DataOrder(data, tiny_recipe(), world_size=world_size, max_tokens=320, fallback=Path("not-needed"))
+    return DataOrder(
+        data, tiny_recipe(), world_size=world_size, max_tokens=320, has_even_end=True, fallback=Path("not-needed")
+    )
 
 
 def loader_of(data: PreparedData, *, ranks: Ranks = ALONE, clock: FakeClock | None = None) -> Loader:

@@ -89,7 +89,10 @@ def run_of_one(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory)
 
 def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: PreparedData, tmp_path: Path) -> None:
     recipe = tiny_recipe(*SETTINGS)
-    one, two = (DataOrder(prepared, recipe, world_size=size, max_tokens=224, fallback=tmp_path) for size in (1, 2))
+    one, two = (
+        DataOrder(prepared, recipe, world_size=size, max_tokens=224, has_even_end=True, fallback=tmp_path)
+        for size in (1, 2)
+    )
     for _ in range(UPDATES):
         micro, of_two = one.next().micro, two.next().micro
         assert len(micro) == len(of_two) == 8

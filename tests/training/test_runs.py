@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt_cli.artifacts.run import InitialModel, Run, open_run
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.artifacts.run import InitialModel, Run, RunRecord, open_run
+from nmt_cli.dataset.planning import PLANS
+from nmt_cli.dataset.store import PreparedData, open_prepared
 from nmt_cli.errors import ModelError, RecipeError
 from nmt_cli.files import sha256
 from nmt_cli.training import runs
 from nmt_cli.training.runs import check_run_path, mark_finished, open_or_begin, recipe_fingerprint
 from tests.artifacts.builders import save_tiny
-from tests.training.tiny import prepare_tiny, tiny_recipe
+from tests.training.tiny import prepare_tiny, tiny_recipe, train
 
 COMMAND = ["nmt", "train", "tiny.yaml"]
 Begin = Callable[..., Run]
@@ -222,3 +223,19 @@ def test_what_was_measured_of_weights_that_were_dropped_does_not_count(begin: Be
     ]
     (run.directory / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     assert [found.update for found in run.validations()] == [8, 16, 32]
+
+
+@pytest.mark.parametrize(("rules", "has_even_end"), [(1, False), (2, True)])
+def test_a_run_keeps_the_rules_that_it_began_with(
+    prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: int, has_even_end: bool
+) -> None:
+    data = open_prepared(shutil.copytree(prepared.directory, tmp_path / "data"))
+    shutil.rmtree(data.directory / PLANS, ignore_errors=True)
+    monkeypatch.setattr(runs, "RULES", rules)
+    assert train(data, tmp_path / "run", "training.updates=2") == 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["rules"] == rules
+    del record["rules"]  # earlier versions wrote none
+    assert RunRecord.model_validate(record).rules == 1
+    (manifest,) = (data.directory / PLANS).glob("*/manifest.json")
+    assert json.loads(manifest.read_text())["key"]["has_even_end"] is has_even_end

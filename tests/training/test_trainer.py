@@ -51,7 +51,7 @@ SHORT = ("training.updates=3",)
 
 def pairs_of_update(data: PreparedData, number: int) -> list[list[int]]:
     """The pairs of each micro-batch of an update."""
-    order = DataOrder(data, tiny_recipe(), world_size=1, max_tokens=320, fallback=Path("not-needed"))
+    order = DataOrder(data, tiny_recipe(), world_size=1, max_tokens=320, has_even_end=True, fallback=Path("not-needed"))
     update = [order.next() for _ in range(number)][-1]
     return [rows["pair"].tolist() for rows in update.micro]
 

@@ -30,7 +30,7 @@ class Gpu:
 
     def validator(self, given: Feed, updater: Updater) -> Validator:
         """The validator of this GPU, whose tensors are on the CPU."""
-        validator = Validator(given.recipe, given.data, updater, given.order, device=CUDA)
+        validator = Validator(given.recipe, given.data, updater, given.order, device=CUDA, target_language="de")
         validator._device = CPU
         return validator
 
@@ -65,9 +65,9 @@ def measured(validator: Validator) -> tuple[Validation, list[str]]:
     """The figures, and the translations that were scored."""
     found: list[str] = []
 
-    def noted(translations: Sequence[str], references: Sequence[str]) -> ScoreReport:
+    def noted(translations: Sequence[str], references: Sequence[str], *, target_language: str | None) -> ScoreReport:
         found.extend(translations)
-        return bleu(translations, references)
+        return bleu(translations, references, target_language=target_language)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "bleu", noted)
@@ -76,7 +76,7 @@ def measured(validator: Validator) -> tuple[Validation, list[str]]:
 
 def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training: tuple[Feed, Updater]) -> None:
     given, updater = training
-    plain = Validator(given.recipe, given.data, updater, given.order, device=CPU)
+    plain = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="de")
     recorded = gpu.validator(given, updater)
     first, translations = measured(recorded)
     assert translations == measured(plain)[1]
@@ -95,7 +95,7 @@ def test_the_search_is_recorded_once_and_follows_the_weights(gpu: Gpu, training:
 
 def test_on_a_cpu_nothing_is_recorded(gpu: Gpu, training: tuple[Feed, Updater]) -> None:
     given, updater = training
-    measured(Validator(given.recipe, given.data, updater, given.order, device=CPU))
+    measured(Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="de"))
     assert gpu.tapes == []
 
 
@@ -122,3 +122,36 @@ def test_batches_are_large_and_the_search_s_memory_is_kept_if_much_is_free(
     assert planned == [4 * given.recipe.decoding.batch_tokens // given.recipe.decoding.beam] * 2
     assert (len(gpu.tapes), gpu.given_back) == (tapes, given_back)
     assert (recorded._cuda_search is None) == (given_back > 0)
+
+
+@pytest.mark.parametrize(("language", "tokens"), [("zh", "zh"), ("de", "13a"), (None, "13a")])
+def test_bleu_counts_the_tokens_of_the_target_language(
+    training: tuple[Feed, Updater], language: str | None, tokens: str
+) -> None:
+    given, updater = training
+    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language=language)
+    found = validator.measure(max_sentences=None, beat=lambda: None)
+    assert f"|tok:{tokens}|" in (found.signature or "")
+
+
+def test_a_tokenizer_that_is_missing_is_told_and_13a_counts(
+    training: tuple[Feed, Updater], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given, updater = training
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    validator = Validator(given.recipe, given.data, updater, given.order, device=CPU, target_language="ja")
+    assert "a tokenizer for the language 'ja' that is not installed: BLEU in validation takes" in caplog.text
+    assert "pip install 'sacrebleu[ja]'" in caplog.text
+    assert "|tok:13a|" in (validator.measure(max_sentences=None, beat=lambda: None).signature or "")
+
+
+def test_white_space_in_validation_text_is_that_of_training_text(
+    training: tuple[Feed, Updater], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, updater = training
+    arguments = (given.recipe, given.data, updater, given.order)
+    tidy = Validator(*arguments, device=CPU, target_language="de")
+    sources, references = given.data.texts("valid")
+    odd = [f" {source}\t".replace(" ", "  ") for source in sources]
+    monkeypatch.setattr(PreparedData, "texts", lambda data, name: (odd, references))
+    assert Validator(*arguments, device=CPU, target_language="de")._sources == tidy._sources

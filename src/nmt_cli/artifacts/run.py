@@ -47,7 +47,11 @@ class MeasuredTokens(_Record):
 
 
 class RunRecord(_Record):
-    """run.json: the origin of the run's data, its start, and its command."""
+    """run.json: the origin of the run's data, its start, and its command.
+
+    A run keeps the `rules` that it began with, so that it continues as it began. Since 2, no update is nearly empty,
+    and BLEU in validation counts the tokens of the target language.
+    """
 
     languages: LanguagePair
     data: str
@@ -61,6 +65,7 @@ class RunRecord(_Record):
     init_from: InitialModel | None = None
     max_tokens_per_device: MeasuredTokens | None = None
     longest_source: PositiveInt | None = None
+    rules: PositiveInt = 1
     data_summary: dict[str, Any] = {}
 
 

@@ -58,8 +58,8 @@ class MicroBatchShape:
 def token_budgets(*, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tokens: int, longest: int) -> TokenBudgets:
     """The budgets of an update: at most `batch_tokens` for the side of the data with more tokens.
 
-    The other side has its proportion of that, and `_MARGIN` more. The budget is lowered until the last update of an
-    epoch is about as full as the others. This matters if an epoch has few updates. A sentence of `longest` pieces fits
+    The other side has its proportion of that, and `_MARGIN` more. The budget is lowered until the updates of an
+    epoch are about equally full. This matters if an epoch has few updates. A sentence of `longest` pieces fits
     either side, unless it is longer than `batch_tokens`.
     """
     larger = max(src_tokens, tgt_tokens)

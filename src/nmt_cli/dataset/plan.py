@@ -34,7 +34,8 @@ class DamagedPlan(Exception):  # not an error that users see: the plan is built 
 class PlanKey(Record):
     """Everything that a plan follows from.
 
-    `data` is the fingerprint in the manifest of the prepared data. The training split has these counts.
+    `data` is the fingerprint in the manifest of the prepared data. The training split has these counts. Without
+    `has_even_end`, as in runs of earlier versions, the last update of an epoch may be nearly empty.
     """
 
     data: str
@@ -45,11 +46,12 @@ class PlanKey(Record):
     max_positions: int
     seed: int
     epoch: int
+    has_even_end: bool = False
 
     @property
     def family(self) -> str:
         """The same for all epochs of a training."""
-        text = f"{FORMAT} {self.model_copy(update={'epoch': 0}).model_dump_json()}"
+        text = f"{FORMAT} {self.model_copy(update={'epoch': 0}).model_dump_json(exclude_defaults=True)}"
         return sha256(text.encode()).hexdigest()[:12]
 
     @property

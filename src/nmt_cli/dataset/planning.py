@@ -31,6 +31,8 @@ _POLL_SECONDS = 0.02
 
 logger = logging.getLogger(__name__)
 _BLOCK_PAIRS = 1 << 18
+_FULL = 7 / 8  # of a budget: if the last update has less, it is cut anew with the updates before it
+_MOST_RECUT = 9  # updates that are cut anew; each of them is then 8/9 full or more
 _PURPOSE = 1  # keeps the order of data apart from other uses of the seed
 
 
@@ -186,8 +188,9 @@ class PlannedEpoch:
 def plan_epoch(data: TokenPairs, *, key: PlanKey) -> PlannedEpoch:
     """Every pair that the model takes, once: shuffled, the few with a long sentence first, and cut into updates.
 
-    An update takes pairs while neither side exceeds its budget. The updates are shuffled last, and one of them may be
-    short. Section 5.1 batches pairs by approximate length; here there are two classes of length.
+    An update takes pairs while neither side exceeds its budget. If that leaves few pairs to the last update, the last
+    updates are cut anew, evenly. The updates are shuffled last. Section 5.1 batches pairs by approximate length; here
+    there are two classes of length.
     """
     src, tgt = _offsets(data.src), _offsets(data.tgt)
     order, classes = _usable(src, tgt, max_positions=key.max_positions)
@@ -208,6 +211,8 @@ def plan_epoch(data: TokenPairs, *, key: PlanKey) -> PlannedEpoch:
         block = order[start : start + _BLOCK_PAIRS]
         cut.add(_lengths(src, block), _lengths(tgt, block))
     bounds = cut.bounds()
+    if key.has_even_end:
+        bounds = _with_even_end(bounds, order, src, tgt, budgets=budgets)
     row = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=longest_length)
     turn = generator.permutation(len(bounds) - 1)
     pairs_in_update = max(one.pairs_in_update(budgets) for one in classes)
@@ -261,6 +266,37 @@ class _Cut:
         """Where each update begins, and where the last one ends, in the order of the pairs."""
         last = [self._taken] if self._bounds[-1] < self._taken else []
         return np.array([*self._bounds, *last], dtype=np.int64)
+
+
+def _with_even_end(bounds: Array, order: Array, src: Array, tgt: Array, *, budgets: TokenBudgets) -> Array:
+    """The bounds of updates of which the last is not nearly empty: the last few are cut anew, evenly.
+
+    The order of the pairs and the number of updates stay, and both budgets are kept. The bounds stay as they are if the
+    last update is nearly full, or if no even cut keeps the budgets.
+    """
+    first = max(0, len(bounds) - 1 - _MOST_RECUT)
+    starts = bounds[first:-1] - bounds[first]
+    if len(starts) < 2:
+        return bounds
+    tail = order[bounds[first] :]
+    lengths = np.stack([_lengths(side, tail) for side in (src, tgt)])
+    limits = np.array([[budgets.src], [budgets.tgt]])
+    old_fill = float((lengths[:, starts[-1] :].sum(axis=1) / limits[:, 0]).max())
+    if old_fill >= _FULL:
+        return bounds
+    for number in range(len(starts), 1, -1):
+        begin = int(starts[-number])
+        ends = np.cumsum((lengths[:, begin:] / limits).sum(axis=0))
+        inner = np.searchsorted(ends, ends[-1] * np.arange(1, number) / number, side="right")
+        cuts = np.concatenate([[begin], begin + inner])
+        pairs = np.diff(cuts, append=len(tail))
+        if pairs.min() < 1:
+            continue
+        tokens = np.add.reduceat(lengths, cuts, axis=1)
+        is_kept = (tokens <= limits).all(axis=0) | (pairs == 1)
+        if is_kept.all() and float((tokens / limits).max(axis=0).min()) > old_fill:
+            return np.concatenate([bounds[: -number - 1], bounds[first] + cuts, bounds[-1:]])
+    return bounds
 
 
 def _usable(src: Array, tgt: Array, *, max_positions: int) -> tuple[Array, tuple[_Class, _Class]]:

@@ -20,7 +20,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.model.forced import AttentionPart, attention_weights
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.templates.render import render
-from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK
+from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK, as_in_training
 
 _END = "</s>"
 _DIGITS = 3
@@ -127,7 +127,8 @@ class AttentionMaps:
         return AttentionMap("cross", _names(target, found.rows, rows), _names(source, found.columns, columns), weights)
 
     def _encode(self, source: str, target: str) -> tuple[list[int], list[int]]:
-        source_ids, target_ids = self._loaded.source.encode([source])[0], self._loaded.target.encode([target])[0]
+        source_ids = self._loaded.source.encode([as_in_training(source)])[0]
+        target_ids = self._loaded.target.encode([as_in_training(target)])[0]
         positions = self._loaded.model.config.max_positions
         for name, ids in (("sentence", source_ids), ("translation", target_ids)):
             if not ids:

@@ -12,7 +12,7 @@ import torch
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.translation import Translation
 from nmt_cli.model.forced import next_log_probs
-from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK
+from nmt_cli.tokenization.tokenizer import BOS, EOS, SPACE_MARK, as_in_training
 
 # Label smoothing gives every piece a little probability; likely pieces have far more.
 _LEAST_PROBABILITY = 3e-4
@@ -25,7 +25,7 @@ def likely_next_pieces(loaded: LoadedModel, source: str, prefix: str, *, count: 
 
     `prefix` ends with a whole word; source and prefix must be short enough for the model.
     """
-    source_ids, prefix_ids = loaded.source.encode([source])[0], loaded.target.encode([prefix])[0]
+    source_ids, prefix_ids = loaded.source.encode([as_in_training(source)])[0], loaded.target.encode([prefix])[0]
     found = next_log_probs(loaded.model, [*source_ids, EOS], [BOS, *prefix_ids], device=device)
     probabilities_V = found.exp().cpu()
     likely = probabilities_V.topk(min(_MOST_PIECES, len(probabilities_V)))

@@ -14,6 +14,7 @@ from nmt_cli.decoding.translation import PartedLine, Translation, best_by_utilit
 from nmt_cli.errors import DataError
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.segmentation import LineSplitter
+from nmt_cli.tokenization.tokenizer import as_in_training
 from nmt_cli.tokenization.words import word_alignment, word_log_probs
 
 
@@ -103,13 +104,13 @@ class Translator:
     def _split(
         self, lines: Sequence[str], prefixes: Sequence[str] | None, *, config: DecodingConfig, first_line: int
     ) -> list[PartedLine]:
-        stripped = [line.strip() for line in lines]
+        texts = [as_in_training(line) for line in lines]
         encode, positions = self._engine.source.encode, self._engine.max_positions
         # Positions are left for EOS and for all extra output, but half of them at most.
         longest = positions - max(1, min(config.max_extra_tokens, positions // 2))
         split = []
         forced = self._prefixes(prefixes, num_lines=len(lines), first_line=first_line)
-        for number, (text, ids, prefix) in enumerate(zip(stripped, encode(stripped), forced, strict=True), first_line):
+        for number, (text, ids, prefix) in enumerate(zip(texts, encode(texts), forced, strict=True), first_line):
             parts = self._splitter.split(text, ids, number=number, longest=longest, has_prefix=bool(prefix))
             is_whole = len(parts) < 2
             ids_of_parts = [ids] * len(parts) if is_whole else encode([part.strip() for part in parts])
@@ -129,7 +130,7 @@ class Translator:
                 setting="prefix",
                 hint="give one line of prefixes for each line of text; an empty one leaves its translation free",
             )
-        encoded = self._engine.target.encode([prefix.strip() for prefix in prefixes])
+        encoded = self._engine.target.encode([as_in_training(prefix) for prefix in prefixes])
         longest = self._engine.max_positions - 1
         for number, ids in enumerate(encoded, first_line):
             if len(ids) > longest:

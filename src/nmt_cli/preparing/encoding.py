@@ -19,7 +19,7 @@ from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.shards import CleanShard, write_arrays
 from nmt_cli.processes import worker_pool
-from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, TokenizerKind
+from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, TokenizerKind, as_in_training
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class _SideEncoder:
     def encode_lines(self, lines: list[str]) -> EncodedSide:
         """Lines of held-out text."""
         words = np.array([len(line.split()) for line in lines], dtype=np.int64)
-        return self._side(self._encoder.encode("".join(f"{line}\n" for line in lines).encode()), words)
+        return self._side(self._encoder.encode("".join(f"{as_in_training(line)}\n" for line in lines).encode()), words)
 
     def encode_shard(self, shard: CleanShard, side: str, copies: NDArray[np.uint16]) -> EncodedSide:
         """Each line of a shard as often as it is taken."""

@@ -17,7 +17,7 @@ from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.forced import forced_log_probs
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.tokenization.tokenizer import BOS, EOS
+from nmt_cli.tokenization.tokenizer import BOS, EOS, as_in_training
 
 logger = logging.getLogger(__name__)
 
@@ -114,8 +114,8 @@ class ForcedDecoder:
             )
 
     def _block(self, sources: Sequence[str], targets: Sequence[str]) -> list[ForcedScore]:
-        source_rows = self._loaded.source.encode([line.strip() for line in sources])
-        target_rows = self._loaded.target.encode([line.strip() for line in targets])
+        source_rows = self._loaded.source.encode([as_in_training(line) for line in sources])
+        target_rows = self._loaded.target.encode([as_in_training(line) for line in targets])
         pairs = [
             ([*source, EOS], [*target, EOS]) if source or target else ([], [])
             for source, target in zip(source_rows, target_rows, strict=True)

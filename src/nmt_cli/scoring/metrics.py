@@ -124,9 +124,13 @@ def lower_is_better(title: str) -> bool:
     return title == "TER"
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> ScoreReport:
-    """BLEU against one reference for each hypothesis, as in the validation during training."""
-    ((report,),) = score_systems([hypotheses], EvaluationSet([references]), metrics=["bleu"], confidence=False)
+def bleu(hypotheses: Sequence[str], references: Sequence[str], *, target_language: str | None) -> ScoreReport:
+    """BLEU against one reference for each hypothesis, as in the validation during training.
+
+    UsageError if the tokenizer of the language is not installed.
+    """
+    evaluation_set = EvaluationSet([references], target_language=target_language)
+    ((report,),) = score_systems([hypotheses], evaluation_set, metrics=["bleu"], confidence=False)
     return report
 
 

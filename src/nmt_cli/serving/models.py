@@ -17,7 +17,7 @@ from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.queue import BatchQueue
 from nmt_cli.serving.worker import EngineSettings
 from nmt_cli.serving.worker_pool import WorkerPool
-from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.tokenization.tokenizer import Tokenizer, as_in_training
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class ServedModel:
 
     def num_pieces(self, text: str) -> int:
         """Source pieces of a text, EOS not counted."""
-        return len(self._tokenizer.encode([text])[0])
+        return len(self._tokenizer.encode([as_in_training(text)])[0])
 
     def _take(self, found: _ModelFiles) -> None:
         self.directory, self.digest = found.directory, found.digest

@@ -259,7 +259,9 @@ class WorkerModel:
 
     def _check_length(self, name: str, text: str, tokenizer: Tokenizer) -> None:
         """Raise DataError, with the name of the request's field, if the text is too long for the model."""
-        number, longest = len(tokenizer.encode([text])[0]), self._engine.max_positions - 1
+        from nmt_cli.tokenization.tokenizer import as_in_training
+
+        number, longest = len(tokenizer.encode([as_in_training(text)])[0]), self._engine.max_positions - 1
         if number > longest:
             message = f"the {name} has {number:,} pieces, and the model takes {longest:,}"
             raise DataError(message, where=name, hint="give a shorter one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,20 @@ SPACE_MARK = "\u2581"
 
 _MAX_WORDS = 150_000
 _LINE_END = b"\n"
+_SPACES = re.compile(r" {2,}")
+# Tabs and other control characters that are white space: cleaned training text has none.
+_CONTROL_SPACES = dict.fromkeys((*range(9, 14), *range(28, 32), 133), " ")
+
+
+def normalize_spaces(text: str) -> str:
+    """The text without white space at its ends and with single spaces."""
+    text = text.strip()
+    return _SPACES.sub(" ", text) if "  " in text else text
+
+
+def as_in_training(line: str) -> str:
+    """The line with white space as in cleaned training text: none at its ends, single spaces, and no tabs."""
+    return normalize_spaces(line if line.isprintable() else line.translate(_CONTROL_SPACES))
 
 
 class Tokenizer:

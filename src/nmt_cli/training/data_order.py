@@ -41,11 +41,21 @@ class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
     A device takes `max_tokens` slots per side at once. Plans are built when they are needed, in the data's directory
-    or, if that is read-only, in `fallback`.
+    or, if that is read-only, in `fallback`. `has_even_end` is that of the plans (`PlanKey`).
     """
 
-    def __init__(self, data: PreparedData, recipe: Recipe, *, world_size: int, max_tokens: int, fallback: Path) -> None:
+    def __init__(
+        self,
+        data: PreparedData,
+        recipe: Recipe,
+        *,
+        world_size: int,
+        max_tokens: int,
+        has_even_end: bool,
+        fallback: Path,
+    ) -> None:
         self._data, self._fallback, self._training = data, fallback, recipe.training
+        self._has_even_end = has_even_end
         self._world_size, self._max_positions = world_size, recipe.model.max_positions
         self.max_tokens, self.epoch, self.index = max_tokens, 0, 0
         self._plan: EpochPlan | None = None
@@ -145,6 +155,7 @@ class DataOrder:
             max_positions=self._max_positions,
             seed=self._training.seed,
             epoch=self.epoch,
+            has_even_end=self._has_even_end,
         )
         self._plan = open_plan(self._data, key=key, fallback=self._fallback, anew=anew)
         if not self._is_checked:

@@ -38,6 +38,8 @@ _MAY_CHANGE = (
     ("training", "precision"),  # checked against what the checkpoints were trained in
 )
 
+# What `RunRecord.rules` of a new run says.
+RULES = 2
 # How many pairs' lengths are read at once.
 _BLOCK_PAIRS = 1 << 20
 
@@ -188,6 +190,7 @@ def _record(data: PreparedData, recipe: Recipe, command: Sequence[str], initial:
             "command": list(command),
             "started": _now(),
             "init_from": initial,
+            "rules": RULES,
             "longest_source": _longest_source(data, initial, max_positions=recipe.model.max_positions),
             "data_summary": {
                 "fingerprint": manifest.fingerprint,

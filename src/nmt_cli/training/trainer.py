@@ -14,6 +14,7 @@ from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.store import PreparedData, Rows
 from nmt_cli.devices import Precision, multiply_float32_fast
 from nmt_cli.errors import TrainingError
+from nmt_cli.languages import short_code
 from nmt_cli.memory import keep_freed_memory
 from nmt_cli.training.checkpointer import Checkpointer
 from nmt_cli.training.checkpoints import TrainingState
@@ -72,11 +73,22 @@ class Trainer:
             multiply_float32_fast(ranks.device)
         self._pairs = data.split("train")
         max_tokens = max_tokens_of(recipe.training)
-        self._order = DataOrder(data, recipe, world_size=ranks.size, max_tokens=max_tokens, fallback=run.directory)
+        has_current_rules = run.record.rules >= 2
+        self._order = DataOrder(
+            data,
+            recipe,
+            world_size=ranks.size,
+            max_tokens=max_tokens,
+            has_even_end=has_current_rules,
+            fallback=run.directory,
+        )
         model = build_model(recipe, data).to(ranks.device)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
         self._run = run = choose_max_tokens(run, self._order, model, precision=precision, ranks=ranks)
-        self._validator = Validator(recipe, data, self._updater, self._order, device=ranks.device)
+        language = short_code(run.record.languages.target) if has_current_rules else None
+        self._validator = Validator(
+            recipe, data, self._updater, self._order, device=ranks.device, target_language=language
+        )
         self._checkpointer = Checkpointer(run, data, self._updater, ranks=ranks)
         self._state = TrainingState(precision)
         self._validation: Validation | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -15,16 +16,18 @@ from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.store import Array, PreparedData
 from nmt_cli.decoding.batching import plan_batches, search_batches
 from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.scoring.metrics import bleu
-from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.tokenization.tokenizer import Tokenizer, as_in_training
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
 from nmt_cli.training.objective import plain_loss
 from nmt_cli.training.update import Updater
+
+logger = logging.getLogger(__name__)
 
 _GPU_BATCH_FACTOR = 4  # more tokens per batch on a GPU: the time of a step hardly depends on its rows
 _MIN_FREE_SHARE = 1 / 8  # of a GPU's memory: if less is free, a validation gives back the memory of its search
@@ -61,12 +64,28 @@ class Validator:
     """
 
     def __init__(
-        self, recipe: Recipe, data: PreparedData, updater: Updater, order: DataOrder, *, device: torch.device
+        self,
+        recipe: Recipe,
+        data: PreparedData,
+        updater: Updater,
+        order: DataOrder,
+        *,
+        device: torch.device,
+        target_language: str | None,
     ) -> None:
+        """BLEU has the tokens of the target language; None, or a language whose tokenizer is missing, takes 13a's."""
         self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
+        self._target_language = target_language if recipe.validation.bleu else None
         self._translating_model = _translating_model(recipe, data, updater, device=device)
         self._is_recorded = device.type == "cuda"
         self._cuda_search: CudaSearch | None = None
+        try:
+            bleu([""], [""], target_language=self._target_language)
+        except UsageError as problem:
+            logger.warning(
+                "%s: BLEU in validation takes the tokens of 13a; %s", problem.message, problem.hint.partition(",")[0]
+            )
+            self._target_language = None
         self._pairs = data.split("valid")
         self._usable = np.flatnonzero(
             np.maximum(self._pairs.src.lengths, self._pairs.tgt.lengths) <= recipe.model.max_positions
@@ -79,8 +98,9 @@ class Validator:
                 hint="prepare with shorter validation text, or raise model.max_positions",
             )
         self._tokenizer = Tokenizer.load(data.target_tokenizer_file)
-        self._sources = Tokenizer.load(data.source_tokenizer_file).encode(data.texts("valid")[0])
-        self._references = data.texts("valid")[1]
+        sources, self._references = data.texts("valid")
+        source_tokenizer = Tokenizer.load(data.source_tokenizer_file)
+        self._sources = source_tokenizer.encode([as_in_training(line) for line in sources])
 
     def measure(self, *, max_sentences: int | None, beat: Callable[[], None]) -> Validation:
         """Validate the current weights, or their average, on the first `max_sentences`, or all.
@@ -135,7 +155,7 @@ class Validator:
             if free < _MIN_FREE_SHARE * total:
                 self._cuda_search = None
                 torch.cuda.empty_cache()
-        report = bleu(self._tokenizer.decode(found), self._references[:limit])
+        report = bleu(self._tokenizer.decode(found), self._references[:limit], target_language=self._target_language)
         return report.value, report.signature
 
 

@@ -19,9 +19,10 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.languages import language_identifier, short_code
 from nmt_cli.preparing.chunks import ParsedChunk
-from nmt_cli.preparing.cleaning.rules import is_unicode, normalize_spaces
+from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split, read_chunks
 from nmt_cli.preparing.sources.text import TextFiles
+from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 # The part of a training pair that is in held-out text.
 NOWHERE, SIDE, PAIR = 0, 1, 2

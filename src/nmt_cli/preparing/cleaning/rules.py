@@ -24,6 +24,7 @@ from nmt_cli.preparing.cleaning.scripts import (
 )
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.sources.base import CorpusLanguages
+from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 EXAMPLES_PER_REASON = 3
 MALFORMED = "malformed record"
@@ -50,7 +51,6 @@ REASONS = (
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_SPACES = re.compile(r" {2,}")
 _EXAMPLE_CHARACTERS = 160
 
 T = TypeVar("T")
@@ -194,12 +194,6 @@ class CleaningRules:
         if config.identical_sides and src == tgt:
             return "identical sides"
         return None
-
-
-def normalize_spaces(text: str) -> str:
-    """The text without white space at its ends and with single spaces."""
-    text = text.strip()
-    return _SPACES.sub(" ", text) if "  " in text else text
 
 
 def is_unicode(text: str) -> bool:
