@@ -209,7 +209,7 @@ def reading_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"no such file: {path}", where=str(path), hint="check the path") from None
+        raise DataError(f"no such file: {path}", where=str(path.absolute()), hint="check the path") from None
     except IsADirectoryError:
         raise DataError(f"{path} is a directory, not a file", where=str(path), hint="name a file in it") from None
     except PermissionError:
@@ -217,7 +217,8 @@ def reading_errors(path: Path) -> Iterator[None]:
     except OSError as problem:
         if problem.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
-        raise DataError(f"no such file: {path}", where=str(path), hint=f"check the path: {problem.strerror}") from None
+        hint = f"check the path: {problem.strerror}"
+        raise DataError(f"no such file: {path}", where=str(path.absolute()), hint=hint) from None
 
 
 def unreadable(path: Path, *, name: str, error: type[NmtError]) -> NmtError:

@@ -192,8 +192,9 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
         decode(source=partial, output=Path("link.txt"), overwrite=True)
     null = Path("/dev/null")
     check_output(null, source=null, prefix=None, overwrite=False)
-    with pytest.raises(DataError, match=r"no such file: missing\.txt"):
+    with pytest.raises(DataError, match=r"no such file: missing\.txt") as data_error:
         decode(source=Path("missing.txt"))
+    assert data_error.value.where == str(Path.cwd() / "missing.txt")
     with pytest.raises(ModelError) as model_error:
         decode(source=old)
     assert "nmt train" in model_error.value.hint

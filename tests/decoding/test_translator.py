@@ -184,7 +184,14 @@ def test_a_line_longer_than_those_of_training_is_split_at_sentence_ends(
     # What must be cut is cut to what the model knows.
     with caplog.at_level(logging.WARNING, logger="nmt_cli"):
         knowing.translate(["sea " * 64], beam=1)
-    assert caplog.records[-1].getMessage().endswith("this model takes 59 at once: it is translated in 7 parts")
+    assert (
+        caplog.records[-1]
+        .getMessage()
+        .endswith(
+            "this model takes 59 at once: it is translated in 7 parts, cut at sentence ends and, in "
+            "longer sentences, after at most 20 pieces"
+        )
+    )
     both = Translator.from_pretrained([tmp_path / "model", tmp_path / "model"], device="cpu")
     assert (both._engine.longest_source, translator._engine.longest_source) == (20, None)
 

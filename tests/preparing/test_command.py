@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nmt_cli.cli.prepare import _overlap_line, prepare
+from nmt_cli import devices
+from nmt_cli.cli.prepare import _next_lines, _overlap_line, prepare
 from nmt_cli.errors import DataError, RecipeError, UsageError
-from nmt_cli.preparing import pipeline
-from nmt_cli.preparing.pipeline import Prepared
+from nmt_cli.recipe.loading import load_recipe
 from tests.forks import run_forked
 from tests.preparing.corpus_files import contents, small_corpus
 
@@ -34,7 +34,7 @@ def test_own_files_are_prepared_and_found_again(tmp_path: Path, repository: Path
     assert done.stdout == ""
     assert "cleaned: 550 of 550 training pairs kept" in done.stderr
     assert "mine: en to de, 400 shared pieces" in done.stderr
-    assert done.stderr.endswith("data:   out/mine (report.html tells more)\nnext:   nmt train RECIPE --data out/mine\n")
+    assert done.stderr.endswith("data:   out/mine (report.html tells more)\nnext:   nmt train small --data out/mine\n")
     before = contents(tmp_path / "out" / "mine")
     again = nmt(
         ["--quiet", "prepare", *OWN, "--test", "test", "--limit", "550"], folder=tmp_path, repository=repository
@@ -74,19 +74,36 @@ def test_a_dry_run_prints_a_corpus_file_and_writes_nothing(tmp_path: Path, repos
 
 
 @pytest.mark.parametrize(
-    ("name", "recipe"), [("demo", "demo"), ("wmt14-en-de", "base"), ("wmt14-en-fr", "base-en-fr"), ("mine", "RECIPE")]
+    ("name", "pairs", "has_gpu", "recipe"),
+    [
+        ("demo", 3000, False, "demo"),
+        ("wmt14-en-de", 4_500_000, True, "base"),
+        ("wmt14-en-fr", 36_000_000, True, "base-en-fr"),
+        ("mine", 3000, False, "small"),
+        ("mine", 200_000, True, "small"),
+        ("mine", 200_001, True, "base"),
+        ("mine", 4_500_000, False, "base"),
+    ],
 )
-def test_the_next_command_has_a_recipe_of_the_corpus_and_can_be_pasted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, recipe: str
+def test_the_next_command_has_a_recipe_that_fits_the_data_and_can_be_pasted(
+    monkeypatch: pytest.MonkeyPatch, name: str, pairs: int, has_gpu: bool, recipe: str
 ) -> None:
-    def prepare_nothing(*args: object, **keywords: object) -> Prepared:
-        return Prepared(tmp_path, {}, was_finished=True)
+    monkeypatch.setattr(devices, "has_gpu_driver", lambda: has_gpu)
+    report = {"name": name, "pairs": {"train": pairs}, "vocabulary": {"shared": True}}
+    first, *others = _next_lines(report, Path("two words") / name)
+    assert first == f"next:   nmt train {recipe} --data 'two words/{name}'"
+    assert load_recipe(recipe).name == recipe
+    if pairs > 1_000_000 and not has_gpu:
+        (line,) = others
+        assert f"on a CPU, weeks for {pairs:,} pairs." in line
+        assert line.endswith("To try the data here: nmt train small --data 'two words/mine'")
+    else:
+        assert others == []
 
-    monkeypatch.setattr(pipeline, "prepare", prepare_nothing)
-    caplog.set_level("INFO")
-    output = tmp_path / "two words" / name
-    prepare(train="train", valid="valid", languages="en-de", output=output)
-    assert caplog.messages[-1] == f"next:   nmt train {recipe} --data '{output}'"
+
+def test_the_next_command_for_separate_vocabularies_ties_what_can_be_tied() -> None:
+    report = {"name": "mine", "pairs": {"train": 10}, "vocabulary": {"shared": False}}
+    assert list(_next_lines(report, Path("d"))) == ["next:   nmt train small --data d --set model.tying=target"]
 
 
 def test_a_dry_run_of_wmt14_names_what_would_be_read(

@@ -271,6 +271,10 @@ def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     settings = copy.deepcopy(report["settings"])
     settings["cleaning"]["overlap"] = {"value": "pairs", "is_default": False}
     assert findings(overlap=overlap, settings=settings) == []
+    assert "They are trained on." in render_page({**report, "overlap": overlap})
+    none = render_page({**report, "overlap": {"valid": {"lines": 1000, "pairs": 0, "sources": 0, "targets": 0}}})
+    assert "but for spaces. There are none.</p>" in none
+    assert "They are trained on" not in none
     assert "were dropped after this count" in render_page({**report, "overlap": overlap, "settings": settings})
     counts = CleaningCounts(read=10)
     counts.dropped["empty"].count = 9

@@ -13,7 +13,7 @@ from nmt_cli.errors import ModelError, NmtError
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
-# Files that people edit. The manifest does not list them, and their presence is no error.
+# Files that people edit. The manifest does not list them.
 _UNLISTED = frozenset({"README.md", "LICENSE", "NOTICE"})
 CONFIG = "config.yaml"
 WEIGHTS = "model.safetensors"
@@ -75,23 +75,15 @@ def read_manifest(directory: Path, *, error: type[NmtError], hint: str) -> dict[
 def verify_files(
     directory: Path, *, error: type[NmtError], hint: str, hashed: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """The manifest's fields, after a check that exactly the listed files are there, unchanged.
+    """The manifest's fields, after a check that the listed files are there, unchanged.
 
     `hashed` restricts the slow check of SHA-256 to these files; None checks all. Raises `error` with `hint` for the
-    first file that is missing, truncated, changed or foreign. Hidden files, folders and the card may come and go.
+    first file that is missing, truncated or changed. Other files may come and go: nothing reads them.
     """
     manifest = read_manifest(directory, error=error, hint=hint)
     listed = manifest["files"]
     for name, entry in listed.items():
         _check_size(directory / name, entry["bytes"], error=error, hint=hint)
-    for path in sorted(directory.iterdir()):
-        known = path.name in listed or path.name in _UNLISTED | {MANIFEST}
-        if not known and path.is_file() and not path.name.startswith("."):
-            raise error(
-                f"{path.name} does not belong in this directory: its {MANIFEST} does not list it",
-                where=str(path),
-                hint=f"move it elsewhere: mv {path} {directory.parent}",
-            )
     for name in listed if hashed is None else sorted(hashed):
         file = directory / name
         if name not in listed:

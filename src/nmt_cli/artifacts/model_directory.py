@@ -140,7 +140,7 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     """The model in the directory `path`, in `dtype` on `device`.
 
     Sizes and hashes of all files that are read are checked first. Raises ModelError if the directory is no model,
-    if a file is missing, damaged or foreign, and if weights or tokenizers do not fit config.yaml.
+    if a file is missing or damaged, and if weights or tokenizers do not fit config.yaml.
     """
     require_model(path)
     verify_files(path, error=ModelError, hint=DAMAGED, hashed=_NEEDED)
@@ -204,7 +204,7 @@ def newest_model(runs: Path) -> Path:
     folders = [path for path in sorted(runs.glob("*")) if kind_of(path) == "run" and not path.name.startswith(".")]
     if not folders:
         raise ModelError(
-            f"there is no model: {runs} holds no runs",
+            f"there is no model: {runs.absolute()} holds no runs",
             where=str(runs),
             hint="name a model with -m MODEL, or train one: nmt train RECIPE",
         )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MUCH_OVERLAP = 0.01
+_MOST_PAIRS_FOR_SMALL = 200_000
 _FORMS = "nmt prepare NAME, or nmt prepare --train PREFIX --valid PREFIX --languages en-de -o DIR"
 
 
@@ -74,7 +75,8 @@ def prepare(
     else:
         _show_summary(prepared.report)
     logger.info("data:   %s (report.html tells more)", output)
-    logger.info("next:   nmt train %s --data %s", _recipe_for(located.corpus.name), shlex.quote(str(output)))
+    for line in _next_lines(prepared.report, output):
+        logger.info("%s", line)
 
 
 def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: int | None) -> Prepared:
@@ -194,9 +196,30 @@ def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[i
     return logging.WARNING, f"{line}: scores on them may be too good; --set cleaning.overlap=sides drops them"
 
 
-def _recipe_for(corpus: str) -> str:
-    """The first packaged recipe for a corpus, or the word RECIPE; variants in folders do not count."""
+def _next_lines(report: dict[str, Any], output: Path) -> Iterator[str]:
+    """The command that trains on the data: with the recipe of a packaged corpus, else one that fits the size."""
+    from nmt_cli.devices import has_gpu_driver
+
+    num_pairs = report["pairs"]["train"]
+    arguments = f"--data {shlex.quote(str(output))}"
+    if not report["vocabulary"]["shared"]:
+        arguments += " --set model.tying=target"  # all would need one vocabulary
+    recipe = _recipe_of_corpus(report["name"])
+    if recipe is None:
+        recipe = "small" if num_pairs <= _MOST_PAIRS_FOR_SMALL else "base"
+    yield f"next:   nmt train {recipe} {arguments}"
+    if num_pairs > _MOST_PAIRS_FOR_SMALL and not has_gpu_driver():
+        yield (
+            f"        takes a GPU, and this machine has none: on a CPU, weeks for {num_pairs:,} pairs. To try the data "
+            f"here: nmt train small {arguments}"
+        )
+
+
+def _recipe_of_corpus(corpus: str) -> str | None:
+    """The first packaged recipe for a packaged corpus; variants in folders do not count."""
     from nmt_cli.recipe.loading import load_recipe, packaged_names
 
+    if corpus not in packaged_names(kind="corpus"):
+        return None
     names = [name for name in packaged_names(kind="recipe") if "/" not in name]
-    return next((name for name in names if load_recipe(name).corpus == corpus), "RECIPE")
+    return next((name for name in names if load_recipe(name).corpus == corpus), None)

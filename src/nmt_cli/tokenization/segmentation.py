@@ -67,11 +67,13 @@ class LineSplitter:
             parts = [cut for part in parts for cut in self._cuts(part, longest=longest, usual=usual)]
         if len(row) > longest and len(parts) > 1:
             logger.warning(
-                "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts",
+                "line %d has %s pieces, and this model takes %s at once: it is translated in %d parts, cut at sentence "
+                "ends and, in longer sentences, after at most %s pieces",
                 number,
                 f"{len(row):,}",
                 f"{longest:,}",
                 len(parts),
+                f"{usual:,}",
             )
         elif len(parts) > 1 and not self._has_told:
             logger.info(
