@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_prefixes, load_corpus
+from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_files, load_corpus
 from nmt_cli.preparing.pipeline import Prepared, prepare
 from nmt_cli.preparing.sources.base import Split
 
@@ -42,14 +42,14 @@ def write_prefix(prefix: Path, pairs: Pairs, *, languages: tuple[str, str] = ("e
 def small_corpus(folder: Path, *overrides: str, pairs: int = 600, with_test: bool = True) -> LocatedCorpus:
     """A corpus of invented pairs in `folder` with a vocabulary of 400."""
     made = invented_pairs(pairs + 40, seed=7)
-    prefixes: dict[Split, str] = {
-        "train": write_prefix(folder / "train", made[40:]),
-        "valid": write_prefix(folder / "valid", made[:20]),
+    files: dict[Split, list[str]] = {
+        "train": [write_prefix(folder / "train", made[40:])],
+        "valid": [write_prefix(folder / "valid", made[:20])],
     }
     if with_test:
-        prefixes["test"] = write_prefix(folder / "test", made[20:40])
+        files["test"] = [write_prefix(folder / "test", made[20:40])]
     settings = ["tokenizer.vocab_size=400", *overrides]
-    return corpus_from_prefixes(prefixes, languages="en-de", name="small", overrides=settings)
+    return corpus_from_files(files, languages="en-de", name="small", overrides=settings)
 
 
 def corpus_of(folder: Path, train: str, *overrides: str, valid: str = "{kind: text, prefix: valid}") -> LocatedCorpus:

@@ -12,7 +12,7 @@ import yaml
 
 from nmt_cli import devices
 from nmt_cli.cli.prepare import _next_lines, _overlap_line, prepare
-from nmt_cli.errors import DataError, RecipeError, UsageError
+from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.recipe.loading import load_recipe
 from tests.forks import run_forked
 from tests.preparing.corpus_files import contents, small_corpus
@@ -128,7 +128,7 @@ def test_overlap_is_told_and_control_characters_do_not_reach_the_terminal(
     caplog.set_level("INFO")
     settings = ["tokenizer.vocab_size=400", "cleaning.control_characters=false"]
     train, valid = (str(tmp_path / split) for split in ("train", "valid"))
-    prepare(train=train, valid=valid, languages="en-de", output=tmp_path / "data", overrides=settings, workers=1)
+    prepare(train=[train], valid=[valid], languages=["en-de"], output=tmp_path / "data", overrides=settings, workers=1)
     assert "\x1b" not in caplog.text + capsys.readouterr().err
     assert "en: ▁\\x1b" in caplog.text.replace(" ", "").replace("en:", "en: ")
     (found,) = [record for record in caplog.records if record.message.startswith("overlap: ")]
@@ -159,38 +159,40 @@ def test_much_overlap_left_in_training_is_a_warning(setting: str, sources: int, 
     assert _overlap_line("test", facts, setting=setting) == (level, line + ending)
 
 
-@pytest.mark.parametrize("name", ["x.tsv", "x.tsv.gz", "x.jsonl", "x.parquet", "x.en"])
-def test_text_that_is_not_given_as_such_is_answered_with_how_it_is(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b'"one\t\xff' if name == "x.parquet" else b'"one": [\n')
+@pytest.mark.parametrize("name", ["x.tsv", "x.tsv.gz", "x.jsonl", "x.parquet"])
+def test_text_given_as_a_corpus_is_answered_with_the_command_that_prepares_it(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
-    kind = {".jsonl": "jsonl", ".parquet": "parquet"}.get(file.suffix, "tsv")
-    shown = "my/x.tsv" if name == "x.en" else str(file)
-    hint = (
-        "tsv, jsonl and parquet files are named in a corpus file, nmt prepare FILE.yaml, with a line such as train: "
-        f"[{{kind: {kind}, file: {shown}}}]; text files are given as --train PREFIX, for PREFIX.en and PREFIX.de"
-    )
+    file.write_bytes(b'"one\t\xff')
     with pytest.raises(RecipeError) as caught:
         prepare(str(file), output=tmp_path / "data")
-    if name == "x.en":
-        assert caught.value.message.startswith("this is not YAML")
-        assert caught.value.hint == f"a corpus file is wanted; {hint}"
-        return
-    assert (caught.value.message, caught.value.hint) == (f"{name} is no corpus file", hint)
-    with pytest.raises(DataError, match="no such file") as missing:
-        prepare(train=str(file), valid=str(file), languages="en-de", output=tmp_path / "data")
-    assert missing.value.hint == hint
+    assert caught.value.message == f"{name} is text, not a corpus file"
+    assert caught.value.hint == f"nmt prepare --train {file} -l en-de"
+    with pytest.raises(UsageError) as refused:
+        prepare(str(file), languages=["de-en"])
+    assert refused.value.hint == f"nmt prepare --train {file} -l de-en"
+
+
+def test_a_file_that_is_no_yaml_is_answered_with_how_text_is_given(tmp_path: Path) -> None:
+    (tmp_path / "x.en").write_text('"one": [\n')
+    with pytest.raises(RecipeError, match="this is not YAML") as caught:
+        prepare(str(tmp_path / "x.en"), output=tmp_path / "data")
+    assert "text is given as nmt prepare --train my.tsv -l en-de, or as --train PREFIX" in caught.value.hint
 
 
 def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         prepare()
     assert caught.value.message == "no corpus is given"
-    assert caught.value.hint.startswith("nmt prepare NAME, or nmt prepare --train PREFIX")
+    assert caught.value.hint.startswith("nmt prepare NAME, or nmt prepare --train FILE")
     with pytest.raises(UsageError) as caught:
-        prepare(train="a", output=Path("b"))
-    assert caught.value.message == "--valid and --languages missing"
+        prepare(train=["a"], output=Path("b"))
+    assert caught.value.message == "--languages missing"
     with pytest.raises(UsageError) as caught:
-        prepare("demo", train="a")
+        prepare(train=["a"], languages=["en-de", "de-en"])
+    assert caught.value.message == "--languages is given 2 times: en-de, de-en"
+    assert caught.value.hint == "give the one that is meant: -l de-en"
+    with pytest.raises(UsageError) as caught:
+        prepare("demo", train=["a"])
     assert caught.value.message == "--train does not go with the corpus demo"
     assert caught.value.exit_code == 2
 
@@ -198,5 +200,5 @@ def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
 def test_the_current_folder_is_not_an_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="is not a folder of its own") as caught:
-        prepare(train="a", valid="b", languages="en-de", output=Path("."))
+        prepare(train=["a"], valid=["b"], languages=["en-de"], output=Path("."))
     assert caught.value.hint == "for example -o data/mine"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.errors import NmtError, RecipeError, UsageError
-from nmt_cli.preparing.corpus import Corpus, corpus_from_prefixes, load_corpus
+from nmt_cli.preparing.corpus import Corpus, corpus_from_files, load_corpus
 from nmt_cli.preparing.sources.archive import ArchiveSource
 from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.sources.hub import HubSource
@@ -127,14 +127,19 @@ def test_a_key_that_went_may_stand_there_empty(tmp_path: Path) -> None:
     assert len(load_corpus(str(tmp_path / "c.yaml"), overrides=[]).corpus.sources("test")) == 1
 
 
-NEEDS_BOTH = ("a corpus needs train and valid", "write a list of sources for each of them")
+NEEDS_TRAIN = ("a corpus needs train", "write a list of sources for it")
 
 
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("languages: {source: en, target: de}\n", *NEEDS_BOTH),
-        (CORPUS.replace("valid:", "test:"), *NEEDS_BOTH),
+        ("languages: {source: en, target: de}\n", *NEEDS_TRAIN),
+        (CORPUS.replace("train:", "test:"), *NEEDS_TRAIN),
+        (
+            f"{CORPUS}valid_size: 300\n",
+            "valid_size is 300, and valid names text as well",
+            "leave out valid_size, or valid",
+        ),
         (
             CORPUS.replace("source: v.txt, ", ""),
             "a text source needs either prefix, or both source and target",
@@ -194,8 +199,8 @@ def test_an_unknown_corpus_is_answered_with_near_names(name: str, near: str) -> 
 
 
 def test_prefixes_make_a_corpus_of_text() -> None:
-    located = corpus_from_prefixes(
-        {"train": "data/train", "valid": "data/val"}, languages="en-de", name="my data", overrides=["limit=10"]
+    located = corpus_from_files(
+        {"train": ["data/train"], "valid": ["data/val"]}, languages="en-de", name="my data", overrides=["limit=10"]
     )
     assert located.corpus.name == "my-data"
     assert located.corpus.sources("train") == [TextSource(kind="text", prefix="data/train")]
@@ -218,16 +223,16 @@ NEEDS_A_FILE = "; a code with a hyphen takes a corpus file, with languages: {sou
 )
 def test_languages_must_be_two_codes(languages: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        corpus_from_prefixes({"train": "a", "valid": "b"}, languages=languages, name="x", overrides=[])
+        corpus_from_files({"train": ["a"], "valid": ["b"]}, languages=languages, name="x", overrides=[])
     assert caught.value.message == f"`languages` {languages!r} {message}"
     assert caught.value.hint == hint
     assert caught.value.exit_code == 2
 
 
 def test_names_of_files_that_are_not_utf8_are_refused() -> None:
-    prefixes: dict[Split, str] = {"train": os.fsdecode(b"tr\xe4in"), "valid": "valid"}
+    files: dict[Split, list[str]] = {"train": [os.fsdecode(b"tr\xe4in")], "valid": ["valid"]}
     with pytest.raises(RecipeError, match="a text or the name of a file in it is not valid Unicode") as caught:
-        corpus_from_prefixes(prefixes, languages="en-de", name="x", overrides=[])
+        corpus_from_files(files, languages="en-de", name="x", overrides=[])
     assert caught.value.hint == "give files names in UTF-8"
 
 

@@ -142,7 +142,7 @@ import os, signal, sys
 from pathlib import Path
 from nmt_cli.cli.app import console
 from nmt_cli.preparing import chunks, shards
-from nmt_cli.preparing.corpus import corpus_from_prefixes
+from nmt_cli.preparing.corpus import corpus_from_files
 from nmt_cli.preparing.pipeline import prepare
 
 workers, stage, reports = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -155,9 +155,9 @@ def progress(at, done, total):
     if at == stage and reports == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-prefixes = {"train": "train", "valid": "valid"}
+files = {"train": ["train"], "valid": ["valid"]}
 settings = ["tokenizer.vocab_size=400", "tokenizer.sample_lines=3000"]
-located = corpus_from_prefixes(prefixes, languages="en-de", name="data", overrides=settings)
+located = corpus_from_files(files, languages="en-de", name="data", overrides=settings)
 prepare(located, output=Path("data"), overwrite=False, num_workers=workers, progress=progress)
 """
 

@@ -9,7 +9,7 @@ import pytest
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.preparing import shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
-from nmt_cli.preparing.corpus import corpus_from_prefixes, load_corpus
+from nmt_cli.preparing.corpus import corpus_from_files, load_corpus
 from nmt_cli.preparing.encoding import write_tokens
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.vocabulary import write_tokenizers
@@ -267,8 +267,8 @@ def test_the_demo_needs_no_files_of_ones_own(tmp_path: Path) -> None:
 
 def test_multi30k_is_prepared_as_it_is(tmp_path: Path, shared_data: Path) -> None:
     folder = shared_data / "multi30k"
-    located = corpus_from_prefixes(
-        {"train": str(folder / "train"), "valid": str(folder / "val"), "test": str(folder / "test_2016_flickr")},
+    located = corpus_from_files(
+        {"train": [str(folder / "train")], "valid": [str(folder / "val")], "test": [str(folder / "test_2016_flickr")]},
         languages="en-de",
         name="multi30k",
         overrides=["limit=8000", "tokenizer.vocab_size=4000"],

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.preparing.cleaning.rules import REASONS, CleaningCounts
-from nmt_cli.preparing.corpus import corpus_from_prefixes
+from nmt_cli.preparing.corpus import corpus_from_files
 from nmt_cli.preparing.report import (
     bin_width,
     large,
@@ -52,8 +52,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     write_prefix(folder / "train", [*TRAIN, ("x" * 30, "short"), ("a <b> & c", "a <b> & c")])
     write_prefix(folder / "valid", VALID)
-    located = corpus_from_prefixes(
-        {"train": str(folder / "train"), "valid": str(folder / "valid")},
+    located = corpus_from_files(
+        {"train": [str(folder / "train")], "valid": [str(folder / "valid")]},
         languages="en-de",
         name="small",
         overrides=[

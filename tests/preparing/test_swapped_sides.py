@@ -9,7 +9,7 @@ import pytest
 
 from nmt_cli.preparing.cleaning import held_out
 from nmt_cli.preparing.cleaning.held_out import warn_if_swapped
-from nmt_cli.preparing.corpus import corpus_from_prefixes
+from nmt_cli.preparing.corpus import corpus_from_files
 from nmt_cli.preparing.sources.base import CorpusLanguages
 from tests.preparing.corpus_files import invented_pairs, run, write_prefix
 
@@ -121,7 +121,7 @@ def test_preparing_swapped_text_warns_in_the_log_and_in_the_report(
     train = write_prefix(tmp_path / "train", turned(read(shared_data, "multi30k/train", "de", number=600)))
     valid = write_prefix(tmp_path / "valid", read(shared_data, "multi30k/val", "de", number=100))
     settings = ["tokenizer.vocab_size=400", *rules]
-    located = corpus_from_prefixes({"train": train, "valid": valid}, languages="en-de", name="s", overrides=settings)
+    located = corpus_from_files({"train": [train], "valid": [valid]}, languages="en-de", name="s", overrides=settings)
     prepared = run(located, tmp_path / "data")
     (warning,) = prepared.report["warnings"]
     assert "the two sides of the training text seem to be swapped" in warning

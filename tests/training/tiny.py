@@ -19,7 +19,7 @@ import typer
 
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.store import PreparedData, open_prepared
-from nmt_cli.preparing.corpus import corpus_from_prefixes
+from nmt_cli.preparing.corpus import corpus_from_files
 from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe
@@ -108,10 +108,10 @@ def prepare_tiny(
     """Prepared data in FOLDER/data/NAME: 400 pairs, or those of `train`, and 20 others, or those of `valid`."""
     pairs = parallel_text(420, seed=3)
     folder.mkdir(parents=True, exist_ok=True)
-    located = corpus_from_prefixes(
+    located = corpus_from_files(
         {
-            "train": write_text(folder / f"{name}-train", train or pairs[20:]),
-            "valid": write_text(folder / f"{name}-valid", valid or pairs[:20]),
+            "train": [write_text(folder / f"{name}-train", train or pairs[20:])],
+            "valid": [write_text(folder / f"{name}-valid", valid or pairs[:20])],
         },
         languages="en-de",
         name=name,

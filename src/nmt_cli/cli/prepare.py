@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _MUCH_OVERLAP = 0.01
 _MOST_PAIRS_FOR_SMALL = 200_000
-_FORMS = "nmt prepare NAME, or nmt prepare --train PREFIX --valid PREFIX --languages en-de -o DIR"
+_FORMS = "nmt prepare NAME, or nmt prepare --train FILE --languages en-de"
 
 
 def prepare(
@@ -33,12 +33,27 @@ def prepare(
         typer.Argument(metavar="NAME|FILE", help="A packaged corpus (demo, ...), or a file.", show_default=False),
     ] = None,
     train: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="Your own training text: PREFIX.en and PREFIX.de.")
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|PREFIX",
+            help="Your own training text, repeatable: a .tsv, .jsonl or .parquet file, or PREFIX for PREFIX.en and "
+            "PREFIX.de.",
+        ),
     ] = None,
-    valid: Annotated[str | None, typer.Option(metavar="PREFIX", help="Your own validation text.")] = None,
-    test: Annotated[str | None, typer.Option(metavar="PREFIX", help="Your own test text.")] = None,
+    valid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE|PREFIX", help="Your own validation text; else some training pairs are set aside."),
+    ] = None,
+    test: Annotated[list[str] | None, typer.Option(metavar="FILE|PREFIX", help="Your own test text.")] = None,
+    valid_size: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Training pairs to set aside as validation text, instead of --valid."),
+    ] = None,
+    test_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Training pairs to set aside as test text.")
+    ] = None,
     languages: Annotated[
-        str | None, typer.Option("--languages", "-l", metavar="SOURCE-TARGET", help="For example en-de.")
+        list[str] | None, typer.Option("--languages", "-l", metavar="SOURCE-TARGET", help="For example en-de.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else data/NAME.")
@@ -58,11 +73,12 @@ def prepare(
 ) -> None:
     """Clean a corpus, train its vocabulary, and write the data for nmt train.
 
-    Example: nmt prepare --train my/train --valid my/valid -l en-de -o data/mine
+    Example: nmt prepare --train my.tsv -l en-de
     """
-    settings = [*(overrides or []), *([f"limit={limit}"] if limit is not None else [])]
-    prefixes: dict[Split, str | None] = {"train": train, "valid": valid, "test": test}
-    located = _locate(corpus, prefixes, languages=languages, output=output, settings=settings)
+    sizes = {"limit": limit, "valid_size": valid_size, "test_size": test_size}
+    settings = [*(overrides or []), *(f"{key}={value}" for key, value in sizes.items() if value is not None)]
+    files: dict[Split, list[str] | None] = {"train": train, "valid": valid, "test": test}
+    located = _locate(corpus, files, languages=languages or [], output=output, settings=settings)
     output = output or Path("data") / located.corpus.name
     if output.name in ("", ".."):
         raise UsageError(f"-o {output} is not a folder of its own", where="--output", hint="for example -o data/mine")
@@ -96,29 +112,34 @@ def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: 
 
 def _locate(
     corpus: str | None,
-    prefixes: dict[Split, str | None],
+    files: dict[Split, list[str] | None],
     *,
-    languages: str | None,
+    languages: list[str],
     output: Path | None,
     settings: list[str],
 ) -> LocatedCorpus:
     """The corpus that the arguments name; UsageError if they name none, or two."""
-    from nmt_cli.preparing.corpus import corpus_from_prefixes, load_corpus
+    from nmt_cli.preparing.corpus import as_text, corpus_from_files, load_corpus
+    from nmt_cli.preparing.sources.text import kind_of_file, name_without_endings
 
-    given = {split: prefix for split, prefix in prefixes.items() if prefix is not None}
+    given = {split: paths for split, paths in files.items() if paths}
     if corpus is not None:
         if given or languages:
             flag = "--languages" if not given else f"--{next(iter(given))}"
-            raise UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=f"one of: {_FORMS}")
+            hint = f"one of: {_FORMS}"
+            if languages and not given and kind_of_file(Path(corpus)):
+                hint = as_text(corpus, languages=languages[0])
+            raise UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
         return load_corpus(corpus, overrides=settings)
-    needed = {"--train": prefixes["train"], "--valid": prefixes["valid"], "--languages": languages, "-o": output}
-    missing = [flag for flag, value in needed.items() if value is None]
+    missing = [flag for flag, value in {"--train": files["train"], "--languages": languages}.items() if not value]
     if missing:
-        what = "no corpus is given" if len(missing) == len(needed) else f"{' and '.join(missing)} missing"
+        what = "no corpus is given" if not (given or languages) else f"{' and '.join(missing)} missing"
         raise UsageError(what, hint=_FORMS)
-    assert languages is not None
-    assert output is not None
-    return corpus_from_prefixes(given, languages=languages, name=output.resolve().name, overrides=settings)
+    if len(languages) > 1:
+        message = f"--languages is given {len(languages)} times: {', '.join(languages)}"
+        raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
+    name = output.resolve().name if output is not None else name_without_endings(Path(given["train"][0]))
+    return corpus_from_files(given, languages=languages[0], name=name, overrides=settings)
 
 
 def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
-from nmt_cli.preparing.cleaning.held_out import HeldOut, Pairs, overlap, warn_if_swapped, write_heldout
+from nmt_cli.preparing.cleaning.held_out import HeldOut, Pairs, overlap, warn_if_swapped, write_heldout, write_pairs
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import (
     choose_copies,
@@ -25,6 +25,7 @@ from nmt_cli.preparing.cleaning.selection import (
     pair_digests,
     warn_of_lost_sources,
 )
+from nmt_cli.preparing.cleaning.split import set_aside
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split
@@ -74,21 +75,24 @@ def write_clean_text(
 ) -> None:
     """Write the cleaned training text, the held-out text unchanged, and the counts; finished shards stay.
 
-    The held-out splits are read first: they are small, so their mistakes show at once.
+    The held-out splits are read first: they are small, so their mistakes show at once. Splits without sources are set
+    aside from the cleaned text.
     """
     heldout: dict[str, Pairs] = {
         split: write_heldout(sources[split], directory, split=split, languages=corpus.languages)
         for split in corpus.splits
-        if split != "train"
+        if split != "train" and split not in corpus.set_aside
     }
     shards_read = read_shards(sources["train"], limit=corpus.limit)
     first = next(shards_read)
-    warning = _warning(first, corpus, heldout["valid"])
+    warning = _warning(first, corpus, heldout.get("valid"))
     job = CleaningJob(corpus.cleaning, corpus.languages, heldout, directory)
     _clean_shards(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
     by_source = count_by_source(shards, sources["train"])
     copies = choose_copies(shards, corpus.cleaning, by_source)
+    chosen = set_aside(corpus, shards, copies, by_source)
+    write_pairs(chosen, directory, languages=corpus.languages)
     num_pairs = sum(int(each.sum()) for each in copies)
     if num_pairs == 0:
         for shard in shards:
@@ -102,9 +106,9 @@ def write_clean_text(
     lost = warn_of_lost_sources(by_source)
     counts = {
         **total.to_json(),
-        "overlap": overlap(heldout, (shard.facts["found"] for shard in shards)),
+        "overlap": {**overlap(heldout, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
         "warnings": [*([warning] if warning else []), *lost],
-        "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in heldout.items()}},
+        "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in {**heldout, **chosen}.items()}},
     }
     write_file(directory / _COUNTS, json.dumps(counts, ensure_ascii=False), error=DataError)
 
@@ -192,12 +196,16 @@ def _expected(corpus: Corpus) -> int | None:
     return min((number for number in (corpus.limit, expected) if number is not None), default=None)
 
 
-def _warning(shard: RawShard, corpus: Corpus, valid: Pairs) -> str | None:
-    """The warning if the sides of the training or the validation text seem swapped; it is logged too."""
+def _warning(shard: RawShard, corpus: Corpus, valid: Pairs | None) -> str | None:
+    """The warning if the sides of the training or the validation text seem swapped; it is logged too.
+
+    `valid` is None if it is set aside from the training text.
+    """
     # These two rules drop swapped pairs, so with them no pair would be left to look at.
     config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
     cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_PAIRS_TO_COMPARE).parse())
-    warning = warn_if_swapped(list(zip(cleaned.src, cleaned.tgt, strict=True)), valid, corpus.languages)
+    train = list(zip(cleaned.src, cleaned.tgt, strict=True))
+    warning = warn_if_swapped(train, train if valid is None else valid, corpus.languages)
     if warning is not None:
         logger.warning("%s", warning)
     return warning

@@ -1,8 +1,9 @@
-"""Corpora: the typed schema of a corpus file, and its loading by name, by file, or from three prefixes."""
+"""Corpora: the typed schema of a corpus file, and its loading by name, by file, or from the files of the text."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from nmt_cli.preparing.sources.archive import ArchiveSource
 from nmt_cli.preparing.sources.base import LANGUAGE_CODE, CorpusLanguages, Location, Source, Split
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.tables import JsonlSource, ParquetSource, TsvSource
-from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_file, not_a_prefix_hint
+from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_file
 from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.mistakes import KeyPath
@@ -32,6 +33,7 @@ Sources: TypeAlias = Annotated[list[AnySource], Field(min_length=1)]
 DESCRIPTIVE_KEYS = frozenset({"description", "licence", "citation", "pairs", "bytes"})
 """The keys of a corpus file that do not change its text."""
 
+_VALID_SIZE = 2_000
 _FORMER_KEYS = {
     "generator": "nmt prepare demo reads its sentences from files; --set limit=N takes the first N training pairs",
     "mirror": "in a copy of the corpus file, write file: PATH in place of url: for each archive; PATH may also be the "
@@ -134,6 +136,15 @@ class Corpus(Section):
     train: Sources | None = Field(None, description="sources of the training text, read in order and cleaned")
     valid: Sources | None = Field(None, description="sources of the validation text, of which every line is kept")
     test: Sources | None = Field(None, description="sources of the test text, of which every line is kept")
+    valid_size: PositiveInt | None = Field(
+        None,
+        description="without valid: this many clean training pairs are set aside as validation text, chosen by seed; "
+        f"null: {_VALID_SIZE:,}, or a tenth of the text if that is less",
+    )
+    test_size: PositiveInt | None = Field(
+        None, description="without test: this many clean training pairs are set aside as test text; null: none"
+    )
+    split_seed: NonNegativeInt = Field(1, description="seed of the choice for valid_size and test_size")
     limit: PositiveInt | None = Field(
         None, description="read only this number of training pairs, from the start; null: all"
     )
@@ -142,8 +153,12 @@ class Corpus(Section):
 
     @model_validator(mode="after")
     def _sources_are_complete(self) -> Corpus:
-        if self.train is None or self.valid is None:
-            raise ValueError("a corpus needs train and valid", "write a list of sources for each of them")
+        if self.train is None:
+            raise ValueError("a corpus needs train", "write a list of sources for it")
+        for split, sources, size in (("valid", self.valid, self.valid_size), ("test", self.test, self.test_size)):
+            if sources is not None and size is not None:
+                message = f"{split}_size is {size:,}, and {split} names text as well"
+                raise ValueError(message, f"leave out {split}_size, or {split}")
         if any(source.weight != 1 for source in [*(self.valid or []), *(self.test or [])]):
             raise ValueError(
                 "only sources of training text have a weight: every line of validation and test text is taken once",
@@ -169,7 +184,18 @@ class Corpus(Section):
     def splits(self) -> list[Split]:
         """The splits that the corpus has."""
         splits: list[Split] = ["train", "valid", "test"]
-        return [split for split in splits if self.sources(split)]
+        return [split for split in splits if self.sources(split) or split in self.set_aside]
+
+    @property
+    def set_aside(self) -> list[Split]:
+        """The splits that are taken from training text."""
+        splits: list[Split] = [] if self.valid else ["valid"]
+        return [*splits, "test"] if self.test_size else splits
+
+    def size_of(self, split: Split, *, clean_pairs: int) -> int:
+        """The number of pairs to set aside for a split, out of this number of clean training pairs."""
+        size = {"train": None, "valid": self.valid_size, "test": self.test_size}[split]
+        return min(_VALID_SIZE, max(1, clean_pairs // 10)) if size is None else size
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,34 +231,44 @@ def load_corpus(reference: str, *, overrides: Sequence[str]) -> LocatedCorpus:
     return LocatedCorpus(_with_overrides(document, overrides, source=str(file)), file.parent)
 
 
-def corpus_from_prefixes(
-    prefixes: dict[Split, str], *, languages: str, name: str, overrides: Sequence[str]
+def corpus_from_files(
+    files: Mapping[Split, Sequence[str]], *, languages: str, name: str, overrides: Sequence[str]
 ) -> LocatedCorpus:
-    """The corpus of text files PREFIX.LANGUAGE, with one prefix per split; `languages` is SOURCE-TARGET.
+    """The corpus of files that hold pairs, by the endings of their names, and of text files PREFIX.LANGUAGE.
 
-    Raises UsageError if that is not two different codes.
+    `languages` is SOURCE-TARGET. Raises UsageError if that is not two different codes.
     """
     source, target = _two_codes(languages)
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
         "languages": {"source": source, "target": target},
-        **{split: [{"kind": "text", "prefix": prefix}] for split, prefix in prefixes.items()},
+        **{split: [_source_of(path) for path in paths] for split, paths in files.items()},
     }
     document = Document(values, {("languages",): "--languages"})
     return LocatedCorpus(_with_overrides(document, overrides, source="nmt prepare"), Path())
 
 
+def as_text(file: str, *, languages: str = "en-de") -> str:
+    """The command that prepares a file of pairs."""
+    return f"nmt prepare --train {shlex.quote(file)} -l {languages}"
+
+
+def _source_of(path: str) -> dict[str, str]:
+    """The source for a file of pairs, or for a prefix."""
+    kind = kind_of_file(Path(path))
+    return {"kind": "text", "prefix": path} if kind is None else {"kind": kind, "file": path}
+
+
 def _corpus_document(file: Path) -> Document:
     """The values of a corpus file. If the file seems to be text itself, the error says how text is given."""
-    kind = kind_of_file(file)
-    if kind is not None:
-        raise RecipeError(f"{file.name} is no corpus file", where=str(file), hint=not_a_prefix_hint(file, kind))
+    if kind_of_file(file) is not None:
+        raise RecipeError(f"{file.name} is text, not a corpus file", where=str(file), hint=as_text(str(file)))
     try:
         return read_document(file)
     except RecipeError as problem:
         if file.suffix in (".yaml", ".yml"):
             raise
-        hint = f"a corpus file is wanted; {not_a_prefix_hint(Path('my/x.tsv'), 'tsv')}"
+        hint = f"a corpus file is YAML; text is given as {as_text('my.tsv')}, or as --train PREFIX for PREFIX.en"
         raise RecipeError(problem.message, where=problem.where, hint=hint) from None
 
 

@@ -93,6 +93,7 @@ def _key(
 ) -> str:
     """The fingerprint of the keys of sources, the contents of files, and the settings for training text."""
     corpus = located.corpus
+    chosen = {f"{split}_size": getattr(corpus, f"{split}_size") for split in corpus.set_aside}
     return fingerprint(
         {
             "version": _PIPELINE_VERSION,
@@ -102,6 +103,7 @@ def _key(
             "cleaning": corpus.cleaning.model_dump(),
             "sources": sources,
             "inputs": [(record.split, record.sha256) for record in inputs],
+            **({"set_aside": {**chosen, "seed": corpus.split_seed}} if chosen else {}),
         }
     )
 

@@ -77,6 +77,8 @@ def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[s
     for split in located.corpus.splits:
         for source in located.corpus.sources(split):
             yield from (f"input:  {split}: {description}" for description in source.describe())
+    for split in located.corpus.set_aside:
+        yield f"input:  {split}: set aside from the training text"
     yield f"output: {output}"
     if is_prepared_already(output, located.corpus, key=partial(_key, located, inputs), overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"

@@ -107,6 +107,14 @@ def write_heldout(
     return pairs
 
 
+def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: CorpusLanguages) -> None:
+    """Write `SPLIT.LANGUAGE` for both languages, with a line per pair."""
+    for split, pairs in splits.items():
+        for side, language in enumerate((languages.source, languages.target)):
+            with (directory / f"{split}.{language}").open("wb") as file:
+                file.writelines(f"{pair[side]}\n".encode() for pair in pairs)
+
+
 def warn_if_swapped(train: Pairs, valid: Pairs, languages: CorpusLanguages) -> str | None:
     """The warning if the sides of the training or of the validation text seem swapped, or None.
 

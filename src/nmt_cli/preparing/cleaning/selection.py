@@ -71,13 +71,21 @@ def choose_copies(
         counts = by_source[shard.facts["source"]].counts
         is_kept = is_new[start : start + len(shard)]
         start += len(shard)
-        _drop(np.flatnonzero(~is_kept), DUPLICATE, shard, counts)
+        drop_pairs(np.flatnonzero(~is_kept), DUPLICATE, shard, counts)
         if config.overlap != "report":
             is_held_out = shard.array("found") >= (PAIR if config.overlap == "pairs" else SIDE)
-            _drop(np.flatnonzero(is_held_out & is_kept), HELD_OUT, shard, counts)
+            drop_pairs(np.flatnonzero(is_held_out & is_kept), HELD_OUT, shard, counts)
             is_kept = is_kept & ~is_held_out
         chosen.append(_weighted(shard) * is_kept)
     return chosen
+
+
+def drop_pairs(places: NDArray[np.int64], reason: str, shard: CleanShard, counts: CleaningCounts) -> None:
+    """Count the pairs at these places of a shard as dropped; the first ones are examples."""
+    num_examples = max(0, EXAMPLES_PER_REASON - len(counts.dropped[reason].examples))
+    for place in places[:num_examples].tolist():
+        counts.drop(reason, shard.where(place), *shard.pair(place))
+    counts.dropped[reason].count += len(places[num_examples:])
 
 
 def pair_digests(src: Sequence[str], tgt: Sequence[str]) -> NDArray[np.uint64]:
@@ -152,13 +160,6 @@ def _digests(shards: Sequence[CleanShard]) -> NDArray[np.uint64]:
         digests[start : start + len(shard)] = shard.array("digests")
         start += len(shard)
     return digests
-
-
-def _drop(places: NDArray[np.int64], reason: str, shard: CleanShard, counts: CleaningCounts) -> None:
-    num_examples = max(0, EXAMPLES_PER_REASON - len(counts.dropped[reason].examples))
-    for place in places[:num_examples].tolist():
-        counts.drop(reason, shard.where(place), *shard.pair(place))
-    counts.dropped[reason].count += len(places[num_examples:])
 
 
 def _weighted(shard: CleanShard) -> NDArray[np.uint16]:

@@ -31,6 +31,7 @@ from nmt_cli.preparing.sources.base import (
 )
 
 _ENDINGS = ("", ".gz", ".zst")
+_KINDS = {".tsv": "tsv", ".jsonl": "jsonl", ".parquet": "parquet"}
 _WILD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
 _SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
 _TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
@@ -151,19 +152,19 @@ def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]
         raise empty_file(file)
 
 
-def kind_of_file(file: Path) -> Literal["tsv", "jsonl", "parquet"] | None:
+def kind_of_file(file: Path) -> str | None:
     """The kind of source that reads a file of pairs, by the ending of its name; None for any other file."""
-    name = file.name.removesuffix(".gz").removesuffix(".zst")
-    kinds: tuple[Literal["tsv", "jsonl", "parquet"], ...] = ("tsv", "jsonl", "parquet")
-    return next((kind for kind in kinds if name.endswith(f".{kind}")), None)
+    return _KINDS.get(Path(_without_packing(file.name)).suffix.lower())
 
 
-def not_a_prefix_hint(file: Path, kind: str) -> str:
-    """The hint how a file of pairs is given to `nmt prepare`."""
-    return (
-        f"tsv, jsonl and parquet files are named in a corpus file, nmt prepare FILE.yaml, with a line such as "
-        f"train: [{{kind: {kind}, file: {file}}}]; text files are given as --train PREFIX, for PREFIX.en and PREFIX.de"
-    )
+def name_without_endings(file: Path) -> str:
+    """The name of a file of pairs without its endings, such as my for my.tsv.gz, or the name of a prefix."""
+    name = _without_packing(file.name)
+    return Path(name).stem if kind_of_file(file) else name
+
+
+def _without_packing(name: str) -> str:
+    return next((name.removesuffix(ending) for ending in _ENDINGS if ending and name.endswith(ending)), name)
 
 
 def _with_ending(prefix: Path, language: str) -> Path:
@@ -175,7 +176,7 @@ def _with_ending(prefix: Path, language: str) -> Path:
     wanted = f"{prefix}.{language}"
     there = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
     if prefix.is_file() and (kind := kind_of_file(prefix)) is not None:
-        hint = not_a_prefix_hint(prefix, kind)
+        hint = f"its pairs are in one file: {{kind: {kind}, file: {prefix.name}}}"
     elif prefix.is_file() and prefix.suffix == f".{language}":
         hint = f"leave the ending out: {prefix.with_suffix('')}"
     elif not there:

@@ -1,0 +1,184 @@
+"""Validation and test text that is set aside from the training text, so that no sentence is on both sides."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt_cli.dataset.store import SIDES
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.cleaning.held_out import NOWHERE, HeldOut
+from nmt_cli.preparing.cleaning.rules import HELD_OUT
+from nmt_cli.preparing.cleaning.selection import SourceCounts, drop_pairs
+from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.preparing.shards import CleanShard
+from nmt_cli.preparing.sources.base import Split
+
+logger = logging.getLogger(__name__)
+
+Place: TypeAlias = tuple[int, int]
+"""A pair by its shard and its place there."""
+
+_LARGEST_SHARE = 0.5
+_NAMES: Mapping[Split, str] = {"valid": "validation", "test": "test"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    place: Place
+    src: str
+    tgt: str
+
+
+def set_aside(
+    corpus: Corpus,
+    shards: Sequence[CleanShard],
+    copies: Sequence[NDArray[np.uint16]],
+    by_source: Sequence[SourceCounts],
+) -> dict[str, list[tuple[str, str]]]:
+    """The pairs that are set aside for each split of `corpus.set_aside`, in the order of the text.
+
+    `copies` becomes 0 for them, and for each training pair that shares a side with one of them; the latter is counted
+    as dropped. The choice depends on the clean pairs and the seed alone. DataError if the splits would take more than
+    half of the text.
+    """
+    if not corpus.set_aside:
+        return {}
+    sizes = _sizes(corpus, clean_pairs=sum(int(np.count_nonzero(each)) for each in copies))
+    chosen = _choose(shards, copies, sizes, seed=corpus.split_seed)
+    splits: dict[str, list[tuple[str, str]]] = {
+        split: [(one.src, one.tgt) for one in found] for split, found in chosen.items()
+    }
+    places = {one.place for candidates in chosen.values() for one in candidates}
+    num_dropped = _drop_sharing(shards, copies, by_source, HeldOut(splits), places)
+    for split, size in sizes.items():
+        logger.info("set aside: %s clean pairs as %s text", f"{size:,}", _NAMES[split])
+    if num_dropped:
+        logger.info("dropped: %s training pairs that share a sentence with them", f"{num_dropped:,}")
+    return splits
+
+
+def _sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
+    """The number of pairs of each split."""
+    sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
+    if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
+        asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
+        tenth = max(1, clean_pairs // 10)
+        flags = " ".join(f"--{split}-size {min(size, tenth)}" for split, size in sizes.items())
+        more = "more than there are" if sum(sizes.values()) > clean_pairs else "more than half"
+        raise DataError(
+            f"{asked}: {more}, of {clean_pairs:,} clean training pairs",
+            where="train",
+            hint=f"{flags}, or text in files of its own: --valid FILE",
+        )
+    return sizes
+
+
+def _choose(
+    shards: Sequence[CleanShard], copies: Sequence[NDArray[np.uint16]], sizes: Mapping[Split, int], *, seed: int
+) -> dict[Split, list[_Candidate]]:
+    """The pairs of each split: the first ones in an order by a hash of seed and text, and no side twice.
+
+    DataError if there are too few pairs without a side in common.
+    """
+    wanted = sum(sizes.values())
+    number = 2 * wanted
+    while True:
+        ranked = _first_by_hash(shards, copies, number, seed=seed)
+        candidates = _distinct(_candidates(shards, ranked))
+        if len(candidates) >= wanted or len(ranked) < number:
+            break
+        number *= 4
+    if len(candidates) < wanted:
+        raise DataError(
+            f"{wanted:,} training pairs are to be set aside, and only {len(candidates):,} have no sentence in common",
+            where="train",
+            hint=f"--valid-size {max(1, len(candidates) // 10)}, or text in files of its own: --valid FILE",
+        )
+    chosen, start = {}, 0
+    for split, size in sizes.items():
+        chosen[split] = sorted(candidates[start : start + size], key=lambda one: one.place)
+        start += size
+    return chosen
+
+
+def _first_by_hash(
+    shards: Sequence[CleanShard], copies: Sequence[NDArray[np.uint16]], number: int, *, seed: int
+) -> list[Place]:
+    """The places of the first `number` pairs that are trained on, in the order of a hash of seed and text."""
+    keys, places = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.int64)
+    for index, (shard, taken) in enumerate(zip(shards, copies, strict=True)):
+        here = np.flatnonzero((taken > 0) & (shard.array("found") == NOWHERE))
+        keys = np.concatenate([keys, _mixed(shard.array("digests")[here], seed=seed)])
+        places = np.concatenate([places, np.stack([np.full_like(here, index), here], axis=1)])
+        first = np.lexsort((places[:, 1], places[:, 0], keys))[:number]
+        keys, places = keys[first], places[first]
+    return [(int(shard), int(place)) for shard, place in places]
+
+
+def _mixed(digests: NDArray[np.uint64], *, seed: int) -> NDArray[np.uint64]:
+    """A hash of each digest and the seed, [n]: the finaliser of SplitMix64."""
+    with np.errstate(over="ignore"):
+        mixed = digests + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        result: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
+    return result
+
+
+def _candidates(shards: Sequence[CleanShard], ranked: Sequence[Place]) -> Iterator[_Candidate]:
+    """The pairs at these places, in their order."""
+    texts: dict[Place, _Candidate] = {}
+    for index in sorted({shard for shard, _ in ranked}):
+        src, tgt = _lines(shards[index])
+        texts.update(
+            ((shard, place), _Candidate((shard, place), src[place], tgt[place]))
+            for shard, place in ranked
+            if shard == index
+        )
+    return (texts[place] for place in ranked)
+
+
+def _distinct(candidates: Iterator[_Candidate]) -> list[_Candidate]:
+    """The candidates without those that share a side with an earlier one."""
+    seen: tuple[set[str], set[str]] = (set(), set())
+    found = []
+    for one in candidates:
+        if one.src not in seen[0] and one.tgt not in seen[1]:
+            found.append(one)
+            seen[0].add(one.src)
+            seen[1].add(one.tgt)
+    return found
+
+
+def _drop_sharing(
+    shards: Sequence[CleanShard],
+    copies: Sequence[NDArray[np.uint16]],
+    by_source: Sequence[SourceCounts],
+    held_out: HeldOut,
+    places: set[Place],
+) -> int:
+    """Drop the training pairs that share a side with a chosen pair, and take the chosen ones out; how many share."""
+    num_dropped = 0
+    for index, (shard, taken) in enumerate(zip(shards, copies, strict=True)):
+        matches, _ = held_out.find(*_lines(shard))
+        counts = by_source[shard.facts["source"]].counts
+        for place in (place for shard_index, place in places if shard_index == index):
+            taken[place] = 0
+            counts.read -= 1
+        shared = np.flatnonzero((matches > NOWHERE) & (taken > 0))
+        taken[shared] = 0
+        drop_pairs(shared, HELD_OUT, shard, counts)
+        num_dropped += len(shared)
+    return num_dropped
+
+
+def _lines(shard: CleanShard) -> tuple[list[str], list[str]]:
+    """The lines of both sides."""
+    src, tgt = (shard.text(side).decode().split("\n")[:-1] for side in SIDES)
+    return src, tgt
