@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from nmt_cli.dataset.store import SIDES, TokenWriter, open_prepared
 from nmt_cli.preparing import encoding, shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
+from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_prefixes
 from nmt_cli.preparing.encoding import encoded_splits
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import prepare
+from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.vocabulary import sample
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.dataset.synthetic import append_rows
@@ -85,6 +88,36 @@ def test_a_vocabulary_is_taken_as_it_is_and_its_contents_tell_preparations_apart
     other = run(small_corpus(tmp_path, "tokenizer.vocab_size=500"), tmp_path / "other").directory
     from_other = small_corpus(tmp_path, f"tokenizer.taken_from={other}", pairs=300)
     assert "holds other data" in refusal(lambda: run(from_other, second)).message
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_text_too_small_for_the_default_vocabulary_gets_a_smaller_one_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_shared: bool
+) -> None:
+    small_corpus(tmp_path, pairs=60)
+    settings = [f"tokenizer.shared={json.dumps(is_shared)}"]
+
+    def located(*more: str) -> LocatedCorpus:
+        prefixes: dict[Split, str] = {"train": str(tmp_path / "train"), "valid": str(tmp_path / "valid")}
+        return corpus_from_prefixes(prefixes, languages="en-de", name="small", overrides=[*settings, *more])
+
+    with caplog.at_level("INFO", logger="nmt_cli"):
+        prepared = run(located(), tmp_path / "data")
+    manifest = open_prepared(prepared.directory).manifest
+    sizes = [manifest.tokenizers.source.vocab_size, manifest.tokenizers.target.vocab_size]
+    assert all(300 <= size < 8000 for size in sizes)
+    assert [Tokenizer.load(prepared.directory / f"{side}.spm").vocab_size for side in SIDES] == sizes
+    assert "tokenizer: the text is too small for 8,000, the default; --set tokenizer.vocab_size=N" in caplog.text
+    assert f"tokenizer: {' and '.join(f'{size:,}' for size in dict.fromkeys(sizes))} " in caplog.text
+    assert "the text is too small for the default" in (prepared.directory / "report.html").read_text(encoding="utf-8")
+    # The same command finds its data, another folder gets the same bytes, and a number that was given stays.
+    assert run(located(), tmp_path / "data").was_finished
+    again = run(located(), tmp_path / "again")
+    for side in SIDES:
+        assert (again.directory / f"{side}.spm").read_bytes() == (prepared.directory / f"{side}.spm").read_bytes()
+    error = refusal(lambda: run(located("tokenizer.vocab_size=8001"), tmp_path / "other"))
+    assert error.message.startswith("a vocabulary of 8,001 pieces is more than this text yields: at most ")
+    assert error.hint.startswith(f"--set tokenizer.vocab_size={sizes[0]}, which suits so little text (")
 
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path, kind: TokenizerKind)
 def test_lines_that_sentencepiece_would_skip_are_counted(tmp_path: Path) -> None:
     unusable = ["", "a ▅ b", "x" * (MAX_LINE_BYTES + 1)]
     report = train(tmp_path / "spm", lines=[*LINES, *unusable, "x" * MAX_LINE_BYTES])
-    assert report == TokenizerReport(given=404, skipped=3)
+    assert report == TokenizerReport(given=404, skipped=3, vocab_size=350)
     assert "x" in Tokenizer.load(tmp_path / "spm").pieces(range(260, 350))
 
 
@@ -63,7 +63,7 @@ def test_a_vocabulary_that_suits_a_small_text_is_named(tmp_path: Path, kind: Tok
     with pytest.raises(DataError) as caught:
         train(tmp_path / "spm", lines=lines, vocab_size=8000, kind=kind)
     found = re.fullmatch(
-        r"set tokenizer\.vocab_size to (\d+), which suits so little text \((\d+) at most\), "
+        r"--set tokenizer\.vocab_size=(\d+), which suits so little text \((\d+) at most\), "
         r"or give more training text",
         caught.value.hint,
     )
@@ -78,7 +78,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_names_the_smallest(tmp_path: Pat
     lines = ["".join(chr(0x4E00 + i) for i in range(start, start + 50)) for start in range(0, 500, 50)]
     with pytest.raises(DataError, match=r"300 pieces is too small: .* are 761") as caught:
         train(tmp_path / "spm", lines=lines, vocab_size=300)  # 500 characters, the space, 256 bytes, 4 specials
-    assert caught.value.hint == "set tokenizer.vocab_size to more than 761, or lower tokenizer.character_coverage"
+    assert caught.value.hint == "--set tokenizer.vocab_size=900, or lower tokenizer.character_coverage"
 
 
 def test_text_without_a_usable_line_is_refused(tmp_path: Path) -> None:

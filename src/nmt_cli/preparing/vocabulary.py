@@ -19,7 +19,7 @@ from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
 from nmt_cli.processes import worker_pool
 from nmt_cli.tokenization.tokenizer import Tokenizer
-from nmt_cli.tokenization.training import TokenizerReport, train_tokenizer
+from nmt_cli.tokenization.training import TokenizerReport, VocabularyTooLargeError, train_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +36,18 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
     progress("tokenizer", 0, None)
     # A worker process, because SentencePiece ignores Ctrl-C and frees its memory only at the end of the process.
     with worker_pool([TokenizerJob(text, corpus.tokenizer, directory)] * num_workers) as run:
-        reports = [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in run(tasks)]
+        trained = list(run(tasks))
+    reports = [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in trained]
     if is_shared:
         write_file(directory / "target.spm", (directory / "source.spm").read_bytes(), error=DataError)
         reports *= 2
     _write_report(directory, reports)
     kind = "shared" if is_shared else "separate"
-    logger.info("tokenizer: %s %s pieces", f"{corpus.tokenizer.vocab_size:,}", kind)
+    sizes = [one.vocab_size for one in trained]
+    logger.info("tokenizer: %s %s pieces", " and ".join(f"{size:,}" for size in dict.fromkeys(sizes)), kind)
+    if min(sizes) < corpus.tokenizer.vocab_size:
+        told = "the text is too small for %s, the default; --set tokenizer.vocab_size=N takes another number"
+        logger.info(f"tokenizer: {told}", f"{corpus.tokenizer.vocab_size:,}")
 
 
 def find_given_tokenizers(located: LocatedCorpus) -> list[Path] | None:
@@ -106,7 +111,10 @@ def sample(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> It
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob:
-    """Trains the tokenizer of one side or of both, and writes it to `SIDE.spm` of the first side."""
+    """Trains the tokenizer of one side or of both, and writes it to `SIDE.spm` of the first side.
+
+    If the text is too small for the default size, it gets a vocabulary that suits it. A size that the user gave stays.
+    """
 
     text: CleanText
     config: TokenizerConfig
@@ -117,9 +125,17 @@ class TokenizerJob:
         return self._train
 
     def _train(self, sides: Sequence[str]) -> TokenizerReport:
+        try:
+            return self._train_with(self.config.vocab_size, sides)
+        except VocabularyTooLargeError as problem:
+            if "vocab_size" in self.config.model_fields_set or problem.suited is None:
+                raise
+            return self._train_with(problem.suited, sides)
+
+    def _train_with(self, vocab_size: int, sides: Sequence[str]) -> TokenizerReport:
         return train_tokenizer(
             sample(self.text, sides, size=self.config.sample_lines, seed=self.config.seed),
-            vocab_size=self.config.vocab_size,
+            vocab_size=vocab_size,
             kind=self.config.kind,
             character_coverage=self.config.character_coverage,
             output=self.directory / f"{sides[0]}.spm",

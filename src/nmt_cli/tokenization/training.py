@@ -26,10 +26,33 @@ _MIN_PIECES = 300
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """The number of lines that were given to train a tokenizer on, and of those skipped as unusable."""
+    """The number of lines that were given to train a tokenizer on, and of those skipped as unusable; its pieces."""
 
     given: int
     skipped: int
+    vocab_size: int
+
+
+class VocabularyTooLargeError(DataError):
+    """A text that yields no vocabulary of the size asked for.
+
+    `largest` is the size that it yields, and `suited` a size that suits it; None if it yields no vocabulary at all.
+    """
+
+    largest: int
+    suited: int | None
+
+    @classmethod
+    def of(cls, vocab_size: int, *, largest: int, num_characters: int) -> VocabularyTooLargeError:
+        """The error for a vocabulary of `vocab_size` pieces."""
+        suited = _suited_vocabulary(largest, num_characters=num_characters)
+        hint = "give more training text"
+        if suited is not None:
+            hint = f"--set tokenizer.vocab_size={suited}, which suits so little text ({largest} at most), or {hint}"
+        message = f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}"
+        error = cls(message, where="tokenizer.vocab_size", hint=hint)
+        error.largest, error.suited = largest, suited
+        return error
 
 
 def train_tokenizer(
@@ -66,7 +89,7 @@ def train_tokenizer(
             raise usable.problem from None
         raise _vocabulary_error(str(problem), vocab_size, num_characters=len(usable.characters)) from problem
     write_file(output, model.getvalue(), error=DataError)
-    return TokenizerReport(usable.given, usable.skipped)
+    return TokenizerReport(usable.given, usable.skipped, vocab_size)
 
 
 class _UsableLines:
@@ -101,16 +124,14 @@ class _UsableLines:
 def _vocabulary_error(problem: str, vocab_size: int, *, num_characters: int) -> DataError:
     where = "tokenizer.vocab_size"
     if found := re.search(r"set it to a value <= (\d+)", problem):
-        largest = int(found[1])
-        message = f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}"
-        return DataError(message, where=where, hint=_smaller_vocabulary(largest, num_characters=num_characters))
+        return VocabularyTooLargeError.of(vocab_size, largest=int(found[1]), num_characters=num_characters)
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", problem):
         smallest = int(found[1])
         return DataError(
             f"a vocabulary of {vocab_size:,} pieces is too small: the text's characters, the 256 bytes and "
             f"the 4 special pieces alone are {smallest:,}",
             where=where,
-            hint=f"set tokenizer.vocab_size to more than {smallest}, or lower tokenizer.character_coverage",
+            hint=f"--set tokenizer.vocab_size={(smallest // 100 + 2) * 100}, or lower tokenizer.character_coverage",
         )
     return DataError(
         f"SentencePiece cannot train on this text: {problem}",
@@ -119,17 +140,14 @@ def _vocabulary_error(problem: str, vocab_size: int, *, num_characters: int) -> 
     )
 
 
-def _smaller_vocabulary(largest: int, *, num_characters: int) -> str:
-    """The hint if a text yields at most `largest` pieces.
+def _suited_vocabulary(largest: int, *, num_characters: int) -> int | None:
+    """A size that suits a text which yields at most `largest` pieces; None if it yields too few.
 
-    So many pieces would make every word a piece, so fewer are suggested.
+    `largest` pieces would make every word a piece, so the size is smaller.
     """
     if largest < _MIN_PIECES:
-        return "give more training text"
+        return None
     smallest = max(_MIN_PIECES, _FIXED_PIECES + num_characters + 1)
     suited = min(largest, smallest + max(0, largest - smallest) // 4)
     rounded = suited // 100 * 100
-    return (
-        f"set tokenizer.vocab_size to {rounded if rounded >= smallest else suited}, which suits so little text "
-        f"({largest} at most), or give more training text"
-    )
+    return rounded if rounded >= smallest else suited
