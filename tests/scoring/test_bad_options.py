@@ -11,7 +11,7 @@ from nmt_cli.cli.score.options import check_bounds
 from nmt_cli.errors import DataError, ScoreError, UsageError
 from tests.scoring.shell import HYP, refuse, run
 
-ALL = "take one or more of bleu,paper-bleu,chrf,chrf++,ter,comet"
+ALL = "take one or more of bleu,paper-bleu,moses-bleu,chrf,chrf++,ter,comet"
 
 # The arguments, the option and the problem, and the hint.
 CONTRADICTIONS = """
@@ -26,6 +26,30 @@ leave out one of them; the translation is -i HYP
 ref -i hyp -m paper-bleu
 -m paper-bleu: paper-bleu needs to know the target language
 add the languages, source first: -l en-de
+
+ref -i hyp -m moses-bleu
+-m moses-bleu: moses-bleu needs to know the target language
+add the languages, source first: -l en-de
+
+ref -i hyp -m chrf --lowercase
+--lowercase: --lowercase means nothing without -m bleu
+add -m bleu, or leave --lowercase out
+
+ref -i hyp -m chrf --tokenize intl
+--tokenize: --tokenize means nothing without -m bleu
+add -m bleu, or leave --tokenize out
+
+ref -i hyp -m bleu --keep-quotes
+--keep-quotes: --keep-quotes means nothing without -m paper-bleu
+add -m paper-bleu, or leave --keep-quotes out
+
+ref -i hyp --tokenize v13a
+--tokenize: sacreBLEU has no tokenizer 'v13a'
+take one of none, zh, 13a, intl, char, ja-mecab, ko-mecab, spm, flores101, flores200, spBLEU-1K
+
+ref -s src --model nowhere --tokenize intl
+--tokenize: --tokenize does not go with --model: it gives the probability of REF, which is no score of a translation
+leave --tokenize out
 
 ref -i hyp -m paper-bleu -l de
 -l: -l takes two languages, not 'de'
@@ -98,6 +122,10 @@ give --baseline once
 ref -i hyp --sentence -m paper-bleu -l en-de
 -m: paper-bleu is a score of a whole test set, not for --sentence
 leave paper-bleu out of -m; bleu, chrf, ter and comet have scores of sentences
+
+ref -i hyp --sentence -m moses-bleu -l en-de
+-m: moses-bleu is a score of a whole test set, not for --sentence
+leave moses-bleu out of -m; bleu, chrf, ter and comet have scores of sentences
 """
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -156,6 +184,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest(names: str, message: str,
         ("BLUE=25", "there is no metric 'BLUE'", "did you mean bleu?"),
         ("BLEU", "--fail-under takes METRIC=BOUND, not 'BLEU'", "for example --fail-under BLEU=25"),
         ("25", "--fail-under takes METRIC=BOUND, not '25'", "for example --fail-under BLEU=25"),
+        ("30.5", "--fail-under takes METRIC=BOUND, not '30.5'", "for example --fail-under BLEU=30.5"),
         ("BLEU=high", "the bound 'high' is not a number", "for example --fail-under BLEU=25"),
         ("chrf=nan", "the bound 'nan' is not a number", "for example --fail-under chrF2=25"),
         (

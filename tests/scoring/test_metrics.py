@@ -14,8 +14,8 @@ import pytest
 import nmt_cli
 from nmt_cli.errors import UsageError
 from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, bleu, score_systems
-from nmt_cli.scoring.paper_bleu import PaperText, comparable
-from tests.scoring.shell import nmt, run
+from nmt_cli.scoring.moses_bleu import MosesText, PaperText, comparable
+from tests.scoring.shell import columns, nmt, run
 
 _HYPOTHESES = ["Der Hund schläft im Garten .", "Zwei Frauen gehen nach Hause.", "Ein Mann liest ein Buch."]
 _REFERENCES = ["Der Hund schläft im Garten.", "Zwei Frauen gehen heim.", "Ein Mann liest das Buch."]
@@ -93,6 +93,42 @@ def test_chinese_has_the_tokens_of_sacrebleu_s_command(tmp_path: Path) -> None:
     assert "|tok:zh|" in report.signature
 
 
+@pytest.mark.parametrize("tokenizer", ["13a", "intl", "char", "none", "zh"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_tokenizers_and_case_are_those_of_sacrebleu_s_command(folder: Path, tokenizer: str, lowercase: bool) -> None:
+    options = ["--tokenize", tokenizer, *(["--lowercase"] if lowercase else [])]
+    theirs = json.loads(sacrebleu(folder, _HYPOTHESES, _REFERENCES, "-m", "bleu", "--format", "json", *options))
+    ours = json.loads(run("ref", "-i", "hyp", "-m", "bleu", "--json", *options))["scores"]["BLEU"]
+    assert f"{ours['score']:.4f}" == f"{theirs['score']:.4f}"
+    assert ours["signature"] == theirs["signature"]
+    assert f"|case:{'lc' if lowercase else 'mixed'}|eff:no|tok:{tokenizer}|" in ours["signature"]
+
+
+def test_a_named_tokenizer_counts_more_than_the_language_s(folder: Path) -> None:
+    assert "|tok:13a|" in run("ref", "-i", "hyp", "-m", "bleu", "-l", "en-zh", "--tokenize", "13a")
+    assert "|tok:zh|" in run("ref", "-i", "hyp", "-m", "bleu", "-l", "en-zh")
+
+
+def test_a_named_tokenizer_that_is_not_installed_is_answered_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ko_mecab.MeCab", None)
+    evaluation_set = EvaluationSet([["a"]], tokenize="ko-mecab")
+    with pytest.raises(UsageError) as caught:
+        score_systems([["a"]], evaluation_set, metrics=["bleu"], confidence=False)
+    assert caught.value.message == "BLEU needs a tokenizer for the language 'ko' that is not installed"
+    assert (caught.value.setting, caught.value.hint) == ("tokenize: ko-mecab", "pip install 'sacrebleu[ko]'")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_tokenizer_whose_model_cannot_be_fetched_names_the_folder(tmp_path: Path) -> None:
+    # Nothing listens at that port.
+    proxies = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    process = nmt("ref", "-i", "hyp", "--tokenize", "flores200", SACREBLEU=str(tmp_path / "mine"), **proxies)
+    models = tmp_path / "mine" / "models"
+    assert process.returncode == 4
+    assert process.stderr.startswith(f"error: the model of the tokenizer flores200 is not in {models}, and cannot be ")
+    assert f"fix:   check the network and $https_proxy, or copy the folder {models} from a " in process.stderr
+
+
 def test_a_tokenizer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
     with pytest.raises(UsageError) as caught:
@@ -125,27 +161,75 @@ def test_a_confidence_interval_of_chrf_survives_resamples_without_a_match() -> N
 
 
 def test_compounds_are_split_for_german_alone_and_as_the_script_does() -> None:
-    assert PaperText("de").reference("Chat-Fenster") == "Chat ##AT##-##AT## Fenster"
+    assert PaperText("de", keeps_quotes=False).reference("Chat-Fenster") == "Chat ##AT##-##AT## Fenster"
     # The substitution takes both neighbours with it, so that the second hyphen of a-b-c stays; but it works on bytes.
-    assert PaperText("de").reference("a-b-c") == "a ##AT##-##AT## b-c"
-    assert PaperText("de").reference("A-Ö-B") == "A ##AT##-##AT## Ö ##AT##-##AT## B"
-    assert PaperText("fr").reference("grand-père") == "grand-père"
+    assert PaperText("de", keeps_quotes=False).reference("a-b-c") == "a ##AT##-##AT## b-c"
+    assert PaperText("de", keeps_quotes=False).reference("A-Ö-B") == "A ##AT##-##AT## Ö ##AT##-##AT## B"
+    assert PaperText("fr", keeps_quotes=False).reference("grand-père") == "grand-père"
 
 
 def test_unicode_punctuation_becomes_ascii_in_the_hypothesis_alone() -> None:
-    text = PaperText("de")
+    text = PaperText("de", keeps_quotes=True)
     assert text.hypothesis("“Ja”，sagt er。") == "&quot; Ja &quot; , sagt er ."
     assert text.reference("“Ja”") == "“ Ja ”"
 
 
+def test_quotes_of_a_german_reference_become_ascii_as_the_authors_had_them() -> None:
+    assert PaperText("de", keeps_quotes=False).reference("„Ja“, sagt er.") == "&quot; Ja &quot; , sagt er ."
+    # There is no evidence for other languages.
+    assert PaperText("fr", keeps_quotes=False).reference("„Ja“") == "„ Ja “"
+    # The hypothesis is what the script makes of it, and the script leaves the lower quote.
+    assert PaperText("de", keeps_quotes=False).hypothesis("„Ja“") == "„ Ja &quot;"
+
+
+def test_a_reference_without_such_quotes_has_the_same_paper_bleu_either_way(shared_data: Path) -> None:
+    reference = str(shared_data / "newstest" / "newstest2013.de")
+    arguments = [reference, "-i", reference, "-m", "paper-bleu", "-l", "en-de"]
+    ascii, kept = (columns(run(*arguments, *more))[0] for more in ([], ["--keep-quotes"]))
+    assert ascii[1] == kept[1] == "100.00"
+    assert "|punct:ascii-hyp|quotes:ascii-ref|moses:" in ascii[2]
+    assert "|punct:ascii-hyp|moses:" in kept[2]
+
+
+def test_ascii_quotes_in_the_translation_match_typographic_ones_of_the_reference(folder: Path) -> None:
+    (folder / "ref").write_text("Er sagt: „Ja, das ist gut.“\n" * 3, encoding="utf-8")
+    (folder / "hyp").write_text('Er sagt: "Ja, das ist gut."\n' * 3, encoding="utf-8")
+    arguments = ["ref", "-i", "hyp", "-m", "paper-bleu", "-l", "en-de"]
+    assert columns(run(*arguments))[0][1] == "100.00"
+    assert float(columns(run(*arguments, "--keep-quotes"))[0][1]) < 70
+
+
 @pytest.mark.parametrize("line", ["Er wurde 28.", "Das sagt Bart. ", "Teil A."])
 def test_a_final_full_stop_stands_apart_whatever_is_before_it(line: str) -> None:
-    assert PaperText("de").reference(line) == f"{line.strip()[:-1]} ."
+    assert PaperText("de", keeps_quotes=False).reference(line) == f"{line.strip()[:-1]} ."
 
 
 def test_a_blank_line_and_an_ellipsis_stay() -> None:
-    assert PaperText("de").reference("") == ""
-    assert PaperText("de").reference("Nun ja...") == "Nun ja ..."
+    assert PaperText("de", keeps_quotes=False).reference("") == ""
+    assert PaperText("de", keeps_quotes=False).reference("Nun ja...") == "Nun ja ..."
+
+
+def test_chinese_in_a_german_line_stays_together_as_in_moses() -> None:
+    # As tokenizer.perl -l de prints it.
+    line, tokens = "田郷明 sagt: カタカナ, 한국어.", "田郷明 sagt : カタカナ , 한국어 ."
+    assert MosesText("de").tokens(line) == tokens
+
+
+def test_moses_bleu_is_what_perl_s_scripts_give_for_lower_cased_text(shared_data: Path) -> None:
+    folder = shared_data / "wmt22-en-de"
+    arguments = [str(folder / "ref.A.de"), "-i", str(folder / "hyp.PROMT.de"), "-m", "moses-bleu", "-l", "en-de"]
+    found = json.loads(run(*arguments, "--json"))["scores"]["moses-BLEU"]
+    # tokenizer.perl -l de, lowercase.perl, multi-bleu.perl
+    printed = "BLEU = 36.89, 66.8/42.5/29.9/21.8 (BP=1.000, ratio=1.003, hyp_len=39403, ref_len=39271)"
+    assert f"BLEU = {found['score']:.2f}, {found['details']}" == printed
+    assert found["signature"].startswith("nrefs:1|case:lc|eff:no|tok:moses-de|smooth:none|moses:sacremoses-")
+
+
+def test_moses_bleu_does_not_see_case() -> None:
+    references = [["Eine Frau geht nach Hause ."]]
+    lower, plain = scored(["eine frau Geht nach hause."], references, "moses-bleu", "bleu", language="de")
+    assert lower.value == pytest.approx(100)
+    assert plain.value < 60
 
 
 def test_without_a_match_of_four_words_it_is_zero_like_multi_bleu() -> None:
@@ -157,9 +241,9 @@ def test_without_a_match_of_four_words_it_is_zero_like_multi_bleu() -> None:
 
 
 def test_a_language_without_abbreviations_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    PaperText("de")
+    MosesText("de")
     assert caplog.messages == []
-    PaperText("xx")
+    MosesText("xx")
     assert caplog.messages == ["Moses knows no abbreviations of the language 'xx'; it takes those of English"]
 
 
@@ -221,7 +305,7 @@ def test_every_official_score_of_wmt22_to_nine_digits(shared_data: Path, system:
     ],
 )
 def test_tokens_are_those_of_moses_in_every_line(shared_data: Path, tokens: str, text: str, language: str) -> None:
-    paper = PaperText(language)
+    paper = PaperText(language, keeps_quotes=True)
     prepare = paper.hypothesis if ".hyp." in tokens else paper.reference
     raw, expected = lines_of(shared_data / text), lines_of(shared_data / "moses-reference" / tokens)
     assert len(raw) == len(expected)
@@ -232,7 +316,7 @@ def test_tokens_are_those_of_moses_in_every_line(shared_data: Path, tokens: str,
 def test_paper_bleu_is_what_multi_bleu_prints(shared_data: Path, place: int) -> None:
     row = rows_of(shared_data / "moses-reference" / "expected.tsv")[place]
     reference, hypothesis = (str(shared_data / row[side]) for side in ("reference", "hypothesis"))
-    output = run(reference, "-i", hypothesis, "-l", row["pair"], "-m", "paper-bleu", "--json")
+    output = run(reference, "-i", hypothesis, "-l", row["pair"], "-m", "paper-bleu", "--keep-quotes", "--json")
     scores = json.loads(output)["scores"]
     assert list(scores) == ["paper-BLEU", "BLEU"]
     paper = scores["paper-BLEU"]
@@ -243,7 +327,7 @@ def test_paper_bleu_says_with_which_figures_it_compares(shared_data: Path) -> No
     folder = shared_data / "wmt22-en-de"
     process = nmt(str(folder / "ref.A.de"), "-i", str(folder / "hyp.PROMT.de"), "-m", "paper-bleu", "-l", "en-de")
     lines = [line.split("\t") for line in process.stdout.splitlines()]
-    assert [line[:2] for line in lines] == [["paper-BLEU", "36.31"], ["BLEU", "36.12"]]
+    assert [line[:2] for line in lines] == [["paper-BLEU", "36.38"], ["BLEU", "36.12"]]
     assert lines[0][2].startswith("nrefs:1|case:mixed|eff:no|tok:moses-de|smooth:none|compounds:split|punct:ascii-hyp|")
     assert process.stderr == (
         "paper-BLEU compares with the paper's 27.3 (base) and 28.4 (big) on newstest2014 and other multi-bleu scores "

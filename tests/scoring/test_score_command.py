@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scoring.shell import HYP, REF, columns, nmt, on_a_terminal, run
+from nmt_cli.errors import DataError
+from tests.scoring.shell import HYP, REF, columns, nmt, on_a_terminal, refuse, run
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -38,6 +39,19 @@ def test_metrics_come_in_the_order_asked_for_and_once() -> None:
 
 def test_metrics_may_be_asked_for_one_by_one() -> None:
     assert run("ref", "-i", "hyp", "-m", "bleu", "-m", "chrf") == run("ref", "-i", "hyp", "-m", "bleu,chrf")
+
+
+def test_metrics_may_follow_each_other_as_sacrebleu_has_it(folder: Path) -> None:
+    wanted = run("ref", "-i", "hyp", "-m", "bleu,chrf,chrf++")
+    assert run("ref", "-i", "hyp", "-m", "bleu", "chrf", "chrf++") == wanted
+    assert run("-i", "hyp", "-m", "bleu", "chrf", "chrf++", "--", "ref") == wanted
+    # A file of that name is a reference.
+    (folder / "chrf").write_text(HYP, encoding="utf-8")
+    assert columns(run("ref", "-i", "hyp", "-m", "bleu", "chrf"))[0][2].startswith("nrefs:2|")
+
+
+def test_a_metric_as_reference_without_m_is_no_such_file() -> None:
+    assert refuse(DataError, "chrf", "-i", "hyp").message == "no such file: chrf"
 
 
 def test_confidence_is_the_last_column() -> None:
@@ -82,6 +96,15 @@ def test_only_line_feeds_end_lines(folder: Path, text: str) -> None:
     assert len(run("ref", "-i", "hyp").splitlines()) == 3
 
 
+@pytest.mark.parametrize("which", ["hyp", "ref"])
+def test_a_byte_order_mark_is_not_text(folder: Path, which: str) -> None:
+    plain = run("ref", "-i", "hyp")
+    (folder / which).write_bytes(b"\xef\xbb\xbf" + (folder / which).read_bytes())
+    assert run("ref", "-i", "hyp") == plain
+    (folder / which).write_bytes(b"\xef\xbb\xbf")
+    assert refuse(DataError, "ref", "-i", "hyp").message == f"{which} is empty: there is nothing to score"
+
+
 def test_blank_lines_count() -> None:
     assert columns(run("ref", "-m", "bleu", stdin=b"\n\n\n"))[0][1] == "0.00"
 
@@ -121,11 +144,19 @@ def test_a_terminal_as_stdin_is_refused() -> None:
 def test_a_terminal_as_stdout_gets_a_table() -> None:
     output = on_a_terminal(["ref", "-i", "hyp", "--confidence"], COLUMNS="60")
     assert "\x1b[1m" in output
-    header, bleu, _, _, signature, *_ = re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines()
+    header, bleu, _, _, details, signature, *_ = re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines()
     assert header.split() == ["metric", "score", "95", "%"]
     assert bleu.startswith("BLEU    41.11  ±")
+    # By hand: 13 of 16 words, and 1 of 7 sequences of four.
+    assert details == "BLEU  81.2/61.5/40.0/14.3 (BP=1.000, ratio=1.067, hyp_len=16, ref_len=15)"
     # Longer than the terminal is wide, and yet in one piece.
     assert signature.startswith("BLEU  nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+def test_each_of_several_runs_shows_its_own_precisions() -> None:
+    output = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(["ref", "-i", "hyp", "-i", "base"], COLUMNS="120"))
+    lines = [line for line in output.splitlines() if "BP=" in line]
+    assert [line.split(": ")[0] for line in lines] == ["BLEU  hyp", "BLEU  base"]
 
 
 def test_a_terminal_without_colours_gets_none() -> None:

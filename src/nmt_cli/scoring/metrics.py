@@ -1,36 +1,45 @@
-"""The metrics of a translation, each with a signature: sacreBLEU's BLEU, chrF and TER, the paper's BLEU, and COMET.
+"""The metrics of a translation with their signatures: sacreBLEU's BLEU, chrF and TER, BLEU of Moses' tokens, and COMET.
 
 Post 2018, arXiv:1804.08771. BLEU, chrF and TER are sacreBLEU's own to every digit: corpus level, on untouched text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, assert_never
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.utils import SACREBLEU_DIR
 
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring.comet import Comet, SegmentMean
-from nmt_cli.scoring.paper_bleu import PaperBleu, PaperText
+from nmt_cli.scoring.moses_bleu import MosesBleu, MosesText, PaperText, paper_bleu
 
-MetricName = Literal["bleu", "paper-bleu", "chrf", "chrf++", "ter", "comet"]
+MetricName = Literal["bleu", "paper-bleu", "moses-bleu", "chrf", "chrf++", "ter", "comet"]
 
 # The name of a metric in tables, and in all functions below.
 TITLES: dict[MetricName, str] = {
     "bleu": "BLEU",
     "paper-bleu": "paper-BLEU",
+    "moses-bleu": "moses-BLEU",
     "chrf": "chrF2",
     "chrf++": "chrF2++",
     "ter": "TER",
     "comet": "COMET",
 }
 
+# The names of the tokenizers that `EvaluationSet.tokenize` takes.
+TOKENIZERS = tuple(BLEU.TOKENIZERS)
+
 RESAMPLES = 1000
+# The extras of sacreBLEU that install a tokenizer.
+_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +61,10 @@ class ScoreReport:
 class EvaluationSet:
     """References, each with a line for each segment, and the other inputs of metrics.
 
-    paper-bleu needs the code of the target language, such as de, and bleu chooses its tokenizer by it. comet needs its
-    installation and the sources. `test_set` is sacreBLEU's name of the set with the language pair, for the signatures.
+    paper-bleu and moses-bleu need the code of the target language, such as de, and bleu chooses its tokenizer by it.
+    comet needs its installation and the sources. `test_set` is sacreBLEU's name of the set with the language pair, for
+    the signatures. `tokenize` names another tokenizer for bleu, and `lowercase` lets bleu ignore case. With
+    `keep_quotes`, paper-bleu keeps the quotes of a German reference.
     """
 
     references: Sequence[Sequence[str]]
@@ -61,6 +72,9 @@ class EvaluationSet:
     target_language: str | None = None
     test_set: tuple[str, str] | None = None
     comet: Comet | None = None
+    tokenize: str | None = None
+    lowercase: bool = False
+    keep_quotes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +208,14 @@ def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, of_segments: 
         case "bleu":
             return Scorer(name, _bleu(evaluation_set, of_segments=of_segments), references, _untouched)
         case "paper-bleu":
-            if of_segments or evaluation_set.target_language is None:
-                raise ValueError("paper-bleu is a score of a corpus in a known language")
-            text = PaperText(evaluation_set.target_language)
+            text = PaperText(_language(evaluation_set, name, of_segments), keeps_quotes=evaluation_set.keep_quotes)
             tokens = [[text.reference(line) for line in lines] for lines in references]
-            return Scorer(name, PaperBleu(text.language, references=tokens), tokens, text.hypotheses)
+            return Scorer(name, paper_bleu(text, tokens), tokens, text.systems)
+        case "moses-bleu":
+            plain = MosesText(_language(evaluation_set, name, of_segments))
+            tokens = [[plain.reference(line) for line in lines] for lines in references]
+            metric = MosesBleu(plain.language, lowercase=True, changes={}, references=tokens)
+            return Scorer(name, metric, tokens, plain.systems)
         case "chrf":
             return Scorer(name, _Chrf(references=references), references, _untouched)
         case "chrf++":
@@ -211,19 +228,43 @@ def _scorer_of(name: MetricName, evaluation_set: EvaluationSet, *, of_segments: 
             assert_never(other)
 
 
+def _language(evaluation_set: EvaluationSet, name: MetricName, of_segments: bool) -> str:
+    if of_segments or evaluation_set.target_language is None:
+        raise ValueError(f"{name} is a score of a corpus in a known language")
+    return evaluation_set.target_language
+
+
 def _bleu(evaluation_set: EvaluationSet, *, of_segments: bool) -> BLEU:
     """sacreBLEU's BLEU, as its own command has it: tokens are 13a's but for Chinese, Japanese and Korean.
 
-    UsageError if the tokenizer of the language is not installed.
+    UsageError if the tokenizer is not installed, DataError if its model cannot be fetched.
     """
-    language = evaluation_set.target_language or ""
+    named, language = evaluation_set.tokenize, evaluation_set.target_language or ""
     try:
         # force: no warning of tokenised text, which would name a parameter of sacreBLEU; segments.py has ours.
-        return BLEU(force=True, effective_order=of_segments, trg_lang=language, references=evaluation_set.references)
-    except RuntimeError:
-        hint = f"pip install 'sacrebleu[{language}]', or leave bleu out of `metrics`"
-        message = f"BLEU needs a tokenizer for the language {language!r} that is not installed"
-        raise UsageError(message, setting="metrics: bleu", hint=hint) from None
+        return BLEU(
+            lowercase=evaluation_set.lowercase,
+            force=True,
+            tokenize=named,
+            effective_order=of_segments,
+            trg_lang="" if named else language,
+            references=evaluation_set.references,
+        )
+    except (RuntimeError, OSError, SystemExit) as problem:
+        if named is not None and named not in _EXTRAS:
+            raise _no_tokenizer_model(named, problem) from None
+        extra = _EXTRAS[named] if named else language
+        message = f"BLEU needs a tokenizer for the language {extra!r} that is not installed"
+        hint = f"pip install 'sacrebleu[{extra}]'" + ("" if named else ", or leave bleu out of `metrics`")
+        raise UsageError(message, setting=f"tokenize: {named}" if named else "metrics: bleu", hint=hint) from None
+
+
+def _no_tokenizer_model(name: str, problem: BaseException) -> DataError:
+    folder = Path(SACREBLEU_DIR) / "models"
+    reason = re.sub(r"^<urlopen error (.*)>$", r"\1", str(problem))
+    message = f"the model of the tokenizer {name} is not in {folder}, and cannot be fetched: {reason}"
+    hint = f"check the network and $https_proxy, or copy the folder {folder} from a machine on which it works"
+    return DataError(message, where=str(folder), hint=hint)
 
 
 def _comet_scorer(evaluation_set: EvaluationSet) -> Scorer:

@@ -1,7 +1,7 @@
 """The texts to be scored: one segment a line, read without touching a character.
 
 A line ends at a line feed and nowhere else; the last one may lack it. A carriage return stays in its line, and
-no metric sees it: BLEU and TER strip and chrF skips white space.
+no metric sees it: BLEU and TER strip and chrF skips white space. A byte-order mark is not part of the first line.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,11 +48,11 @@ def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
     else:
         with files.open_bytes(Path(name)) as stream:
             content = stream.read()
-    if not content:
+    if content in (b"", BOM_UTF8):
         hint = "look at the command before the pipe" if name == "stdin" else "check the path, or write the file again"
         raise DataError(f"{name} is empty: there is nothing to score", where=name, hint=hint)
     try:
-        lines = content.decode("utf-8").split("\n")
+        lines = content.decode("utf-8").removeprefix("\ufeff").split("\n")
     except UnicodeDecodeError as problem:
         line = content.count(b"\n", 0, problem.start) + 1
         byte = content[problem.start]

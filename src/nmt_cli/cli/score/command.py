@@ -15,7 +15,9 @@ from nmt_cli.cli.score.options import (
     check_bounds,
     parse_bounds,
     parse_metrics,
+    parse_tokenizer,
     read_texts,
+    references_and_metrics,
     refuse_beside,
     refuse_without,
 )
@@ -60,9 +62,17 @@ def score(
             "--metrics",
             "-m",
             metavar="NAMES",
-            help="Of bleu, paper-bleu, chrf, chrf++, ter, comet; else bleu,chrf,ter.",
+            help="Of bleu, paper-bleu, moses-bleu, chrf, chrf++, ter, comet; else bleu,chrf,ter.",
         ),
     ] = None,
+    tokenize: Annotated[
+        str | None,
+        typer.Option("--tokenize", metavar="NAME", help="Tokens of bleu: sacreBLEU's 13a, intl, zh, char, none, ..."),
+    ] = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Let bleu ignore case.")] = False,
+    keep_quotes: Annotated[
+        bool, typer.Option("--keep-quotes", help="Keep the quotes of a German reference in paper-bleu.")
+    ] = False,
     comet_model: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help=f"Model of comet, or its checkpoint; else {_COMET_MODEL}.")
     ] = None,
@@ -97,16 +107,20 @@ def score(
         typer.Option("--fail-under", metavar="BLEU=25", help="Exit with code 8 below this score; repeatable."),
     ] = None,
 ) -> None:
-    """Score a translation: BLEU, chrF, TER, paper-BLEU, COMET; compare systems.
+    """Score a translation: BLEU, chrF, TER, COMET, the BLEU of papers; compare systems.
 
     Example: nmt score test.de -i test.hyp --confidence
     """
-    files = TextNames(references or [], hypotheses or [], baselines or [], source, test_set, languages)
+    references, metrics = references_and_metrics(references or [], metrics or [])
+    files = TextNames(references, hypotheses or [], baselines or [], source, test_set, languages)
     _check_test_set_or_reference(files)
     if model is not None:
         others: dict[str, object] = {
             "-i": hypotheses,
             "-m": metrics,
+            "--tokenize": tokenize,
+            "--lowercase": lowercase,
+            "--keep-quotes": keep_quotes,
             "--comet-model": comet_model,
             "--confidence": confidence,
             "--baseline": baselines,
@@ -124,13 +138,20 @@ def score(
     files = replace(files, hypotheses=hypotheses or ["-"])
     wanted = parse_metrics(metrics or [_DEFAULT_METRICS])
     bounds = parse_bounds(fail_under or [], wanted)
+    refuse_without("-m bleu", {} if "bleu" in wanted else {"--tokenize": tokenize, "--lowercase": lowercase})
+    refuse_without("-m paper-bleu", {} if "paper-bleu" in wanted else {"--keep-quotes": keep_quotes})
     _check_options(files, wanted, comet_model=comet_model, device=device, paired=paired)
     of_segments = by_sentence or differences is not None
     if of_segments:
         beside = {"--confidence": confidence, "--paired": paired, "--fail-under": fail_under}
         check_segment_options(files, wanted, beside, by_sentence=by_sentence, differences=differences)
     texts = read_texts(files)
-    evaluation_set = _evaluation_set(texts, wanted, comet_model=comet_model, device=device)
+    evaluation_set = replace(
+        _evaluation_set(texts, wanted, comet_model=comet_model, device=device),
+        tokenize=None if tokenize is None else parse_tokenizer(tokenize),
+        lowercase=lowercase,
+        keep_quotes=keep_quotes,
+    )
     if of_segments:
         print_segment_scores(texts, evaluation_set, wanted, differences=differences, as_object=as_object)
         return
@@ -160,11 +181,12 @@ def _check_options(
     if "comet" not in metrics:
         refuse_without("-m comet", {"--comet-model": comet_model})
         refuse_without("-m comet or --model", {"--device": device})
-    if files.test_set is None and not {"bleu", "paper-bleu"} & set(metrics):
+    if files.test_set is None and not {"bleu", "paper-bleu", "moses-bleu"} & set(metrics):
         refuse_without("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
-    if "paper-bleu" in metrics and files.languages is None:
-        hint = "add the languages, source first: -l en-de"
-        raise UsageError("paper-bleu needs to know the target language", where="-m paper-bleu", hint=hint)
+    for name in ("paper-bleu", "moses-bleu"):
+        if name in metrics and files.languages is None:
+            hint = "add the languages, source first: -l en-de"
+            raise UsageError(f"{name} needs to know the target language", where=f"-m {name}", hint=hint)
     if "comet" in metrics and files.source is None and files.test_set is None:
         hint = "add the source with -s SRC, or name a test set with -t"
         raise UsageError("comet needs the source text", where="-m comet", hint=hint)
@@ -221,7 +243,7 @@ def _measure(
         reports = score_systems(systems, evaluation_set, metrics=metrics, confidence=confidence)
     notes = []
     if "paper-bleu" in metrics and texts.languages is not None:
-        from nmt_cli.scoring.paper_bleu import comparable
+        from nmt_cli.scoring.moses_bleu import comparable
 
         notes.append(comparable(texts.languages))
     return Scores(texts, reports, spread(reports) if len(systems) > 1 else [], comparisons, notes)

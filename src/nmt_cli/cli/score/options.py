@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt_cli.errors import ScoreError, UsageError
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
 
 
 _STDIN = "-"
+
+
+def references_and_metrics(references: Sequence[str], metrics: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The references and the metrics, told apart as in `-m bleu chrf`, where chrf is no file."""
+    if not metrics:
+        return list(references), []
+    from nmt_cli.scoring.metrics import TITLES
+
+    extra = [name for name in references if name in TITLES and not Path(name).exists()]
+    return [name for name in references if name not in extra], [*metrics, *extra]
+
+
+def parse_tokenizer(name: str) -> str:
+    """The name of a tokenizer of sacreBLEU's; UsageError if there is none."""
+    from nmt_cli.scoring.metrics import TOKENIZERS
+
+    if name not in TOKENIZERS:
+        message, hint = f"sacreBLEU has no tokenizer {name!r}", f"take one of {', '.join(TOKENIZERS)}"
+        raise UsageError(message, where="--tokenize", hint=hint)
+    return name
 
 
 def parse_metrics(texts: Sequence[str]) -> list[MetricName]:
@@ -37,7 +58,7 @@ def parse_bounds(texts: Sequence[str], metrics: Sequence[MetricName]) -> dict[st
         name, equals, value = text.partition("=")
         where = f"--fail-under {text}"
         if not equals:
-            hint = "for example --fail-under BLEU=25"
+            hint = f"for example --fail-under BLEU={text if _is_number(text) else 25}"
             raise UsageError(f"--fail-under takes METRIC=BOUND, not {text!r}", where=where, hint=hint)
         metric = _metric(name, where=where)
         if metric == "ter":
@@ -185,6 +206,10 @@ def _bound(value: str, metric: MetricName, *, where: str) -> float:
         hint = f"for example --fail-under {TITLES[metric]}={'0.8' if metric == 'comet' else '25'}"
         raise UsageError(f"the bound {value!r} is not a number", where=where, hint=hint)
     return bound
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?", text) is not None
 
 
 def _given(options: Mapping[str, object]) -> list[str]:

@@ -40,9 +40,10 @@ def check_segment_options(
     option = "--sentence" if by_sentence else "--differences"
     others = {**beside, **({"--differences": differences} if by_sentence else {})}
     refuse_beside(option, others, why="it shows sentences, and no score of the whole")
-    if "paper-bleu" in metrics:
-        hint = "leave paper-bleu out of -m; bleu, chrf, ter and comet have scores of sentences"
-        raise UsageError(f"paper-bleu is a score of a whole test set, not for {option}", where="-m", hint=hint)
+    for name in ("paper-bleu", "moses-bleu"):
+        if name in metrics:
+            hint = f"leave {name} out of -m; bleu, chrf, ter and comet have scores of sentences"
+            raise UsageError(f"{name} is a score of a whole test set, not for {option}", where="-m", hint=hint)
     if len(files.hypotheses) > 1:
         message = f"{option} takes one translation, not {len(files.hypotheses)}"
         hint = f"give -i once; the other system is --baseline {files.hypotheses[1]}"

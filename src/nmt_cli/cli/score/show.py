@@ -69,10 +69,23 @@ def print_scores(scores: Scores) -> None:
 
     print_table(header[:-1], [row[:-1] for row in rows], right=set(header) - {"metric", "system", "baseline"})
     console = Console(highlight=False, markup=False, emoji=False)
+    for details in _details(scores):
+        console.print(details, soft_wrap=True)
     for signature in dict.fromkeys(f"{row[0]}  {row[-1]}" for row in rows if row[-1]):
         console.print(signature, style="dim", soft_wrap=True)  # on a line that can be copied whole
     for note in notes:
         console.print(note)
+
+
+def _details(scores: Scores) -> list[str]:
+    """The n-gram precisions, brevity penalty and lengths of each BLEU; the name of the system if there are several."""
+    names = [f"{text.name}: " if len(scores.reports) > 1 else "" for text in scores.texts.hypotheses]
+    return [
+        f"{report.metric}  {name}{report.details}"
+        for name, reports in zip(names, scores.reports, strict=True)
+        for report in reports
+        if report.details
+    ]
 
 
 def print_scores_as_json(scores: Scores) -> None:

@@ -1,0 +1,127 @@
+"""BLEU of Moses' tokens by multi-bleu: as in "Attention Is All You Need", and of lower-cased tokens.
+
+The paper's is tensor2tensor's get_ende_bleu.sh, without Perl. The script names replace-unicode-punctuation.perl
+(hypothesis only), tokenizer.perl -l, the split of compounds on both sides, and multi-bleu.perl, all of mosesdecoder.
+The authors' German reference had ASCII quotes as well (docs/paper.md#bleu).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from sacrebleu.metrics.bleu import BLEU, BLEUSignature
+
+logger = logging.getLogger(__name__)
+
+# The bytes around the hyphen are consumed, as in the script: a-b-c is split at the first hyphen only, a-ö-c at both.
+_COMPOUND = re.compile(rb"(\S)-(\S)")
+# sacremoses leaves a final full stop at a number or an abbreviation, where tokenizer.perl splits it off.
+_FINAL_STOP = re.compile(r"(?<=[^\s.])\.$")
+_SPLITS_COMPOUNDS = frozenset({"de"})
+_ASCII_QUOTES = frozenset({"de"})
+_QUOTES = str.maketrans("„“”", '"""')
+
+
+class MosesText:
+    """Raw text of one language in the tokens of tokenizer.perl."""
+
+    def __init__(self, language: str) -> None:
+        from sacremoses import MosesTokenizer
+        from sacremoses.corpus import NonbreakingPrefixes
+
+        if language not in NonbreakingPrefixes().available_langs:
+            logger.warning("Moses knows no abbreviations of the language %r; it takes those of English", language)
+        self.language = language
+        self._tokenizer = MosesTokenizer(lang=language)
+        # To tokenizer.perl, Chinese, Japanese and Korean characters are letters in every language.
+        letters = MosesTokenizer(lang="cjk")
+        self._tokenizer.PAD_NOT_ISALNUM, self._tokenizer.IsAlpha = letters.PAD_NOT_ISALNUM, letters.IsAlpha
+
+    def systems(self, systems: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The tokens of the hypotheses of each system."""
+        return [[self.hypothesis(line) for line in lines] for lines in systems]
+
+    def hypothesis(self, line: str) -> str:
+        """The tokens of a hypothesis, with spaces between them."""
+        return self.tokens(line)
+
+    def reference(self, line: str) -> str:
+        """The tokens of a reference, with spaces between them."""
+        return self.tokens(line)
+
+    def tokens(self, line: str) -> str:
+        """The tokens of a line, with spaces between them."""
+        tokens = self._tokenizer.tokenize(line.strip(), return_str=True, escape=True)
+        return _FINAL_STOP.sub(" .", tokens)
+
+
+class PaperText(MosesText):
+    """Raw text in the tokens that the paper's BLEU counts: for German, compounds are split and quotes are ASCII."""
+
+    def __init__(self, language: str, *, keeps_quotes: bool) -> None:
+        from sacremoses import MosesPunctNormalizer
+
+        super().__init__(language)
+        self._punctuation = MosesPunctNormalizer()
+        self.splits_compounds = language in _SPLITS_COMPOUNDS
+        self.has_ascii_quotes = language in _ASCII_QUOTES and not keeps_quotes
+
+    def hypothesis(self, line: str) -> str:
+        """The tokens of a hypothesis; unicode punctuation becomes ASCII first, but for the lower quote."""
+        return self.tokens(self._punctuation.replace_unicode_punct(line))
+
+    def reference(self, line: str) -> str:
+        """The tokens of a reference."""
+        return self.tokens(line.translate(_QUOTES) if self.has_ascii_quotes else line)
+
+    def tokens(self, line: str) -> str:
+        """The tokens of a line, with spaces between them."""
+        tokens = super().tokens(line)
+        return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode() if self.splits_compounds else tokens
+
+
+class _MosesSignature(BLEUSignature):
+    """sacreBLEU's fields, and how the text was changed beforehand."""
+
+    def __init__(self, args: dict[str, Any]) -> None:
+        super().__init__(args)
+        for name, value in args["changes"].items():
+            self.update(name, value)
+        self.update("moses", f"sacremoses-{version('sacremoses')}")
+
+
+class MosesBleu(BLEU):
+    """multi-bleu.perl over tokens: sacreBLEU's BLEU without tokenisation and smoothing.
+
+    `changes` are the other changes of the text by their names in the signature.
+    """
+
+    _SIGNATURE_TYPE = _MosesSignature
+
+    def __init__(
+        self, language: str, *, lowercase: bool, changes: dict[str, str], references: Sequence[Sequence[str]]
+    ) -> None:
+        super().__init__(tokenize="none", smooth_method="none", force=True, lowercase=lowercase, references=references)
+        self.tokenizer_signature = f"moses-{language}"
+        self.changes = changes
+
+
+def paper_bleu(text: PaperText, references: Sequence[Sequence[str]]) -> MosesBleu:
+    """The paper's BLEU against references in the tokens of `text`."""
+    changes = {"compounds": "split" if text.splits_compounds else "whole", "punct": "ascii-hyp"}
+    changes |= {"quotes": "ascii-ref"} if text.has_ascii_quotes else {}
+    return MosesBleu(text.language, lowercase=False, changes=changes, references=references)
+
+
+def comparable(languages: str) -> str:
+    """The published figures with which paper-BLEU compares for a language pair, and those for sacreBLEU's BLEU."""
+    figures = {"en-de": "27.3 (base) and 28.4 (big)", "en-fr": "38.1 (base) and 41.8 (big)"}.get(languages.lower())
+    papers = f"the paper's {figures} on newstest2014 and " if figures else ""
+    return (
+        f"paper-BLEU compares with {papers}other multi-bleu scores of such tokens; BLEU compares with other papers' "
+        "sacreBLEU scores of the same signature; never one with the other"
+    )
