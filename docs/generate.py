@@ -18,9 +18,10 @@ from typer.models import OptionInfo
 
 from nmt_cli import errors
 from nmt_cli.cli import app
-from nmt_cli.cli.spellings import SPELLINGS
+from nmt_cli.cli.spellings import COMMANDS, SPELLINGS
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.loading import load_recipe, packaged_names
+from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.reproducing.experiments import EXPERIMENTS, Expected, FigureName, expected_text
 
@@ -67,11 +68,33 @@ def commands() -> str:
 def spellings() -> str:
     """Other toolkits' names of our options, from the table that `nmt` answers with."""
     rows = [
-        (f"nmt {command}", ", ".join(f"`{spelling}`" for spelling in theirs.split()), _marked_as_code(ours))
+        (
+            f"nmt {command}",
+            ", ".join(f"`{spelling}`" for spelling in theirs.split()),
+            _marked_as_code(_without_braces(ours)),
+        )
         for command, known in SPELLINGS.items()
         for ours, theirs in known.items()
     ]
     return "\n".join([*_table(("command", "elsewhere", "here"), rows), ""])
+
+
+def foreign_commands() -> str:
+    """Other toolkits' names of our commands, from the table that `nmt` answers with."""
+    rows = [(", ".join(f"`{name}`" for name in theirs.split()), f"`nmt {ours}`") for ours, theirs in COMMANDS.items()]
+    return "\n".join([*_table(("elsewhere", "here"), rows), ""])
+
+
+def foreign_keys() -> str:
+    """Other toolkits' names of our keys, from the tables that `nmt` answers with."""
+    rows = []
+    for ours, theirs in [*RECIPE_KEYS.items(), *CORPUS_KEYS.items()]:
+        settings, _, note = ours.partition(" # ")
+        is_setting = re.match(r"[a-z0-9_.]+=", settings) is not None
+        here = " and ".join(f"`{_as_yaml(one)}`" for one in settings.split(" & ")) if is_setting else settings
+        elsewhere = ", ".join(f"`{key}`" for key in theirs.split())
+        rows.append((elsewhere, _cell(_without_braces(here) + (f"; {note}" if note else ""))))
+    return "\n".join([*_table(("elsewhere", "here"), rows), ""])
 
 
 def exit_codes() -> str:
@@ -132,6 +155,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "corpus": corpus,
     "commands": commands,
     "spellings": spellings,
+    "foreign-commands": foreign_commands,
+    "foreign-keys": foreign_keys,
     "exit-codes": exit_codes,
     "parameters": parameters,
     "recipes": recipes,
@@ -291,6 +316,15 @@ def _marked_as_code(answer: str) -> str:
         r"--?[a-z][a-z-]*(?: (?:[A-Z]+\b|en-de|bf16|cpu|cuda|length$))?",
     )
     return _cell(re.sub("|".join(patterns), lambda found: f"`{found[0]}`", answer))
+
+
+def _as_yaml(setting: str) -> str:
+    key, _, value = setting.partition("=")
+    return f"{key}: {value.replace('|', ' or ')}"
+
+
+def _without_braces(answer: str) -> str:
+    return re.sub(r"\{([A-Z]+)\}", r"\1", answer)
 
 
 def _first_sentence(what: type) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class NmtError(Exception):
     """A mistake that the user can mend: what happened, where, and what to type next.
@@ -72,6 +75,19 @@ class ScoreError(NmtError):
     exit_code = 8
 
 
+def nearest_word(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` is a slip of the keyboard from, or the only one that it begins; None if none is near.
+
+    Three quarters of the letters agree, in order: a word that shares less has another meaning.
+    """
+    spelt = {one.lower().lstrip("-").replace("_", "-"): one for one in known}
+    wanted = word.lower().lstrip("-").replace("_", "-")
+    near = difflib.get_close_matches(wanted, spelt, n=1, cutoff=0.75)
+    begun = [one for one in spelt if len(wanted) >= _FEWEST_LETTERS and one.startswith(wanted)]
+    return spelt[near[0]] if near else spelt[begun[0]] if len(begun) == 1 else None
+
+
+_FEWEST_LETTERS = 3  # of the beginning of a word, so that it says which
 EXIT_INTERRUPTED = 130
 EXIT_PREEMPTED = 75
 EXIT_CLOSED_PIPE = 141

@@ -12,6 +12,7 @@ from nmt_cli.cli.spellings import SPELLINGS
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_PREEMPTED, NmtError
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.mistakes import sections_at
+from nmt_cli.recipe.other_toolkits import RECIPE_KEYS
 from nmt_cli.recipe.schema import Recipe
 from tests.docs.pages import RECORDS, ROOT, Page, pages
 
@@ -22,6 +23,7 @@ MOST_WORDS = 30  # of a sentence; the rule is 25
 MISSPELT = {"model.dropuot"}  # to show an error
 OF_OTHER_PROGRAMS = {"--user", "--entrypoint", "--max-restarts"}
 OF_OTHER_TOOLKITS = {name for known in SPELLINGS.values() for spellings in known.values() for name in spellings.split()}
+OF_OTHER_TOOLKITS |= {f"--{key.replace('_', '-')}" for keys in RECIPE_KEYS.values() for key in keys.split()}
 
 
 def _options() -> dict[str, set[str]]:

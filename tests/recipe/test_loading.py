@@ -18,7 +18,7 @@ from nmt_cli.recipe.loading import (
 )
 
 # What can be typed whatever is wrong with one's own recipe.
-FALLBACK = "write a value that is allowed there: nmt train base --dry-run shows every key with one"
+FALLBACK = "give such a value; nmt train base --dry-run shows one for each key"
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_set_gives_typed_values(folder: Path) -> None:
 
 
 def test_set_merges_into_sections_that_have_only_defaults(folder: Path) -> None:
-    recipe = load_recipe(write("a.yaml", ""), overrides=["model={heads: 4, d_k: 16}", "model.d_v=32"])
+    recipe = load_recipe(write("a.yaml", "name: a"), overrides=["model={heads: 4, d_k: 16}", "model.d_v=32"])
     assert (recipe.model.heads, recipe.model.d_k, recipe.model.d_v, recipe.model.d_ff) == (4, 16, 32, 2048)
 
 
@@ -241,7 +241,7 @@ def test_a_file_with_a_byte_order_mark_is_read(folder: Path) -> None:
 
 
 def test_a_file_name_that_cannot_name_a_run_is_refused(folder: Path) -> None:
-    error = refuse(write("my recipe.yaml", ""))
+    error = refuse(write("my recipe.yaml", "training: {updates: 9}"))
     assert error.message.startswith("name is 'my recipe', but should match ^[A-Za-z0-9]")
     assert error.where == "my recipe.yaml"
 

@@ -36,7 +36,7 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {optimizer: {name: adam, weight_decay: 0.1}}",
             "unknown key 'training.optimizer.weight_decay'",
-            "allowed here: name, beta1, beta2, epsilon",
+            "here it is training.optimizer: {name: adamw, weight_decay: 0.1}",
         ),
         (
             "training: {schedule: {name: cosine, peek: 1e-3}}",

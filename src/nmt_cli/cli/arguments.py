@@ -5,7 +5,6 @@ Newer typer carries a click of its own, older typer depends on click: neither is
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import logging
@@ -16,7 +15,8 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from nmt_cli.errors import UsageError
+from nmt_cli.cli.spellings import command_for, command_name, setting_for
+from nmt_cli.errors import UsageError, nearest_word
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name; UsageError, with the nearest name, if there is none."""
         if cmd_name not in self.commands:
-            near = difflib.get_close_matches(cmd_name, self.commands, n=1)
-            hint = f"did you mean nmt {near[0]}? " if near else ""
+            ours, near = command_for(cmd_name), nearest_word(cmd_name, self.commands)
+            hint = f"here it is nmt {ours}; " if ours else f"did you mean nmt {near}? " if near else ""
             raise UsageError(
                 f"there is no command {cmd_name!r}", where=f"nmt {cmd_name}", hint=f"{hint}nmt --help lists them all"
             )
@@ -126,11 +126,6 @@ def one_of(given: str, words: Any, *, flag: str, refusal: str) -> Any:
     return given
 
 
-def command_name(arguments: Sequence[str]) -> str:
-    """The command among the arguments of `nmt`, or an empty string. No option before the command takes a value."""
-    return next((argument for argument in arguments if not argument.startswith("-")), "")
-
-
 def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageError:
     """The error of three lines for arguments that typer refused: what is wrong, where, and what to type."""
     problem: Any = refusal
@@ -149,12 +144,20 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
         hint = f"{command} {name} {parameter.metavar}; see {more}"
         return UsageError(_wrong_value(problem, name), where=name, hint=hint)
     if hasattr(problem, "possibilities"):
-        near = f"did you mean {problem.possibilities[0]}? " if problem.possibilities else ""
-        return UsageError(f"{command} has no option {option}", where=option, hint=f"{near}{more} lists them all")
+        return UsageError(f"{command} has no option {option}", where=option, hint=_instead(problem, arguments, more))
     text = str(problem.format_message()).removesuffix(".").replace("(s)", "s")
     reads_input = context is not None and any("--input" in parameter.opts for parameter in context.command.params)
     input_option = f"for a file, {command} -i FILE; " if reads_input and "extra argument" in text else ""
     return UsageError(text[:1].lower() + text[1:], where=option or command, hint=f"{input_option}see {more}")
+
+
+def _instead(problem: Any, arguments: Sequence[str], more: str) -> str:
+    """The hint for an option that does not exist: a setting of the recipe, or the nearest option."""
+    if command_name(arguments) == "train" and (setting := setting_for(problem.option_name, arguments)):
+        return setting
+    own = [] if problem.ctx is None else [one for parameter in problem.ctx.command.params for one in parameter.opts]
+    near = nearest_word(problem.option_name, [one for one in own if one.startswith("--")])
+    return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
 
 
 def _decoding_parameters() -> Iterator[inspect.Parameter]:

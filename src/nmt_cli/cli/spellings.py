@@ -5,58 +5,46 @@ fairseq, OpenNMT-py and eole, Sockeye, Marian, Hugging Face's scripts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from nmt_cli.cli.arguments import command_name
 from nmt_cli.errors import UsageError
+from nmt_cli.recipe.other_toolkits import RECIPE_KEYS, answer_to_key
 
-# For each command: what to type here, or a sentence, and the spellings that this answers. --beam-size
-# stands for -beam_size and --beam_size as well; a spelling with one hyphen stands for itself alone.
+# For each command: what to type here, or a sentence, and the spellings that this answers. {N} is the value that was
+# typed. --beam-size stands for -beam_size and --beam_size as well; a spelling with one hyphen stands for itself alone.
+# The settings of a recipe are in nmt_cli.recipe.other_toolkits.
+_PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "prepare": {
-        "--languages en-de": "--source-lang --target-lang",
-        "--train PREFIX": "--trainpref --train-sets",
-        "--valid PREFIX": "--validpref --valid-sets",
+        "--languages en-de": "--source-lang --target-lang --src-lang --tgt-lang --trg-lang",
+        "--train PREFIX": "--trainpref --train-sets --src --src-train --train-src",
+        "--valid PREFIX": "--validpref --valid-sets --dev",
         "--test PREFIX": "--testpref",
-        "-o DIR": "--destdir --save-data",
+        "-o DIR": "--destdir --save-data --output-dir",
         "--set tokenizer.shared=true": "--joined-dictionary --share-vocab --shared-vocab",
-        "--set tokenizer.vocab_size=N": "--nwordssrc --nwordstgt --num-words --src-vocab-size --tgt-vocab-size",
+        "--set tokenizer.vocab_size={N}": (
+            "--nwordssrc --nwordstgt --num-words --src-vocab-size --tgt-vocab-size --vocab-size --bpe-operations"
+        ),
+        "leave it out: nmt prepare learns a SentencePiece model from the text, which is raw": (
+            "--bpe --bpe-codes --codes --spm --tokenizer --srcdict --tgtdict --src-vocab --tgt-vocab --vocab"
+        ),
+        "the same nmt prepare goes on where it stopped": "--resume",
     },
     "train": {
         "name a recipe: nmt train base, or nmt train FILE.yaml": "--arch --task --config -config --hparams-set",
-        "-o DIR": "--save-dir --save-model --output-dir --model-dir",
+        "-o DIR": "--save-dir --save-model --output-dir --model-dir --run-name",
         "--data DIR": "--data-dir --prepared-data",
-        "--set training.updates=N": "--max-update --max-updates --max-steps --train-steps --after",
-        "--set training.updates=N; with prepared data --dry-run says how many an epoch has": (
-            "--max-epoch --num-train-epochs"
+        "--precision bf16": "--fp16 --bf16 --amp --memory-efficient-fp16 --half",
+        "--gpus {N}": "--world-size --num-gpus --nproc-per-node --distributed-world-size --ngpus",
+        "give the same command as before: it resumes by itself": (
+            "--restore-file --train-from --resume-from-checkpoint --resume --continue --load-model"
         ),
-        "--set training.batch_tokens=N, counted over all GPUs and accumulated batches together": (
-            "--max-tokens --batch-size --mini-batch --per-device-train-batch-size"
+        "--init-from MODEL": "--finetune-from-model --pretrained-model --init-model",
+        "leave it out: data are prepared with their vocabulary: nmt prepare --train PREFIX --languages en-de": (
+            "--src --tgt --source-lang --target-lang --src-vocab --tgt-vocab --vocab --bpe --spm --tokenizer"
         ),
-        "--set training.batch_tokens=N, from which accumulation is derived": (
-            "--update-freq --accum-count --optimizer-delay --update-interval --gradient-accumulation-steps"
-        ),
-        "--set training.schedule.factor=N (noam), or --set training.schedule.peak=N (cosine)": (
-            "--lr --learning-rate --learn-rate --initial-learning-rate"
-        ),
-        "--set training.schedule.name=noam": "--lr-scheduler --decay-method --learning-rate-scheduler-type",
-        "--set training.schedule.warmup_updates=N": (
-            "--warmup-updates --warmup-steps --lr-warmup --learning-rate-warmup"
-        ),
-        "--set training.optimizer.name=adam": "--optimizer --optim",
-        "--set training.optimizer.beta1=0.9 --set training.optimizer.beta2=0.98": "--adam-betas",
-        "--set training.clip_norm=N": "--clip-norm --max-grad-norm",
-        "--set training.label_smoothing=N": "--label-smoothing",
-        "--set training.seed=N": "--seed",
-        "--set training.checkpoint_every=N": (
-            "--save-interval-updates --save-checkpoint-steps --save-freq --checkpoint-interval"
-        ),
-        "--set training.keep_last=N": "--keep-interval-updates --keep-checkpoint --keep-last-params",
-        "--set training.patience=N": "--patience --early-stopping --max-num-checkpoint-not-improved",
-        "--set validation.every=N": "--validate-interval-updates --valid-steps --valid-freq",
-        "--set model.dropout=N": "--dropout",
-        "--precision bf16": "--fp16 --bf16 --amp --memory-efficient-fp16",
-        "give the same command as before: it resumes by itself": "--restore-file --train-from --resume-from-checkpoint",
+        "it belongs to the data: nmt prepare CORPUS --set tokenizer.vocab_size={N}": "--vocab-size",
     },
     "average": {
         "name the run: nmt average RUN": "--inputs --models -models",
@@ -64,13 +52,13 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--best N": "--num-best-checkpoints",
     },
     "decode": {
-        "--model DIR": "--path --models --model-path -model -models",
-        "--input FILE": "--src -src",
-        "--output FILE": "--results-path -output",
-        "--beam N": "--beam-size --num-beams",
-        "--nbest N": "--n-best --nbest-size --num-hypotheses",
-        "--length-penalty A --length-penalty-form length": "--lenpen --normalize",
-        "--length-penalty A": "--alpha --length-penalty-alpha",
+        "--model {DIR}": "--path --models --model-path -model -models",
+        "--input {FILE}": "--src -src",
+        "--output {FILE}": "--results-path -output",
+        "--beam {N}": "--beam-size --num-beams",
+        "--nbest {N}": "--n-best --nbest-size --num-hypotheses",
+        "--length-penalty {A} --length-penalty-form length": "--lenpen --normalize",
+        "--length-penalty {A}": "--alpha --length-penalty-alpha",
         "--length-penalty-form gnmt (wu), length (avg) or none, with --length-penalty A": "-length_penalty",
         "--max-extra-tokens N: a translation has at most N pieces more than its source": (
             "--max-len-a --max-len-b --max-length --max-length-ratio --max-length-factor --max-output-length"
@@ -78,14 +66,18 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--batch-tokens N, source pieces times beam": "--max-tokens --batch-size --mini-batch --max-sentences",
         "leave it out: lines are translated as they come": "--buffer-size --interactive",
         "leave it out: text is raw on both sides, and in order": "--remove-bpe --post-process --replace-unk --bpe",
+        "leave it out: the model knows its languages": (
+            "--source-lang --target-lang --src-lang --tgt-lang --trg-lang --languages -l -s -t"
+        ),
+        "leave it out: the model has its vocabulary": "--vocab --vocabs --tokenizer --spm",
         "--precision bf16": "--fp16 --bf16",
         "--device cpu": "--cpu --use-cpu",
-        "--threads N": "--cpu-threads --intra-threads --inter-threads",
+        "--threads {N}": "--cpu-threads --intra-threads --inter-threads",
         "--samples N": "--sampling --sample --random-sampling",
-        "--top-k N, with --samples": "--sampling-topk --random-sampling-topk --sampling-top-k",
-        "--top-p P, with --samples": "--sampling-topp --random-sampling-topp",
-        "--temperature T, with --samples": "--sampling-temperature --random-sampling-temp --sampling-temp",
-        "--min-tokens N": "--min-len --min-length --min-decoding-length",
+        "--top-k {N}, with --samples": "--sampling-topk --random-sampling-topk --sampling-top-k",
+        "--top-p {P}, with --samples": "--sampling-topp --random-sampling-topp",
+        "--temperature {T}, with --samples": "--sampling-temperature --random-sampling-temp --sampling-temp",
+        "--min-tokens {N}": "--min-len --min-length --min-decoding-length",
         "--prefix FILE": "--prefix-size --tgt-prefix --target-prefix",
         "--alignments, with --format tsv": "--print-alignment --report-align --alignment --return-attention",
         "--word-scores, with --format tsv": "--word-level-scores",
@@ -99,9 +91,31 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--overwrite": "--force",
     },
     "score": {
-        "name the files: nmt score REFERENCE -i HYPOTHESIS": "--sys --ref --hypotheses --references",
-        "--metrics NAMES": "--metric",
+        "name the files: nmt score REFERENCE -i HYPOTHESIS": (
+            "--sys --ref --hypotheses --references --hyp --hypothesis --reference --refs -r --system -sys -hyp -ref"
+        ),
+        "--source {FILE}": "--src -src",
+        "--metrics {NAMES}": "--metric",
     },
+    "serve": {
+        "--port {N}": "-p",
+        "--host {ADDRESS}": "--address --bind",
+        "--model {DIR}": "--model-dir --model-path --path",
+    },
+}
+
+
+# What other toolkits, and everybody, call our commands.
+COMMANDS: Mapping[str, str] = {
+    "prepare": "preprocess binarize tokenize build-vocab build_vocab onmt_build_vocab learn-bpe fairseq-preprocess",
+    "train": "fit finetune fine-tune fairseq-train onmt_train marian resume",
+    "average": "avg average-checkpoints average_models ensemble",
+    "decode": "translate generate interactive infer inference predict fairseq-generate onmt_translate marian-decoder",
+    "score": "evaluate eval bleu sacrebleu comet ter chrf validate",
+    "serve": "server api rest web",
+    "export": "convert",
+    "info": "show status ls inspect describe",
+    "corpora": "datasets corpus list-corpora",
 }
 
 
@@ -109,18 +123,39 @@ def check_spellings(arguments: Sequence[str]) -> None:
     """Raise UsageError, with our spelling, if the command line has an option of another toolkit."""
     command = command_name(arguments)
     ours = {spelling: hint for hint, spellings in SPELLINGS.get(command, {}).items() for spelling in spellings.split()}
-    for option in _options(arguments):
+    for option, value in _options(arguments):
         hint = ours.get(option) or ours.get("--" + option.lstrip("-").replace("_", "-"))
         if hint is not None:
-            here = f"here it is {hint}" if hint.startswith("-") else hint
+            typed = _PLACEHOLDER.sub(value or r"\1", hint)
+            here = f"here it is {typed}" if typed.startswith("-") else typed
             raise UsageError(f"nmt {command} has no option {option}", where=option, hint=here)
 
 
-def _options(arguments: Sequence[str]) -> Iterator[str]:
-    """The options of a command line, without values; an option with a single hyphen counts only as a whole word."""
-    for argument in arguments:
+def setting_for(option: str, arguments: Sequence[str]) -> str | None:
+    """The --set for an option that is a key of a recipe in another toolkit, with its value; None for any other."""
+    value = next((value for given, value in _options(arguments) if given == option), None)
+    return answer_to_key(option.lstrip("-"), value, known=RECIPE_KEYS, as_flags=True)
+
+
+def command_for(name: str) -> str | None:
+    """Our name of a command of another toolkit."""
+    return next((ours for ours, theirs in COMMANDS.items() if name.lower() in theirs.split()), None)
+
+
+def command_name(arguments: Sequence[str]) -> str:
+    """The command among the arguments of `nmt`, or an empty string. No option before the command takes a value."""
+    return next((argument for argument in arguments if not argument.startswith("-")), "")
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """The options of a command line, each with the value after it, if there is one.
+
+    An option with a single hyphen counts only as a whole word.
+    """
+    for position, argument in enumerate(arguments):
         if argument == "--":
             return
-        option = argument.partition("=")[0]
-        if option.startswith("--") or (option.startswith("-") and len(option) > 2):
-            yield option
+        option, equals, value = argument.partition("=")
+        if re.match(r"--?[A-Za-z]", option):
+            following = arguments[position + 1] if position + 1 < len(arguments) else "-"
+            yield option, value if equals else None if following.startswith("-") else following

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter, model_validator
 from pydantic_core import PydanticSerializationError
@@ -21,6 +21,7 @@ from nmt_cli.preparing.sources.text import TestsetSource, TextSource, kind_of_fi
 from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.mistakes import KeyPath
+from nmt_cli.recipe.other_toolkits import CORPUS_KEYS
 from nmt_cli.recipe.schema import NonNegativeInt, PositiveInt, Section
 from nmt_cli.tokenization.tokenizer import TokenizerKind
 
@@ -123,6 +124,8 @@ class ExpectedPairs(Section):
 
 class Corpus(Section):
     """A corpus file: parallel text, and how training data is made of it."""
+
+    other_toolkits: ClassVar[Mapping[str, str]] = CORPUS_KEYS
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
         description="prepared data is data/NAME"

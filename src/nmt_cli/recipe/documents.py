@@ -129,8 +129,10 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
     except ValidationError as problem:
         mistake = mistake_to_show(problem)
         path = document_path(mistake["loc"], document.values)
-        hint = suggest(mistake, path, schema=schema, values=document.values, fix=fix)
-        raise RecipeError(describe(mistake, path), where=document.origin(path) or source, hint=hint) from None
+        where = document.origin(path) or source
+        is_set = where.startswith("--set ")
+        hint = suggest(mistake, path, schema=schema, values=document.values, fix=fix, as_flags=is_set)
+        raise RecipeError(describe(mistake, path), where=where, hint=hint) from None
 
 
 def _lines(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

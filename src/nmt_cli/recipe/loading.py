@@ -12,12 +12,13 @@ from typing import Any, Literal
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.documents import Document, dump_values, merge, parse_document, parse_value, read_document, validate
 from nmt_cli.recipe.mistakes import KeyPath, dotted
+from nmt_cli.recipe.other_toolkits import PAGE, as_flag, plain_settings, toolkit_of
 from nmt_cli.recipe.schema import Recipe
 
 Kind = Literal["recipe", "corpus"]
 
 _COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
-_FIX = "write a value that is allowed there: nmt train base --dry-run shows every key with one"
+_FIX = "give such a value; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _OWN_KEYS = ("name", "description")
 # Settings that follow from others if they are null.
@@ -43,6 +44,7 @@ def load_recipe(reference: str | Path, *, overrides: Sequence[str] = ()) -> Reci
 def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> ResolvedRecipe:
     """Like `load_recipe`, with the origin of every value."""
     file = find_packaged(str(reference), kind="recipe")
+    _check_own_format(file)
     named_after_file = Document({"name": file.stem}, {("name",): str(file)})
     document = merge(named_after_file, _with_parents(file, children=()))
     for override in overrides:
@@ -56,6 +58,19 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
         for path in flatten(recipe.model_dump(mode="json"))
     }
     return ResolvedRecipe(recipe, origins)
+
+
+def _check_own_format(file: Path) -> None:
+    """Raise RecipeError if a file holds nothing, or the configuration of another toolkit."""
+    values = read_document(file).values
+    if not values:
+        hint = "write what differs from base into it, for example extends: base.yaml; or nmt train base"
+        raise RecipeError(f"{file.name} holds no recipe: it is empty", where=str(file), hint=hint)
+    if toolkit := toolkit_of(values):
+        settings = "".join(f" {as_flag(setting)}" for setting in plain_settings(values))
+        hint = f"nmt train base{settings}; {PAGE} maps the other keys"
+        problem = f"{file.name} is a configuration of {toolkit}, not a recipe"
+        raise RecipeError(problem, where=str(file), hint=hint)
 
 
 def parse_recipe(text: str, *, source: str) -> Recipe:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+from nmt_cli.errors import nearest_word
+from nmt_cli.recipe.other_toolkits import answer_to_key
 
 KeyPath = tuple[str | int, ...]
 
@@ -83,19 +85,22 @@ def describe(error: Any, path: KeyPath) -> str:
             return f"{name} is {_shown(error['input'])}, but should be {allowed}"
 
 
-def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, fix: str) -> str:
+def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, fix: str, as_flags: bool) -> str:
     """The text to write instead: the nearest allowed word, the value in its right form, or else `fix`.
 
-    A validator of a schema may give its own suggestion as the second argument of its ValueError.
+    `as_flags` answers a --set with another. A validator of a schema may give its own suggestion as the second argument
+    of its ValueError.
     """
     match error["type"]:
         case "extra_forbidden":
-            return suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema)
+            known = schema.other_toolkits if hasattr(schema, "other_toolkits") else {}
+            answer = answer_to_key(str(path[-1]), error["input"], known=known, as_flags=as_flags)
+            return suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema, answer=answer)
         case "literal_error" | "union_tag_invalid":
             allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
             got = str(error["ctx"].get("tag", error["input"]))
-            near = difflib.get_close_matches(got.lower(), allowed, n=1, cutoff=0.5)
-            return f"did you mean {near[0]}?" if near else fix
+            near = nearest_word(got, allowed)
+            return f"did you mean {near}?" if near else fix
         case "union_tag_not_found":
             key = error["ctx"]["discriminator"].strip("'")
             sections = sections_at(schema, path, values=values)
@@ -147,11 +152,13 @@ def dotted(path: KeyPath) -> str:
     return ".".join(map(str, path))
 
 
-def suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel]) -> str:
-    """The place of the key elsewhere in the schema, else the nearest key here, else all keys here."""
+def suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel], answer: str | None) -> str:
+    """The place of the key elsewhere in the schema, else the `answer`, the nearest key here, or all keys here."""
     elsewhere = [place for place in _places(schema) if place[-1] == path[-1] and place != path]
-    near = [(*path[:-1], key) for key in difflib.get_close_matches(str(path[-1]), allowed, n=1, cutoff=0.5)]
-    if found := elsewhere or near:
+    if answer is not None and not elsewhere:
+        return answer
+    near = nearest_word(str(path[-1]), allowed)
+    if found := elsewhere or ([(*path[:-1], near)] if near else []):
         return "did you mean " + " or ".join(map(dotted, found)) + "?"
     return f"allowed here: {', '.join(allowed)}"
 

@@ -6,12 +6,14 @@ embedding is that of the authors' code. Section numbers are the paper's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from nmt_cli.devices import PrecisionChoice
+from nmt_cli.recipe.other_toolkits import RECIPE_KEYS
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -324,6 +326,8 @@ class DecodingConfig(Section):
 
 class Recipe(Section):
     """A whole system: data, model, training, averaging, decoding."""
+
+    other_toolkits: ClassVar[Mapping[str, str]] = RECIPE_KEYS
 
     name: Name = Field(description="the run is runs/NAME")
     description: str = Field("", description="what the system is, for people")

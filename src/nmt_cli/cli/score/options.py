@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import sys
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt_cli.errors import ScoreError, UsageError
+from nmt_cli.errors import ScoreError, UsageError, nearest_word
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName
@@ -189,8 +188,8 @@ def _metric(name: str, *, where: str) -> MetricName:
     known = {title.lower(): name for name, title in TITLES.items()} | {str(name): name for name in TITLES}
     key = name.strip().lower()
     if key not in known:
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"take one or more of {','.join(TITLES)}"
+        near = nearest_word(key, known)
+        hint = f"did you mean {near}?" if near else f"take one or more of {','.join(TITLES)}"
         raise UsageError(f"there is no metric {name.strip()!r}", where=where, hint=hint)
     return known[key]
 

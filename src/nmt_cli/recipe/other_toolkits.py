@@ -1,0 +1,244 @@
+"""Other toolkits' names for the keys of a recipe and of a corpus file, and the marks of their configurations.
+
+fairseq, OpenNMT-py and eole, JoeyNMT, Marian, Sockeye, Hugging Face's scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+PAGE = "docs/how-to/other-toolkits.md"
+
+# The setting here, or a sentence, and the keys of other toolkits that it answers. {N} is their value, and a note stands
+# after #. If the value of a|b is false elsewhere, b is meant here.
+RECIPE_KEYS: Mapping[str, str] = {
+    "training.updates={N}": (
+        "steps max_steps max_update max_updates train_steps num_steps n_steps total_steps num_updates num_train_steps "
+        "training_steps iterations max_iterations after after_batches"
+    ),
+    "training.updates=N # not epochs; with prepared data --dry-run says how many an epoch has": (
+        "epochs epoch max_epoch max_epochs num_epochs n_epochs num_train_epochs after_epochs max_num_epochs"
+    ),
+    "training.batch_tokens=N # source or target tokens of a whole update, over all GPUs and accumulated batches": (
+        "batch_size max_tokens mini_batch mini_batch_words train_batch_size per_device_train_batch_size batch_type "
+        "max_tokens_per_batch max_sentences"
+    ),
+    "training.batch_tokens=N # from which accumulation is derived": (
+        "update_freq accum_count optimizer_delay update_interval gradient_accumulation_steps batch_multiplier"
+    ),
+    "training.schedule={name: inverse_sqrt, peak: {N}} # noam has a factor, which is no rate: its peak is "
+    "factor / sqrt(d_model * warmup_updates)": (
+        "lr learning_rate learn_rate initial_learning_rate peak_lr max_lr base_lr peak_learning_rate"
+    ),
+    "training.schedule={name: inverse_sqrt, peak: RATE} # or name: noam, cosine, wsd, constant": (
+        "lr_scheduler scheduler scheduling decay_method learning_rate_scheduler_type lr_scheduler_type "
+        "learning_rate_scheduling lr_decay lr_decay_inv_sqrt"
+    ),
+    "training.schedule.warmup_updates={N}": (
+        "warmup_updates warmup warmup_steps lr_warmup learning_rate_warmup n_warmup_steps "
+        "num_warmup_steps learning_rate_warmup_steps"
+    ),
+    "leave it out: warm-up begins at zero": "warmup_init_lr lr_warmup_start_rate warmup_init_learning_rate",
+    "leave it out: no rate is a lower bound": "min_lr stop_min_lr learning_rate_min lr_min",
+    "training.optimizer.name={N} # adam, adamw, muon or schedule_free": "optimizer optim optimiser optimizer_type",
+    "training.optimizer.beta1=0.9 & training.optimizer.beta2=0.98": "adam_betas betas optimizer_params",
+    "training.optimizer.beta1={N}": "adam_beta1",
+    "training.optimizer.beta2={N}": "adam_beta2",
+    "training.optimizer.epsilon={N}": "adam_eps adam_epsilon eps",
+    "training.optimizer={name: adamw, weight_decay: {N}}": "weight_decay wd decoupled_weight_decay",
+    "training.clip_norm={N}": (
+        "clip_norm max_grad_norm grad_clip clip_grad_norm gradient_clipping gradient_clip_val "
+        "gradient_clipping_threshold"
+    ),
+    "training.label_smoothing={N}": "label_smoothing label_smoothing_factor smoothing label_smooth",
+    "training.seed={N}": "seed random_seed manual_seed",
+    "training.checkpoint_every={N}": (
+        "save_interval_updates save_checkpoint_steps save_freq save_every save_steps checkpoint_interval "
+        "checkpoint_freq"
+    ),
+    "training.keep_last={N}": (
+        "keep_interval_updates keep_checkpoint keep_last_params keep_last_epochs keep_last_ckpts save_total_limit"
+    ),
+    "training.keep_best={N}": "keep_best_checkpoints keep_best_ckpts keep_best_params",
+    "training.patience={N}": "patience early_stopping early_stopping_patience max_num_checkpoint_not_improved",
+    "training.log_every={N}": "log_interval report_every logging_freq logging_steps disp_freq",
+    "training.precision=bf16|fp32": "fp16 bf16 amp half mixed_precision memory_efficient_fp16",
+    "training.ema={N}": "ema_decay moving_average_decay",
+    "validation.every={N}": (
+        "validate_interval_updates valid_steps valid_freq validation_freq validation_every eval_steps eval_every"
+    ),
+    "model.d_model={N}": (
+        "encoder_embed_dim decoder_embed_dim hidden_size embedding_dim emb_dim dim_emb word_vec_size rnn_size d_embed "
+        "embed_dim num_embed model_dim transformer_model_size dim_model"
+    ),
+    "model.d_ff={N}": (
+        "encoder_ffn_embed_dim decoder_ffn_embed_dim transformer_ff ff_size dim_feedforward ffn_dim encoder_ffn_dim "
+        "decoder_ffn_dim transformer_dim_ffn intermediate_size ffn_size transformer_feed_forward_num_hidden"
+    ),
+    "model.heads={N}": (
+        "heads num_heads n_heads nhead nheads attention_heads encoder_attention_heads decoder_attention_heads "
+        "num_attention_heads transformer_heads transformer_attention_heads"
+    ),
+    "model={d_k: {N}, d_v: {N}} # else both are d_model / heads": "head_dim d_head dim_head",
+    "model={encoder_layers: {N}, decoder_layers: {N}}": "layers num_layers n_layers num_hidden_layers",
+    "model.encoder_layers={N}": "enc_layers enc_depth num_encoder_layers n_encoder_layers",
+    "model.decoder_layers={N}": "dec_layers dec_depth num_decoder_layers n_decoder_layers",
+    "model.dropout={N}": "dropout transformer_dropout hidden_dropout residual_dropout",
+    "model.activation={N}": (
+        "activation_fn activation_function hidden_act pos_ffn_activation_fn transformer_ffn_activation"
+    ),
+    "model.norm=pre|post": (
+        "pre_norm prenorm norm_first encoder_normalize_before decoder_normalize_before normalize_before layer_norm"
+    ),
+    "model.tying=all|none": (
+        "tied_embeddings tie_embeddings tied_embeddings_all share_embeddings share_all_embeddings weight_tying "
+        "share_encoder_decoder_embeddings tie_word_embeddings tie_weights"
+    ),
+    "model.tying=target|none": "tied_softmax share_decoder_embeddings share_decoder_input_output_embed",
+    "model.positions=learned|sinusoidal": "encoder_learned_pos decoder_learned_pos learned_pos",
+    "model.max_positions={N}": (
+        "max_source_positions max_target_positions max_position_embeddings max_len max_length max_seq_len "
+        "src_seq_length tgt_seq_length max_sent_length max_seq_length"
+    ),
+    "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out": (
+        "attention_dropout activation_dropout relu_dropout emb_dropout embed_dropout transformer_dropout_attention "
+        "transformer_dropout_ffn attn_dropout dropout_attention hidden_dropout_prob attention_probs_dropout_prob"
+    ),
+    "decoding.beam={N}": "beam_size num_beams beam_width",
+    "decoding.length_penalty={N}": "alpha beam_alpha length_penalty_alpha",
+    "decoding={length_penalty: {N}, length_penalty_form: length}": "lenpen",
+    "decoding.max_extra_tokens=N # a translation has at most N pieces more than its source": (
+        "max_len_a max_len_b max_output_length max_length_factor max_decoding_length"
+    ),
+    "decoding.batch_tokens={N}": "eval_batch_size valid_batch_size",
+    "it is no setting of a recipe: nmt train uses all GPUs, or --gpus N": (
+        "world_size gpu_ranks num_gpus n_gpu gpus devices distributed_world_size nproc_per_node num_devices use_cuda"
+    ),
+    "leave it out: the same nmt train resumes by itself": (
+        "resume restore_file train_from resume_from_checkpoint load_model reload continue_training"
+    ),
+    "the vocabulary belongs to the data: nmt prepare ... --set tokenizer.vocab_size={N}": (
+        "vocab_size src_vocab_size tgt_vocab_size nwordssrc nwordstgt bpe_size"
+    ),
+    "text and languages belong to the data: nmt prepare --train PREFIX -l en-de, then nmt train RECIPE --data DIR": (
+        "data dataset src tgt source_lang target_lang src_lang trg_lang languages train_sets valid_sets "
+        "trainpref validpref src_vocab tgt_vocab vocab vocabs tokenizer spm bpe"
+    ),
+}
+
+CORPUS_KEYS: Mapping[str, str] = {
+    "tokenizer.vocab_size={N}": "vocab bpe_size num_operations bpe_operations num_words nwordssrc nwordstgt",
+    "tokenizer.shared=true|false": "joined_dictionary share_vocab shared_vocab joint_vocab joint_bpe",
+    "languages={source: en, target: de} # with your languages": (
+        "source_lang target_lang src_lang tgt_lang trg_lang source_language target_language lang_pair"
+    ),
+}
+
+# Keys at the top of a configuration, or `section.key` below it, that no other toolkit has together.
+_CONFIGURATIONS: Mapping[str, str] = {
+    "fairseq": (
+        "task criterion optimization lr_scheduler distributed_training checkpoint common dataset model._name task._name"
+    ),
+    "JoeyNMT": (
+        "joeynmt_version testing data.src data.trg data.train data.dev model.encoder model.decoder training.model_dir"
+    ),
+    "OpenNMT-tf": (
+        "model_dir data.train_features_file data.train_labels_file data.source_vocabulary data.eval_features_file"
+    ),
+    "OpenNMT-py": (
+        "save_data src_vocab tgt_vocab save_model train_steps valid_steps encoder_type decoder_type word_vec_size "
+        "rnn_size hidden_size gpu_ranks transformer_ff share_vocab batch_type accum_count world_size data.corpus_1 "
+        "save_checkpoint_steps training.train_steps training.valid_steps training.gpu_ranks model.hidden_size"
+    ),
+    "Marian": "train_sets vocabs dim_emb mini_batch mini_batch_fit enc_depth dec_depth valid_freq transformer_dim_ffn",
+    "Sockeye": "prepared_data transformer_model_size num_embed validation_source shared_vocab num_words",
+    "Hugging Face": "architectures model_type d_model encoder_ffn_dim transformers_version",
+}
+_ENOUGH = 2
+# Sections of the settings that mean the same everywhere, whatever other settings say.
+_PLAIN = ("model.", "model=", "training.updates=", "training.label_smoothing=")
+
+
+def toolkit_of(values: Mapping[str, Any]) -> str | None:
+    """The toolkit that a document is a configuration of, or None if it looks like none of them."""
+    keys = {_plain(key) for key in values}
+    keys |= {f"{_plain(key)}.{_plain(inner)}" for key, value in values.items() for inner in _keys_of(value)}
+    found = {name: len(keys.intersection(known.split())) for name, known in _CONFIGURATIONS.items()}
+    best = max(found, key=lambda name: found[name])
+    return best if found[best] >= _ENOUGH else None
+
+
+def plain_settings(values: Mapping[str, Any]) -> list[str]:
+    """The settings of a configuration that can be taken over as they are, as `key=value`, each key once."""
+    settings: dict[str, str] = {}
+    for key, value in _leaves(values):
+        entry = _entry(key, RECIPE_KEYS)
+        if entry is None or not entry.startswith(_PLAIN) or isinstance(value, list):
+            continue
+        for setting in _settings(entry, value):
+            name, _, amount = setting.partition("=")
+            if "N" not in amount:
+                settings.setdefault(name, setting)
+    return list(settings.values())
+
+
+def answer_to_key(key: str, value: Any, *, known: Mapping[str, str], as_flags: bool) -> str | None:
+    """Our setting for the key of another toolkit, as --set or as a line of YAML; None if the key is unknown."""
+    entry = _entry(key, known)
+    if entry is None:
+        return None
+    settings = _settings(entry, value)
+    if not settings:
+        return entry.replace("{N}", _shown(value))
+    note = entry.partition(" # ")[2]
+    shown = " ".join(map(as_flag, settings)) if as_flags else " and ".join(map(_as_yaml, settings))
+    return f"here it is {shown}" + (f"; {note}" if note else "")
+
+
+def as_flag(setting: str) -> str:
+    """`--set key=value`, quoted for a shell."""
+    key, _, value = setting.partition("=")
+    return f"--set {key}='{value}'" if re.search(r"[^\w.+-]", value) else f"--set {setting}"
+
+
+def _entry(key: str, known: Mapping[str, str]) -> str | None:
+    return next((entry for entry, theirs in known.items() if _plain(key) in theirs.split()), None)
+
+
+def _settings(entry: str, value: Any) -> list[str]:
+    """The settings that an entry of the table stands for, with the value; none if the entry is a sentence."""
+    if not re.match(r"[a-z0-9_.]+=", entry):
+        return []
+    settings = entry.partition(" # ")[0].split(" & ")
+    is_off = value is False or str(value).lower() == "false"
+    chosen = [re.sub(r"=(\w+)\|(\w+)$", r"=\2" if is_off else r"=\1", setting) for setting in settings]
+    return [setting.replace("{N}", _shown(value)) for setting in chosen]
+
+
+def _shown(value: Any) -> str:
+    """A value as it can be typed, or N if it is none: a number, or a plain word."""
+    text = str(value)
+    return text if not isinstance(value, bool) and value is not None and re.fullmatch(r"[\w.+-]+", text) else "N"
+
+
+def _as_yaml(setting: str) -> str:
+    return setting.replace("=", ": ", 1)
+
+
+def _plain(key: object) -> str:
+    return str(key).lower().replace("-", "_")
+
+
+def _keys_of(value: Any) -> Iterator[object]:
+    if isinstance(value, Mapping):
+        yield from value
+
+
+def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield key, value

@@ -1,0 +1,258 @@
+"""What people type from habit, and what `nmt` answers: the words of other toolkits, and words that are nearly ours."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.cli.app import complete_commands
+from nmt_cli.cli.spellings import COMMANDS, SPELLINGS, check_spellings
+from nmt_cli.errors import UsageError, nearest_word
+from nmt_cli.preparing.corpus import Corpus
+from nmt_cli.recipe.loading import load_recipe, parse_override
+from nmt_cli.recipe.mistakes import KeyPath, fields_at
+from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, RECIPE_KEYS, answer_to_key
+from nmt_cli.recipe.schema import Recipe
+from tests.cli.conftest import Shell
+
+ALL = complete_commands()
+ANSWERS = [(command, hint, spellings) for command, known in SPELLINGS.items() for hint, spellings in known.items()]
+NO_DROPOUT = "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out"
+PEAK = "--set training.schedule='{name: inverse_sqrt, peak: 0.0005}'"
+RESUMES = "give the same command as before: it resumes by itself"
+FILES = "name the files: nmt score REFERENCE -i HYPOTHESIS"
+# Typed values for which a setting is valid, if a number is not.
+WORDS = {"optimizer.name": "adam", "activation": "gelu"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("preprocess", "here it is nmt prepare; nmt --help lists them all"),
+        ("translate", "here it is nmt decode; nmt --help lists them all"),
+        ("evaluate", "here it is nmt score; nmt --help lists them all"),
+        ("score ref -i hyp -m meteor", "take one or more of bleu,"),
+        ("train base --resume", RESUMES),
+        ("train base --bpe codes", "leave it out: data are prepared with their vocabulary"),
+        ("prepare demo --bpe codes", "leave it out"),
+        ("prepare --src a", "here it is --train PREFIX"),
+        ("train base --set model.attention_dropout=0.1", NO_DROPOUT),
+        ("train base --attention-dropout 0.1", NO_DROPOUT),
+        ("train base --set model.tied_embeddings=true", "here it is --set model.tying=all"),
+        ("train base --set share_embeddings=true", "here it is --set model.tying=all"),
+        ("train base --set model.share_embeddings=false", "here it is --set model.tying=none"),
+        ("train base --set training.max_steps=9", "here it is --set training.updates=9"),
+        ("train base --set training.steps=9", "here it is --set training.updates=9"),
+        ("train base --lr 0.0005", f"here it is {PEAK}; noam has a factor, which is no rate"),
+        ("train base --lr=0.0005", f"here it is {PEAK}; noam has a factor, which is no rate"),
+        ("train base --set training.learning_rate=0.0005", f"here it is {PEAK}; noam has a factor"),
+        ("train base --set lr=5e-4", f"here it is {PEAK}"),
+        (
+            "train base --epochs 20",
+            "here it is --set training.updates=N; not epochs; with prepared data --dry-run says",
+        ),
+        ("train base --set training.epochs=20", "here it is --set training.updates=N; not epochs"),
+        (
+            "train base --set training.batch_size=64",
+            "here it is --set training.batch_tokens=N; source or target tokens",
+        ),
+        (
+            "train base --weight-decay 0.01",
+            "here it is --set training.optimizer='{name: adamw, weight_decay: 0.01}'",
+        ),
+        ("train base --world-size 4", "here it is --gpus 4"),
+        ("train base --vocab-size 8000", "it belongs to the data: nmt prepare CORPUS --set tokenizer.vocab_size=8000"),
+        ("prepare demo --vocab-size 8000", "here it is --set tokenizer.vocab_size=8000"),
+        ("train base --tokenizer x", "leave it out: data are prepared with their vocabulary"),
+        ("decode --source-lang en", "leave it out: the model knows its languages"),
+        ("decode --tokenizer x", "leave it out: the model has its vocabulary"),
+        ("serve -p 8080", "here it is --port 8080"),
+        ("score -r ref.txt", FILES),
+        ("score --hyp hyp.txt", FILES),
+        ("score --src s.txt", "here it is --source s.txt"),
+        ("decode --lenpen 0.6", "here it is --length-penalty 0.6 --length-penalty-form length"),
+        ("train base --max-update 10", "here it is --set training.updates=10"),
+        ("train base --pre-norm", "here it is --set model.norm=pre"),
+        ("train base --set model.d_modl=8", "did you mean model.d_model?"),
+    ],
+)
+def test_b10_a_habit_is_answered_with_what_does_the_same(nmt: Shell, typed: str, fix: str) -> None:
+    outcome = nmt(*typed.split())
+    assert outcome.code in (2, 3)
+    assert outcome.stderr[-1].startswith(f"fix:   {fix}")
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "near"),
+    [
+        ("preprocess", ["reproduce", "prepare"], None),
+        ("tokenize", ["tokens"], None),
+        ("lowercase", ["source"], None),
+        ("meteor", ["ter", "bleu"], None),
+        ("--resume", ["--set", "--restart"], None),
+        ("attention_dropout", ["attention_bias", "dropout"], None),
+        ("max_steps", ["max_returns", "updates"], None),
+        ("csv", ["tsv", "text", "jsonl"], None),
+        ("tmx", ["tsv", "text"], None),
+        ("trian", ["train", "average"], "train"),
+        ("--bem", ["--beam", "--batch-tokens"], "--beam"),
+        ("d_modl", ["d_model", "d_ff"], "d_model"),
+        ("Adam", ["adam", "adamw"], "adam"),
+        ("--batch", ["--batch-tokens", "--beam"], "--batch-tokens"),
+        ("--length", ["--length-penalty", "--length-penalty-form"], None),
+    ],
+)
+def test_only_a_near_word_is_suggested(word: str, known: list[str], near: str | None) -> None:
+    assert nearest_word(word, known) == near
+
+
+@pytest.mark.parametrize("answer", RECIPE_KEYS)
+def test_every_setting_that_answers_a_key_makes_a_valid_recipe(answer: str) -> None:
+    for key in RECIPE_KEYS[answer].split():
+        value = next((word for place, word in WORDS.items() if place in answer), None) or _number_for(answer)
+        hint = answer_to_key(key, value, known=RECIPE_KEYS, as_flags=True)
+        assert hint is not None
+        arguments = shlex.split(hint.removeprefix("here it is ").split("; ")[0])
+        settings = [value for flag, value in pairwise(arguments) if flag == "--set"]
+        if hint.startswith("here it is") and not re.search(r"=N$|RATE", " ".join(settings)):
+            load_recipe("base", overrides=settings)
+
+
+def _number_for(answer: str) -> float | int:
+    is_whole = not re.search(r"peak|dropout|smoothing|beta|epsilon|decay|clip|ema|penalty", answer)
+    return 8 if is_whole else 0.25
+
+
+def test_no_key_of_another_toolkit_has_two_answers_or_is_a_key_of_ours_in_its_place() -> None:
+    for known, schema in ((RECIPE_KEYS, Recipe), (CORPUS_KEYS, Corpus)):
+        theirs = [key for keys in known.values() for key in keys.split()]
+        assert len(theirs) == len(set(theirs))
+        assert not set(theirs) & set(fields_at(schema, (), values={}))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_another_toolkit_is_none_of_ours(command: str) -> None:
+    assert command in ALL
+    assert not set(COMMANDS[command].split()) & set(ALL)
+
+
+@pytest.mark.parametrize("arguments", ["", "decode -b 4 -n4 -i x", "train base --set a.b=--lr", "decode -- --lenpen"])
+def test_our_own_command_lines_pass(arguments: str) -> None:
+    check_spellings(arguments.split())
+
+
+@pytest.mark.parametrize("command", SPELLINGS)
+def test_no_spelling_is_an_option_of_ours_or_has_two_answers(command: str) -> None:
+    spellings = [spelling for known in SPELLINGS[command].values() for spelling in known.split()]
+    assert len(spellings) == len(set(spellings))
+    assert not set(spellings) & (options_of(command) | {"-h", "--help"})
+
+
+@pytest.mark.parametrize(("command", "hint", "spellings"), ANSWERS)
+def test_what_an_answer_names_exists(command: str, hint: str, spellings: str) -> None:
+    named = re.search(r"nmt (prepare|score|train|average|export)", hint)
+    owner = named[1] if named else command
+    assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", hint)) <= options_of(owner)
+    schema = Corpus if owner == "prepare" else Recipe
+    for key in re.findall(r"--set ([a-z0-9_.]+)=", hint):
+        path: KeyPath = tuple(key.split("."))
+        assert path[-1] in fields_at(schema, path[:-1], values={}), key
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("--quiet decode --beam-size=5", "here it is --beam 5"),
+        ("decode -beam_size 5", "here it is --beam 5"),
+        ("decode --beam-size", "here it is --beam N"),
+        ("decode --remove-bpe", "leave it out: text is raw on both sides, and in order"),
+        ("average --inputs a b", "name the run: nmt average RUN"),
+    ],
+)
+def test_the_answer_names_our_option_with_the_value(arguments: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        check_spellings(arguments.split())
+    assert error.value.hint == hint
+    assert error.value.message.endswith(f"has no option {error.value.where}")
+
+
+def test_an_override_that_answers_a_key_parses() -> None:
+    (setting,) = re.findall(r"--set training.schedule='(.*)'", f"{PEAK}")
+    assert parse_override(f"training.schedule={setting}").values["training"]["schedule"]["peak"] == 0.0005
+
+
+CONFIGURATIONS = {
+    "OpenNMT-py": (
+        "save_data: run/example\nsrc_vocab: run/v.src\ntrain_steps: 100000\nhidden_size: 256\ntransformer_ff: 1024\n"
+        "heads: 4\nlearning_rate: 2\ndecay_method: noam\ndata: {corpus_1: {path_src: a.en, path_tgt: a.de}}\n"
+    ),
+    "JoeyNMT": (
+        "name: transformer_iwslt\njoeynmt_version: 2.3.0\ndata: {train: a, dev: b, src: {lang: en}, trg: {lang: de}}\n"
+        "testing: {beam_size: 5}\ntraining: {learning_rate: 0.0005, epochs: 100}\n"
+        "model: {encoder: {num_layers: 6, num_heads: 4, hidden_size: 256, ff_size: 1024}}\n"
+    ),
+    "fairseq": (
+        "common: {fp16: true}\ntask: {_name: translation, data: x}\nmodel: {_name: transformer}\n"
+        "optimization: {max_update: 100000, lr: [0.0005]}\nlr_scheduler: {_name: inverse_sqrt}\ncriterion: {}\n"
+    ),
+    "Marian": "type: transformer\ntrain-sets: [a, b]\nvocabs: [v.spm, v.spm]\ndim-emb: 256\nenc-depth: 3\n",
+    "Hugging Face": '{"architectures": ["MarianMTModel"], "model_type": "marian", "d_model": 512}',
+}
+TAKEN = {
+    "OpenNMT-py": " --set training.updates=100000 --set model.d_model=256 --set model.d_ff=1024 --set model.heads=4",
+    "JoeyNMT": " --set model='{encoder_layers: 6, decoder_layers: 6}' --set model.heads=4 --set model.d_model=256",
+    "fairseq": " --set training.updates=100000",
+    "Marian": " --set model.d_model=256 --set model.encoder_layers=3",
+    "Hugging Face": "",
+}
+
+
+@pytest.mark.parametrize("toolkit", CONFIGURATIONS)
+def test_a_configuration_of_another_toolkit_is_recognised_and_answered_with_the_page(
+    nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toolkit: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIGURATIONS[toolkit], encoding="utf-8")
+    outcome = nmt("train", "config.yaml")
+    assert outcome.code == 3
+    assert outcome.stderr[:2] == [
+        f"error: config.yaml is a configuration of {toolkit}, not a recipe",
+        "at:    config.yaml",
+    ]
+    assert outcome.stderr[2].startswith(f"fix:   nmt train base{TAKEN[toolkit]}")
+    assert "docs/how-to/other-toolkits.md maps" in outcome.stderr[2]
+    typed = shlex.split(outcome.stderr[2].removeprefix("fix:   ").partition("; docs/")[0])
+    load_recipe(typed[2], overrides=[word for word in typed[3:] if word != "--set"])
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n"])
+def test_an_empty_file_is_no_recipe(nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(text, encoding="utf-8")
+    outcome = nmt("train", "mine.yaml")
+    assert outcome.stderr[:2] == ["error: mine.yaml holds no recipe: it is empty", "at:    mine.yaml"]
+    assert "extends: base.yaml" in outcome.stderr[2]
+
+
+def test_an_answer_needs_no_torch(tmp_path: Path) -> None:
+    watch = "import sys; sys.argv = ['nmt', *sys.argv[1:]]; from nmt_cli.cli import app; code = app._run(sys.argv[1:])"
+    watch += "; sys.exit(9 if 'torch' in sys.modules else code)"
+    for arguments in (
+        ["train", "base", "--lr", "1"],
+        ["train", "baes"],
+        ["train", "base", "--set", "training.steps=1"],
+    ):
+        process = subprocess.run(
+            [sys.executable, "-c", watch, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert process.returncode in (2, 3), (arguments, process.stderr)
+
+
+def options_of(command: str) -> set[str]:
+    return {option for parameter in ALL[command].params for option in parameter.opts}
