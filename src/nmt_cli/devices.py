@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sysconfig
 from contextlib import AbstractContextManager, nullcontext
@@ -25,6 +26,14 @@ _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near
 def num_cpus() -> int:
     """The CPUs that this process may use; a scheduler may allow fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The name of the processor, such as `AMD EPYC 9554`, or else its architecture."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8", errors="replace").splitlines() if information.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, names), platform.processor() or platform.machine())
 
 
 def has_gpu_driver() -> bool:

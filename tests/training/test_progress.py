@@ -10,9 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError
@@ -30,7 +33,8 @@ KEYS = {
         "event update epoch loss nll learning_rate gradient_norm target_tokens_per_second matrix_rate_share padding"
         " waiting memory_gb source_tokens target_tokens seconds"
     ),
-    "validation": "event update loss nll perplexity bleu signature seconds",
+    "validation": "event update loss nll perplexity bleu signature seconds samples",
+    "start": "event update time hardware versions",
     "checkpoint": "event update path",
     "resume": "event update",
     "end": "event reason update",
@@ -100,7 +104,8 @@ def test_a_validation_is_told_with_all_that_it_measured(tmp_path: Path, caplog: 
         "update   400  validation loss 2.0000  perplexity 4.482  BLEU 31.26  in 12.3 s  best so far",
         "update   800  validation loss 2.1000  perplexity 4.953  in 0.0 s",
     ]
-    assert json.loads(file.read_text().splitlines()[1]) == {"event": "validation", "update": 800, **asdict(second)}
+    written = json.loads(file.read_text().splitlines()[1])
+    assert written == {"event": "validation", "update": 800, **asdict(second), "samples": []}
 
 
 def test_the_keys_of_metrics_jsonl_are_those_that_are_promised(prepared: PreparedData, tmp_path: Path) -> None:
@@ -112,6 +117,21 @@ def test_the_keys_of_metrics_jsonl_are_those_that_are_promised(prepared: Prepare
     for event in found:
         assert set(event) == set(KEYS[event["event"]].split())
     assert sum(event["update"] == 8 for event in found if event["event"] == "train") == 1
+
+
+def test_each_start_is_written_with_its_hardware_and_versions(prepared: PreparedData, tmp_path: Path) -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    with stopped_after(6):
+        assert train(prepared, tmp_path / "run") == 75
+    assert train(prepared, tmp_path / "run") == 0
+    first, second = events(tmp_path / "run", "start")
+    assert (first["update"], second["update"]) == (0, 6)
+    assert before <= datetime.fromisoformat(first["time"]) <= datetime.fromisoformat(second["time"])
+    versions = {"nmt": metadata.version("nmt-cli"), "torch": metadata.version("torch")}
+    assert first["versions"] == {**versions, "python": sys.version.split()[0]}
+    hardware = first["hardware"]
+    assert hardware.pop("device") in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    assert hardware == {"devices": 1, "threads": torch.get_num_threads(), "precision": "fp32", "is_compiled": False}
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,24 @@
-"""The search of a validation on a GPU: recorded steps, with a tape in place of CUDA graphs."""
+"""The samples of a validation; and its search on a GPU: recorded steps, with a tape in place of CUDA graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.decoding.batching import plan_batches
+from nmt_cli.decoding.translator import Translator
 from nmt_cli.scoring.metrics import ScoreReport, bleu
+from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.training import validation as module
 from nmt_cli.training.update import Updater
 from nmt_cli.training.validation import Validation, Validator
 from tests.decoding.test_cuda import Tape
 from tests.training.feeding import Feed, feed
+from tests.training.tiny import events
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -155,3 +159,28 @@ def test_white_space_in_validation_text_is_that_of_training_text(
     odd = [f" {source}\t".replace(" ", "  ") for source in sources]
     monkeypatch.setattr(PreparedData, "texts", lambda data, name: (odd, references))
     assert Validator(*arguments, device=CPU, target_language="de")._sources == tidy._sources
+
+
+def test_samples_are_the_translations_of_the_same_sentences_from_short_to_long(
+    prepared: PreparedData, finished: Callable[..., Path]
+) -> None:
+    run = finished("validation.max_sentences=null", "decoding.beam=1")
+    first, *_, last = (event["samples"] for event in events(run, "validation"))
+    sources, references = prepared.texts("valid")
+    pairs = [(sample["source"], sample["reference"]) for sample in first]
+    assert pairs == [(sample["source"], sample["reference"]) for sample in last]
+    assert len(set(pairs)) == 5
+    assert set(pairs) <= {*zip(sources, references, strict=True)}
+    lengths = [len(row) for row in Tokenizer.load(run / "source.spm").encode([source for source, _ in pairs])]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[-1]
+    # The model of the last update was validated last.
+    translations = Translator.from_pretrained(run / "model", device="cpu").translate([source for source, _ in pairs])
+    assert [sample["translation"] for sample in last] == [found.text for found in translations]
+
+
+def test_there_are_as_many_samples_as_sentences_and_none_without_bleu(finished: Callable[..., Path]) -> None:
+    few = finished("validation.max_sentences=3")
+    assert [len(event["samples"]) for event in events(few, "validation")] == [3, 3, 3]
+    without = finished("validation={every: 8, bleu: false, metric: loss}")
+    assert [event["samples"] for event in events(without, "validation")] == [[], [], []]

@@ -96,12 +96,14 @@ def axis(lowest: float, highest: float, *, least_step: float) -> list[float]:
     least_step = max(least_step, (highest - lowest) / _MAX_TICKS)
     power = math.floor(math.log10(least_step))
     steps = (factor * 10.0**exponent for exponent in count(power) for factor in (1, 2, 5))
-    for step in steps:
-        first, last = math.floor(lowest / step), math.ceil(highest / step)
-        if step >= least_step * (1 - 1e-9) and last - first <= _MAX_TICKS:
-            break
+    step = next(
+        step
+        for step in steps
+        if step >= least_step * (1 - 1e-9) and math.ceil(highest / step) - math.floor(lowest / step) <= _MAX_TICKS
+    )
+    places = range(math.floor(lowest / step), math.ceil(highest / step) + 1)
     # Twelve digits: 3 * 0.1 is written 0.30000000000000004.
-    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+    return [float(f"{number * step:.12g}") for number in places]
 
 
 def short_number(number: float) -> str:

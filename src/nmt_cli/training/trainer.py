@@ -28,7 +28,7 @@ from nmt_cli.training.objective import warn_of_missing_tool
 from nmt_cli.training.ranks.ranks import Ranks, is_under_torchrun
 from nmt_cli.training.reporting.metrics import Meter, Stopwatch, TrainingStatus, UpdateSums, measure_speed, memory_gb
 from nmt_cli.training.reporting.profile import PROFILE_FOLDER, Profiler
-from nmt_cli.training.reporting.progress import BOARD_FOLDER, Reporter, describe_training
+from nmt_cli.training.reporting.progress import BOARD_FOLDER, Reporter, describe_start, describe_training
 from nmt_cli.training.runs import mark_finished
 from nmt_cli.training.update import LaunchedUpdate, Updater, UpdateResult
 from nmt_cli.training.validation import Validation, Validator
@@ -132,6 +132,7 @@ class Trainer:
         if self._run.record.finished is not None and self._ranks.is_first:
             self._run = mark_finished(self._run, is_finished=False)
         self._order.open()
+        reporter.event("start", update=self._state.update, **describe_start(self._updater, self._ranks))
         reporter.say(describe_training(self._recipe, self._updater, self._ranks, max_tokens=self._order.max_tokens))
         if self._ranks.is_first:
             warn_of_missing_tool(self._updater.reason_not_to_compile)

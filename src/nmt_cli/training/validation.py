@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.scoring.metrics import bleu
+from nmt_cli.scoring.metrics import ScoreReport, bleu
 from nmt_cli.tokenization.tokenizer import Tokenizer, as_in_training
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.initial_weights import build_model
@@ -30,12 +30,25 @@ from nmt_cli.training.update import Updater
 logger = logging.getLogger(__name__)
 
 _GPU_BATCH_FACTOR = 4  # more tokens per batch on a GPU: the time of a step hardly depends on its rows
+_NUM_SAMPLES = 5
 _MIN_FREE_SHARE = 1 / 8  # of a GPU's memory: if less is free, a validation gives back the memory of its search
 
 
 @dataclass(frozen=True, slots=True)
+class Sample:
+    """A sentence of the validation set with its reference, and its translation in training."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Validation:
-    """Nats per target token, EOS included; `bleu` is None if the recipe does not ask for it."""
+    """Nats per target token, EOS included; `bleu` is None if the recipe does not ask for it.
+
+    `samples` are a few translations, of the same sentences in each validation of a run.
+    """
 
     loss: float
     nll: float
@@ -43,6 +56,7 @@ class Validation:
     bleu: float | None
     signature: str | None
     seconds: float
+    samples: tuple[Sample, ...] = ()
 
     def is_better_than(self, other: float | None, *, metric: str) -> bool:
         """True if this is better by `metric`, or if there is nothing to compare with."""
@@ -98,9 +112,9 @@ class Validator:
                 hint="prepare with shorter validation text, or raise model.max_positions",
             )
         self._tokenizer = Tokenizer.load(data.target_tokenizer_file)
-        sources, self._references = data.texts("valid")
+        self._source_texts, self._references = data.texts("valid")
         source_tokenizer = Tokenizer.load(data.source_tokenizer_file)
-        self._sources = source_tokenizer.encode([as_in_training(line) for line in sources])
+        self._sources = source_tokenizer.encode([as_in_training(line) for line in self._source_texts])
 
     def measure(self, *, max_sentences: int | None, beat: Callable[[], None]) -> Validation:
         """Validate the current weights, or their average, on the first `max_sentences`, or all.
@@ -112,9 +126,17 @@ class Validator:
         with self._updater.evaluated():
             smoothed, nll, tokens = self._losses(self._usable[:max_sentences], beat)
             score = self._bleu(beat, limit=limit) if self._recipe.validation.bleu else None
-        value, signature = (None, None) if score is None else score
+        report, samples = (None, ()) if score is None else score
         perplexity = math.exp(min(nll / tokens, 700.0))  # a float holds no more than exp(709)
-        return Validation(smoothed / tokens, nll / tokens, perplexity, value, signature, time.perf_counter() - start)
+        return Validation(
+            smoothed / tokens,
+            nll / tokens,
+            perplexity,
+            bleu=None if report is None else report.value,
+            signature=None if report is None else report.signature,
+            seconds=time.perf_counter() - start,
+            samples=samples,
+        )
 
     @torch.no_grad()
     def _losses(self, pairs: Array, beat: Callable[[], None]) -> tuple[float, float, int]:
@@ -128,7 +150,7 @@ class Validator:
         smoothed, nll = totals.tolist()
         return smoothed, nll, tokens
 
-    def _bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[float, str]:
+    def _bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[ScoreReport, tuple[Sample, ...]]:
         config, longest = self._recipe.decoding, self._recipe.model.max_positions - 1
         if self._is_recorded:
             config = config.model_copy(update={"batch_tokens": _GPU_BATCH_FACTOR * config.batch_tokens})
@@ -155,8 +177,13 @@ class Validator:
             if free < _MIN_FREE_SHARE * total:
                 self._cuda_search = None
                 torch.cuda.empty_cache()
-        report = bleu(self._tokenizer.decode(found), self._references[:limit], target_language=self._target_language)
-        return report.value, report.signature
+        translations = self._tokenizer.decode(found)
+        report = bleu(translations, self._references[:limit], target_language=self._target_language)
+        samples = tuple(
+            Sample(self._source_texts[place], self._references[place], translations[place])
+            for place in _spread_by_length([len(row) for row in rows])
+        )
+        return report, samples
 
 
 def _translating_model(recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> Transformer:
@@ -168,6 +195,13 @@ def _translating_model(recipe: Recipe, data: PreparedData, updater: Updater, *, 
     for name, parameter in copy.named_parameters():
         parameter.data = masters[name]
     return copy.eval()
+
+
+def _spread_by_length(lengths: Sequence[int]) -> list[int]:
+    """The places of a few sentences, from short to long: those in the middle of each fifth, by length."""
+    ordered = sorted(range(len(lengths)), key=lambda place: (lengths[place], place))
+    places = [ordered[len(ordered) * (2 * part + 1) // (2 * _NUM_SAMPLES)] for part in range(_NUM_SAMPLES)]
+    return list(dict.fromkeys(places))
 
 
 def _parts(pairs: Array, lengths: NDArray[np.int32], *, max_tokens: int) -> list[Array]:

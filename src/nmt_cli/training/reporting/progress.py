@@ -6,23 +6,27 @@ import json
 import logging
 import math
 import os
+import platform
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import torch
 from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from nmt_cli import console, files
+from nmt_cli import __version__, console, files
 from nmt_cli.dataset.batches import accumulation
+from nmt_cli.devices import cpu_name
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.model.attention import choose_kernel
 from nmt_cli.model.packing import SHORT
@@ -295,6 +299,22 @@ def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, max_tok
         f" {ranks.size} device(s) x {rounds} micro-batch(es) of at most {max_tokens:,}"
         f"{' (auto)' if training.max_tokens_per_device == 'auto' else ''}"
     )
+
+
+def describe_start(updater: Updater, ranks: Ranks) -> dict[str, Any]:
+    """The values of the event `start`: the time, the hardware, and the versions of the programs."""
+    is_gpu = ranks.device.type == "cuda"
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": {
+            "device": torch.cuda.get_device_name(ranks.device) if is_gpu else cpu_name(),
+            "devices": ranks.size,
+            "threads": torch.get_num_threads(),
+            "precision": updater.precision,
+            "is_compiled": updater.reason_not_to_compile is None,
+        },
+        "versions": {"nmt": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+    }
 
 
 def _open_at_end(file: Path) -> FileIO:
