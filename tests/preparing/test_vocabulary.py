@@ -3,13 +3,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import rmtree
 
 import numpy as np
 import pytest
+import sentencepiece
 
-from nmt_cli.dataset.store import SIDES, TokenWriter, open_prepared
+from nmt_cli.dataset.store import SIDES, PreparedData, TokenWriter, open_prepared
+from nmt_cli.errors import RecipeError
 from nmt_cli.preparing import encoding, shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_prefixes
@@ -18,9 +21,10 @@ from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import prepare
 from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.vocabulary import sample
-from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.dataset.synthetic import append_rows
 from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus
+from tests.training.tiny import train
 
 PAIRS = invented_pairs(640, seed=7)[40:]  # the training text of `small_corpus`
 
@@ -80,7 +84,7 @@ def test_a_vocabulary_is_taken_as_it_is_and_its_contents_tell_preparations_apart
     for side in SIDES:
         assert (second / f"{side}.spm").read_bytes() == (first / f"{side}.spm").read_bytes()
     assert not open_prepared(second).manifest.shared_vocabulary
-    assert "taken from a model as it was" in (second / "report.html").read_text(encoding="utf-8")
+    assert "taken from elsewhere, not trained on this text" in (second / "report.html").read_text(encoding="utf-8")
     sources, _ = open_prepared(second).texts("valid")
     encoded = Tokenizer.load(first / "source.spm").encode(sources)
     assert [row.tolist()[:-1] for row in open_prepared(second).split("valid").src] == encoded
@@ -125,6 +129,107 @@ def test_a_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
     error = refusal(lambda: run(located, tmp_path / "out"))
     assert error.message == "there is no source.spm in nowhere, from which the vocabulary is to be taken"
     assert error.where == "tokenizer.taken_from"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, from which the paths of such a corpus start."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def own_model(path: Path, *, model_type: str = "unigram", side: int | None = None, **options: object) -> Path:
+    """A SentencePiece model of the corpus's text as `spm_train` writes it: other ids, and no bytes."""
+    lines = [line for pair in PAIRS for line in (pair if side is None else [pair[side]])]
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=file,
+            **{"model_type": model_type, "vocab_size": 300, "normalization_rule_name": "identity", **options},
+            minloglevel=2,
+        )
+    return path
+
+
+def assert_cut_as_by(data: PreparedData, models: Sequence[Path]) -> None:
+    """Every sentence of the data is cut as SentencePiece cuts it with these models; ends are EOS, and only ends."""
+    valid = data.split("valid")
+    for name, lines, tokens, model in zip(SIDES, data.texts("valid"), (valid.src, valid.tgt), models, strict=True):
+        original = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        tokenizer = Tokenizer.load(data.directory / f"{name}.spm")
+        rows = [row.tolist() for row in tokens]
+        assert all(row[-1] == EOS and not {PAD, UNK, BOS, EOS}.intersection(row[:-1]) for row in rows)
+        assert [tokenizer.pieces(row[:-1]) for row in rows] == [original.encode_as_pieces(line) for line in lines]
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_an_own_sentencepiece_model_cuts_the_text_as_it_always_does(here: Path, model_type: str) -> None:
+    model = own_model(here / "own.model", model_type=model_type)
+    settings = "tokenizer.model=own.model", "tokenizer.vocab_size=300", f"tokenizer.kind={model_type}"
+    data = open_prepared(run(small_corpus(here, *settings), here / "data").directory)
+    assert_cut_as_by(data, [model, model])
+    assert data.manifest.shared_vocabulary
+    assert data.manifest.tokenizers.source.vocab_size == 300 + 1 + 256
+    assert run(small_corpus(here, *settings), here / "data").was_finished
+    own_model(model, model_type=model_type, vocab_size=300, pad_id=3)
+    changed = refusal(lambda: run(small_corpus(here, *settings), here / "data"))
+    assert "holds other data" in changed.message
+
+
+def test_each_language_can_have_an_own_model(here: Path) -> None:
+    models = [own_model(here / f"{side}.model", side=place) for place, side in enumerate(SIDES)]
+    settings = "tokenizer.model={source: source.model, target: target.model}", "tokenizer.vocab_size=300"
+    data = open_prepared(run(small_corpus(here, *settings), here / "data").directory)
+    assert_cut_as_by(data, models)
+    assert not data.manifest.shared_vocabulary
+
+
+def test_a_folder_of_models_with_other_ids_is_adapted_and_trains(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (here / "own").mkdir()
+    models = [own_model(here / "own" / f"{side}.spm", side=place) for place, side in enumerate(SIDES)]
+    caplog.set_level("INFO")
+    prepared = run(small_corpus(here, "tokenizer.taken_from=own"), here / "data").directory
+    assert "source.spm, a unigram model of 300 pieces; added <pad>, 256 byte pieces" in caplog.text
+    assert_cut_as_by(open_prepared(prepared), models)
+    with pytest.raises(RecipeError, match="the prepared data has a vocabulary for each language"):
+        train(open_prepared(prepared), here / "run", "training.updates=2")
+    assert train(open_prepared(prepared), here / "run2", "training.updates=2", "model.tying=target") == 0
+
+
+def test_a_model_that_cannot_be_used_is_refused_with_what_to_type(here: Path) -> None:
+    own_model(here / "own.model")
+    own_model(here / "words.model", model_type="word", vocab_size=100)
+    (here / "own.vocab").write_text("<unk>\t0\n", encoding="utf-8")
+    (here / "folder").mkdir()
+    (here / "folder" / "source.spm").touch()
+    named = "--set tokenizer.model=own.model"
+    spm_train = "name the file that spm_train wrote"
+    cases = {
+        "nowhere.model": ("there is no file nowhere.model", spm_train),
+        "own.vocab": ("own.vocab is no SentencePiece model", named),
+        "words.model": ("words.model is a word model, not unigram or BPE", "with --model_type=unigram or bpe"),
+        "train.en": ("train.en is no SentencePiece model", spm_train),
+        "folder": ("folder is a folder", "--set tokenizer.taken_from=folder"),
+        "own.model": (
+            "tokenizer.vocab_size is 400, and own.model has 300 pieces",
+            "--set tokenizer.vocab_size=300, or leave the key out",
+        ),
+        "own.model --set": ("tokenizer.kind is bpe, and own.model is a unigram model", "--set tokenizer.kind=unigram"),
+    }
+    for name, (message, hint) in cases.items():
+        others = ["tokenizer.vocab_size=300", "tokenizer.kind=bpe"] if name.endswith("--set") else []
+        located = small_corpus(here, f"tokenizer.model={name.removesuffix(' --set')}", *others)
+        error = refusal(lambda located=located: run(located, here / "out"))  # type: ignore[misc]
+        assert error.message == message
+        assert hint in error.hint
+        assert not (here / "out").exists()
+
+
+def test_a_vocabulary_has_one_origin(here: Path) -> None:
+    with pytest.raises(RecipeError, match="taken_from and model both give the vocabulary"):
+        small_corpus(here, "tokenizer.model=a", "tokenizer.taken_from=b")
+    with pytest.raises(RecipeError, match=r"the key 'tokenizer.model.target' is missing"):
+        small_corpus(here, "tokenizer.model={source: a}")
 
 
 def test_token_files_go_on_after_what_was_recorded(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from nmt_cli.decoding.ctranslate2.engine import PATIENCE, length_exponent
 from nmt_cli.decoding.ctranslate2.model import Quantization, import_ctranslate2, write_ctranslate2
 from nmt_cli.errors import DataError, ModelError
 from nmt_cli.interchange.marian import marian_order, reordered
+from nmt_cli.interchange.marian_vocabulary import their_piece
 from nmt_cli.interchange.programs import CTranslate2Program, TransformersProgram, transformers_library
-from nmt_cli.interchange.sentencepiece_model import their_piece
 from nmt_cli.interchange.verification import Agreement, made_up_lines, usable_lines, verify
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer
 from nmt_cli.model.transformer import Transformer

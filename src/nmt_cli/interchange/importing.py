@@ -33,8 +33,8 @@ from nmt_cli.interchange.marian import (
     read_marian,
     reordered,
 )
+from nmt_cli.interchange.marian_vocabulary import VocabularyRow, lost_pieces, rows_by_our_ids, with_rows
 from nmt_cli.interchange.programs import TransformersProgram
-from nmt_cli.interchange.sentencepiece_model import VocabularyRow, lost_pieces, rows_by_our_ids, with_rows
 from nmt_cli.interchange.verification import Agreement, made_up_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe
 from nmt_cli.templates.render import render

@@ -12,7 +12,7 @@ from torch import Tensor
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
 from nmt_cli.errors import UsageError
-from nmt_cli.interchange.sentencepiece_model import our_piece, row_name, their_piece
+from nmt_cli.interchange.marian_vocabulary import our_piece, row_name, their_piece
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import BOS, PAD, UNK, Tokenizer
 

@@ -91,8 +91,15 @@ class CleaningConfig(Section):
         return self
 
 
+class SideModels(Section):
+    """A SentencePiece model for each language."""
+
+    source: str = Field(description="file of the source's model")
+    target: str = Field(description="file of the target's model")
+
+
 class TokenizerConfig(Section):
-    """The SentencePiece vocabulary, trained on the cleaned training text or taken from a model."""
+    """The SentencePiece vocabulary: trained on the cleaned training text, your own, or taken from a model."""
 
     kind: TokenizerKind = Field("bpe", description="byte-pair encoding, as in the paper (5.1), or a unigram model")
     vocab_size: Annotated[int, Field(ge=300)] = Field(
@@ -107,11 +114,27 @@ class TokenizerConfig(Section):
     taken_from: str | None = Field(
         None, description="model, run or prepared data whose vocabulary is used unchanged; null: train a vocabulary"
     )
+    model: SideModels | str | None = Field(
+        None,
+        description="your own SentencePiece model, unigram or BPE, with any ids: a file for both languages, or "
+        "{source: FILE, target: FILE}; null: train a vocabulary",
+    )
+
+    @model_validator(mode="after")
+    def _vocabulary_has_one_origin(self) -> TokenizerConfig:
+        if self.taken_from is not None and self.model is not None:
+            raise ValueError("taken_from and model both give the vocabulary", "leave out one of them")
+        return self
+
+    @property
+    def is_given(self) -> bool:
+        """True if the vocabulary comes from elsewhere, and is not trained."""
+        return self.taken_from is not None or self.model is not None
 
     @property
     def kind_in_use(self) -> TokenizerKind | None:
-        """The kind of the vocabulary, or None if it is taken from elsewhere and its kind is not known."""
-        return self.kind if self.taken_from is None else None
+        """The kind of the vocabulary, or None if it comes from elsewhere and its kind is not known."""
+        return None if self.is_given else self.kind
 
 
 class ExpectedPairs(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -19,14 +20,19 @@ from nmt_cli.console import Progress
 from nmt_cli.dataset.manifest import MANIFEST, InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.dataset.store import SIDES, open_prepared, token_dtype
 from nmt_cli.errors import DataError
-from nmt_cli.files import new_directory, sha256
+from nmt_cli.files import new_directory
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus
 from nmt_cli.preparing.encoding import encoded_splits, write_tokens
 from nmt_cli.preparing.inputs import declared_key, fetch_inputs, find_local_inputs, fingerprint, reading_key
 from nmt_cli.preparing.report import REPORT, REPORT_PAGE, build_report, read_report, render_page
 from nmt_cli.preparing.shards import open_shards
-from nmt_cli.preparing.vocabulary import copy_vocabulary, find_given_tokenizers, tokenizer_counts, write_tokenizers
+from nmt_cli.preparing.vocabulary import (
+    find_given_vocabulary,
+    tokenizer_counts,
+    write_given_vocabulary,
+    write_tokenizers,
+)
 from nmt_cli.preparing.work_folder import (
     WorkFolder,
     discard_interrupted,
@@ -97,9 +103,11 @@ def _key(located: LocatedCorpus, inputs: list[InputRecord], earlier: Mapping[str
 
 
 def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
-    """The settings that determine the vocabulary, or the hashes of the files that it is taken from."""
-    given = find_given_tokenizers(located)
-    return located.corpus.tokenizer.model_dump() if given is None else {file.name: sha256(file) for file in given}
+    """The settings that determine the vocabulary, or the hashes of the models that are given."""
+    given = find_given_vocabulary(located)
+    if given is not None:
+        return {name: hashlib.sha256(model).hexdigest() for name, model in given.models.items()}
+    return located.corpus.tokenizer.model_dump(exclude={"model"})
 
 
 def _run_stages(
@@ -121,8 +129,8 @@ def _run_stages(
     tokenizer_key = fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located)})
 
     def build_tokenizers(to: Path) -> None:
-        if (given := find_given_tokenizers(located)) is not None:
-            copy_vocabulary(given, to)
+        if (given := find_given_vocabulary(located)) is not None:
+            write_given_vocabulary(given, to)
         else:
             write_tokenizers(corpus, text, to, num_workers=num_workers, progress=progress)
 

@@ -1,4 +1,4 @@
-"""The second stage of a preparation: tokenizers, trained on a sample of the clean text, or taken from a model."""
+"""The second stage of a preparation: tokenizers, trained on a sample of the clean text, or given."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from nmt_cli.files import write_file
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
 from nmt_cli.processes import worker_pool
+from nmt_cli.tokenization.sentencepiece_model import AdaptedModel, has_our_ids, with_our_ids
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.training import TokenizerReport, VocabularyTooLargeError, train_tokenizer
 
@@ -50,18 +51,54 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
         logger.info(f"tokenizer: {told}", f"{corpus.tokenizer.vocab_size:,}")
 
 
-def find_given_tokenizers(located: LocatedCorpus) -> list[Path] | None:
-    """`source.spm` and `target.spm` of the folder that the corpus takes its vocabulary from, or None if one is trained.
+@dataclass(frozen=True, slots=True)
+class GivenVocabulary:
+    """SentencePiece models with our ids, by the name of their file here; `messages` tell where they come from."""
 
-    DataError if there is no such folder, or if it has no vocabulary.
+    models: dict[str, bytes]
+    messages: list[str]
+
+
+def find_given_vocabulary(located: LocatedCorpus) -> GivenVocabulary | None:
+    """The vocabulary that the corpus takes from elsewhere, or None if one is trained.
+
+    DataError if there is no such file or folder, if a file is no SentencePiece model of a kind that can be used, or if
+    its size or kind are not what the corpus file says.
     """
-    given = located.corpus.tokenizer.taken_from
-    if given is None:
+    config = located.corpus.tokenizer
+    if config.taken_from is not None:
+        return _vocabulary_of_folder(_found(located, config.taken_from))
+    if config.model is None:
         return None
-    path = Path(given).expanduser()
-    directory = next((one for one in (located.folder / path, path) if one.is_dir()), path)
-    found = [directory / f"{side}.spm" for side in SIDES]
-    for file in found:
+    names = [config.model] * 2 if isinstance(config.model, str) else [config.model.source, config.model.target]
+    files = [_found(located, name) for name in names]
+    adapted = {file: _adapted(file) for file in files}
+    for file, model in adapted.items():
+        _refuse_other_settings(file, model, config)
+    models = {f"{side}.spm": adapted[file].content for side, file in zip(SIDES, files, strict=True)}
+    return GivenVocabulary(models, [_describe(file, model) for file, model in adapted.items()])
+
+
+def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:
+    """Write a vocabulary from elsewhere into a directory, with a report that nothing was trained."""
+    for name, model in given.models.items():
+        write_file(directory / name, model, error=DataError)
+    _write_report(directory, [{"lines": 0, "sampled": 0, "skipped": 0}] * 2)
+    for message in given.messages:
+        logger.info("%s", message)
+
+
+def _found(located: LocatedCorpus, name: str) -> Path:
+    """A path of a corpus file: beside it, or else in the working folder."""
+    path = Path(name).expanduser()
+    return next((one for one in (located.folder / path, path) if one.exists()), path)
+
+
+def _vocabulary_of_folder(directory: Path) -> GivenVocabulary:
+    """The vocabulary of a model, a run or prepared data; models with other ids are adapted."""
+    models, messages = {}, []
+    for side in SIDES:
+        file = directory / f"{side}.spm"
         if not file.is_file():
             raise DataError(
                 f"there is no {file.name} in {directory}, from which the vocabulary is to be taken",
@@ -69,15 +106,53 @@ def find_given_tokenizers(located: LocatedCorpus) -> list[Path] | None:
                 hint="name a model directory, a run or prepared data: --set tokenizer.taken_from=runs/NAME/averaged",
             )
         Tokenizer.load(file)
-    return found
+        models[file.name] = file.read_bytes()
+        if not has_our_ids(models[file.name]):
+            adapted = _adapted(file)
+            models[file.name] = adapted.content
+            messages.append(_describe(file, adapted))
+    return GivenVocabulary(models, [f"tokenizer: taken from {directory}", *messages])
 
 
-def copy_vocabulary(given: Sequence[Path], directory: Path) -> None:
-    """Copy the vocabulary of a model into a directory, with a report that nothing was trained."""
-    for file in given:
-        write_file(directory / file.name, file.read_bytes(), error=DataError)
-    _write_report(directory, [{"lines": 0, "sampled": 0, "skipped": 0}] * 2)
-    logger.info("tokenizer: taken from %s", given[0].parent)
+def _adapted(file: Path) -> AdaptedModel:
+    """The SentencePiece model in a file, with our ids; DataError if it cannot be used."""
+    setting = "tokenizer.model"
+    if not file.is_file():
+        message = f"{file} is a folder" if file.is_dir() else f"there is no file {file}"
+        hint = "name the file that spm_train wrote: --set tokenizer.model=NAME.model"
+        if (file / "source.spm").is_file():
+            hint = f"--set tokenizer.taken_from={file}"
+        raise DataError(message, where=setting, hint=hint)
+    try:
+        return with_our_ids(file.read_bytes())
+    except ValueError as problem:
+        beside = file.with_suffix(".model")
+        hint = "name the file that spm_train wrote, with --model_type=unigram or bpe: --set tokenizer.model=NAME.model"
+        if beside != file and beside.is_file():
+            hint = f"--set tokenizer.model={beside}"
+        raise DataError(f"{file.name} is {problem}", where=str(file), hint=hint) from None
+
+
+def _refuse_other_settings(file: Path, model: AdaptedModel, config: TokenizerConfig) -> None:
+    """Refuse a size or a kind that the corpus sets, and the model does not have."""
+    size, kind = model.num_original_pieces, model.kind
+    for key, asked, found, what in (
+        ("vocab_size", config.vocab_size, size, f"{config.vocab_size:,}, and {file.name} has {size:,} pieces"),
+        ("kind", config.kind, kind, f"{config.kind}, and {file.name} is a {kind} model"),
+    ):
+        if key in config.model_fields_set and asked != found:
+            raise DataError(
+                f"tokenizer.{key} is {what}",
+                where=f"tokenizer.{key}",
+                hint=f"--set tokenizer.{key}={found}, or leave the key out",
+            )
+
+
+def _describe(file: Path, model: AdaptedModel) -> str:
+    parts = [f"tokenizer: {file}, a {model.kind} model of {model.num_original_pieces:,} pieces"]
+    parts += [f"added {', '.join(model.added)}"] if model.added else []
+    parts += [f"it normalises text by {model.normalization}"] if model.normalization else []
+    return "; ".join(parts)
 
 
 def tokenizer_counts(directory: Path) -> dict[str, Any]:

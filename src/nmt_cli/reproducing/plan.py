@@ -158,7 +158,7 @@ def rehearse(recipe: Recipe, tokenizer: TokenizerConfig, *, limit: int, users: O
         "validation.max_sentences": min(limit, _MOST_LINES),
     }
     of_corpus = {}
-    if tokenizer.taken_from is None:
+    if not tokenizer.is_given:
         of_corpus["tokenizer.vocab_size"] = min(tokenizer.vocab_size, max(_SMALLEST_VOCABULARY, limit))
     return Overrides(
         recipe=tuple(f"{key}={value}" for key, value in of_recipe.items() if key not in chosen),

@@ -155,7 +155,7 @@ def _preparation(plan: Reproduction) -> Stage:
     rehearsed: dict[FigureName, Expected] = {name: published[name] for name in TEST_SETS.values()}
     if plan.limit is not None:
         rehearsed["pairs read"] = expected_exactly(plan.limit, _REHEARSAL)
-        if corpus.tokenizer.taken_from is None:
+        if not corpus.tokenizer.is_given:
             rehearsed["vocabulary"] = expected_exactly(corpus.tokenizer.vocab_size, _REHEARSAL)
 
     def measure() -> Iterator[Measured]:

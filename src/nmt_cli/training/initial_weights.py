@@ -17,6 +17,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import ModelConfig, Recipe
+from nmt_cli.tokenization.tokenizer import Tokenizer
 
 # Settings that may differ from those of the model.
 _FREE = frozenset({"dropout"})
@@ -63,12 +64,7 @@ def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str,
 def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
     """A new model for the data's vocabularies, initialised from the recipe's seed; RecipeError if they do not fit."""
     tokenizers = data.manifest.tokenizers
-    # An imported model may have one vocabulary in two files.
-    is_of_a_model = data.manifest.corpus.get("tokenizer", {}).get("taken_from") is not None
-    is_one = tokenizers.source.fingerprint == tokenizers.target.fingerprint or (
-        is_of_a_model and tokenizers.source.vocab_size == tokenizers.target.vocab_size
-    )
-    if recipe.model.tying == "all" and not is_one:
+    if recipe.model.tying == "all" and not _is_one_vocabulary(data):
         raise RecipeError(
             "model.tying is all, but the prepared data has a vocabulary for each language",
             where=str(data.directory),
@@ -78,6 +74,19 @@ def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
     return Transformer(
         recipe.model, source_vocab=tokenizers.source.vocab_size, target_vocab=tokenizers.target.vocab_size
     )
+
+
+def _is_one_vocabulary(data: PreparedData) -> bool:
+    """True if both languages have the same pieces; an imported model has them in two files."""
+    tokenizers = data.manifest.tokenizers
+    if tokenizers.source.fingerprint == tokenizers.target.fingerprint:
+        return True
+    if tokenizers.source.vocab_size != tokenizers.target.vocab_size:
+        return False
+    ids = range(tokenizers.source.vocab_size)
+    files_of_sides = (data.source_tokenizer_file, data.target_tokenizer_file)
+    source, target = (Tokenizer.load(file).pieces(ids) for file in files_of_sides)
+    return source == target
 
 
 def _check_vocabulary(path: Path, data: PreparedData) -> None:

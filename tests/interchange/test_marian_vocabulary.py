@@ -8,17 +8,8 @@ import pytest
 import sentencepiece
 
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.sentencepiece_model import (
-    BYTE,
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    Piece,
-    read_pieces,
-    rows_by_our_ids,
-    with_pieces,
-    with_rows,
-)
+from nmt_cli.interchange.marian_vocabulary import rows_by_our_ids, with_rows
+from nmt_cli.tokenization.sentencepiece_model import BYTE, CONTROL, NORMAL, UNKNOWN, Piece, read_pieces, with_pieces
 from tests.artifacts.builders import spm_bytes
 from tests.interchange.builders import joint_vocabulary, spm
 
@@ -63,9 +54,9 @@ def test_special_pieces_are_those_that_come_first() -> None:
 def test_bytes_that_are_no_model_are_refused() -> None:
     noise = random.Random(1)
     for content in (b"", b"text\n", spm(0)[:1000], bytes(noise.randrange(256) for _ in range(500))):
-        with pytest.raises(ValueError, match="no SentencePiece model: "):
+        with pytest.raises(ValueError, match="no SentencePiece model"):
             read_pieces(content)
-    with pytest.raises(ModelError, match="no SentencePiece model: ") as caught:
+    with pytest.raises(ModelError, match="no SentencePiece model") as caught:
         with_rows(b"text\n", [], where="x/source.spm")
     assert (caught.value.where, caught.value.hint) == ("x/source.spm", "fetch the file again")
 

@@ -1,0 +1,138 @@
+"""Users' own SentencePiece models with our ids: they cut text as SentencePiece cuts it with the original."""
+
+from __future__ import annotations
+
+import functools
+import io
+from typing import Any
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.tokenization.sentencepiece_model import Piece, has_our_ids, read_pieces, with_our_ids, with_pieces
+from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, SPACE_MARK, UNK, Tokenizer
+from tests.training.tiny import parallel_text
+
+LINES = [side for pair in parallel_text(600, seed=5) for side in pair]
+# As spm_train, fairseq and Marian have them, OpenNMT's and T5's, and ours.
+IDS: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "pad last": {"pad_id": 3},
+    "T5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    "own names": {"pad_id": 2, "eos_id": 0, "unk_id": 3, "bos_id": 1, "unk_piece": "[UNK]", "pad_piece": "[PAD]"},
+    "pad as text": {"user_defined_symbols": "<pad>,<sep>", "control_symbols": "<2de>"},
+    "ours, without bytes": {"pad_id": PAD, "unk_id": UNK, "bos_id": BOS, "eos_id": EOS},
+}
+
+
+@functools.cache
+def own(
+    ids: str = "standard", *, model_type: str = "unigram", bytes_too: bool = False, rules: str = "identity"
+) -> bytes:
+    """A model that somebody else has trained."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=model,
+        model_type=model_type,
+        vocab_size=420 if bytes_too else 150,
+        hard_vocab_limit=False,
+        byte_fallback=bytes_too,
+        normalization_rule_name=rules,
+        minloglevel=2,
+        **IDS[ids],
+    )
+    return model.getvalue()
+
+
+def processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+@pytest.mark.parametrize("ids", list(IDS))
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+@pytest.mark.parametrize("bytes_too", [False, True])
+def test_text_is_cut_into_the_pieces_of_the_original(ids: str, model_type: str, bytes_too: bool) -> None:
+    model = own(ids, model_type=model_type, bytes_too=bytes_too)
+    original, adapted = processor(model), with_our_ids(model)
+    tokenizer = Tokenizer(adapted.content)
+    assert adapted.kind == model_type
+    assert has_our_ids(adapted.content)
+    lines = [*LINES, "a  b", "Hund " * 50, "", *(["<sep> the dog<pad>"] if ids == "pad as text" else [])]
+    for line, row in zip(lines, tokenizer.encode(lines), strict=True):
+        assert tokenizer.pieces(row) == original.encode_as_pieces(line)
+        assert not {PAD, UNK, BOS, EOS}.intersection(row)
+        assert tokenizer.decode([row]) == [original.decode(original.encode(line))]
+    added = adapted.content != model
+    assert added == (ids != "ours, without bytes" or not bytes_too)
+    assert (len(tokenizer.byte_ids), adapted.num_original_pieces) == (256, len(original))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40))
+@settings(deadline=None)
+def test_what_the_original_does_not_know_is_spelt_in_bytes_and_the_rest_stays(text: str) -> None:
+    for model_type in ("unigram", "bpe"):
+        model = own(model_type=model_type)
+        original, tokenizer = processor(model), Tokenizer(with_our_ids(model).content)
+        (row,) = tokenizer.encode([text])
+        assert UNK not in row
+        assert tokenizer.decode([row]) == [" ".join(text.split(" ")).strip(" ") if "  " in f" {text} " else text]
+        if SPACE_MARK not in text:
+            # SentencePiece joins neighbouring unknown characters to one piece.
+            spelt = iter(tokenizer.pieces(row))
+            for piece, number in zip(original.encode_as_pieces(text), original.encode(text), strict=True):
+                if number == original.unk_id():
+                    assert [next(spelt) for _ in piece.encode()] == [f"<0x{byte:02X}>" for byte in piece.encode()]
+                else:
+                    assert next(spelt) == piece
+            assert list(spelt) == []
+
+
+def test_rules_of_normalisation_stay_and_are_named() -> None:
+    model = own(rules="nmt_nfkc")
+    adapted = with_our_ids(model)
+    assert adapted.normalization == "nmt_nfkc"
+    assert with_our_ids(own()).normalization is None
+    original, tokenizer = processor(model), Tokenizer(adapted.content)
+    for line in ("ｔｈｅ　ｄｏｇ", "the\u00a0dog sees\u2003ﬁne flowers"):  # full width
+        assert tokenizer.pieces(tokenizer.encode([line])[0]) == original.encode_as_pieces(line)
+
+
+def test_what_is_added_is_told() -> None:
+    assert with_our_ids(own()).added == ["<pad>", "256 byte pieces"]
+    assert with_our_ids(own("T5")).added == ["<s>", "256 byte pieces"]
+    assert with_our_ids(own("pad last", bytes_too=True)).added == []
+
+
+def test_a_model_of_ours_is_returned_as_it_is() -> None:
+    model = own("ours, without bytes", bytes_too=True)
+    assert with_our_ids(model).content == model
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (b"", "no SentencePiece model: it has no pieces"),
+        (b"the Hund\n", "no SentencePiece model"),
+        (own()[:1000], "no SentencePiece model"),
+        (with_pieces(own(), [Piece("a", 0.0, 1)] * 5, has_bytes=False), "no SentencePiece model"),
+    ],
+)
+def test_other_files_are_refused(model: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        with_our_ids(model)
+
+
+@pytest.mark.parametrize(("model_type", "name"), [("word", "word"), ("char", "character")])
+def test_models_of_words_and_characters_are_refused(model_type: str, name: str) -> None:
+    with pytest.raises(ValueError, match=f"^a {name} model, not unigram or BPE$"):
+        with_our_ids(own(model_type=model_type))
+
+
+def test_a_model_that_has_the_spelling_of_bytes_as_text_is_refused() -> None:
+    pieces = [*read_pieces(own()), Piece("<0x41>", -9.0, 1)]
+    model = with_pieces(own(), pieces, has_bytes=False)
+    with pytest.raises(ValueError, match="a model with <0x41> as text"):
+        with_our_ids(model)
