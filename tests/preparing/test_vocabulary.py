@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,7 +139,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def own_model(path: Path, *, model_type: str = "unigram", side: int | None = None, **options: object) -> Path:
+def own_model(path: Path, *, model_type: str = "unigram", side: int | None = None, **options: Any) -> Path:
     """A SentencePiece model of the corpus's text as `spm_train` writes it: other ids, and no bytes."""
     lines = [line for pair in PAIRS for line in (pair if side is None else [pair[side]])]
     with path.open("wb") as file:

@@ -16,7 +16,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, ModelError, NmtError, RecipeError
 from nmt_cli.training.runs import open_or_begin
 from nmt_cli.training.trainer import Trainer
-from tests.training.tiny import LEARNT, checkpoint, events, prepare_tiny, stopped_after, tiny_recipe, train
+from tests.training.tiny import LEARNT, RECIPE, checkpoint, events, prepare_tiny, stopped_after, tiny_recipe, train
 
 SHORT = ("training.updates=6", "training.checkpoint_every=2", "training.log_every=1")
 # So small a rate that the first update leaves the weights as good as they are.
@@ -130,6 +130,24 @@ def test_another_architecture_is_refused_and_the_fix_helps(
         train(prepared, tmp_path / "run", "training.updates=1", f"model.{setting}", f"model.{fix}", init_from=model)
         == 0
     )
+
+
+def test_the_architecture_is_that_of_the_model_whatever_the_recipe_has(
+    prepared: PreparedData, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    other = RECIPE.replace("d_ff: 64", "d_ff: 96, norm: pre").replace("dropout: 0.1", "dropout: 0.2")
+    for name in ("run", "own"):
+        (tmp_path / f"{name}.yaml").write_text(other, encoding="utf-8")
+    with stopped_after(3):
+        assert train(prepared, tmp_path / "run", *SHORT, init_from=model) == 75
+    assert f"architecture of {model}: d_ff 64 (not 96), norm post (not pre)" in caplog.text
+    shutil.rmtree(model)
+    assert train(prepared, tmp_path / "run", *SHORT) == 0  # continues without --init-from, and without the model
+    begun = open_run(tmp_path / "run").recipe.model
+    assert (begun.d_ff, begun.norm, begun.dropout) == (64, "post", 0.2)
+    assert train(prepared, tmp_path / "own", "training.updates=1") == 0
+    assert open_run(tmp_path / "own").recipe.model.d_ff == 96
 
 
 def test_a_damaged_model_is_noticed(prepared: PreparedData, model: Path, tmp_path: Path) -> None:

@@ -71,8 +71,11 @@ def train(
         directory = data or Path("data") / resolved.recipe.corpus
         if init_from is not None and kind_of(init_from) == "run":
             init_from = model_of_run(init_from)
+        output = output or Path("runs") / resolved.recipe.name
         from nmt_cli.training import start
+        from nmt_cli.training.initial_weights import with_initial_architecture
 
+        resolved = with_initial_architecture(resolved, run=output, init_from=init_from, restart=restart)
         if dry_run:
             vocabulary = _vocabulary(directory, resolved.recipe, is_named=data is not None, init_from=init_from)
             world_size = start.world_size(device, gpus)
@@ -88,7 +91,7 @@ def train(
             code = start.train_run(
                 resolved.recipe,
                 prepared,
-                output or Path("runs") / resolved.recipe.name,
+                output,
                 device=device,
                 restart=restart,
                 init_from=init_from,

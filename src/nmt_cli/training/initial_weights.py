@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import torch
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, read_manifest, require_model, verify_files
+from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, kind_of, read_manifest, require_model, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config
-from nmt_cli.artifacts.run import InitialModel
+from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.artifacts.weights import check_names_and_shapes, read_tensors, shapes_of, weights_of
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 # Settings that may differ from those of the model.
 _FREE = frozenset({"dropout"})
@@ -38,6 +42,35 @@ def describe_initial_model(path: Path, recipe: Recipe, data: PreparedData | None
     if sha256 is None:
         raise ModelError(f"{WEIGHTS} is missing", where=str(path / WEIGHTS), hint=DAMAGED)
     return InitialModel(path=str(path.resolve()), weights_sha256=sha256, updates=config.updates)
+
+
+def with_initial_architecture(
+    resolved: ResolvedRecipe, *, run: Path, init_from: Path | None, restart: bool
+) -> ResolvedRecipe:
+    """The recipe with the architecture of the model that the run in `run` begins with, or began with.
+
+    Dropout stays the recipe's, and so do `max_positions` without a table of positions. A key that --set gives stays
+    too; if it differs, the run is refused later. ModelError if `init_from` is no model.
+    """
+    if kind_of(run) == "run" and not restart and (begun := open_run(run)).record.init_from is not None:
+        there, origin = begun.recipe.model, str(run)
+    elif init_from is not None:
+        require_model(init_from)
+        there, origin = load_saved_config(init_from).recipe.model, f"--init-from {init_from}"
+    else:
+        return resolved
+    asked = resolved.recipe.model
+    taken = {
+        key: getattr(there, key)
+        for key in _differing(there, asked)
+        if not resolved.origins.get(f"model.{key}", "").startswith("--set ")
+    }
+    if not taken:
+        return resolved
+    named = [f"{key} {_as_setting(value)} (not {_as_setting(getattr(asked, key))})" for key, value in taken.items()]
+    logger.info("architecture of %s: %s", origin.removeprefix("--init-from "), ", ".join(named))
+    recipe = resolved.recipe.model_copy(update={"model": asked.model_copy(update=taken)})
+    return ResolvedRecipe(recipe, resolved.origins | {f"model.{key}": origin for key in taken})
 
 
 def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str, Tensor]:
@@ -105,15 +138,19 @@ def _check_vocabulary(path: Path, data: PreparedData) -> None:
 
 def _check_architecture(path: Path, there: ModelConfig, asked: ModelConfig) -> None:
     old, new = there.model_dump(mode="json"), asked.model_dump(mode="json")
-    free = _FREE if there.positions == "learned" else _FREE | {"max_positions"}
-    changed = [key for key in new if key not in free and old[key] != new[key]]
-    if changed:
+    if changed := _differing(there, asked):
         settings = " ".join(f"--set model.{key}={_as_setting(old[key])}" for key in changed)
         raise RecipeError(
             f"the model in {path} has model.{changed[0]} {old[changed[0]]!r}, and the recipe {new[changed[0]]!r}",
             setting="init_from",
             hint=f"train with the architecture of the model: {settings}",
         )
+
+
+def _differing(there: ModelConfig, asked: ModelConfig) -> list[str]:
+    """The settings that must be those of the model, and are not."""
+    free = _FREE if there.positions == "learned" else _FREE | {"max_positions"}
+    return [key for key in type(asked).model_fields if key not in free and getattr(there, key) != getattr(asked, key)]
 
 
 def _as_setting(value: Any) -> str:
