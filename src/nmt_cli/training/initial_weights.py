@@ -148,7 +148,7 @@ def _check_architecture(path: Path, there: ModelConfig, asked: ModelConfig) -> N
 
 
 def _differing(there: ModelConfig, asked: ModelConfig) -> list[str]:
-    """The settings that must be those of the model, and are not."""
+    """The settings in which a recipe must agree with the model, and does not."""
     free = _FREE if there.positions == "learned" else _FREE | {"max_positions"}
     return [key for key in type(asked).model_fields if key not in free and getattr(there, key) != getattr(asked, key)]
 
