@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import shlex
 import shutil
@@ -23,7 +24,7 @@ from nmt_cli.errors import DataError, ModelError, NmtError
 
 _BLOCK = 1 << 20
 _PARTIAL, _RETIRED, _REMOVED = ".partial", ".retired", ".removed"
-_ZSTD_BLOCK = 1 << 16
+_ZSTD_BLOCK = 1 << 10  # of compressed bytes: even a bomb makes less than 64 MB of it
 _OTHER_FOLDER = "choose another folder with -o"
 FREE_SPACE = "free some space, then give the same command again: it continues"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -181,11 +182,11 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, uncompressed if its name ends in .gz or .zst.
+    """The bytes of a file, uncompressed if its name ends in .gz, .zst or .xz.
 
     Raises DataError if the file cannot be read.
     """
-    kind = "zstd" if path.suffix == ".zst" else "gzip"
+    kind = {".zst": "zstd", ".xz": "xz"}.get(path.suffix, "gzip")
     try:
         # What goes wrong in the block itself is no error of this file.
         with reading_errors(path):
@@ -196,9 +197,12 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
                     yield io.BufferedReader(stream)
             elif path.suffix == ".zst":
                 yield io.BufferedReader(_ZstdReader(raw))
+            elif path.suffix == ".xz":
+                with lzma.open(raw) as stream:
+                    yield io.BufferedReader(stream)
             else:
                 yield raw
-    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as problem:
         message = f"{path} is not a whole {kind} file: {problem}"
         raise DataError(message, where=str(path), hint="fetch it again") from None
 

@@ -124,7 +124,7 @@ def test_a_limit_counts_over_pieces_and_sources(tmp_path: Path) -> None:
 def prepare(folder: Path, train: str, *overrides: str) -> Prepared:
     write_prefix(folder / "valid", PAIRS[:20])
     write_prefix(folder / "train", PAIRS[20:])
-    rows = [json.dumps({"id": 1, "pair": {"src": src, "tgt": tgt}}) for src, tgt in PAIRS[20:40]]
+    rows = [json.dumps({"id": 1, "pair": {"one": src, "two": tgt}}) for src, tgt in PAIRS[20:40]]
     (folder / "x.jsonl").write_text("".join(f"{row}\n" for row in rows))
     (folder / "x.tsv").write_text("one\teins\ntwo\tzwei\n")
     return run(corpus_of(folder, train, *overrides), folder / "data")
@@ -135,8 +135,8 @@ def test_each_source_of_which_nothing_is_kept_is_told_of(tmp_path: Path, caplog:
     prepared = prepare(tmp_path, f"{train}, {{kind: text, prefix: train}}")
     warnings = [
         "nothing is kept of x.jsonl (training file 2 of 4): of 20 pairs read, 20 dropped for malformed record, first "
-        "at x.jsonl:1: text is looked for under the keys en and de, and that line has id (a number), pair.src, "
-        "pair.tgt: set source and target in the corpus file to keys of text",
+        "at x.jsonl:1: text is looked for under the keys en and de, and that line has id (a number), pair.one, "
+        "pair.two: set source and target in the corpus file to keys of text",
         "nothing is kept of x.tsv (training file 3 of 4): of 2 pairs read, 2 dropped for malformed record, first at "
         "x.tsv:1: columns 1 and 5 are looked for, and that line has 2 columns: set source and target in the corpus "
         "file to columns that it has",

@@ -18,8 +18,9 @@ from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus
 from nmt_cli.preparing.download import Unreachable
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, read_chunks
+from nmt_cli.preparing.sources.columns import TsvSource
 from nmt_cli.preparing.sources.hub import HubSource
-from nmt_cli.preparing.sources.tables import JsonlSource, ParquetSource, TsvSource
+from nmt_cli.preparing.sources.tables import JsonlSource, ParquetSource
 from nmt_cli.preparing.sources.text import TextSource
 from tests.hub import write_translations
 from tests.preparing.corpus_files import corpus_of, invented_pairs, run, silent
@@ -116,7 +117,7 @@ def test_a_prefix_without_files_is_answered_with_what_there_is(
     for name in there:
         (tmp_path / name).write_text("a\n")
     error = refusal(TextSource(kind="text", prefix=prefix), tmp_path)
-    assert error.message == f"no such file: {tmp_path / wanted} (nor .gz, .zst)"
+    assert error.message == f"no such file: {tmp_path / wanted} (nor .gz, .zst, .xz)"
     assert error.hint == hint.format(folder=tmp_path)
 
 
@@ -253,18 +254,19 @@ def test_a_pattern_without_a_match_says_how_patterns_work(tmp_path: Path) -> Non
     [
         (
             "one  eins\ntwo  zwei\n",
-            "kind: tsv takes columns with one tabulator between them; these seem to be separated by spaces: put one "
-            "tabulator in place of each separator",
+            "kind: tsv takes columns with one tab between them; these seem to be separated by spaces: put one "
+            "tab in place of each separator",
         ),
-        ("one ||| eins\n", "separated by |||: put one tabulator"),
-        ("one\n", "kind: tsv takes columns with one tabulator between them"),
+        ("one ||| eins\n", "separated by |||: put one tab"),
+        ("one,eins\n", "separated by commas: write kind: csv, or call the file .csv"),
+        ("one\n", "kind: tsv takes columns with one tab between them"),
     ],
 )
-def test_a_tsv_file_without_tabulators_says_what_separates_its_columns(tmp_path: Path, text: str, hint: str) -> None:
+def test_a_tsv_file_without_tabs_says_what_separates_its_columns(tmp_path: Path, text: str, hint: str) -> None:
     (tmp_path / "pairs.tsv").write_text(text)
     error = refusal(TsvSource(kind="tsv", file="pairs.tsv"), tmp_path)
     lines = text.count("\n")
-    assert error.message == f"pairs.tsv has no columns: there is no tabulator in its first {lines} lines"
+    assert error.message == f"pairs.tsv has no columns: there is no tab in its first {lines} lines"
     assert error.where == f"{tmp_path / 'pairs.tsv'}:1"
     assert hint in error.hint
 
@@ -284,19 +286,19 @@ def test_parquet_is_read_in_batches_that_do_not_follow_its_row_groups(
 
 
 def test_a_parquet_file_with_another_schema_lists_the_columns_that_it_has(tmp_path: Path) -> None:
-    table = pyarrow.table({"id": [1], "text": [{"en": "one", "de": "eins"}], "words": [["one"]], "a.b": ["x"]})
+    table = pyarrow.table({"id": [1], "text": [{"one": "one", "two": "eins"}], "words": [["one"]], "a.b": ["x"]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     error = refusal(ParquetSource(kind="parquet", file="a.parquet"), tmp_path)
     assert error.message == "a.parquet has no column of text translation.en"
     assert error.where == str(tmp_path / "a.parquet")
     assert error.hint == (
-        "set source and target to two of its columns: id (int64), text.en (string), text.de (string), "
+        "set source and target to two of its columns: id (int64), text.one (string), text.two (string), "
         "words (list<element: string>), a.b (string)"
     )
-    for column in ("id", "text", "text.fr", "words", "text.en.x"):
-        error = refusal(ParquetSource(kind="parquet", file="a.parquet", source="text.en", target=column), tmp_path)
+    for column in ("id", "text", "text.fr", "words", "text.one.x"):
+        error = refusal(ParquetSource(kind="parquet", file="a.parquet", source="text.one", target=column), tmp_path)
         assert error.message == f"a.parquet has no column of text {column}"
-    (chunk,) = read(ParquetSource(kind="parquet", file="a.parquet", source="text.en", target="a.b"), tmp_path)
+    (chunk,) = read(ParquetSource(kind="parquet", file="a.parquet", source="text.one", target="a.b"), tmp_path)
     assert (chunk.src, chunk.tgt) == (["one"], ["x"])
 
 

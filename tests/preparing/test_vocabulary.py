@@ -16,7 +16,7 @@ from nmt_cli.dataset.store import SIDES, PreparedData, TokenWriter, open_prepare
 from nmt_cli.errors import RecipeError
 from nmt_cli.preparing import encoding, shards
 from nmt_cli.preparing.clean_text import CleanText, write_clean_text
-from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_prefixes
+from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_files
 from nmt_cli.preparing.encoding import encoded_splits
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import prepare
@@ -103,8 +103,8 @@ def test_text_too_small_for_the_default_vocabulary_gets_a_smaller_one_and_says_s
     settings = [f"tokenizer.shared={json.dumps(is_shared)}"]
 
     def located(*more: str) -> LocatedCorpus:
-        prefixes: dict[Split, str] = {"train": str(tmp_path / "train"), "valid": str(tmp_path / "valid")}
-        return corpus_from_prefixes(prefixes, languages="en-de", name="small", overrides=[*settings, *more])
+        files: dict[Split, list[str]] = {"train": [str(tmp_path / "train")], "valid": [str(tmp_path / "valid")]}
+        return corpus_from_files(files, languages="en-de", name="small", overrides=[*settings, *more])
 
     with caplog.at_level("INFO", logger="nmt_cli"):
         prepared = run(located(), tmp_path / "data")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
 CHUNK_PAIRS = 10_000
+Record: TypeAlias = tuple[int, str, str | None]
+"""A line and the two texts that begin there; None if there is no translation."""
+
+_QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
 _KEYS_SHOWN = 8
 _KEY_CHARACTERS = 40
 _KINDS = {
@@ -27,6 +34,8 @@ class ParsedChunk:
     """Pairs in order. Bytes that are not UTF-8 are surrogate escapes; `malformed` holds broken records by index.
 
     `problem` describes the first broken record: the columns or keys that it should have, and those that it has.
+    `untranslated` are the pairs that their file has no translation for; `malformed` holds them too. `lines` is the line
+    of each pair if a pair is more than a line. `target_origin` is the target's file if that is another one.
     """
 
     src: list[str]
@@ -35,10 +44,14 @@ class ParsedChunk:
     origin: str
     malformed: dict[int, str] = field(default_factory=dict)
     problem: str | None = None
+    untranslated: frozenset[int] = frozenset()
+    lines: Sequence[int] | None = None
+    target_origin: str | None = None
 
-    def where(self, index: int) -> str:
-        """File and line of a pair."""
-        return f"{self.origin}:{self.first_line + index}"
+    def where(self, index: int, *, side: int = 0) -> str:
+        """File and line of a pair, or of its target if `side` is 1."""
+        line = self.first_line + index if self.lines is None else self.lines[index]
+        return f"{(self.target_origin if side else None) or self.origin}:{line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +88,49 @@ class TextChunk(RawChunk):
 
     src: bytes
     tgt: bytes
+    target_origin: str
 
     def parse(self) -> ParsedChunk:
         """The pairs as text."""
-        return ParsedChunk(self._lines(self.src), self._lines(self.tgt), self.first_line, self.origin)
+        sides = self._lines(self.src), self._lines(self.tgt)
+        return ParsedChunk(*sides, self.first_line, self.origin, target_origin=self.target_origin)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsChunk(RawChunk):
+    """Texts of units that may be more than a line, each without line breaks; `places` are their lines as int64."""
+
+    src: bytes
+    tgt: bytes
+    places: bytes
+    untranslated: frozenset[int]
+
+    def parse(self) -> ParsedChunk:
+        """The pairs as text."""
+        src, tgt = (
+            side.decode("utf-8", "surrogateescape").split("\n")[: self.num_pairs] for side in (self.src, self.tgt)
+        )
+        untranslated = frozenset(index for index in self.untranslated if index < self.num_pairs)
+        return ParsedChunk(
+            src,
+            tgt,
+            self.first_line,
+            self.origin,
+            malformed={index: src[index] for index in sorted(untranslated)},
+            untranslated=untranslated,
+            lines=array("q", self.places),
+        )
+
+
+def unit_chunks(records: Iterable[Record], *, origin: str) -> Iterator[UnitsChunk]:
+    """Records in chunks of `CHUNK_PAIRS`. The texts have no line breaks."""
+    remaining = iter(records)
+    while batch := list(islice(remaining, CHUNK_PAIRS)):
+        lines, src, tgt = zip(*batch, strict=True)
+        sides = ["\n".join(text or "" for text in side).encode("utf-8", "surrogateescape") for side in (src, tgt)]
+        untranslated = frozenset(index for index, text in enumerate(tgt) if text is None)
+        places = array("q", lines).tobytes()
+        yield UnitsChunk(len(batch), lines[0], origin, sides[0], sides[1], places, untranslated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +159,22 @@ class _RecordChunk(RawChunk):
 
 @dataclass(frozen=True, slots=True)
 class TsvChunk(_RecordChunk):
-    """Lines of tab-separated columns; `source` and `target` count from 1."""
+    """Lines of tab-separated columns; `source` and `target` count from 1. Cells may be quoted as in CSV."""
 
     source: int
     target: int
+    is_quoted: bool
 
     def _pairs(self, lines: Sequence[str]) -> Iterator[tuple[str, str] | None]:
         source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
-        for row in (line.split("\t") for line in lines):
-            yield (row[source], row[target]) if len(row) >= needed else None
+        for line in lines:
+            row = line.split("\t")
+            if len(row) < needed:
+                yield None
+            elif self.is_quoted and '"' in line:
+                yield without_quotes(row[source]), without_quotes(row[target])
+            else:
+                yield row[source], row[target]
 
     def _problem(self, line: str) -> str:
         there = line.count("\t") + 1
@@ -165,6 +224,31 @@ class TableChunk(RawChunk):
             columns = stream.read_all().slice(0, self.num_pairs).columns
         src, tgt = ([text or "" for text in column.to_pylist()] for column in columns)
         return ParsedChunk(src, tgt, self.first_line, self.origin)
+
+
+def without_quotes(cell: str) -> str:
+    """The text of a cell that is quoted as in CSV; any other cell as it is."""
+    return cell[1:-1].replace('""', '"') if _QUOTED_CELL.fullmatch(cell) else cell
+
+
+def are_quoted(lines: Iterable[str]) -> bool:
+    """True if each cell with a quote in tab-separated lines is quoted as in CSV, and one of them has quotes inside."""
+    has_quotes_inside = False
+    for cell in (cell for line in lines if '"' in line for cell in line.split("\t") if '"' in cell):
+        if not _QUOTED_CELL.fullmatch(cell):
+            return False
+        has_quotes_inside = has_quotes_inside or '"' in cell[1:-1]
+    return has_quotes_inside
+
+
+def names_of_texts(line: bytes) -> list[str]:
+    """The dotted keys with a text in a line of JSON; none if it is no object."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    keys = _leaves(record, "") if isinstance(record, dict) else ()
+    return [key for key in keys if isinstance(_value_at(key.split("."), record), str)]
 
 
 def _value_at(key: Sequence[str], record: Any) -> Any:

@@ -131,6 +131,7 @@ class CleaningJob:
         src: list[str] = []
         tgt: list[str] = []
         places: list[int] = []
+        lines: list[int] = []
         counts, problem = CleaningCounts(), None
         for raw in shard.chunks:
             chunk = raw.parse()
@@ -138,6 +139,7 @@ class CleaningJob:
             cleaned = rules.apply(chunk)
             places += [counts.read + index for index in cleaned.indices]
             counts.add(cleaned.counts)
+            lines += [chunk.lines[index] for index in cleaned.indices] if chunk.lines is not None else []
             src += cleaned.src
             tgt += cleaned.tgt
         matches, found = heldout.find(src, tgt)
@@ -149,6 +151,7 @@ class CleaningJob:
             arrays={
                 "digests": pair_digests(src, tgt),
                 "places": _narrow(places),
+                **({"lines": _narrow(lines)} if lines else {}),
                 "found": matches,
                 "source_words": _narrow(_count_words(src)),
                 "target_words": _narrow(_count_words(tgt)),
@@ -157,6 +160,7 @@ class CleaningJob:
                 "tally": counts.to_json(),
                 "problem": problem,
                 "source": shard.source,
+                "has_lines": bool(lines),
                 "weight": shard.weight,
                 "chunks": [(raw.origin, raw.first_line, raw.num_pairs) for raw in shard.chunks],
                 "found": found,

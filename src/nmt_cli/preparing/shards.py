@@ -84,6 +84,8 @@ class CleanShard:
 
     def where(self, index: int) -> str:
         """File and line of a pair."""
+        if self.facts.get("has_lines"):
+            return f"{self.facts['chunks'][0][0]}:{self.array('lines')[index]}"
         place = int(self.array("places")[index])
         for origin, first_line, num_pairs in self.facts["chunks"]:
             if place < num_pairs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 from codecs import BOM_UTF8
@@ -23,6 +24,8 @@ from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split, read_chunks
 from nmt_cli.preparing.sources.text import TextFiles
 from nmt_cli.tokenization.tokenizer import normalize_spaces
+
+logger = logging.getLogger(__name__)
 
 # The part of a training pair that is in held-out text.
 NOWHERE, SIDE, PAIR = 0, 1, 2
@@ -93,9 +96,9 @@ def write_heldout(
     """Write `SPLIT.LANGUAGE` for both languages, and return the pairs.
 
     Text files are copied byte for byte, uncompressed; a byte-order mark between two of them is removed. Every line
-    stays, so a line that cannot be kept is a DataError.
+    stays, so a line that cannot be kept is a DataError. Only units without a translation are left out.
     """
-    pairs = list(_checked(read_chunks(sources), split))
+    pairs = list(_checked(_translated(read_chunks(sources), split), split))
     files = [source for source in sources if isinstance(source, TextFiles)]
     for side, language in enumerate((languages.source, languages.target)):
         with (directory / f"{split}.{language}").open("w+b") as file:
@@ -150,29 +153,42 @@ def warn_if_swapped(train: Pairs, valid: Pairs, languages: CorpusLanguages) -> s
     return None
 
 
+def _translated(chunks: Iterable[ParsedChunk], split: Split) -> Iterator[ParsedChunk]:
+    """The chunks, and at their end a line in the log with the number of units that have no translation."""
+    number = 0
+    for chunk in chunks:
+        number += len(chunk.untranslated)
+        yield chunk
+    if number:
+        logger.info("%s: %s units without a translation are left out", split, f"{number:,}")
+
+
 def _checked(chunks: Iterable[ParsedChunk], split: Split) -> Iterator[tuple[str, str]]:
     for chunk in chunks:
         for index, (src, tgt) in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
-            if problem := _problem(chunk, index, src, tgt):
+            if index in chunk.untranslated:
+                continue
+            if found := _problem(chunk, index, src, tgt):
+                problem, side = found
                 other_fix = f"{chunk.problem}; or " if index in chunk.malformed else ""
                 raise DataError(
                     f"the {split} text has {problem}",
-                    where=chunk.where(index),
+                    where=chunk.where(index, side=side),
                     hint=f"{other_fix}mend that line: all lines of validation and test text are kept, none is cleaned "
                     "away",
                 )
             yield src, tgt
 
 
-def _problem(chunk: ParsedChunk, index: int, src: str, tgt: str) -> str | None:
+def _problem(chunk: ParsedChunk, index: int, src: str, tgt: str) -> tuple[str, int] | None:
+    """The fault of a pair, and the side that has it."""
     if index in chunk.malformed:
-        return "a malformed record"
-    if not is_unicode(src):
-        return "a source that is not valid UTF-8"
-    if not is_unicode(tgt):
-        return "a target that is not valid UTF-8"
+        return "a malformed record", 0
+    for side, (name, text) in enumerate((("source", src), ("target", tgt))):
+        if not is_unicode(text):
+            return f"a {name} that is not valid UTF-8", side
     if "\n" in src or "\n" in tgt:
-        return "a line break inside a sentence"
+        return "a line break inside a sentence", int("\n" not in src)
     return None
 
 

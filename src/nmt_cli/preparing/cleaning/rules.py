@@ -28,11 +28,13 @@ from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 EXAMPLES_PER_REASON = 3
 MALFORMED = "malformed record"
+UNTRANSLATED = "no translation"
 DUPLICATE = "duplicate"
 HELD_OUT = "in validation or test text"
 # A pair counts for the first of these that applies to it.
 REASONS = (
     MALFORMED,
+    UNTRANSLATED,
     "invalid UTF-8",
     "line break",
     "control characters",
@@ -143,8 +145,9 @@ class CleaningRules:
         """The pairs of a chunk that the rules keep."""
         counts = CleaningCounts(read=len(chunk.src))
 
-        def drop(index: int, reason: str) -> None:
-            counts.drop(reason, chunk.where(index), chunk.malformed.get(index, chunk.src[index]), chunk.tgt[index])
+        def drop(index: int, reason: str, side: int) -> None:
+            src, tgt = chunk.malformed.get(index, chunk.src[index]), chunk.tgt[index]
+            counts.drop(reason, chunk.where(index, side=side), src, tgt)
 
         src: list[str] = []
         tgt: list[str] = []
@@ -153,17 +156,18 @@ class CleaningRules:
             zip(map(normalize_spaces, chunk.src), map(normalize_spaces, chunk.tgt), strict=True)
         ):
             if index in chunk.malformed:
-                drop(index, MALFORMED)
-            elif self._is_plain(source, target) or (reason := self._reason(source, target)) is None:
+                drop(index, UNTRANSLATED if index in chunk.untranslated else MALFORMED, 0)
+            elif self._is_plain(source, target) or (fault := self._fault(source, target)) is None:
                 src.append(source)
                 tgt.append(target)
                 indices.append(index)
             else:
-                drop(index, reason)
+                drop(index, *fault)
         for reason, source_rule, target_rule in self._side_rules:
-            broken = {*source_rule(src), *target_rule(tgt)}
+            of_source = {*source_rule(src)}
+            broken = {*of_source, *target_rule(tgt)}
             for place in sorted(broken):
-                drop(indices[place], reason)
+                drop(indices[place], reason, 0 if place in of_source else 1)
             if broken:
                 src, tgt, indices = _without(src, broken), _without(tgt, broken), _without(indices, broken)
         counts.tidied = sum(
@@ -172,27 +176,36 @@ class CleaningRules:
         )
         return CleanedChunk(src, tgt, indices, counts)
 
-    def _reason(self, src: str, tgt: str) -> str | None:
-        """The reason to drop a tidy pair, by the rules that compare or measure its sides."""
+    def _fault(self, src: str, tgt: str) -> tuple[str, int] | None:
+        """The reason to drop a tidy pair, by the rules that compare or measure its sides, and the side at fault."""
         config = self._config
-        if not (is_unicode(src) and is_unicode(tgt)):
-            return "invalid UTF-8"
-        if "\n" in src or "\n" in tgt:
-            return "line break"  # whatever the rules: in the files of clean text it would part the two sides
-        if config.control_characters and (_CONTROL.search(src) or _CONTROL.search(tgt)):
-            return "control characters"
-        if not src or not tgt:
-            return "empty"
+        faults = [(self._fault_of_side(text), side) for side, text in enumerate((src, tgt))]
+        found = [(reason, side) for reason, side in faults if reason is not None]
+        if found:
+            return min(found, key=lambda one: REASONS.index(one[0]))
         shorter, longer = sorted((len(src), len(tgt)))
         fewer, more = sorted((len(src.split()), len(tgt.split())))
-        if shorter < (config.min_characters or 0) or fewer < (config.min_words or 0):
-            return "too short"
-        if longer > (config.max_characters or inf) or more > (config.max_words or inf):
-            return "too long"
         if longer > (config.max_length_ratio or inf) * shorter or more > (config.max_word_ratio or inf) * fewer:
-            return "length ratio"
+            return "length ratio", 0
         if config.identical_sides and src == tgt:
-            return "identical sides"
+            return "identical sides", 0
+        return None
+
+    def _fault_of_side(self, text: str) -> str | None:
+        config = self._config
+        if not is_unicode(text):
+            return "invalid UTF-8"
+        if "\n" in text:
+            return "line break"  # whatever the rules: in the files of clean text it would part the two sides
+        if config.control_characters and _CONTROL.search(text):
+            return "control characters"
+        if not text:
+            return "empty"
+        words = len(text.split())
+        if len(text) < (config.min_characters or 0) or words < (config.min_words or 0):
+            return "too short"
+        if len(text) > (config.max_characters or inf) or words > (config.max_words or inf):
+            return "too long"
         return None
 
 

@@ -28,7 +28,7 @@ from nmt_cli.preparing.sources.text import TextFiles, text_files
 from nmt_cli.recipe.schema import PositiveInt
 
 _BLOCK = 1 << 20
-_PACKINGS = ("", ".gz", ".zst")
+_PACKINGS = ("", ".gz", ".zst", ".xz")
 
 
 class ArchiveSource(Source):
@@ -88,8 +88,8 @@ class ArchiveSource(Source):
                 files = unpack(archive, self.source, self.target)
         name = (self.file or self.url or "").rstrip("/").rsplit("/", 1)[-1]
         names = [f"{name}:{member}" for member in (self.source, self.target)]
-        origin = PurePosixPath(self.source).name
-        yield text_files(files, names=names, origin=origin, markup=self.markup, weight=self.weight)
+        origins = (PurePosixPath(self.source).name, PurePosixPath(self.target).name)
+        yield text_files(files, names=names, origins=origins, markup=self.markup, weight=self.weight)
 
     def _in_folder(self, folder: Path) -> tuple[Path, Path]:
         return _find(folder, self.source), _find(folder, self.target)

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
+from nmt_cli.preparing.download import download_file
 from nmt_cli.recipe.schema import Section
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
@@ -61,6 +62,11 @@ class Location:
     languages: CorpusLanguages
     _answers: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def codes(self) -> tuple[str, str]:
+        """The codes of the two languages, source first."""
+        return self.languages.source, self.languages.target
+
     def once(self, question: Hashable, ask: Callable[[], T]) -> T:
         """The answer to a question that several sources of the corpus have; only the first source asks."""
         if question not in self._answers:
@@ -98,6 +104,36 @@ class Source(Section):
 
         Raises DataError if a file cannot be had or is not the file that it should be.
         """
+
+
+class OneFileSource(Source):
+    """A source whose two sides are in one file, or in each file that matches a pattern."""
+
+    file: str = Field(description="path of the file, or a pattern such as parts/*")
+
+    @abstractmethod
+    def local_pairs(self, file: Path, name: str, at: Location) -> LocalPairs:
+        """One of the files; `name` is its name in records."""
+
+    def describe(self) -> list[str]:
+        """The address of the file."""
+        return [self.file] if is_address(self.file) else []
+
+    def files(self, at: Location) -> list[Path]:
+        """The file, or the files that match the pattern."""
+        return [] if is_address(self.file) else matching_files(self.file, folder=at.folder)
+
+    def key(self) -> dict[str, Any]:
+        """How the file is read, and its address."""
+        return self.model_dump(exclude=set() if is_address(self.file) else {"file"})
+
+    def fetch(self, at: Location, *, progress: Progress) -> Iterator[LocalPairs]:
+        """The file, or the files that match the pattern."""
+        if is_address(self.file):
+            file = download_file(self.file, size=None, sha256=None, progress=progress)
+            yield self.local_pairs(file, self.file, at)
+        for path in self.files(at):
+            yield self.local_pairs(path, at.name(path), at)
 
 
 @dataclass(frozen=True, slots=True)

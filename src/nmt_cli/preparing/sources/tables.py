@@ -1,9 +1,8 @@
-"""Tables with a pair of sentences per row: tab-separated columns, JSON objects, and parquet."""
+"""JSON objects, parquet, and what `datasets` reads: records of which two texts are taken, by key or column."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,134 +10,54 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors
 from nmt_cli.preparing import chunks
-from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, TsvChunk
-from nmt_cli.preparing.download import download_file
-from nmt_cli.preparing.sources.base import (
-    LocalPairs,
-    Location,
-    Source,
-    Weight,
-    empty_file,
-    first_line,
-    is_address,
-    matching_files,
-)
-from nmt_cli.preparing.sources.text import line_chunks
-from nmt_cli.recipe.schema import PositiveInt
+from nmt_cli.preparing.chunks import JsonlChunk, RawChunk, TableChunk, names_of_texts
+from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file, first_line
+from nmt_cli.preparing.sources.lines import line_chunks
+from nmt_cli.preparing.sources.units import places_of_languages
 
 if TYPE_CHECKING:
     import pyarrow
 
-_SEPARATORS = {b"|||": "by |||", b"  ": "by spaces", b";": "by semicolons", b",": "by commas"}
 
-
-class _OneFileSource(Source):
-    """A source whose two sides are in one file, or in each file that matches a pattern."""
-
-    file: str = Field(description="path of the file, or a pattern such as parts/*")
-
-    @abstractmethod
-    def local_pairs(self, file: Path, name: str, at: Location) -> LocalPairs:
-        """One of the files; `name` is its name in records."""
-
-    def describe(self) -> list[str]:
-        """The address of the file."""
-        return [self.file] if is_address(self.file) else []
-
-    def files(self, at: Location) -> list[Path]:
-        """The file, or the files that match the pattern."""
-        return [] if is_address(self.file) else matching_files(self.file, folder=at.folder)
-
-    def key(self) -> dict[str, Any]:
-        """How the file is read, and its address."""
-        return self.model_dump(exclude=set() if is_address(self.file) else {"file"})
-
-    def fetch(self, at: Location, *, progress: Progress) -> Iterator[LocalPairs]:
-        """The file, or the files that match the pattern."""
-        if is_address(self.file):
-            file = download_file(self.file, size=None, sha256=None, progress=progress)
-            yield self.local_pairs(file, self.file, at)
-        for path in self.files(at):
-            yield self.local_pairs(path, at.name(path), at)
-
-
-class TsvSource(_OneFileSource):
-    """A file of tab-separated columns, without quoting; plain, .gz or .zst."""
-
-    kind: Literal["tsv"] = Field(description="two columns of one file")
-    source: PositiveInt = Field(1, description="column of the source, counted from 1")
-    target: PositiveInt = Field(2, description="column of the target")
-    header: bool = Field(False, description="the first line names the columns")
-    weight: Weight = 1.0
-
-    def local_pairs(self, file: Path, name: str, at: Location) -> TsvFile:
-        """The two columns of a file."""
-        return TsvFile(((name, file),), file.name, self.weight, file, self.source, self.target, self.header)
-
-
-class JsonlSource(_OneFileSource):
-    """A file with one JSON object per line; plain, .gz or .zst."""
+class JsonlSource(OneFileSource):
+    """A file with one JSON object per line; plain, .gz, .zst or .xz."""
 
     kind: Literal["jsonl"] = Field(description="two keys of the objects in one file")
-    source: str | None = Field(None, description="key of the source, dotted where nested; null: its language code")
-    target: str | None = Field(None, description="key of the target; null: its language code")
+    source: str | None = Field(
+        None, description="key of the source, dotted where nested; null: the key that is called by the language"
+    )
+    target: str | None = Field(None, description="key of the target; null: the key that is called by the language")
     weight: Weight = 1.0
 
     def local_pairs(self, file: Path, name: str, at: Location) -> JsonlFile:
         """The two keys of a file."""
-        keys = (self.source or at.languages.source, self.target or at.languages.target)
+        keys = _named(self.source, self.target, lambda: names_of_texts(next(line_chunks(file))[1][0]), at) or at.codes
         return JsonlFile(((name, file),), file.name, self.weight, file, *keys)
 
 
-class ParquetSource(_OneFileSource):
+class ParquetSource(OneFileSource):
     """A parquet file."""
 
     kind: Literal["parquet"] = Field(description="two columns of one file")
-    source: str | None = Field(None, description="column of the source, dotted where nested; null: translation.CODE")
-    target: str | None = Field(None, description="column of the target; null: translation.CODE")
+    source: str | None = Field(
+        None, description="column of the source, dotted where nested; null: the column that is called by the language"
+    )
+    target: str | None = Field(None, description="column of the target; null: the column called by the language")
     weight: Weight = 1.0
 
     def local_pairs(self, file: Path, name: str, at: Location) -> TableFile:
         """The two columns of a file."""
-        columns = translation_columns(self.source, self.target, at)
+        found = _named(self.source, self.target, lambda: _columns_of_text(file), at)
+        columns = found or translation_columns(self.source, self.target, at)
         return TableFile(((name, file),), file.name, self.weight, file, *columns)
 
 
 def translation_columns(source: str | None, target: str | None, at: Location) -> tuple[str, str]:
     """The given columns, or else the columns of the two languages in a data set of the hub."""
     return source or f"translation.{at.languages.source}", target or f"translation.{at.languages.target}"
-
-
-@dataclass(frozen=True, slots=True)
-class TsvFile(LocalPairs):
-    """Two columns of a file of tab-separated columns, counted from 1."""
-
-    file: Path
-    source: int
-    target: int
-    header: bool
-
-    def read(self) -> Iterator[RawChunk]:
-        """The lines below the header. DataError if there is no tabulator, though a second column is asked for."""
-        for number, lines in line_chunks(self.file, skip=int(self.header)):
-            if number == 1 + self.header:
-                self._check_columns(lines)
-            yield TsvChunk(len(lines), number, self.origin, b"".join(lines), self.source, self.target)
-
-    def _check_columns(self, lines: Sequence[bytes]) -> None:
-        if max(self.source, self.target) == 1 or any(b"\t" in line for line in lines):
-            return
-        found = next((name for mark, name in _SEPARATORS.items() if all(mark in line for line in lines)), None)
-        seems = f"; these seem to be separated {found}: put one tabulator in place of each separator" if found else ""
-        raise DataError(
-            f"{self.file.name} has no columns: there is no tabulator in its first {len(lines):,} lines",
-            where=f"{self.file}:{1 + self.header}",
-            hint=f"kind: tsv takes columns with one tabulator between them{seems}",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +137,26 @@ class TableFile(LocalPairs):
             yield from rows.with_format("arrow").iter(batch_size=chunks.CHUNK_PAIRS)
 
 
+def _named(
+    source: str | None, target: str | None, names: Callable[[], Sequence[str]], at: Location
+) -> tuple[str, str] | None:
+    """The two keys or columns that are given, or that are called by the languages; None if neither."""
+    if source is not None and target is not None:
+        return source, target
+    there = names()
+    places = places_of_languages(there, at.codes)
+    return None if places is None else (source or there[places[0]], target or there[places[1]])
+
+
+def _columns_of_text(file: Path) -> list[str]:
+    """The columns of a parquet file that hold text, in columns as well."""
+    import pyarrow.parquet
+
+    with _table_errors(file):
+        table = _flattened(pyarrow.parquet.read_schema(file).empty_table())
+    return [column.name for column in table.schema if _is_text(column.type)]
+
+
 @contextmanager
 def _table_errors(file: Path) -> Iterator[None]:
     try:
@@ -244,12 +183,18 @@ def _text_column(table: pyarrow.Table, key: str, file: Path) -> pyarrow.ChunkedA
     import pyarrow
 
     for name, column in zip(table.schema.names, table.columns, strict=True):
-        kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
-        if name == key and kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.null()):
+        if name == key and _is_text(column.type):
             return column.cast(pyarrow.string())
     there = ", ".join(f"{column.name} ({column.type})" for column in table.schema)
     message = f"{file.name} has no column of text {key}"
     raise DataError(message, where=str(file), hint=f"set source and target to two of its columns: {there}")
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    import pyarrow
+
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.null())
 
 
 def _packed(table: pyarrow.Table, first_row: int, origin: str) -> TableChunk:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -15,7 +15,6 @@ from nmt_cli.cache import cache_folder, cache_lock, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors, sha256
-from nmt_cli.preparing import chunks
 from nmt_cli.preparing.chunks import RawChunk, TextChunk
 from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import (
@@ -25,13 +24,19 @@ from nmt_cli.preparing.sources.base import (
     MarkupKind,
     Source,
     Weight,
-    empty_file,
     is_address,
     matching_files,
 )
+from nmt_cli.preparing.sources.lines import line_chunks
 
-_ENDINGS = ("", ".gz", ".zst")
-_KINDS = {".tsv": "tsv", ".jsonl": "jsonl", ".parquet": "parquet"}
+_ENDINGS = ("", ".gz", ".zst", ".xz")
+_KINDS = {
+    **{f".{kind}": kind for kind in ("tsv", "csv", "tmx", "xliff", "po", "jsonl", "parquet")},
+    ".xlf": "xliff",
+    ".sdlxliff": "xliff",
+    ".mxliff": "xliff",
+    ".ndjson": "jsonl",
+}
 _WILD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
 _SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
 _TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
@@ -40,10 +45,10 @@ _SPACES = re.compile(rb"\s+")
 
 
 class TextSource(Source):
-    """Two aligned files, one sentence per line; plain, .gz or .zst."""
+    """Two aligned files, one sentence per line; plain, .gz, .zst or .xz."""
 
     kind: Literal["text"] = Field(description="text in two files")
-    prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .gz or .zst")
+    prefix: str | None = Field(None, description="PREFIX.en and PREFIX.de, each also with .gz, .zst or .xz")
     source: str | None = Field(None, description="or the file of the source, or a pattern such as parts/*.en")
     target: str | None = Field(None, description="and the file of the target, or a pattern with as many files")
     markup: Markup = None
@@ -86,7 +91,8 @@ class TextSource(Source):
         else:
             found = [(pair, [at.name(file) for file in pair]) for pair in self._pairs(at)]
         for files, names in found:
-            yield text_files(files, names=names, origin=files[0].name, markup=self.markup, weight=self.weight)
+            origins = (files[0].name, files[1].name)
+            yield text_files(files, names=names, origins=origins, markup=self.markup, weight=self.weight)
 
     def _pairs(self, at: Location) -> list[tuple[Path, Path]]:
         """The files of the source and of the target, one pair for each match of a pattern.
@@ -103,10 +109,11 @@ class TextSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class TextFiles(LocalPairs):
-    """Two aligned files of plain text, one sentence per line; also .gz and .zst."""
+    """Two aligned files of plain text, one sentence per line; also .gz, .zst and .xz."""
 
     source: Path
     target: Path
+    target_origin: str
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
@@ -114,7 +121,13 @@ class TextFiles(LocalPairs):
         for (first_line, src), (_, tgt) in sides:
             if len(src) != len(tgt):
                 raise self._misaligned()
-            yield TextChunk(len(src), first_line, self.origin, b"".join(src), b"".join(tgt))
+            yield TextChunk(len(src), first_line, self.origin, b"".join(src), b"".join(tgt), self.target_origin)
+
+    def key(self) -> dict[str, Any]:
+        """How the files are read, without their names."""
+        key = LocalPairs.key(self)
+        del key["target_origin"]
+        return key
 
     def _misaligned(self) -> DataError:
         source, target = (sum(len(lines) for _, lines in line_chunks(file)) for file in (self.source, self.target))
@@ -126,30 +139,17 @@ class TextFiles(LocalPairs):
 
 
 def text_files(
-    files: tuple[Path, Path], *, names: Sequence[str], origin: str, markup: Markup, weight: float
+    files: tuple[Path, Path], *, names: Sequence[str], origins: tuple[str, str], markup: Markup, weight: float
 ) -> TextFiles:
-    """Two files as pairs of sentences, without their markup; `names` are their names in records."""
+    """Two files as pairs of sentences, without their markup.
+
+    `names` are their names in records, `origins` in reports.
+    """
     inputs = tuple(zip(names, files, strict=True))
     if markup is not None:
         with reading_errors(files[0]):
             files = (_without_markup(files[0], markup), _without_markup(files[1], markup))
-    return TextFiles(inputs, origin, weight, *files)
-
-
-def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """The lines of a file after the first `skip`, `CHUNK_PAIRS` at a time, each time with the first line's number.
-
-    DataError if there are none.
-    """
-    number = 1 + skip
-    with open_bytes(file) as stream:
-        for _ in islice(stream, skip):
-            pass
-        while lines := list(islice(stream, chunks.CHUNK_PAIRS)):
-            yield number, lines
-            number += len(lines)
-    if number == 1 + skip:
-        raise empty_file(file)
+    return TextFiles(inputs, origins[0], weight, *files, origins[1])
 
 
 def kind_of_file(file: Path) -> str | None:
@@ -183,7 +183,7 @@ def _with_ending(prefix: Path, language: str) -> Path:
         hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
     else:
         hint = f"there are {', '.join(there[:8])}: check the languages"
-    raise DataError(f"no such file: {wanted} (nor .gz, .zst)", where=wanted, hint=hint)
+    raise DataError(f"no such file: {wanted} (nor .gz, .zst, .xz)", where=wanted, hint=hint)
 
 
 def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Path, Path]]:
@@ -284,4 +284,4 @@ class TestsetSource(Source):
         found = find_test_set(self.name, languages, error=DataError, name_where=where, languages_where=where)
         files, name = (found.source, found.references[0]), f"{self.name} {languages}"
         inputs = tuple(zip((f"sacrebleu:{name} source", f"sacrebleu:{name} reference"), files, strict=True))
-        yield TextFiles(inputs, name, self.weight, *files)
+        yield TextFiles(inputs, name, self.weight, *files, name)

@@ -1,0 +1,277 @@
+"""TSV and CSV: rows of cells, of which two columns are taken, by their number, their name, or their language."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.chunks import RawChunk, Record, TsvChunk, are_quoted, unit_chunks
+from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file
+from nmt_cli.preparing.sources.lines import line_chunks
+from nmt_cli.preparing.sources.units import on_one_line, places_of_languages
+from nmt_cli.recipe.schema import PositiveInt
+
+logger = logging.getLogger(__name__)
+
+Column: TypeAlias = PositiveInt | Annotated[str, Field(min_length=1)] | None
+
+_DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma"}
+_SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "commas"}
+_ROWS_COMPARED = 200
+_MAX_LINES = 100
+_CELLS_SHOWN = 8
+_CELL_CHARACTERS = 20
+
+
+class TsvSource(OneFileSource):
+    """A file of tab-separated columns, also quoted as in CSV; plain, .gz, .zst or .xz."""
+
+    kind: Literal["tsv"] = Field(description="two columns of one file")
+    source: Column = Field(
+        None,
+        description="column of the source: its number, counted from 1, or its name; null: the column that the first "
+        "line calls by the language, or else column 1",
+    )
+    target: Column = Field(None, description="column of the target; null: the same, or else column 2")
+    header: bool | None = Field(None, description="the first line names the columns; null: only if it was used so")
+    weight: Weight = 1.0
+
+    def key(self) -> dict[str, Any]:
+        """How the file is read; keys that are left out as former versions had them."""
+        former = {"source": 1, "target": 2, "header": False}
+        left_out = {name: value for name, value in former.items() if getattr(self, name) is None}
+        return {**OneFileSource.key(self), **left_out}
+
+    def local_pairs(self, file: Path, name: str, at: Location) -> TsvFile:
+        """The two columns of a file."""
+        lines = [line.decode("utf-8-sig", "replace").rstrip("\r\n") for line in _first_lines(file)]
+        first = lines[0].split("\t")
+        columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
+        if columns is None:
+            if len(first) > 2:
+                warning = "%s has %s columns, and its first line does not name them: column 1 is taken as %s, 2 as %s"
+                logger.warning(warning, name, len(first), *at.codes)
+            columns = Columns(1, 2, header=bool(self.header))
+        is_quoted = are_quoted(lines)
+        if is_quoted:
+            logger.info("%s: cells are quoted as in CSV, and the quotes are taken off", name)
+        return TsvFile(((name, file),), file.name, self.weight, file, *columns, is_quoted)
+
+
+class CsvSource(OneFileSource):
+    """A file of comma-separated values, with quoting and line breaks in cells; plain, .gz, .zst or .xz."""
+
+    kind: Literal["csv"] = Field(description="two columns of one file")
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
+        None, description="the character between cells; null: comma, semicolon or tab, as the first lines have it"
+    )
+    source: Column = Field(
+        None,
+        description="column of the source: its number or name; null: as for kind: tsv, if there are two columns",
+    )
+    target: Column = Field(None, description="column of the target")
+    header: bool | None = Field(None, description="the first line names the columns; null: only if it was used so")
+    weight: Weight = 1.0
+
+    def local_pairs(self, file: Path, name: str, at: Location) -> CsvFile:
+        """The two columns of a file."""
+        lines = [line.decode("utf-8-sig", "replace") for line in islice(_first_lines(file), _ROWS_COMPARED)]
+        delimiter = self.delimiter or _delimiter(lines, file)
+        first = next(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), [])
+        columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
+        if columns is None and len(first) > 2:
+            raise _unnamed_columns(file, first, at)
+        columns = columns or Columns(1, 2, header=bool(self.header))
+        return CsvFile(((name, file),), file.name, self.weight, file, *columns, delimiter)
+
+
+class Columns(NamedTuple):
+    """The columns of source and target, counted from 1, and whether a first line names them."""
+
+    source: int
+    target: int
+    header: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TsvFile(LocalPairs):
+    """Two columns of a file of tab-separated columns, counted from 1."""
+
+    file: Path
+    source: int
+    target: int
+    header: bool
+    is_quoted: bool
+
+    def read(self) -> Iterator[RawChunk]:
+        """The lines below the header. DataError if there is no tab, though a second column is asked for."""
+        for number, lines in line_chunks(self.file, skip=int(self.header)):
+            if number == 1 + self.header:
+                self._check_columns(lines)
+            data = b"".join(lines)
+            yield TsvChunk(len(lines), number, self.origin, data, self.source, self.target, self.is_quoted)
+
+    def _check_columns(self, lines: Sequence[bytes]) -> None:
+        if max(self.source, self.target) == 1 or any(b"\t" in line for line in lines):
+            return
+        hint = "kind: tsv takes columns with one tab between them"
+        found = next((name for mark, name in _SEPARATORS.items() if all(mark in line for line in lines)), None)
+        if found in ("semicolons", "commas"):
+            hint += f"; these seem to be separated by {found}: write kind: csv, or call the file .csv"
+        elif found:
+            hint += f"; these seem to be separated by {found}: put one tab in place of each separator"
+        raise DataError(
+            f"{self.file.name} has no columns: there is no tab in its first {len(lines):,} lines",
+            where=f"{self.file}:{1 + self.header}",
+            hint=hint,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFile(LocalPairs):
+    """Two columns of a CSV file, counted from 1."""
+
+    file: Path
+    source: int
+    target: int
+    header: bool
+    delimiter: str
+
+    def read(self) -> Iterator[RawChunk]:
+        """The rows below the header. A row with too few cells is untranslated. DataError if a quoted cell is broken."""
+        yield from unit_chunks(self._records(), origin=self.origin)
+
+    def _records(self) -> Iterator[Record]:
+        """The line and the two cells of each row; blank lines are no rows."""
+        source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
+        is_first, is_empty = self.header, True
+        lines = _Lines(self.file)
+        rows = csv.reader(lines, delimiter=self.delimiter, strict=True, skipinitialspace=True)
+        while True:
+            line = lines.begin_row()
+            try:
+                row = next(rows)
+            except StopIteration:
+                break
+            except csv.Error as problem:
+                raise _broken_row(self.file, line, str(problem)) from None
+            if is_first or not row:
+                is_first = is_first and not row
+            elif len(row) < needed:
+                yield line, on_one_line(" ".join(row)), None
+            else:
+                is_empty = False
+                yield line, on_one_line(row[source]), on_one_line(row[target])
+        if is_empty:
+            raise empty_file(self.file)
+
+
+class _Lines:
+    """The lines of a CSV file as text; csv.Error if a row takes too many of them."""
+
+    def __init__(self, file: Path) -> None:
+        self._lines = chain.from_iterable(lines for _, lines in line_chunks(file))
+        self._number = 0
+        self._begin = 0
+
+    def begin_row(self) -> int:
+        """The number of the line that comes next, where a row begins."""
+        self._begin = self._number
+        return self._number + 1
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines).decode("utf-8", "surrogateescape")
+        self._number += 1
+        if self._number - self._begin > _MAX_LINES:
+            raise csv.Error(f"it is not closed within {_MAX_LINES} lines")
+        return line.removeprefix("\ufeff") if self._number == 1 else line
+
+
+def _first_lines(file: Path) -> list[bytes]:
+    return next(line_chunks(file))[1]
+
+
+def _columns(
+    first: Sequence[str], file: Path, at: Location, *, source: Column, target: Column, header: bool | None
+) -> Columns | None:
+    """The columns that are given by number or name, or that the first line calls by the languages; None if neither."""
+    if source is None and target is None:
+        found = None if header is False else places_of_languages(first, at.codes)
+        return None if found is None else Columns(found[0] + 1, found[1] + 1, header=True)
+    src, tgt = (_number(column, first, file) for column in (source or 1, target or 2))
+    named = isinstance(source, str) or isinstance(target, str)
+    return Columns(src, tgt, header=named if header is None else header)
+
+
+def _number(column: int | str, first: Sequence[str], file: Path) -> int:
+    """The number of a column. DataError if the first line has no such name."""
+    if isinstance(column, int):
+        return column
+    names = [name.strip() for name in first]
+    if column not in names:
+        raise DataError(
+            f"the first line of {file.name} names no column {column}",
+            where=f"{file}:1",
+            hint=f"it has {_shown(first)}: set source and target to two of these, or to their numbers",
+        )
+    return names.index(column) + 1
+
+
+def _delimiter(lines: Sequence[str], file: Path) -> str:
+    """The delimiter with which most rows have one number of columns. DataError if there is none."""
+    ranked = []
+    for place, delimiter in enumerate(_DELIMITERS):
+        rows = [row for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if row]
+        width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
+        if width > 1:
+            ranked.append((count / len(rows), width == 2, -place, delimiter))
+    if not ranked:
+        raise DataError(
+            f"{file.name} has no columns: no comma, semicolon or tab stands between its cells",
+            where=f"{file}:1",
+            hint="give a file with source and target in two columns",
+        )
+    return max(ranked)[-1]
+
+
+def _unnamed_columns(file: Path, first: Sequence[str], at: Location) -> DataError:
+    """The error for columns without names; its fix takes the two with the longest cells."""
+    source, target = at.codes
+    longest = sorted(sorted(range(len(first)), key=lambda place: -len(first[place]))[:2])
+    guess = ", ".join(f"{name}: {place + 1}" for name, place in zip(("source", "target"), longest, strict=True))
+    return DataError(
+        f"{file.name} has {len(first)} columns, and its first line does not call any by {source} and {target}: "
+        f"{_shown(first)}",
+        where=f"{file}:1",
+        hint=f"name the two columns: add --set 'train=[{{kind: csv, file: {file}, {guess}}}]'",
+    )
+
+
+def _broken_row(file: Path, line: int, problem: str) -> DataError:
+    reason = {
+        "unexpected end of data": "it is not closed before the end of the file",
+        "field larger than field limit (131072)": "it is not closed within 131,072 characters",
+    }.get(problem, problem)
+    return DataError(
+        f"a quoted cell in line {line:,} of {file.name} is broken: {reason}",
+        where=f"{file}:{line}",
+        hint='write a quote inside a quoted cell twice (""), and one quote where the cell ends',
+    )
+
+
+def _shown(cells: Sequence[str]) -> str:
+    """The beginnings of some cells, for an error."""
+    more = ["..."] if len(cells) > _CELLS_SHOWN else []
+    return ", ".join([*(repr(cell.strip()[:_CELL_CHARACTERS]) for cell in cells[:_CELLS_SHOWN]), *more])

@@ -1,0 +1,82 @@
+"""The lines of a file in chunks: of bounded length, however they are compressed, and in an encoding without NUL."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nmt_cli.errors import DataError
+from nmt_cli.files import open_bytes
+from nmt_cli.preparing import chunks
+from nmt_cli.preparing.sources.base import empty_file
+
+LONGEST_LINE = 1 << 20
+"""Bytes of the longest line, and characters of the longest text of other formats."""
+
+_BUFFER = 1 << 18
+
+
+def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
+    """The lines of a file after the first `skip`, `CHUNK_PAIRS` at a time, each time with the first line's number.
+
+    DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is UTF-16.
+    """
+    number = 1 + skip
+    with open_bytes(file) as stream:
+        bounded = io.BufferedReader(_BoundedLines(stream, file), buffer_size=_BUFFER)
+        for _ in islice(bounded, skip):
+            pass
+        while lines := list(islice(bounded, chunks.CHUNK_PAIRS)):
+            yield number, lines
+            number += len(lines)
+    if number == 1 + skip:
+        raise empty_file(file)
+
+
+def too_long(file: Path, line: int) -> DataError:
+    """The error for a text that is too long to be a sentence."""
+    return DataError(
+        f"line {line:,} of {file.name} is longer than {LONGEST_LINE:,} bytes",
+        where=f"{file}:{line}",
+        hint="give text with one sentence a line",
+    )
+
+
+class _BoundedLines(io.RawIOBase):
+    """The bytes of a stream; DataError as soon as a line is too long, so that no reader keeps the line."""
+
+    def __init__(self, stream: BinaryIO, file: Path) -> None:
+        self._stream = stream
+        self._file = file
+        self._lines = self._length = 0
+        self._is_first = True
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._stream.read(len(buffer))
+        if self._is_first and block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            raise _utf16(self._file)
+        self._is_first = False
+        end = block.find(b"\n")
+        if self._length + (end if end >= 0 else len(block)) > LONGEST_LINE:
+            raise too_long(self._file, self._lines + 1)
+        if end >= 0:
+            self._lines += block.count(b"\n")
+            self._length = len(block) - block.rfind(b"\n") - 1
+        else:
+            self._length += len(block)
+        buffer[: len(block)] = block
+        return len(block)
+
+
+def _utf16(file: Path) -> DataError:
+    utf8 = file.with_name(f"{file.stem}.utf8{file.suffix}")
+    command = f"iconv -f UTF-16 -t UTF-8 {shlex.quote(str(file))} > {shlex.quote(str(utf8))}"
+    return DataError(f"{file.name} is UTF-16, not UTF-8", where=str(file), hint=f"{command}, and give that file")

@@ -1,0 +1,143 @@
+"""PO, the format of gettext: the messages of a program and their translations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.sources.base import Location, OneFileSource, Weight
+from nmt_cli.preparing.sources.lines import LONGEST_LINE, line_chunks, too_long
+from nmt_cli.preparing.sources.units import Unit, UnitsFile, on_one_line
+
+_KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?\s*(".*)')
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|[0-7]{1,3}|.)")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_LANGUAGE = re.compile(r"^Language:[ \t]*([A-Za-z][\w@.-]*)", re.MULTILINE)
+_CHARSET = re.compile(r"charset=([\w-]+)")
+
+
+class PoSource(OneFileSource):
+    """A PO file of gettext. Messages that are fuzzy or without a translation are left out and counted."""
+
+    kind: Literal["po"] = Field(description="messages and translations of a PO file")
+    weight: Weight = 1.0
+
+    def local_pairs(self, file: Path, name: str, at: Location) -> PoFile:
+        """The two languages of a file."""
+        return PoFile(((name, file),), file.name, self.weight, file, at.codes)
+
+
+@dataclass(frozen=True, slots=True)
+class PoFile(UnitsFile):
+    """The messages of a PO file. Its header names the language of the translations."""
+
+    def units(self) -> Iterator[Unit]:
+        """Each message; of plurals, the singular with the first form and the plural with the last."""
+        language, encoding = "", "utf-8"
+        for entry in self._entries():
+            texts = {key: _decoded(text, encoding) for key, text in entry.texts.items()}
+            if texts.get("msgid") == "" and "msgctxt" not in texts:
+                header = texts.get("msgstr", "")
+                language = found[1] if (found := _LANGUAGE.search(header)) else ""
+                encoding = found[1] if (found := _CHARSET.search(header)) else encoding
+                encoding = _known(encoding, self.file)
+                continue
+            translated = {key: text for key, text in texts.items() if key.startswith("msgstr") and text}
+            if entry.is_fuzzy:
+                translated.clear()
+            pairs = [("msgid", next(iter(translated), ""))]
+            if "msgid_plural" in texts:
+                pairs.append(("msgid_plural", next(reversed(translated), "")))
+            for original, translation in pairs:
+                unit = [("", on_one_line(texts.get(original, "")))]
+                if translation:
+                    unit.append((language.split("@")[0], on_one_line(translated[translation])))
+                yield entry.line, unit
+
+    def _entries(self) -> Iterator[_Entry]:
+        """The entries of the file; DataError for a line that PO does not have."""
+        entry, key = _Entry(0), ""
+        for first, lines in line_chunks(self.file):
+            for number, raw in enumerate(lines, start=first):
+                line = raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff").strip()
+                if line.startswith("#") and not line.startswith("#,"):
+                    continue
+                found = _KEYWORD.fullmatch(line)
+                begins = line == "" or line.startswith("#,") or (found and found[1] in ("msgctxt", "msgid"))
+                if begins and "msgid" in entry.texts:
+                    yield entry
+                    entry = _Entry(number)
+                if found:
+                    key = found[1] + (f"[{found[2]}]" if found[2] else "")
+                    entry.line = entry.line if "msgid" in entry.texts else number
+                    entry.add(key, found[3], self.file, number)
+                elif line.startswith("#,"):
+                    entry.is_fuzzy = entry.is_fuzzy or "fuzzy" in line
+                elif line.startswith('"') and key:
+                    entry.add(key, line, self.file, number)
+                elif line:
+                    raise _no_po(self.file, number)
+        if "msgid" in entry.texts:
+            yield entry
+
+
+class _Entry:
+    """The strings of a message by their keywords, still with escapes."""
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.is_fuzzy = False
+        self.texts: dict[str, str] = {}
+
+    def add(self, key: str, quoted: str, file: Path, line: int) -> None:
+        """Append a quoted string."""
+        found = _STRING.fullmatch(quoted)
+        if found is None:
+            raise _no_po(file, line)
+        self.texts[key] = self.texts.get(key, "") + found[1]
+        if len(self.texts[key]) > LONGEST_LINE:
+            raise too_long(file, line)
+
+
+def _decoded(text: str, encoding: str) -> str:
+    """A string without its escapes, in the encoding of the file."""
+    if encoding != "utf-8":
+        text = text.encode("utf-8", "surrogateescape").decode(encoding, "surrogateescape")
+    return _ESCAPE.sub(_unescape, text) if "\\" in text else text
+
+
+def _unescape(found: re.Match[str]) -> str:
+    code = found[1]
+    if code[0] == "x" and len(code) == 3:
+        return chr(int(code[1:], 16))
+    return chr(int(code, 8)) if code.isdigit() and code[0] < "8" else _ESCAPES.get(code, code)
+
+
+def _known(encoding: str, file: Path) -> str:
+    """The name of an encoding, in lower case; UTF-8 for the placeholder of a template. DataError if Python has none."""
+    if encoding.upper() == "CHARSET":
+        return "utf-8"
+    try:
+        "".encode(encoding)
+    except LookupError:
+        raise DataError(
+            f"the header of {file.name} names the unknown encoding {encoding}",
+            where=str(file),
+            hint="convert the file to UTF-8, and write charset=UTF-8 in its header",
+        ) from None
+    return encoding.lower()
+
+
+def _no_po(file: Path, line: int) -> DataError:
+    return DataError(
+        f"line {line:,} of {file.name} is not PO",
+        where=f"{file}:{line}",
+        hint='msgfmt --check names what is wrong with it; a PO file has lines such as msgid "text"',
+    )

@@ -1,0 +1,106 @@
+"""TMX and XLIFF, the XML formats of translation memories and of translators' files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import Field
+
+from nmt_cli.preparing.sources.base import Location, OneFileSource, Weight
+from nmt_cli.preparing.sources.units import Unit, UnitsFile
+from nmt_cli.preparing.sources.xml_units import UnitParser
+
+
+class TmxSource(OneFileSource):
+    """A translation memory (TMX 1.1 to 1.4b). Languages match loosely, en-US is en; text inside code is left out."""
+
+    kind: Literal["tmx"] = Field(description="two languages of a translation memory")
+    weight: Weight = 1.0
+
+    def local_pairs(self, file: Path, name: str, at: Location) -> TmxFile:
+        """The two languages of a file."""
+        return TmxFile(((name, file),), file.name, self.weight, file, at.codes)
+
+
+class XliffSource(OneFileSource):
+    """A file of XLIFF 1.2 or 2. Units without a target are left out and counted."""
+
+    kind: Literal["xliff"] = Field(description="source and target of an XLIFF file")
+    weight: Weight = 1.0
+
+    def local_pairs(self, file: Path, name: str, at: Location) -> XliffFile:
+        """The two languages of a file."""
+        return XliffFile(((name, file),), file.name, self.weight, file, at.codes)
+
+
+@dataclass(frozen=True, slots=True)
+class TmxFile(UnitsFile):
+    """The units of a translation memory."""
+
+    def units(self) -> Iterator[Unit]:
+        """Each <tu> with the text of its <seg> elements."""
+        return _TmxParser(self.file).units()
+
+
+@dataclass(frozen=True, slots=True)
+class XliffFile(UnitsFile):
+    """The units of an XLIFF file."""
+
+    def units(self) -> Iterator[Unit]:
+        """Each <trans-unit>, or <segment> of version 2, with source and target."""
+        return _XliffParser(self.file).units()
+
+
+class _TmxParser(UnitParser):
+    """TMX: <tu> holds a <tuv> per language, each with a <seg>."""
+
+    root = "tmx"
+    _variant = ""
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        if name == "seg":
+            self.open_text(self._variant)
+        elif name == "tuv":
+            self._variant = attributes.get("xml:lang") or attributes.get("lang") or "?"
+        elif name == "tu":
+            self.open_unit()
+
+    def end(self, name: str) -> None:
+        if name == "tu":
+            self.close_unit()
+
+
+class _XliffParser(UnitParser):
+    """XLIFF 1.2: <file source-language target-language>, <trans-unit>. XLIFF 2: <xliff srcLang trgLang>, <segment>.
+
+    Only direct children of a unit count: <alt-trans> and <mtc:match> hold a <source> and a <target> as well.
+    """
+
+    root = "xliff"
+    _languages: Mapping[str, str] = MappingProxyType({"source": "", "target": ""})
+    _depth = 0
+    _unit_depth = 0
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        self._depth += 1
+        match name:
+            case "xliff":
+                self._languages = {"source": attributes.get("srcLang", ""), "target": attributes.get("trgLang", "")}
+            case "file" if "source-language" in attributes:
+                self._languages = {side: attributes.get(f"{side}-language", "") for side in ("source", "target")}
+            case "trans-unit" | "segment":
+                self._unit_depth = self._depth
+                self.open_unit()
+            case "source" | "target" if self._unit_depth and self._depth == self._unit_depth + 1:
+                self._depth -= 1  # a text's own end is not reported
+                self.open_text(attributes.get("xml:lang") or self._languages[name])
+
+    def end(self, name: str) -> None:
+        if self._depth == self._unit_depth:
+            self._unit_depth = 0
+            self.close_unit()
+        self._depth -= 1

@@ -1,0 +1,156 @@
+"""Translation files: units with a text per language, of which the two of the corpus are taken."""
+
+from __future__ import annotations
+
+import logging
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias
+
+from nmt_cli.errors import DataError
+from nmt_cli.languages import match_code, name_of, short_code
+from nmt_cli.preparing.chunks import RawChunk, Record, unit_chunks
+from nmt_cli.preparing.sources.base import LocalPairs
+
+logger = logging.getLogger(__name__)
+
+Unit: TypeAlias = tuple[int, list[tuple[str, str]]]
+"""The line where a unit begins, and its texts, each after its language; an empty code fits any language."""
+
+_CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
+_BREAKS = re.compile(r"[ \t\r\n]*[\t\r\n][ \t\r\n]*")
+_LANGUAGES_SHOWN = 8
+_MAX_REMEMBERED = 1_000
+_PAIRS_OF_NAMES = (("source", "target"), ("src", "tgt"), ("src", "trg"), ("source_text", "target_text"))
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsFile(LocalPairs):
+    """A file of units. Each format is a subclass."""
+
+    file: Path
+    languages: tuple[str, str]
+
+    @abstractmethod
+    def units(self) -> Iterator[Unit]:
+        """The units in order. DataError if the file is not of this format."""
+
+    def read(self) -> Iterator[RawChunk]:
+        """The pairs of units with a text in both languages; other units are untranslated.
+
+        DataError if there is no pair in the whole file. The log names the languages that were taken for the two.
+        """
+        taken = TakenLanguages(self.file, self.languages)
+        try:
+            yield from unit_chunks(map(taken.pair, self.units()), origin=self.origin)
+        finally:
+            taken.log()
+        taken.check()
+
+    def count(self, *, most: int) -> int:
+        """The number of units, or `most` if there are more."""
+        return sum(1 for _ in islice(self.units(), most))
+
+
+class TakenLanguages:
+    """The choice of two texts of each unit, by languages that match loosely, and the counts of what was chosen."""
+
+    def __init__(self, file: Path, wanted: tuple[str, str]) -> None:
+        self._file = file
+        self._wanted = wanted
+        self._places: dict[tuple[str, ...], tuple[int | None, int | None]] = {}
+        self._taken: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        self._there: Counter[str] = Counter()
+        self._units = self._pairs = 0
+
+    def pair(self, unit: Unit) -> Record:
+        """The two texts of a unit; the translation is None if one of them is missing."""
+        line, texts = unit
+        self._units += 1
+        codes = tuple([code for code, _ in texts])
+        if codes not in self._places:
+            if len(self._places) > _MAX_REMEMBERED:
+                self._places.clear()
+            self._places[codes] = _places(codes, self._wanted)
+        source, target = self._places[codes]
+        if source is None or target is None:
+            self._there.update(codes)
+            return line, "" if source is None else texts[source][1], None
+        self._pairs += 1
+        self._taken[0][codes[source]] += 1
+        self._taken[1][codes[target]] += 1
+        return line, texts[source][1], texts[target][1]
+
+    def log(self) -> None:
+        """Say which languages were taken for the two, if they are called differently."""
+        said = []
+        for wanted, taken in zip(self._wanted, self._taken, strict=True):
+            codes = [code for code in taken if code]
+            if any(code.replace("_", "-").lower() != wanted.replace("_", "-").lower() for code in codes):
+                is_one = len(codes) == 1
+                said.append(f"{wanted} is {' and '.join(c if is_one else f'{c} ({taken[c]:,} pairs)' for c in codes)}")
+        if said:
+            logger.info("%s: %s", self._file.name, ", ".join(said))
+
+    def check(self) -> None:
+        """Raise DataError if no unit has both languages."""
+        if self._pairs:
+            return
+        name, where = self._file.name, str(self._file)
+        if self._units == 0:
+            raise DataError(f"{name} has no units", where=where, hint="give a file with translations")
+        codes = [code for code, _ in self._there.most_common(_LANGUAGES_SHOWN) if code]
+        missing = [code for code in self._wanted if match_code(code, codes) is None] or [self._wanted[1]]
+        there = ", ".join(f"{code} ({self._there[code]:,})" for code in codes)
+        others = list(dict.fromkeys(map(short_code, codes)))
+        hint = "export it again, with its translations"
+        if len(others) > 1:
+            hint = f"name two languages that it has: -l {others[0]}-{others[1]}"
+        message = f"none of the {self._units:,} units of {name} has a translation: no text in {' and '.join(missing)}"
+        raise DataError(f"{message}; it has {there}" if there else message, where=where, hint=hint)
+
+
+def on_one_line(text: str) -> str:
+    """The text with a space in place of each line break or tab, and without white space at its ends."""
+    return _BREAKS.sub(" ", text).strip() if "\n" in text or "\t" in text or "\r" in text else text.strip()
+
+
+def places_of_languages(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
+    """The places of the two names, of columns or keys, that stand for the languages; None if they do not.
+
+    A name is a code, the English name of the language, or both are a pair such as source and target. The last part of a
+    dotted name counts.
+    """
+    last = [name.strip().rsplit(".", 1)[-1] for name in names]
+    codes = [name for name in last if _CODE.fullmatch(name)]
+    lower = [name.lower() for name in last]
+    found = []
+    for wanted in languages:
+        code = match_code(wanted, codes)
+        name = name_of(wanted).lower()
+        found.append(last.index(code) if code is not None else lower.index(name) if name in lower else None)
+    source, target = found
+    if source is not None and target is not None and source != target:
+        return source, target
+    for src, tgt in _PAIRS_OF_NAMES:
+        if src in lower and tgt in lower:
+            return lower.index(src), lower.index(tgt)
+    return None
+
+
+def _places(codes: Sequence[str], wanted: tuple[str, str]) -> tuple[int | None, int | None]:
+    """The places of the two languages among the codes of a unit: by code, then texts without a code in their order."""
+    known = [code for code in codes if code]
+    found = [match_code(code, known) for code in wanted]
+    places = [None if code is None else codes.index(code) for code in found]
+    unknown = [place for place, code in enumerate(codes) if not code]
+    for side in (0, 1):
+        if places[side] is None and unknown:
+            places[side] = unknown.pop(0)
+    source, target = places
+    return (source, None) if source == target else (source, target)

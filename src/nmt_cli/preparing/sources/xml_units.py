@@ -1,0 +1,171 @@
+"""XML as a stream of events: in bounded memory, without entities that a file declares, and never from the network.
+
+The parser is expat. It reads UTF-8, UTF-16 and what the XML declaration names, and it opens no other file.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from html.entities import html5
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+from nmt_cli.errors import DataError
+from nmt_cli.files import open_bytes
+from nmt_cli.preparing.sources.lines import LONGEST_LINE, too_long
+from nmt_cli.preparing.sources.units import Unit, on_one_line
+
+_BLOCK = 1 << 18
+_LONGEST_TOKEN = 1 << 24
+_LONGEST_UNIT = 8 * LONGEST_LINE
+# TMX 1.4b and XLIFF 1.2: the content of these is code of the document's format, except for <sub>.
+_CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
+_BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
+_REASONS = {"no element found": "it ends too early", "unclosed token": "it ends within a tag"}
+_BREAK_ATTRIBUTES = ("type", "ctype", "subType")
+
+
+class UnitParser(ABC):
+    """The units of a kind of XML, made from the events of a parser.
+
+    The text of a unit begins with `open_text`. Until its element ends, markup inside it is left out: the content of
+    <ph>, <bpt>, <ept>, <it> and <ut>, which is code, and all tags. A <sub> inside code is text of its own.
+    """
+
+    root: str
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._parser = expat.ParserCreate()
+        self._parser.buffer_text = True
+        self._parser.StartElementHandler = self._start_root
+        self._parser.EndElementHandler = self._end
+        self._parser.EntityDeclHandler = self._refuse_entity
+        self._parser.SkippedEntityHandler = self._skipped_entity
+        self._parser.UseForeignDTD(False)
+        self._units: list[Unit] = []
+        self._unit: tuple[int, list[tuple[str, str]]] | None = None
+        self._unit_length = 0
+        self._text: list[str] | None = None
+        self._language = ""
+        self._is_text = True
+        self._inside: list[bool] = []
+
+    def units(self) -> Iterator[Unit]:
+        """The units of the file. DataError if it is not well-formed, has another root, or declares entities."""
+        fed = 0
+        with open_bytes(self.file) as stream:
+            while block := stream.read(_BLOCK):
+                self._feed(block)
+                fed += len(block)
+                if fed - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
+                    raise too_long(self.file, self.line)
+                yield from self._take()
+            self._feed(b"")
+        yield from self._take()
+
+    @property
+    def line(self) -> int:
+        """The line of the current event."""
+        return self._parser.CurrentLineNumber
+
+    @abstractmethod
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        """The start of an element outside texts."""
+
+    @abstractmethod
+    def end(self, name: str) -> None:
+        """The end of an element outside texts."""
+
+    def open_unit(self) -> None:
+        """A unit begins here."""
+        self._unit = (self.line, [])
+        self._unit_length = 0
+
+    def close_unit(self) -> None:
+        """The unit ends here."""
+        if self._unit is not None:
+            self._units.append(self._unit)
+        self._unit = None
+
+    def open_text(self, language: str) -> None:
+        """The element that has just started is a text of the unit."""
+        if self._unit is not None:
+            self._text, self._language, self._is_text = [], language, True
+            self._parser.CharacterDataHandler = self._characters
+
+    def _feed(self, block: bytes) -> None:
+        try:
+            self._parser.Parse(block, not block)
+        except expat.ExpatError as problem:
+            reason = _REASONS.get(message := expat.errors.messages[problem.code], message)
+            raise DataError(
+                f"{self.file.name} is not well-formed XML: {reason}",
+                where=f"{self.file}:{problem.lineno}",
+                hint="mend that place, or export the file again",
+            ) from None
+
+    def _take(self) -> list[Unit]:
+        units, self._units = self._units, []
+        return units
+
+    def _start_root(self, name: str, attributes: Mapping[str, str]) -> None:
+        if name.rsplit(":", 1)[-1].lower() != self.root:
+            raise DataError(
+                f"{self.file.name} is no {self.root.upper()} file: its root is <{name[:40]}>",
+                where=f"{self.file}:{self.line}",
+                hint=f"give a file whose root is <{self.root}>",
+            )
+        self._parser.StartElementHandler = self._start
+        self.start(name, attributes)
+
+    def _start(self, name: str, attributes: Mapping[str, str]) -> None:
+        if self._text is None:
+            self.start(name, attributes)
+            return
+        self._inside.append(self._is_text)
+        if name in _CODE:
+            self._is_text = False
+        elif name == "sub":
+            self._is_text = True
+            self._text.append(" ")
+        elif name == "cp" and attributes.get("hex"):
+            self._text.append(" ")  # a character that XML cannot hold
+        if any(attributes.get(key) in _BREAKS for key in _BREAK_ATTRIBUTES):
+            self._text.append(" ")
+
+    def _end(self, name: str) -> None:
+        if self._text is None:
+            self.end(name)
+        elif self._inside:
+            self._is_text = self._inside.pop()
+            if name == "sub":
+                self._text.append(" ")
+        else:
+            assert self._unit is not None
+            text = on_one_line("".join(self._text))
+            if text:
+                self._unit[1].append((self._language, text))
+            self._text = None
+            self._parser.CharacterDataHandler = None
+
+    def _characters(self, data: str) -> None:
+        self._unit_length += len(data)
+        if self._unit_length > _LONGEST_UNIT:
+            raise too_long(self.file, self.line)
+        if self._is_text and self._text is not None:
+            self._text.append(data)
+
+    def _skipped_entity(self, name: str, is_parameter: Any) -> None:
+        """A character that only the DTD names, such as &nbsp;: HTML's, since no DTD is read."""
+        if not is_parameter:
+            self._characters(html5.get(f"{name};", f"&{name};"))
+
+    def _refuse_entity(self, name: str, *declaration: Any) -> None:
+        raise DataError(
+            f"{self.file.name} declares the entity {name[:40]!r}, and a file that declares entities is not read",
+            where=f"{self.file}:{self.line}",
+            hint="remove <!ENTITY ...> from its DOCTYPE: a small file with entities can fill the memory",
+        )
