@@ -1,4 +1,4 @@
-"""A hub on this machine that serves data sets as the Hugging Face hub does, and can be told to misbehave.
+"""A hub on this machine that serves data sets and models as the Hugging Face hub does, and can be told to misbehave.
 
     with serve_wmt14(tmp_path / "hub", train_pairs=pairs, valid_pairs=..., test_pairs=...) as hub:
         subprocess.run([...], env={**os.environ, **hub.environment(tmp_path / "home")})
@@ -112,7 +112,7 @@ def write_translations(file: Path, pairs: Pairs, languages: tuple[str, str]) -> 
 
 @contextmanager
 def serve(folder: Path) -> Iterator[Hub]:
-    """Serve the data sets in a folder, as OWNER/NAME/FILES."""
+    """Serve the data sets and models in a folder, as OWNER/NAME/FILES."""
     hub = Hub(folder)
 
     class Handler(_Handler):
@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(503, b"down")
             return
         asked = re.fullmatch(
-            r"(/api)?/datasets/([^/]+/[^/]+)(?:/(revision|tree|paths-info|resolve)/([^/]+)(/.*)?)?", path
+            r"(/api)?(?:/datasets|/models)?/([^/]+/[^/]+)(?:/(revision|tree|paths-info|resolve)/([^/]+)(/.*)?)?", path
         )
         repository = self.hub.folder / asked[2] if asked else self.hub.folder / "none"
         if asked is None or not repository.is_dir():
@@ -252,7 +252,7 @@ def _entry(repository: Path, path: Path) -> dict[str, Any]:
         "size": len(content),
         "oid": hashlib.sha1(content).hexdigest(),
     }
-    if path.suffix == ".parquet":
+    if path.suffix in (".parquet", ".safetensors", ".bin", ".spm"):
         digest = hashlib.sha256(content).hexdigest()
         facts["lfs"] = {"oid": digest, "sha256": digest, "size": len(content), "pointerSize": 134}
     return facts

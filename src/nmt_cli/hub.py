@@ -61,12 +61,15 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
-def download(repository: str, path: str, *, repo_type: str, revision: str | None, progress: Progress) -> Path:
-    """A file of a repository, from the hub's own cache or downloaded into it; raises what the hub's library raises."""
+def download(repository: str, path: str, *, repo_type: str, revision: str | None, progress: Progress | None) -> Path:
+    """A file of a repository, from the hub's own cache or downloaded into it; raises what the hub's library raises.
+
+    Without `progress`, the library shows its own bars.
+    """
     import huggingface_hub
 
     reporting: dict[str, Any] = {}
-    if "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
+    if progress is not None and "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
         reporting["tqdm_class"] = _reporting_bar(Path(path).name, progress)
     return Path(huggingface_hub.hf_hub_download(repository, path, repo_type=repo_type, revision=revision, **reporting))
 

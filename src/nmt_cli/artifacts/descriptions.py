@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, kind_of, verify_files
+from nmt_cli.artifacts.model_card import split_front_matter
 from nmt_cli.artifacts.model_directory import load_saved_config, model_of_run
 from nmt_cli.artifacts.run import Checkpoint, Run, best_first, open_run, read_checkpoint
 from nmt_cli.errors import ModelError
@@ -30,6 +31,8 @@ def describe_model(path: Path) -> dict[str, Any]:
         "updates": config.updates,
         "validation": [measured.model_dump() for measured in config.validation],
         "longest_source": config.longest_source,
+        "imported_from": config.imported_from,
+        "license": _license(path),
         "damage": _damage(path),
         "recipe": config.recipe.model_dump(mode="json"),
     }
@@ -98,6 +101,13 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     values = asdict(checkpoint)
     del values["weights_sha256"]
     return values | {"path": str(checkpoint.path)}
+
+
+def _license(path: Path) -> str | None:
+    """The licence that the card of a model states."""
+    card = path / "README.md"
+    values, _ = split_front_matter(card.read_text(encoding="utf-8", errors="replace") if card.is_file() else "")
+    return str(values["license"]) if values.get("license") else None
 
 
 def _damage(path: Path) -> str | None:

@@ -80,6 +80,9 @@ class SavedModelConfig(Section):
         None,
         description="pieces, EOS not counted, of the longest source sentence of its training data; none: not known",
     )
+    imported_from: str | None = Field(
+        None, description="OWNER/NAME@COMMIT of the model on the hub; none: not from there"
+    )
     recipe: Recipe
 
     @model_validator(mode="after")

@@ -106,14 +106,21 @@ def with_decoding_options(command: TyperCommand) -> TyperCommand:
 
 
 def models_of(given: Sequence[Path] | None) -> list[Path]:
-    """The model directories given, the models of the runs given, or the newest model; the last two are logged."""
-    from nmt_cli.artifacts.manifest import kind_of
-    from nmt_cli.artifacts.model_directory import model_of_run, newest_model
+    """The model directories given, the models of the runs given or of names on the hub, or the newest model.
 
-    named = given or []
-    models = [model_of_run(path) if kind_of(path) == "run" else path for path in named] or [newest_model(Path("runs"))]
-    for model in models:
-        if model not in named:
+    What the user did not name is logged.
+    """
+    from nmt_cli.artifacts.model_directory import newest_model
+    from nmt_cli.console import show_progress
+    from nmt_cli.interchange.hub import find_model
+
+    if not given:
+        models = [newest_model(Path("runs"))]
+        logger.info("model: %s", models[0])
+        return models
+    models = [find_model(path, show_progress=show_progress) for path in given]
+    for model, path in zip(models, given, strict=True):
+        if path != model and path.exists():
             logger.info("model: %s", model)
     return models
 

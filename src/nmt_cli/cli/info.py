@@ -20,7 +20,12 @@ Facts = Iterator[tuple[str, str]]
 
 
 def info(
-    path: Annotated[Path, typer.Argument(metavar="MODEL|RUN|DATA|CHECKPOINT", help="A folder.", show_default=False)],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL|RUN|DATA|CHECKPOINT", help="A folder, or a model's name on the hub.", show_default=False
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Describe a model, a run, a checkpoint or prepared data.
@@ -32,7 +37,8 @@ def info(
 
     kind = kind_of(path)
     if kind is None:
-        raise _unknown(path)
+        path = _of_the_hub(path)
+        kind = "model"
     describe_path, facts = {
         "model": (descriptions.describe_model, _model_facts),
         "run": (descriptions.describe_run, _run_facts),
@@ -88,6 +94,10 @@ def _model_facts(model: dict[str, Any]) -> Facts:
         yield "validation", _measured_text(measured)
     for signature in sorted({one["signature"] for one in model["validation"] if one["signature"]}):
         yield "signature", signature
+    if model["imported_from"]:
+        yield "hub", model["imported_from"]
+    if model["license"]:
+        yield "licence", model["license"]
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
     yield _damage(model) or ("use", f"nmt decode -m {model['path']} < input.txt > output.txt")
 
@@ -159,6 +169,21 @@ def _data_facts(data: dict[str, Any]) -> Facts:
 
 def _damage(described: dict[str, Any]) -> tuple[str, str] | None:
     return ("damage", described["damage"]) if described["damage"] else None
+
+
+def _of_the_hub(path: Path) -> Path:
+    """The model directory of a name on the hub in the cache; ModelError if it is not there, or is no such name."""
+    from nmt_cli.interchange.hub import cached_model, hub_name
+
+    name = hub_name(path)
+    if name is None:
+        raise _unknown(path)
+    model = cached_model(name)
+    if model is None:
+        message = f"there is no {path} here, and no model of that name of the hub is in the cache"
+        hint = f"check the path; nmt decode -m {path} downloads a model of the hub"
+        raise ModelError(message, where=str(path), hint=hint)
+    return model
 
 
 def _unknown(path: Path) -> ModelError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt_cli.cli.arguments import models_of, one_of
+from nmt_cli.console import show_progress
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,10 +57,12 @@ def export(
 
     target: Target = one_of(to, Target, flag="--to", refusal=f"there is no export to {to!r}")
     quantization = _quantization(precision, to=target)
+    is_local = model.exists()
     (model,) = models_of([model])
     if output is None:
         suffix = f"-{quantization}" if quantization != "float32" else ""
-        output = model.with_name(f"{model.resolve().name}-{target}{suffix}")
+        name = f"{model.resolve().name}-{target}{suffix}"
+        output = model.with_name(name) if is_local else Path(name)
     agreement = write_export(
         model,
         output,
@@ -74,7 +77,7 @@ def export(
 
 def import_(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A Hugging Face Marian directory, as of OPUS-MT.", show_default=False)
+        Path, typer.Argument(metavar="DIR|NAME", help="A Hugging Face Marian model, as of OPUS-MT.", show_default=False)
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="Model directory to write.")],
     languages: Annotated[
@@ -84,11 +87,19 @@ def import_(
 ) -> None:
     """Make a model directory of a Hugging Face Marian model, for example from OPUS-MT.
 
-    Example: nmt import opus-mt-en-de -o models/opus-mt-en-de
+    Example: nmt import Helsinki-NLP/opus-mt-en-de -o models/opus-mt-en-de
     """
+    from nmt_cli.artifacts.model_directory import check_replaceable
+    from nmt_cli.interchange.hub import hub_name, import_from_hub
     from nmt_cli.interchange.importing import import_marian
 
-    imported = import_marian(directory, output, languages=_languages(languages), overwrite=overwrite)
+    check_replaceable(output, overwrite=overwrite)
+    pair_given = _languages(languages)
+    name = hub_name(directory)
+    if name is None:
+        imported = import_marian(directory, output, languages=pair_given, imported_from=None, overwrite=overwrite)
+    else:
+        imported = import_from_hub(name, output, languages=pair_given, overwrite=overwrite, show_progress=show_progress)
     pair = f"{imported.languages.source}-{imported.languages.target}"
     logger.info("%s: %s, %.1f million parameters", output, pair, imported.num_parameters / 1e6)
     if imported.lost_pieces:

@@ -78,7 +78,8 @@ def serve(
     from nmt_cli.serving.service import RequestLimits
     from nmt_cli.serving.worker import EngineSettings
 
-    models = model or models_of(None)
+    # A run stays a run: the server takes its newer model when there is one.
+    models = [path if path.exists() else models_of([path])[0] for path in model or []] or models_of(None)
     num_workers = workers or _workers(engine, num_models=len(models), device=device, precision=precision)
     settings = ServerSettings(
         models,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmt_cli.cli.arguments import models_of
 from nmt_cli.errors import NmtError
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ def train(
 
     Example: nmt train base --set training.updates=50000 -o runs/short
     """
-    from nmt_cli.artifacts.manifest import kind_of
-    from nmt_cli.artifacts.model_directory import model_of_run
     from nmt_cli.recipe.loading import resolve_recipe
 
     with _one_message():
@@ -69,8 +68,8 @@ def train(
         overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
         directory = data or Path("data") / resolved.recipe.corpus
-        if init_from is not None and kind_of(init_from) == "run":
-            init_from = model_of_run(init_from)
+        if init_from is not None:
+            (init_from,) = models_of([init_from])
         output = output or Path("runs") / resolved.recipe.name
         from nmt_cli.training import start
         from nmt_cli.training.initial_weights import with_initial_architecture

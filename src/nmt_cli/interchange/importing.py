@@ -55,13 +55,15 @@ class ImportedModel:
     agreement: Agreement | None
 
 
-def import_marian(directory: Path, output: Path, *, languages: LanguagePair | None, overwrite: bool) -> ImportedModel:
+def import_marian(
+    directory: Path, output: Path, *, languages: LanguagePair | None, imported_from: str | None, overwrite: bool
+) -> ImportedModel:
     """Write the Marian model in `directory` as the model directory `output`.
 
     The model is compared with transformers if that is installed, and is not written if they differ. `languages`
-    come from the directory if they are not given. Raises ModelError if the directory is no Marian model, lacks a
-    file, is damaged or not supported, or if `output` may not be replaced. Raises UsageError if the languages are
-    unknown.
+    come from the directory if they are not given. `imported_from` names the model on the hub. Raises ModelError if the
+    directory is no Marian model, lacks a file, is damaged or not supported, or if `output` may not be replaced. Raises
+    UsageError if the languages are unknown.
     """
     check_replaceable(output, overwrite=overwrite)
     found = read_marian(directory)
@@ -75,6 +77,7 @@ def import_marian(directory: Path, output: Path, *, languages: LanguagePair | No
         languages=languages,
         vocabulary=Vocabulary(source=len(source), target=len(target), shared=source_spm == target_spm),
         updates=[],
+        imported_from=imported_from,
         recipe=_recipe(found),
     )
     weights = our_weights(found, config.recipe.model, source=source, target=target)
@@ -226,6 +229,7 @@ def _languages(found: MarianModel) -> LanguagePair:
             raise UsageError(
                 f"the languages of {found.directory} are not known: its tokenizer_config.json does not say them",
                 where=str(found.directory),
+                setting="languages",
                 hint="add `languages: en-de`, the source's first",
             )
         source, target = named.groups()
@@ -264,6 +268,8 @@ def _card(found: MarianModel, config: SavedModelConfig, *, num_parameters: int, 
         "library_name": "nmt-cli",
         "pipeline_tag": "translation",
     }
+    if config.imported_from is not None:
+        front["base_model"] = config.imported_from.partition("@")[0]
     if "license" in values:
         front["license"] = values["license"]
     numbers = {"num_parameters": num_parameters, "agreement": agreement}

@@ -88,10 +88,7 @@ def read_marian(directory: Path) -> MarianModel:
     """
     if not directory.is_dir():
         what = "is a file, not a directory" if directory.exists() else "does not exist"
-        hint = "name a folder with a Hugging Face model"
-        if len(directory.parts) == 2 and not directory.exists():  # the name of one on the hub
-            fetched = f"hf download {directory} --local-dir {directory.name}"
-            hint = f"fetch it first: {fetched}, then nmt import {directory.name}"
+        hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
         raise ModelError(f"{directory} {what}", where=str(directory), hint=hint)
     if kind_of(directory) == "model":
         hint = f"use it as it is: nmt decode -m {shlex.quote(str(directory))}"

@@ -1,0 +1,312 @@
+"""Models of the Hugging Face hub by name: downloaded, imported and verified once, then kept in the cache of nmt.
+
+The cache holds a model directory for each name: models/OWNER/NAME. What the hub's library downloads stays in its own
+cache, where other programs find it. A model that is in the cache needs no network, and neither torch nor the library.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
+
+from nmt_cli import hub
+from nmt_cli.artifacts.manifest import kind_of, verify_files
+from nmt_cli.artifacts.model_directory import model_of_run
+from nmt_cli.cache import cache_folder, cache_lock, difference
+from nmt_cli.console import Progress, size_text
+from nmt_cli.errors import ModelError, NmtError, UsageError
+
+if TYPE_CHECKING:
+    from nmt_cli.interchange.importing import ImportedModel
+    from nmt_cli.recipe.schema import LanguagePair
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w.-]+))?", re.ASCII)
+_ADDRESS = re.compile(r"(?:https?:/+)?(?:huggingface\.co|hf\.co)/+")
+_NEEDED = ("vocab.json", "source.spm", "target.spm")
+_OPTIONAL = ("generation_config.json", "tokenizer_config.json", "target_vocab.json", "README.md")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_OUR_FOLDERS = ("runs", "data", "models")  # where nmt and its documents write: a name in them is a path
+
+# Opens the display of a download; None leaves the display to the hub's library.
+ShowProgress = Callable[[], AbstractContextManager[Progress | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """OWNER/NAME on the hub, and a commit, tag or branch if it is given: OWNER/NAME@REVISION."""
+
+    repository: str
+    revision: str | None
+
+    def __str__(self) -> str:
+        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
+
+    @property
+    def folder(self) -> Path:
+        """The model directory in the cache, whether or not it is there."""
+        return cache_folder() / "models" / str(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _HubFiles:
+    """The files of a model in the hub's cache, by name, at one commit."""
+
+    commit: str
+    files: Mapping[str, Path]
+
+
+def find_model(given: str | Path, *, show_progress: ShowProgress) -> Path:
+    """The model directory that a path, a run or a name on the hub stands for.
+
+    What exists as a path is a path. A model of the hub comes from the cache. If it is not there, it is downloaded,
+    imported and verified first. Raises ModelError if a run has no model, if the hub has no such Marian model or cannot
+    be reached, and if the model cannot be imported.
+    """
+    path = Path(given)
+    if kind_of(path) == "run":
+        return model_of_run(path)
+    name = hub_name(given)
+    if name is None:
+        return path
+    return cached_model(name) or _fetch_model(name, show_progress=show_progress)
+
+
+def hub_name(given: str | Path) -> HubName | None:
+    """The name on the hub that is meant, or None for a path.
+
+    A path that exists is a path, and so is anything in a folder that exists. The address of a model's page is the
+    model's name. Raises ModelError for a name on the hub
+    with more in it than owner and name.
+    """
+    path, text = Path(given), str(given)
+    if path.exists() or path.is_absolute() or path.parts[:1] in ((), (".",), ("..",)):
+        return None
+    plain = _ADDRESS.sub("", text, count=1)
+    if path.parts[0] in _OUR_FOLDERS or (path.parent != Path() and Path(path.parts[0]).exists()):
+        return None
+    if found := _NAME.fullmatch(plain):
+        return HubName(found[1], found[2])
+    longer = _NAME.match(plain)
+    if longer is None or not plain.startswith("/", longer.end()):
+        return None
+    message = f"there is no {plain} here, and a model on the hub is named OWNER/NAME"
+    raise ModelError(message, where=text, hint=f"check the path; for the model on the hub write {longer[1]}")
+
+
+def cached_model(name: HubName) -> Path | None:
+    """The model directory of a name on the hub if it is in the cache as a whole."""
+    if kind_of(name.folder) != "model":
+        return None
+    try:
+        verify_files(name.folder, error=ModelError, hint="", hashed=())
+    except ModelError as problem:
+        logger.warning("%s in the cache is damaged, and is imported again: %s", name, problem.message)
+        return None
+    return name.folder
+
+
+def import_from_hub(
+    name: HubName, output: Path, *, languages: LanguagePair | None, overwrite: bool, show_progress: ShowProgress
+) -> ImportedModel:
+    """Download a Marian model from the hub, and write it as the model directory `output`.
+
+    Raises ModelError as `find_model` and `import_marian` do. Raises UsageError if the languages are unknown.
+    """
+    with show_progress() as progress:
+        found = _download(name, progress=progress)
+    from nmt_cli.interchange.importing import import_marian
+
+    with _folder_of(name, found) as folder:
+        return import_marian(
+            folder,
+            output,
+            languages=languages,
+            imported_from=f"{name.repository}@{found.commit}",
+            overwrite=overwrite,
+        )
+
+
+def _fetch_model(name: HubName, *, show_progress: ShowProgress) -> Path:
+    """The model directory in the cache, made now, or by another process in the meantime."""
+    with cache_lock(name.folder):
+        if (model := cached_model(name)) is not None:
+            return model
+        shutil.rmtree(name.folder, ignore_errors=True)
+        try:
+            imported = import_from_hub(name, name.folder, languages=None, overwrite=False, show_progress=show_progress)
+        except UsageError as problem:
+            if problem.setting != "languages":
+                raise
+            hint = f"nmt import {name} -o MODEL --languages en-de, with its languages, and then -m MODEL"
+            raise ModelError(problem.message, where=problem.where, hint=hint) from None
+    if imported.agreement is None:
+        logger.info('%s: not compared with the original: that needs pip install "nmt-cli[huggingface]"', name)
+    logger.info("%s: imported, and kept in %s", name, name.folder)
+    return name.folder
+
+
+def _download(name: HubName, *, progress: Progress | None) -> _HubFiles:
+    """The files of a Marian model, from the hub's cache or downloaded into it; config.json decides before the others.
+
+    If the hub cannot be reached, they are those that are in the hub's cache, if that has all.
+    """
+    import huggingface_hub
+
+    with _hub_errors(name):
+        try:
+            info = huggingface_hub.HfApi().model_info(
+                name.repository, revision=name.revision, timeout=hub.TIMEOUT_SECONDS, files_metadata=True
+            )
+        except Exception as problem:
+            if hub.failure_of(problem).kind in ("offline", "unreachable") and (found := _copied(name)) is not None:
+                return found
+            raise
+        siblings = {file.rfilename: file for file in info.siblings or []}
+        commit = str(info.sha)
+
+        def fetch(file: str, revision: str = commit) -> Path:
+            local = hub.download(name.repository, file, repo_type="model", revision=revision, progress=progress)
+            _check_hash(local, file, siblings[file].lfs, name=name)
+            return local
+
+        # By the name of a branch: then the hub's cache notes its commit, which `_copied` needs.
+        config = fetch("config.json", name.revision or "main") if "config.json" in siblings else None
+        _check_type(name, config)
+        wanted = _wanted(name, siblings)
+        in_cache = huggingface_hub.try_to_load_from_cache
+        missing = [file for file in wanted if not isinstance(in_cache(name.repository, file, revision=commit), str)]
+        if missing:
+            size = size_text(sum(siblings[file].size or 0 for file in missing))
+            logger.info("%s: downloading %s from %s", name, size, hub.endpoint())
+        return _HubFiles(commit, {file: fetch(file) for file in ("config.json", *wanted)})
+
+
+def _copied(name: HubName) -> _HubFiles | None:
+    """The model in the hub's cache, if all its files are there."""
+    import huggingface_hub
+
+    config = huggingface_hub.try_to_load_from_cache(name.repository, "config.json", revision=name.revision or "main")
+    if not isinstance(config, str):
+        return None
+    files = {file.name: file for file in Path(config).parent.iterdir()}
+    _check_type(name, Path(config))
+    try:
+        return _HubFiles(
+            Path(config).parent.name, {file: files[file] for file in ("config.json", *_wanted(name, files))}
+        )
+    except ModelError:
+        return None  # some of its files were never downloaded
+
+
+def _check_type(name: HubName, config: Path | None) -> None:
+    """Raise ModelError unless config.json is that of a Marian model."""
+    try:
+        content = None if config is None else json.loads(config.read_text(encoding="utf-8"))
+    except ValueError:
+        content = None
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    if kind == "marian":
+        return
+    what = "no model of transformers: it has no config.json" if config is None else f"a model of type {kind!r}"
+    hint = f"choose a Marian model, such as OPUS-MT's: {hub.endpoint()}/models?other=marian"
+    message = f"{name} on the hub is {what}, and nmt reads Marian models"
+    raise ModelError(message, where=f"{hub.endpoint()}/{name.repository}", hint=hint)
+
+
+def _wanted(name: HubName, available: Mapping[str, Any]) -> list[str]:
+    """The names of the files to download, config.json not among them; ModelError if one is missing."""
+    where = f"{hub.endpoint()}/{name.repository}"
+    for file in _NEEDED:
+        if file not in available:
+            hint = "choose a model with source.spm, target.spm and vocab.json, as OPUS-MT's have"
+            raise ModelError(f"{name} on the hub has no {file}", where=where, hint=hint)
+    weights = next((file for file in _WEIGHTS if file in available), None)
+    if weights is None:
+        message = f"{name} on the hub has no weights that nmt reads: neither {_WEIGHTS[0]} nor {_WEIGHTS[1]}"
+        raise ModelError(message, where=where, hint="load it with transformers, save it, and nmt import the folder")
+    return [*_NEEDED, *(file for file in _OPTIONAL if file in available), weights]
+
+
+def _check_hash(local: Path, file: str, stored: Any, *, name: HubName) -> None:
+    """Remove a file with another SHA-256 than the hub states, and raise ModelError."""
+    if stored is None or not (differs := difference(local, size=None, sha256=stored.sha256)):
+        return
+    local.resolve().unlink(missing_ok=True)
+    local.unlink(missing_ok=True)
+    message = f"{file} of {name} is not the file that it should be: {differs}"
+    raise ModelError(message, where=str(local), hint="it is removed, and the same command downloads it again")
+
+
+@contextmanager
+def _folder_of(name: HubName, found: _HubFiles) -> Iterator[Path]:
+    """A folder with the name of the model and links to its files; errors of an import in it name the hub's files."""
+    own = next(iter(found.files.values())).parents[2]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / name.repository.rpartition("/")[2]
+        folder.mkdir()
+        for file, local in found.files.items():
+            (folder / file).symlink_to(local.resolve())
+        try:
+            yield folder
+        except NmtError as problem:
+            if str(folder) not in f"{problem.message} {problem.where}":
+                raise
+            from nmt_cli.interchange.marian import FETCH_AGAIN
+
+            again = f"download it again: rm -r {shlex.quote(str(own))}, then the same command; or take another model"
+            message, where = (text.replace(str(folder), str(name)) for text in (problem.message, str(problem.where)))
+            hint = again if problem.hint == FETCH_AGAIN else problem.hint
+            raise type(problem)(message, where=where, hint=hint, setting=problem.setting) from None
+
+
+@contextmanager
+def _hub_errors(name: HubName) -> Iterator[None]:
+    """Raise ModelError if the hub does not answer, refuses, or a file cannot be stored."""
+    try:
+        yield
+    except NmtError:
+        raise
+    except Exception as problem:  # the hub's library raises errors of a dozen unrelated classes
+        raise _refusal(name, hub.failure_of(problem)) from problem
+
+
+def _refusal(name: HubName, failure: hub.HubFailure) -> ModelError:
+    page = f"{hub.endpoint()}/{name.repository}"
+    match failure.kind:
+        case "disk full":
+            message, hint = f"cannot download {name}: the disk is full", hub.DISK_HINT
+        case "gated":
+            message = f"{name} is gated: the hub wants to know who takes it"
+            hint = f"accept its terms at {page}, then export HF_TOKEN=hf_..."
+        case "no revision":
+            message = f"{name.repository} has no revision {name.revision} on the hub"
+            hint = f"take a commit, a tag or a branch of {page}, or {name.repository} for the newest"
+        case "no repository":
+            message = f"there is no folder {name} here, and no model of that name on the hub, or it is private"
+            search = f"{hub.endpoint()}/models?other=marian&search={name.repository.rpartition('/')[2]}"
+            hint = f"check the path or the name: {search}; for a private model export HF_TOKEN=hf_..."
+        case "offline":
+            message = f"{name} is neither a folder here nor in the cache, and HF_HUB_OFFLINE is set"
+            hint = f"unset HF_HUB_OFFLINE, then the same command; or copy {name.folder} from another machine"
+        case "unreachable":
+            message = f"cannot download {name} from the hub: {failure.reason}"
+            hint = (
+                "check the path or the network, and give the same command again: it continues; behind a proxy, export "
+                "HTTPS_PROXY=http://HOST:PORT; HF_ENDPOINT=https://HOST names a mirror of the hub"
+            )
+        case "other":
+            message, hint = f"cannot download {name} from the hub: {failure.reason}", f"look at {page}"
+        case other:
+            assert_never(other)
+    return ModelError(message, where=page, hint=hint)
