@@ -127,6 +127,16 @@ def size_text(number: float) -> str:
     return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
 
 
+def duration_text(seconds: float) -> str:
+    """A time in its two largest units: `45 s`, `3 min 20 s`, `2 h 5 min`, `4 d 7 h`."""
+    whole = round(seconds)
+    for size, name, smaller, smaller_name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {name}" + (f" {rest} {smaller_name}" if rest else "")
+    return f"{whole} s"
+
+
 def print_error(error: NmtError) -> None:
     """Write the three lines of an error to stderr: what, where, and what to type next.
 

@@ -125,6 +125,18 @@ def locked(directory: Path, *, busy: str, error: type[NmtError]) -> Iterator[Non
         stream.close()
 
 
+def is_locked(directory: Path) -> bool:
+    """Whether a process holds the lock of `directory`, on any machine if the disk is shared."""
+    try:
+        with directory.with_name(f".{directory.name}.lock").open(encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock file, none that this user may read, or a disk without locks
+        return False
+    return False
+
+
 def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> None:
     """Write a file so that a reader sees the old content or the new one; missing parents are made."""
     temporary = path.with_name(f".{path.name}{_PARTIAL}")

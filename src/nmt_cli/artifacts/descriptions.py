@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.artifacts.history import History
 from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, kind_of, verify_files
 from nmt_cli.artifacts.model_card import split_front_matter
 from nmt_cli.artifacts.model_directory import load_saved_config, model_of_run
-from nmt_cli.artifacts.run import Checkpoint, Run, best_first, open_run, read_checkpoint
+from nmt_cli.artifacts.run import Checkpoint, Run, best_first, read_checkpoint
 from nmt_cli.errors import ModelError
 from nmt_cli.files import bytes_in
 
@@ -38,10 +40,10 @@ def describe_model(path: Path) -> dict[str, Any]:
     }
 
 
-def describe_run(path: Path) -> dict[str, Any]:
-    """A run: its progress, its last and best validation, its checkpoints, its models, its recipe."""
-    run = open_run(path)
-    measured = run.validations()
+def describe_run(run: Run, *, history: History) -> dict[str, Any]:
+    """A run: its state and progress, its last and best validation, its checkpoints, its models, its recipe."""
+    path = run.directory
+    measured = [point.measured for point in history.validations]
     checkpoints = run.checkpoints()
     newest = checkpoints[-1].path / WEIGHTS if checkpoints else None
     models = [path / name for name in ("model", "averaged") if kind_of(path / name) == "model"]
@@ -51,7 +53,11 @@ def describe_run(path: Path) -> dict[str, Any]:
         "path": str(path),
         "name": run.recipe.name,
         **run.record.model_dump(include={"languages", "data", "corpus", "command", "started", "finished"}),
-        **_progress(run),
+        "state": run.state(history),
+        "update": history.last_update,
+        "updates": run.recipe.training.updates,
+        **{key: history.last_line.get(key) for key in ("epoch", "learning_rate", "target_tokens_per_second")},
+        "training_seconds": history.seconds,
         "metric": run.recipe.validation.metric,
         "best_validation": best.model_dump() if best else None,
         "last_validation": measured[-1].model_dump() if measured else None,
@@ -63,6 +69,15 @@ def describe_run(path: Path) -> dict[str, Any]:
         "bytes": bytes_in(path),
         "recipe": run.recipe.model_dump(mode="json"),
     }
+
+
+def next_command(run: dict[str, Any]) -> str:
+    """The command that goes on with a described run: to train on, to average, or to translate."""
+    if run["models"]:
+        return f"nmt decode -m {shlex.quote(run['current_model'])} < input.txt > output.txt"
+    if run["finished"]:
+        return f"nmt average {shlex.quote(run['path'])}"
+    return shlex.join(run["command"])
 
 
 def describe_checkpoint(path: Path) -> dict[str, Any]:
@@ -86,15 +101,6 @@ def num_parameters(file: Path) -> int | None:
         return sum(map(prod, shapes))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _progress(run: Run) -> dict[str, Any]:
-    """The last update, its epoch and its rates, from the last lines of metrics.jsonl."""
-    last = dict.fromkeys(("update", "updates", "epoch", "learning_rate", "target_tokens_per_second"))
-    last |= {"update": 0, "updates": run.recipe.training.updates}
-    for event in run.events():
-        last |= {key: event[key] for key in last if key != "updates" and event.get(key) is not None}
-    return last
 
 
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:

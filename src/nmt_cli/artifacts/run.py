@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from nmt_cli import __version__, files
+from nmt_cli.artifacts.history import History, read_history
 from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, WEIGHTS, read_manifest
 from nmt_cli.artifacts.model_directory import Measurement, SavedModelConfig, Vocabulary
 from nmt_cli.errors import ModelError, NmtError
@@ -18,6 +19,7 @@ from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.schema import LanguagePair, Recipe
 
 CHECKPOINTS = "checkpoints"
+State = Literal["training", "finished", "stopped", "not begun"]
 M = TypeVar("M", "Checkpoint", Measurement)
 _DAMAGED = "restore the file, or start the run anew in another folder"
 
@@ -117,19 +119,20 @@ class Run:
         )
 
     def validations(self) -> list[Measurement]:
-        """The validation results, by update.
+        """The validation results of the weights that the run has, by update."""
+        return [point.measured for point in self.history().validations]
 
-        If a resumed run validated an update again, the later result counts. Results after an update to which
-        training returned are left out, because their weights were dropped.
-        """
-        measured: dict[int, Measurement] = {}
-        for event in self.events():
-            if event.get("event") == "returned":
-                measured = {update: found for update, found in measured.items() if update <= event["to"]}
-            elif event.get("event") == "validation" and event.get("update"):
-                kept = {key: event[key] for key in Measurement.model_fields if key in event}
-                measured[event["update"]] = Measurement.model_validate(kept)
-        return [measured[update] for update in sorted(measured)]
+    def history(self) -> History:
+        """The curves, starts and troubles of the run, from metrics.jsonl."""
+        return read_history(self.events())
+
+    def state(self, history: History) -> State:
+        """Whether a process trains the run at this moment, and otherwise how far it came."""
+        if files.is_locked(self.directory):
+            return "training"
+        if self.record.finished is not None:
+            return "finished"
+        return "stopped" if history.last_update else "not begun"
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events in metrics.jsonl. Lines that are not JSON, such as one cut short by a crash, are skipped."""

@@ -35,6 +35,7 @@ _COMMANDS = {
     "attention": "attention",
     "export": "interchange",
     "import": "interchange",
+    "report": "report",
     "reproduce": "reproduce",
     "info": "info",
 }

@@ -41,7 +41,7 @@ def info(
         kind = "model"
     describe_path, facts = {
         "model": (descriptions.describe_model, _model_facts),
-        "run": (descriptions.describe_run, _run_facts),
+        "run": (_describe_run, _run_facts),
         "checkpoint": (descriptions.describe_checkpoint, _checkpoint_facts),
         "data": (_describe_data, _data_facts),
     }[kind]
@@ -50,6 +50,14 @@ def info(
         print_json(described)
     else:
         print_facts(facts(described))
+
+
+def _describe_run(path: Path) -> dict[str, Any]:
+    from nmt_cli.artifacts.descriptions import describe_run
+    from nmt_cli.artifacts.run import open_run
+
+    run = open_run(path)
+    return describe_run(run, history=run.history())
 
 
 def _describe_data(path: Path) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from nmt_cli.templates.render import render
 _MAX_TICKS = 5
 _COLUMNS = 200  # of a long line: about two units of the drawing each
 _STRIPS = 40  # of a chart: the mouse over a strip shows the values there
-_MOST_MARKS = 40
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 392.0, 10.0, 186.0
+_MOST_MARKS = 25
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50.0, 392.0, 10.0, 186.0
 _UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 Point = tuple[float, float]
@@ -32,7 +32,7 @@ class Line:
 def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], form: str) -> str:
     """The lines over one axis of `unit`; `form` writes a value, and `bounds` are values that the chart must hold.
 
-    A long line is thinned. Up to 40 points are marked as well. The title of the drawing says in words where each line
+    A long line is thinned. Up to 25 points are marked as well. The title of the drawing says in words where each line
     begins and ends.
     """
     drawn = [line for line in lines if line.points]

@@ -163,7 +163,7 @@ def _has_saved_nothing(directory: Path) -> bool:
     """True if a start failed before its first checkpoint, and left nothing else."""
     files.clear_interrupted(directory / CHECKPOINTS, name="update-*")
     expected = {"recipe.yaml", RUN_FILE, "source.spm", "target.spm", "metrics.jsonl", CHECKPOINTS, ".sanity", PLANS}
-    expected |= {"tensorboard", "profile"}
+    expected |= {"tensorboard", "profile", "report.html"}
     is_bare = all(entry.name in expected for entry in directory.iterdir())
     return is_bare and not any((directory / CHECKPOINTS).glob("*"))
 

@@ -1,0 +1,193 @@
+"""The history of a run by its metrics.jsonl: curves of the weights that it has, samples, starts, and troubles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nmt_cli.artifacts.model_directory import Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """How far a training was: its update, the target tokens of all updates so far, and seconds.
+
+    The seconds count updates and validations, also those that were lost, and no time in which no process ran.
+    """
+
+    update: int
+    tokens: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPoint:
+    """The values of a `train` event; a value that was not finite is None."""
+
+    at: Elapsed
+    loss: float | None
+    learning_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationPoint:
+    """A validation: its figures, and its samples as dictionaries of `source`, `reference` and `translation`."""
+
+    at: Elapsed
+    measured: Measurement
+    samples: Sequence[Mapping[str, str]]
+
+
+@dataclass(slots=True)
+class History:
+    """The curves of a run, its starts, and its troubles.
+
+    `training` and `validations` are the curves by rising update, without updates that were lost. `starts`, `returns`
+    and `skipped` are events as in metrics.jsonl. `ending` is the reason of the last end, None if a process still
+    trains or was killed. `last_update` is the last one that was reported, `last_line` the newest `train` event, and
+    `target_tokens_per_second` the mean over all updates.
+    """
+
+    training: list[TrainingPoint] = field(default_factory=list)
+    validations: list[ValidationPoint] = field(default_factory=list)
+    starts: list[dict[str, Any]] = field(default_factory=list)
+    returns: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    ending: str | None = None
+    last_update: int = 0
+    last_line: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    target_tokens_per_second: float | None = None
+
+
+def read_history(events: Iterable[Mapping[str, Any]]) -> History:
+    """The history that the events of metrics.jsonl tell; events and values of other kinds are left out."""
+    reader = _Reader()
+    for event in events:
+        update = event.get("update")
+        if type(update) is int and update >= 0:
+            reader.read(event, update)
+    return reader.finish()
+
+
+class _Reader:
+    """Reads event by event.
+
+    A process counts its seconds from its start, and tokens from its last line. After a resume or a return, points of
+    later updates are dropped, and the tokens of updates between two lines are taken from the rate of the line before.
+    """
+
+    def __init__(self) -> None:
+        self._history = History()
+        self._tokens_at_line = 0.0
+        self._line = 0  # the update of the last line, resume or return, from which a line counts its tokens
+        self._tokens_per_update = 0.0
+        self._process_seconds = 0.0
+        self._trained_seconds = self._trained_tokens = 0.0
+
+    def read(self, event: Mapping[str, Any], update: int) -> None:
+        """Take an event of this update into account."""
+        history = self._history
+        match event.get("event"):
+            case "train":
+                self._train(event, update)
+            case "validation":
+                self._validate(event, update)
+            case "start":
+                history.starts.append(dict(event))
+                self._begin_process(update)
+            case "resume":
+                self._begin_process(update)
+            case "returned" if type(event.get("to")) is int:
+                history.returns.append(dict(event))
+                self._rewind(event["to"])
+            case "skipped":
+                history.skipped.append(dict(event))
+            case "end":
+                history.ending = str(event.get("reason"))
+                history.last_update = update
+            case _:
+                pass
+
+    def finish(self) -> History:
+        """The history of all events."""
+        if self._trained_seconds > 0 and self._trained_tokens > 0:
+            self._history.target_tokens_per_second = self._trained_tokens / self._trained_seconds
+        return self._history
+
+    def _train(self, event: Mapping[str, Any], update: int) -> None:
+        history = self._history
+        seconds, tokens = _number(event, "seconds") or 0.0, _number(event, "target_tokens") or 0.0
+        if seconds < self._process_seconds or (history.training and update <= history.training[-1].at.update):
+            self._begin_process(0)  # without a checkpoint a run begins anew, and runs of earlier versions do not say so
+        history.seconds += seconds - self._process_seconds
+        self._trained_seconds += seconds - self._process_seconds
+        self._process_seconds = seconds
+        self._trained_tokens += tokens
+        self._tokens_at_line += tokens
+        self._tokens_per_update = tokens / max(update - self._line, 1)
+        self._line = history.last_update = update
+        history.last_line = event
+        at = Elapsed(update, self._tokens_at_line, history.seconds)
+        history.training.append(TrainingPoint(at, _number(event, "loss"), _number(event, "learning_rate")))
+
+    def _validate(self, event: Mapping[str, Any], update: int) -> None:
+        history = self._history
+        loss = _number(event, "loss")
+        if update == 0 or loss is None:
+            return
+        history.seconds += _number(event, "seconds") or 0.0
+        history.last_update = max(history.last_update, update)
+        _drop(history.validations, after=update - 1)
+        signature = event.get("signature")
+        measured = Measurement(
+            update=update,
+            loss=loss,
+            perplexity=_number(event, "perplexity"),
+            bleu=_number(event, "bleu"),
+            signature=signature if isinstance(signature, str) else None,
+        )
+        at = Elapsed(update, self._tokens_after(update), history.seconds)
+        history.validations.append(ValidationPoint(at, measured, _samples(event)))
+
+    def _begin_process(self, update: int) -> None:
+        """A process begins to train after this update: it counts its seconds from 0, and lost updates are dropped."""
+        self._history.ending, self._process_seconds = None, 0.0
+        self._rewind(update)
+
+    def _rewind(self, update: int) -> None:
+        history = self._history
+        _drop(history.training, after=update)
+        _drop(history.validations, after=update)
+        last = history.training[-1].at if history.training else Elapsed(0, 0.0, 0.0)
+        self._line, self._tokens_at_line = last.update, last.tokens
+        self._tokens_at_line = self._tokens_after(update)
+        self._line = history.last_update = update
+
+    def _tokens_after(self, update: int) -> float:
+        """The tokens of all updates up to this one, by the rate of the last line."""
+        return self._tokens_at_line + (update - self._line) * self._tokens_per_update
+
+
+def _drop(points: list[TrainingPoint] | list[ValidationPoint], *, after: int) -> None:
+    while points and points[-1].at.update > after:
+        points.pop()
+
+
+def _number(event: Mapping[str, Any], key: str) -> float | None:
+    value = event.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def _samples(event: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The samples of a validation; none of a version that kept none."""
+    keys, found = ("source", "reference", "translation"), event.get("samples")
+    return [
+        {key: str(sample[key]) for key in keys}
+        for sample in (found if isinstance(found, list) else [])
+        if isinstance(sample, dict) and sample.keys() >= {*keys}
+    ]

@@ -1,0 +1,316 @@
+"""The report of runs as one page: curves, samples, settings that differ, troubles, hardware, and the next command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from nmt_cli import __version__
+from nmt_cli.artifacts.descriptions import describe_run, next_command
+from nmt_cli.artifacts.history import History, Elapsed, ValidationPoint
+from nmt_cli.artifacts.run import Run, best_first
+from nmt_cli.console import duration_text, size_text
+from nmt_cli.errors import UsageError
+from nmt_cli.recipe.loading import flatten
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.templates.charts import Line, line_chart
+from nmt_cli.templates.render import render
+
+PAGE_MARK = '<meta name="generator" content="nmt report">'
+"""Is in every page, so that a page may replace only a page."""
+
+MAX_RUNS = 12
+_MAX_ROWS = 24  # of the table of validations
+_MAX_EVENTS = 20  # of a run's starts, and of its returns and skipped updates
+_SAMPLE_ROWS = 8  # translations of a sample, of all runs together
+_MANY_WORSE = 3  # validations since the best one
+_OWN_KEYS = (("name",), ("description",))
+_TIME_UNITS = (("days", 86_400.0, 3.0), ("hours", 3600.0, 2.0), ("minutes", 60.0, 2.0), ("seconds", 1.0, 0.0))
+_NONE = "—"
+# The first six runs differ by colour and dashes; the next six have their colours, with other dashes.
+_DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "5 2", "12 3 2 3 2 3", "3 6", "12 3", "6 6", "2 2 8 2", "1 2", "14 2 2 2")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun:
+    """A run on the page: its name there, the number of its colour, and everything that is told of it."""
+
+    label: str
+    style: int
+    run: Run
+    history: History
+    facts: Mapping[str, Any]
+
+
+def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
+    """The page about these runs as HTML, which loads nothing and runs nothing; every text in it is escaped.
+
+    `command` writes the page again. UsageError if there are more runs than colours.
+    """
+    if len(runs) > MAX_RUNS:
+        message = f"{len(runs)} runs are too many: a page tells {MAX_RUNS} apart by their colours"
+        raise UsageError(message, where="RUN", hint=f"name at most {MAX_RUNS} runs")
+    histories = [run.history() for run in runs]
+    reported = [
+        ReportedRun(label, style, run, history, describe_run(run, history=history))
+        for style, (label, run, history) in enumerate(zip(_labels(runs), runs, histories, strict=True))
+    ]
+    return render(
+        "run_report.html",
+        runs=reported,
+        mark=PAGE_MARK,
+        findings=list(_findings(reported, command)),
+        axes=_axes(reported),
+        charts=list(_charts(reported)),
+        validations=_validation_rows(reported),
+        signatures=sorted(_signatures(reported)),
+        samples=list(_samples(reported)),
+        without_samples=[one.label for one in reported if not any(point.samples for point in one.history.validations)],
+        settings=_settings(reported),
+        groups=[(one.label, 2) for one in reported],
+        columns=[(one.label, "text") for one in reported],
+        starts=list(_starts(reported)),
+        troubles=list(_troubles(reported)),
+        best=_best,
+        next_command=next_command,
+        duration=duration_text,
+        size=size_text,
+        time=_time_text,
+        nothing=_NONE,
+        dashes=_DASHES,
+        command=command,
+        now=now.astimezone(UTC).isoformat(),
+        nmt_version=__version__,
+    )
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """The folder of each run, or its path if several folders have one name."""
+    names = [run.directory.resolve().name for run in runs]
+    return [name if names.count(name) == 1 else str(run.directory) for name, run in zip(names, runs, strict=True)]
+
+
+def _findings(reported: Sequence[ReportedRun], command: str) -> Iterator[str]:
+    """The facts that a reader has to know before the curves."""
+    for one in reported:
+        name = f"{one.label}: " if len(reported) > 1 else ""
+        history, state = one.history, one.facts["state"]
+        if state == "training":
+            yield f"{name}a process trains this run now. The page shows it up to update {history.last_update:,}."
+        if state == "not begun":
+            yield f"{name}this run has not reported an update yet."
+        if state == "stopped" and history.ending is None:
+            at = f"update {history.last_update:,}"
+            yield f"{name}the process ended after {at} and did not say why: it was killed, or it failed."
+        if history.returns:
+            last = history.returns[-1]
+            yield f"{name}training returned to an earlier checkpoint, the last time because {last.get('reason')}."
+        if history.skipped:
+            yield f"{name}{len(history.skipped):,} updates were skipped, because their gradients were not finite."
+        yield from (f"{name}{text}" for text in _worse_since_the_best(one))
+    if len(reported) > 1:
+        yield from _differences(reported)
+
+
+def _worse_since_the_best(one: ReportedRun) -> Iterator[str]:
+    metric, best = one.run.recipe.validation.metric, one.facts["best_validation"]
+    if best is None:
+        return
+    later = [point for point in one.history.validations if point.measured.update > best["update"]]
+    if len(later) >= _MANY_WORSE:
+        name = {"bleu": "BLEU", "loss": "validation loss"}[metric]
+        yield f"the best {name} was after update {best['update']:,}; {len(later)} later validations were no better."
+
+
+def _differences(reported: Sequence[ReportedRun]) -> Iterator[str]:
+    """Reasons why figures of the runs may not be comparable."""
+    if len({one.run.record.data_summary.get("fingerprint") for one in reported}) > 1:
+        yield (
+            "The runs have different prepared data. Losses per token are comparable only with one vocabulary, "
+            "and BLEU only with one validation set."
+        )
+    elif len({one.run.recipe.validation.max_sentences for one in reported}) > 1:
+        yield "BLEU is of different parts of the validation set: validation.max_sentences differs."
+    if len(_signatures(reported)) > 1:
+        yield "The signatures of BLEU differ, so its values are not comparable."
+
+
+def _signatures(reported: Sequence[ReportedRun]) -> set[str]:
+    found = {point.measured.signature for one in reported for point in one.history.validations}
+    return {signature for signature in found if signature is not None}
+
+
+def _best(one: ReportedRun, metric: str) -> ValidationPoint | None:
+    """The best validation by `bleu` or `loss`."""
+    points = {point.measured.update: point for point in one.history.validations}
+    ranked = best_first([point.measured for point in points.values()], metric="bleu" if metric == "bleu" else "loss")
+    return points[ranked[0].update] if ranked else None
+
+
+def _axes(reported: Sequence[ReportedRun]) -> dict[str, tuple[str, Callable[[Elapsed], float]]]:
+    """By name the unit of each axis that the runs recorded, and its value."""
+    ends = [point.at for one in reported for point in one.history.training[-1:]]
+    ends += [point.at for one in reported for point in one.history.validations[-1:]]
+    longest = max((at.seconds for at in ends), default=0.0)
+    unit, size = next((unit, size) for unit, size, least in _TIME_UNITS if longest >= least * size)
+    axes: dict[str, tuple[str, Callable[[Elapsed], float]]] = {"updates": ("updates", lambda at: at.update)}
+    if any(at.tokens for at in ends):
+        axes["tokens"] = ("target tokens", lambda at: at.tokens)
+    if longest:
+        axes["time"] = (unit, lambda at: at.seconds / size)
+    return axes
+
+
+def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
+    """Each chart with its title, what its values are, and a drawing per axis; none without values."""
+    loss = [[(point.at, point.loss) for point in one.history.training if point.loss is not None] for one in reported]
+    validation = [[(point.at, point.measured.loss) for point in one.history.validations] for one in reported]
+    bleu = [
+        [(point.at, point.measured.bleu) for point in one.history.validations if point.measured.bleu is not None]
+        for one in reported
+    ]
+    rate = [
+        [(point.at, point.learning_rate) for point in one.history.training if point.learning_rate is not None]
+        for one in reported
+    ]
+    # The losses share their bounds, so that training and validation can be compared.
+    losses = [value for curves in (loss, validation) for curve in curves for _, value in curve]
+    smoothed = "nats per target token, with label smoothing as in the recipe"
+    for title, note, curves, form, bounds in (
+        ("Training loss", smoothed, loss, "{:.3f}", losses),
+        ("Validation loss", smoothed, validation, "{:.4f}", losses),
+        ("BLEU on the validation set", "sacreBLEU, by the signature below", bleu, "{:.2f}", None),
+        ("Learning rate", "by the schedule", rate, "{:.3g}", None),
+    ):
+        values = bounds or [value for curve in curves for _, value in curve]
+        drawings = {}
+        for name, (unit, place) in _axes(reported).items() if any(curves) else ():
+            lines = [
+                Line(one.label, one.style, [(place(at), value) for at, value in curve])
+                for one, curve in zip(reported, curves, strict=True)
+            ]
+            low = 0.0 if title == "Learning rate" else min(values)
+            drawings[name] = line_chart(lines, title=title, unit=unit, bounds=(low, max(values)), form=form)
+        yield {"title": title, "note": note, "drawings": drawings}
+
+
+def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[ValidationPoint | None]]]:
+    """Validations of all runs by update, at most two dozen rows: spread evenly, with each run's best and last."""
+    by_update: dict[int, dict[int, ValidationPoint]] = {}
+    always: set[int] = set()
+    for one in reported:
+        for point in one.history.validations:
+            by_update.setdefault(point.measured.update, {})[one.style] = point
+        chosen = (_best(one, "bleu"), _best(one, "loss"), *one.history.validations[-1:])
+        always |= {point.measured.update for point in chosen if point is not None}
+    updates = sorted(by_update)
+    every = -(-len(updates) // _MAX_ROWS) or 1
+    kept = sorted({*updates[every - 1 :: every], *always})
+    return [(update, [by_update[update].get(one.style) for one in reported]) for update in kept]
+
+
+def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
+    """Each sample with its reference, and for each run the translations over time, thinned."""
+    sentences = dict.fromkeys(
+        (sample["source"], sample["reference"])
+        for one in reported
+        for point in one.history.validations[-1:]
+        for sample in point.samples
+    )
+    rows_per_run = max(2, _SAMPLE_ROWS // len(reported))
+    for source, reference in sentences:
+        rows = [
+            {"run": one, "updates": updates, "translation": translation}
+            for one in reported
+            for updates, translation in _over_time(one.history, source, max_rows=rows_per_run)
+        ]
+        yield {"source": source, "reference": reference, "rows": rows}
+
+
+def _over_time(history: History, source: str, *, max_rows: int) -> list[tuple[str, str]]:
+    """The updates and the translation after them; equal translations in a row are one."""
+    found = [
+        (point.measured.update, sample["translation"])
+        for point in history.validations
+        for sample in point.samples
+        if sample["source"] == source
+    ]
+    rows = []
+    for translation, group in groupby(found, key=lambda one: one[1]):
+        updates = [update for update, _ in group]
+        span = f"{updates[0]:,}" if len(updates) == 1 else f"{updates[0]:,} to {updates[-1]:,}"
+        rows.append((span, translation))
+    if len(rows) <= max_rows:
+        return rows
+    places = {round(number * (len(rows) - 1) / (max_rows - 1)) for number in range(max_rows)}
+    return [rows[place] for place in sorted(places)]
+
+
+def _settings(reported: Sequence[ReportedRun]) -> list[tuple[str, list[str]]]:
+    """The settings that differ between several runs; for one run its settings beside the defaults, if they differ."""
+    recipes = [flatten(one.run.recipe.model_dump(mode="json")) for one in reported]
+    if len(recipes) == 1:
+        recipes.append(flatten(Recipe(name="default").model_dump(mode="json")))
+    paths = dict.fromkeys(path for recipe in recipes for path in recipe if path not in _OWN_KEYS)
+    rows = [(".".join(path), [_setting_text(recipe, path) for recipe in recipes]) for path in paths]
+    started = [one.run.record.init_from for one in reported]
+    if any(started):
+        values = [_NONE if initial is None else initial.path for initial in started]
+        rows.append(("--init-from", values if len(reported) > 1 else [*values, _NONE]))
+    return [row for row in rows if len(set(row[1])) > 1]
+
+
+def _setting_text(recipe: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
+    if path not in recipe:
+        return _NONE
+    value = recipe[path]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
+    """The newest starts of each run with their hardware; versions that recorded none leave a row without it."""
+    for one in reported:
+        if not one.history.starts:
+            yield {"run": one, "time": one.facts["started"], "update": 0}
+        for start in one.history.starts[-_MAX_EVENTS:]:
+            hardware, versions = start.get("hardware") or {}, start.get("versions") or {}
+            compiled = ", compiled" if hardware.get("is_compiled") else ""
+            yield {
+                "run": one,
+                "time": start.get("time"),
+                "update": start["update"],
+                "hardware": f"{hardware.get('devices')} x {hardware.get('device')}{compiled}",
+                "threads": hardware.get("threads"),
+                "precision": hardware.get("precision"),
+                "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+            }
+
+
+def _troubles(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
+    """The newest returns to checkpoints, skipped updates of each run, by update."""
+    for one in reported:
+        found = [
+            *(
+                (event["update"], f"returned to update {event['to']:,}: {event.get('reason')}")
+                for event in one.history.returns
+            ),
+            *(
+                (event["update"], f"skipped: {event.get('reason')} ({len(event.get('pairs') or ())} suspect pairs)")
+                for event in one.history.skipped
+            ),
+        ]
+        for update, text in sorted(found)[-_MAX_EVENTS:]:
+            yield {"run": one, "update": update, "text": text}
+        if len(found) > _MAX_EVENTS:
+            yield {"run": one, "update": None, "text": f"and {len(found) - _MAX_EVENTS:,} before those"}
+
+
+def _time_text(iso: str | None) -> str:
+    try:
+        return datetime.fromisoformat(iso or "").strftime("%Y-%m-%d %H:%M %Z").rstrip()
+    except ValueError:
+        return iso or _NONE

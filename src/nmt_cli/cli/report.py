@@ -1,0 +1,88 @@
+"""`nmt report`: one page with the curves, samples and settings of one run or several."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt_cli.errors import ModelError, NmtError, UsageError
+
+logger = logging.getLogger(__name__)
+_PAGE = "report.html"
+_HEAD_BYTES = 4096
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs to show side by side.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Page to write; else RUN/report.html, or report.html for several runs.",
+        ),
+    ] = None,
+) -> None:
+    """Write a page about runs: curves, samples, settings that differ, hardware.
+
+    Example: nmt report runs/base runs/big -o compared.html
+    """
+    from nmt_cli import files
+    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.artifacts.run import open_run
+    from nmt_cli.artifacts.run_report import render_report
+
+    named = list({path.resolve(): path for path in runs}.values())
+    for path in named:
+        if kind_of(path) != "run":
+            raise _no_run(path)
+    page = output or (named[0] / _PAGE if len(named) == 1 else Path(_PAGE))
+    _check_output(page)
+    command = shlex.join(["nmt", *sys.argv[1:]])
+    rendered = render_report([open_run(path) for path in named], command=command, now=datetime.now(UTC))
+    files.write_file(page, rendered, error=UsageError)
+    logger.info("report: %s", page)
+
+
+def _no_run(path: Path) -> NmtError:
+    """The error for a path that is no run: what it is, and which runs are near it."""
+    from nmt_cli.artifacts.manifest import kind_of
+
+    where = str(path)
+    if not path.exists():
+        return ModelError(
+            f"there is no {path}", where=where, hint="name runs, such as runs/demo; nmt info runs lists them"
+        )
+    above = next((parent for parent in path.parents if kind_of(parent) == "run"), None)
+    if above is not None:
+        return ModelError(f"{path} is a part of a run", where=where, hint=f"nmt report {shlex.quote(str(above))}")
+    below = sorted(child for child in path.iterdir() if kind_of(child) == "run") if path.is_dir() else []
+    if below:
+        hint = f"name the runs in it: nmt report {shlex.join(map(str, below[:5]))}"
+        return ModelError(f"{path} is a folder of runs", where=where, hint=hint)
+    what = {"model": "a model", "checkpoint": "a checkpoint", "data": "prepared data"}.get(
+        kind_of(path) or "", "no run"
+    )
+    hint = "name what nmt train wrote, such as runs/demo; nmt info runs lists them"
+    return ModelError(f"{path} is {what}, and has no metrics of a training", where=where, hint=hint)
+
+
+def _check_output(page: Path) -> None:
+    """Raise UsageError if the page would replace something else than a page."""
+    from nmt_cli.artifacts.run_report import PAGE_MARK
+
+    if page.is_dir():
+        raise UsageError(f"{page} is a folder", setting="output", hint=f"give `output: {page / _PAGE}`")
+    if page.exists() and PAGE_MARK.encode() not in page.open("rb").read(_HEAD_BYTES):
+        raise UsageError(
+            f"{page} exists and is not a report of runs, so it is not replaced",
+            setting="output",
+            hint="choose another name",
+        )
