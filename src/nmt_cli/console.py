@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
 _SECONDS_BETWEEN_LINES = 30.0
+_COMMAND = re.compile(r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|rm|mv|iconv) |^next:")
 logger = logging.getLogger(__name__)
 
 # Settings whose flags are not spelt like them.
@@ -122,6 +124,27 @@ def time_left(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d} left"
 
 
+def folded(text: str, *, width: int, indent: int) -> list[str]:
+    """The lines of a text, broken between words at `width`, each but the first behind `indent` spaces.
+
+    A line with a command of ours stays whole, so that it can be copied.
+    """
+    lines: list[str] = []
+    for line in text.splitlines() or [""]:
+        if len(line) <= width or _COMMAND.search(line):
+            lines.append(line)
+            continue
+        lines += textwrap.wrap(
+            line,
+            max(width, 2 * indent),
+            subsequent_indent=" " * indent,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines
+
+
 def size_text(number: float) -> str:
     """A number of bytes as a person reads it: `7.5 GB`, `818.5 MB`."""
     return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
@@ -148,7 +171,8 @@ def print_error(error: NmtError) -> None:
     for label, text in lines:
         if text:
             colour = red if label == "error" else ""
-            sys.stderr.write(f"{colour}{label + ':':<7}{plain if colour else ''}{_with_flags(text)}\n")
+            shown = _on_screen(f"{label + ':':<7}{_with_flags(text)}", indent=7)
+            sys.stderr.write(f"{colour}{shown[:7]}{plain if colour else ''}{shown[7:]}\n")
     sys.stderr.flush()
 
 
@@ -202,4 +226,20 @@ class _ConsoleHandler(logging.Handler):
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
-        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
+        label = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
+        return _on_screen(f"{label}{text}", indent=len(label))
+
+
+def _on_screen(text: str, *, indent: int) -> str:
+    """A text for stderr: broken between words if a terminal shows it."""
+    if not is_interactive():
+        return text
+    return "\n".join(folded(text, width=_num_columns(), indent=indent))
+
+
+def _num_columns() -> int:
+    """Columns of the terminal on stderr."""
+    try:
+        return int(os.environ.get("COLUMNS", "")) or 80
+    except ValueError:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80

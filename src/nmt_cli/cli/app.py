@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # The module of each command, below nmt_cli.cli; its function has the name of the command.
 _COMMANDS = {
     "corpora": "corpora",
+    "recipes": "recipes",
     "prepare": "prepare",
     "train": "train",
     "average": "average",
@@ -38,7 +40,11 @@ _COMMANDS = {
     "report": "report",
     "reproduce": "reproduce",
     "info": "info",
+    "doctor": "doctor.command",
 }
+
+# The variable by which typer's scripts for shells ask for completions.
+_COMPLETION = "_NMT_COMPLETE"
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")]
 # `_run` looks for it in the arguments, so it also works for errors in the arguments.
@@ -67,7 +73,6 @@ def _with_common_options(command: Callable[..., None]) -> Callable[..., None]:
 app = typer.Typer(
     name="nmt",
     cls=Commands,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
@@ -110,12 +115,21 @@ def main() -> None:
         from nmt_cli.processes import end_with_parent
 
         end_with_parent()
+    if _COMPLETION in os.environ:
+        complete()
     code = _run(sys.argv[1:])
     if "LOCAL_RANK" in os.environ:
         # torch's threads may crash an interpreter that exits. The launcher would take the crash for a failed training.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def complete() -> None:
+    """Answer the shell, which asks through the environment how a command line may go on, and exit."""
+    with contextlib.suppress(NmtError):
+        typer.main.get_command(app).main(prog_name="nmt")
+    sys.exit(0)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -136,9 +150,9 @@ def _run(arguments: Sequence[str]) -> int:
         return EXIT_CLOSED_PIPE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except SystemExit:
-        # How Rich ends a process whose stdout was closed; nothing of ours raises it below.
-        return EXIT_CLOSED_PIPE
+    except SystemExit as ending:
+        # How typer ends after --show-completion, and Rich if stdout was closed; nothing of ours raises it below.
+        return EXIT_CLOSED_PIPE if ending.code else 0
     return code
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.printing import print_facts, print_json, print_table
+from nmt_cli.cli.printing import print_facts, print_json, print_list
 from nmt_cli.console import size_text
 
 if TYPE_CHECKING:
@@ -18,9 +18,22 @@ _COLUMNS = ("name", "languages", "pairs", "download", "prepared", "licence", "de
 _NUMBERS = ("pairs", "download")
 
 
+def complete_corpora(incomplete: str) -> list[str]:
+    """The packaged corpora whose names begin so, for the shell."""
+    from nmt_cli.recipe.loading import packaged_names
+
+    return [name for name in packaged_names(kind="corpus") if name.startswith(incomplete)]
+
+
 def corpora(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME|FILE", help="Everything about one corpus.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="Everything about one corpus.",
+            show_default=False,
+            autocompletion=complete_corpora,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
@@ -38,7 +51,7 @@ def corpora(
     elif name is not None:
         print_facts(_facts(name, described[0]))
     else:
-        print_table(_COLUMNS, map(_row, described), right=_NUMBERS, whole=("name",))
+        print_list(_COLUMNS, map(_row, described), right=_NUMBERS, num_below=2)
 
 
 def _describe(corpus: Corpus) -> dict[str, Any]:

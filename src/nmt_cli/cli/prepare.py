@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmt_cli.cli.corpora import complete_corpora
+from nmt_cli.cli.printing import print_whole
 from nmt_cli.console import stderr_console
 from nmt_cli.errors import UsageError
 
@@ -24,13 +26,19 @@ logger = logging.getLogger(__name__)
 
 _MUCH_OVERLAP = 0.01
 _MOST_PAIRS_FOR_SMALL = 200_000
+_WIDE = 72  # columns of a terminal that hold the table of sizes with two spaces between columns
 _FORMS = "nmt prepare NAME, or nmt prepare --train FILE --languages en-de"
 
 
 def prepare(
     corpus: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE", help="A packaged corpus (demo, ...), or a file.", show_default=False),
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="A packaged corpus (demo, ...), or a file.",
+            show_default=False,
+            autocompletion=complete_corpora,
+        ),
     ] = None,
     train: Annotated[
         list[str] | None,
@@ -154,22 +162,24 @@ def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None
 
 def _show_summary(report: dict[str, Any]) -> None:
     if logger.isEnabledFor(logging.INFO):
-        stderr_console().print(_size_table(report))
+        console = stderr_console()
+        print_whole(console, _size_table(report, gap=2 if console.width >= _WIDE else 1))
     for level, line in _summary_lines(report):
         logger.log(level, "%s", line)
 
 
-def _size_table(report: dict[str, Any]) -> Table:
-    """Pairs and lengths of each split and side."""
+def _size_table(report: dict[str, Any], *, gap: int) -> Table:
+    """Pairs and lengths of each split and side, with `gap` spaces between columns."""
     from rich.table import Table
 
     languages, vocabulary = report["languages"], report["vocabulary"]
     sizes = [f"{vocabulary[side]['size']:,}" for side in ("source", "target")]
     pieces = f"{sizes[0]} shared pieces" if vocabulary["shared"] else f"{sizes[0]} and {sizes[1]} pieces"
     title = f"{report['name']}: {languages['source']} to {languages['target']}, {pieces}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for name in ("", "pairs", "side", "words", "pieces", "99 %", "longest", "a word", "in bytes"):
-        table.add_column(name, justify="left" if name in ("", "side") else "right", no_wrap=True)
+    table = Table(title=title, title_justify="left", box=None, padding=(0, gap, 0, 0), header_style="bold")
+    lengths = ("mean\nwords", "mean\npieces", "p99\npieces", "longest\npieces")
+    for name in ("", "\npairs", "", *lengths, "pieces\nper word", "byte\npieces"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for split, sides in report["splits"].items():
         for side, facts in sides.items():
             table.add_row(

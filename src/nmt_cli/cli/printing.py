@@ -7,9 +7,19 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
+
+from nmt_cli.console import folded
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+# Columns of a terminal that no table fills.
+_WIDEST = 1000
+_LABEL = 13
 
 
 def is_terminal() -> bool:
@@ -28,9 +38,10 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
+    width = console.width - _LABEL if is_terminal() else _WIDEST
     for label, fact in facts:
-        for number, line in enumerate(fact.splitlines()):
-            console.print(Text.assemble((f"{'' if number else label:<13}", "bold"), line), soft_wrap=True)
+        for number, line in enumerate(folded(fact, width=width, indent=0)):
+            console.print(Text.assemble((f"{'' if number else label:<{_LABEL}}", "bold"), line), soft_wrap=True)
 
 
 def print_table(
@@ -43,10 +54,10 @@ def print_table(
 ) -> None:
     """Print a table: drawn on a terminal, with the columns `right` aligned there, else with tabs.
 
-    `whole` are columns that are never wrapped. `styles` are Rich's, one per row.
+    `whole` are columns that are never wrapped, as numbers on the right are not. `styles` are Rich's, one per row.
     """
     if not is_terminal():
-        typer.echo("\n".join("\t".join(row) for row in (header, *rows)))
+        _print_with_tabs(header, rows)
         return
     from rich.console import Console
     from rich.table import Table
@@ -54,7 +65,44 @@ def print_table(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in header:
         justify: Literal["right", "left"] = "right" if name in right else "left"
-        table.add_column(name, justify=justify, no_wrap=name in whole, overflow="fold")
+        table.add_column(name, justify=justify, no_wrap=name in whole or name in right, overflow="fold")
     for row, style in zip_longest(rows, styles):
         table.add_row(*row, style=style)
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    print_whole(Console(highlight=False, markup=False, emoji=False), table)
+
+
+def print_list(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str], num_below: int) -> None:
+    """Print a table whose last columns are sentences: on a terminal they stand under their row, else behind tabs."""
+    if not is_terminal():
+        _print_with_tabs(header, rows)
+        return
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    cells = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-num_below]
+    for number, row in enumerate(cells):
+        aligned = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(header, row, widths, strict=False)
+        ]
+        console.print(Text("  ".join(aligned).rstrip(), style="bold" if number == 0 else ""), soft_wrap=True)
+        if number:
+            below = "; ".join(text for text in reversed(row[-num_below:]) if text)
+            console.print(Padding(Text(below, style="dim"), (0, 0, 0, 4)))
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """Print a table as wide as its columns need: a narrow terminal wraps its lines, and no figure is cut off."""
+    from rich.measure import Measurement
+
+    needed = Measurement.get(console, console.options.update(max_width=_WIDEST), table).minimum
+    if needed > console.width:
+        table.width = needed
+    console.print(table, crop=False, no_wrap=needed > console.width)
+
+
+def _print_with_tabs(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    typer.echo("\n".join("\t".join(row) for row in (header, *rows)))

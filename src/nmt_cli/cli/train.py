@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt_cli.cli.arguments import models_of
+from nmt_cli.cli.recipes import complete_recipes
 from nmt_cli.errors import NmtError
 
 if TYPE_CHECKING:
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A packaged recipe (base, demo, ...), or a file.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A packaged recipe (nmt recipes lists them), or a file.",
+            autocompletion=complete_recipes,
+        ),
+    ],
     data: Annotated[
         Path | None, typer.Option("--data", metavar="DIR", help="Prepared data; else data/CORPUS, by the recipe.")
     ] = None,

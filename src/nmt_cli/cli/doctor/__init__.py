@@ -1,0 +1,1 @@
+"""`nmt doctor`: what this installation and this machine have, and what is slow about them."""

@@ -1,0 +1,170 @@
+"""The installation and the machine as facts: versions, extras, processor, threads, GPUs, memory and disks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import nmt_cli
+from nmt_cli.cache import cache_folder
+from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, missing_for_triton, num_cpus
+
+# The packages that every command may need, then those of the extras, by their names on PyPI.
+REQUIRED = (
+    *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
+    *("schedulefree", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard"),
+)
+EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "serve": ("nmt serve", ("starlette", "uvicorn", "httptools", "prometheus-client", "python-multipart")),
+    "export": ("CTranslate2: nmt export, and int8 in nmt decode", ("ctranslate2",)),
+    "huggingface": ("nmt export --to huggingface, and the comparison in nmt import", ("transformers",)),
+    "langid": ("the check of languages in nmt prepare and nmt serve", ("py3langid",)),
+    "tensorboard": ("nmt train --tensorboard", ("tensorboard",)),
+}
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def describe_machine() -> dict[str, Any]:
+    """All facts, ready for JSON. `torch` has `error` instead of its facts if it cannot be imported."""
+    cache, here = cache_folder(), Path.cwd()
+    return {
+        "nmt": {"version": nmt_cli.__version__, "folder": str(Path(__file__).resolve().parents[2])},
+        "python": {"version": platform.python_version(), "program": sys.executable},
+        "system": platform.platform(),
+        "packages": {name: _version(name) for name in REQUIRED},
+        "extras": {name: _extra(name) for name in EXTRAS},
+        "torch": _torch(),
+        "cpu": _cpu(),
+        "memory": _memory(),
+        "environment": {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ},
+        "gpu_driver": has_gpu_driver(),
+        "missing_for_triton": missing_for_triton(),
+        "openmp": _openmp_libraries(),
+        "folder": {"path": str(here), "free_bytes": _free(here), "writable": _is_writable(here)},
+        "cache": {"path": str(cache), "free_bytes": _free(cache), "writable": _is_writable(cache)},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extra(name: str) -> dict[str, Any]:
+    purpose, packages = EXTRAS[name]
+    versions = {package: _version(package) for package in packages}
+    is_installed = all(version is not None for version in versions.values())
+    install = f"pip install 'nmt-cli[{name}]'"
+    return {"installed": is_installed, "for": purpose, "packages": versions, "install": install}
+
+
+def _torch() -> dict[str, Any]:
+    """The build of torch, its threads, its BLAS and its GPUs."""
+    try:
+        import torch
+    except (ImportError, OSError) as problem:
+        return {"error": str(problem).splitlines()[0]}
+    blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+        "blas": "none" if blas is None else blas[1],
+        "onednn": torch.backends.mkldnn.is_available(),
+        "float32_by_onednn": _multiplies_float32_by_onednn(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "gpus": [
+            {
+                "name": gpu.name,
+                "memory_bytes": gpu.total_memory,
+                "capability": f"{gpu.major}.{gpu.minor}",
+                "bf16": gpu.major >= 8,
+            }
+            for gpu in gpus
+        ],
+    }
+
+
+def _multiplies_float32_by_onednn() -> bool:
+    import torch
+
+    from nmt_cli.devices import multiply_float32_fast
+
+    return multiply_float32_fast(torch.device("cpu"))
+
+
+def _cpu() -> dict[str, Any]:
+    information = Path("/proc/cpuinfo")
+    text = information.read_text(encoding="utf-8", errors="replace") if information.is_file() else ""
+    found = set(re.findall(r"\w+", " ".join(re.findall(r"^(?:flags|Features)\s*:(.*)", text, flags=re.MULTILINE))))
+    return {
+        "name": cpu_name(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "usable_cores": num_cpus(),
+        "quota_cores": _quota(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "instructions": [name for name in _INSTRUCTIONS if name in found],
+        "bf16": cpu_multiplies_bf16(),
+        "int8": _int8(found),
+    }
+
+
+def _int8(instructions: set[str]) -> str:
+    """How int8 is multiplied: by instructions of its own, with others, or not by CTranslate2."""
+    if find_spec("ctranslate2") is None:
+        return "needs CTranslate2"
+    if instructions & {"avx512_vnni", "avx_vnni", "amx_int8"}:
+        return "by its own instructions"
+    return "without instructions of its own"
+
+
+def _quota() -> float | None:
+    """The cores' worth of time that a container may use; None if there is no limit."""
+    file = Path("/sys/fs/cgroup/cpu.max")
+    if not file.is_file():
+        return None
+    limit, _, period = file.read_text(encoding="utf-8").strip().partition(" ")
+    return None if limit == "max" else int(limit) / int(period)
+
+
+def _memory() -> dict[str, int | None]:
+    """The machine's memory, from /proc/meminfo; null elsewhere."""
+    file = Path("/proc/meminfo")
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB", text, flags=re.MULTILINE)}
+    return {"total_bytes": found.get("MemTotal"), "free_bytes": found.get("MemAvailable")}
+
+
+def _openmp_libraries() -> list[str]:
+    """The OpenMP runtimes that this process has loaded with torch and numpy."""
+    file = Path("/proc/self/maps")
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    paths = set(re.findall(r"/\S*/lib(?:i|g)?omp5?[-.][\w.-]*so[\w.]*", text))
+    return sorted(paths)
+
+
+def _existing(path: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _is_writable(path: Path) -> bool:
+    folder = _existing(path)
+    return folder.is_dir() and os.access(folder, os.W_OK)
+
+
+def _free(path: Path) -> int:
+    return shutil.disk_usage(_existing(path)).free

@@ -1,0 +1,133 @@
+"""`nmt recipes`: the recipes that come with nmt, how large their models are, and what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nmt_cli.cli.printing import print_facts, print_json, print_list
+
+if TYPE_CHECKING:
+    from nmt_cli.recipe.schema import ModelConfig, Recipe
+
+_COLUMNS = ("name", "parameters", "updates", "tokens", "corpus", "description")
+_NUMBERS = ("parameters", "updates", "tokens")
+
+
+def complete_recipes(incomplete: str) -> list[str]:
+    """The packaged recipes whose names begin so, for the shell."""
+    from nmt_cli.recipe.loading import packaged_names
+
+    return [name for name in packaged_names(kind="recipe") if name.startswith(incomplete)]
+
+
+def recipes(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="Everything about one recipe.",
+            show_default=False,
+            autocompletion=complete_recipes,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """List the recipes that nmt train knows by name.
+
+    Example: nmt recipes base
+    """
+    from nmt_cli.recipe.loading import load_recipe, packaged_names
+
+    references = [name] if name is not None else _in_order(packaged_names(kind="recipe"))
+    described = [_describe(reference, load_recipe(reference)) for reference in references]
+    if as_json:
+        print_json(described[0] if name is not None else described)
+    elif name is not None:
+        print_facts(_facts(described[0]))
+    else:
+        print_list(_COLUMNS, map(_row, described), right=_NUMBERS, num_below=1)
+
+
+def num_parameters(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> int:
+    """The parameters of a model, computed from its recipe: torch takes seconds to import."""
+    d, keys, values = model.d_model, model.heads * model.d_k, model.heads * model.d_v
+    biases = 2 * keys + values + d if model.attention_bias else 0
+    attention = 2 * d * keys + 2 * d * values + biases
+    inner = model.d_ff * (2 if model.activation == "swiglu" else 1)
+    feed_forward = d * inner + inner + model.d_ff * d + d
+    norm = d * (2 if model.norm_type == "layer" else 1)
+    layers = model.encoder_layers * (attention + feed_forward + 2 * norm)
+    layers += model.decoder_layers * (2 * attention + feed_forward + 3 * norm)
+    layers += 2 * norm if model.norm == "pre" else 0
+    positions = model.max_positions * d if model.positions == "learned" else 0
+    source, target = (-(-vocab // model.embedding_multiple) for vocab in (source_vocab, target_vocab))
+    tables = {"all": target, "target": source + target, "none": source + 2 * target}[model.tying]
+    bias = target * model.embedding_multiple if model.output_bias else 0
+    return layers + 2 * positions + tables * model.embedding_multiple * d + bias
+
+
+def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
+    """All facts about a recipe; `parameters` is null if nobody knows the vocabulary of its corpus yet."""
+    from nmt_cli.preparing.corpus import load_corpus
+    from nmt_cli.recipe.loading import packaged_names
+
+    size = None
+    if recipe.corpus in packaged_names(kind="corpus"):
+        size = load_corpus(recipe.corpus, overrides=()).corpus.tokenizer.vocab_size
+    count = None if size is None else num_parameters(recipe.model, source_vocab=size, target_vocab=size)
+    return {
+        "name": reference,
+        "description": recipe.description,
+        "corpus": recipe.corpus,
+        "vocabulary": size,
+        "parameters": count,
+        "model": recipe.model.model_dump(mode="json"),
+        "updates": recipe.training.updates,
+        "batch_tokens": recipe.training.batch_tokens,
+        "schedule": recipe.training.schedule.model_dump(mode="json"),
+        "optimizer": recipe.training.optimizer.model_dump(mode="json"),
+    }
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """Variants in folders after the recipes themselves."""
+    return sorted(names, key=lambda name: ("/" in name, name))
+
+
+def _row(recipe: dict[str, Any]) -> list[str]:
+    return [
+        recipe["name"],
+        "?" if recipe["parameters"] is None else f"{recipe['parameters'] / 1e6:.1f} M",
+        f"{recipe['updates']:,}",
+        f"{recipe['batch_tokens']:,}",
+        recipe["corpus"],
+        _first_sentence(recipe["description"]),
+    ]
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].removesuffix(".")
+
+
+def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    model, schedule = recipe["model"], recipe["schedule"]
+    yield "recipe", f"{recipe['name']}: {recipe['description'] or 'no description'}"
+    yield "corpus", recipe["corpus"]
+    if recipe["parameters"] is not None:
+        yield "parameters", f"{recipe['parameters']:,} with {recipe['vocabulary']:,} shared pieces"
+    yield (
+        "model",
+        f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, "
+        f"d_ff {model['d_ff']}, {model['heads']} heads of {model['d_k']}, {model['norm']}-norm, "
+        f"dropout {model['dropout']:g}",
+    )
+    yield "training", f"{recipe['updates']:,} updates of {recipe['batch_tokens']:,} tokens"
+    rates = ", ".join(f"{key} {value}" for key, value in schedule.items() if key != "name")
+    yield "schedule", f"{schedule['name']} ({rates}), {recipe['optimizer']['name']}"
+    data = Path("data") / recipe["corpus"]
+    yield "next", f"nmt train {recipe['name']}" if data.is_dir() else f"nmt prepare {recipe['corpus']}"
+    yield "every value", f"nmt train {recipe['name']} --dry-run"

@@ -1,0 +1,37 @@
+"""A terminal of a given width, in which a command shows what people see."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.forks import Forked
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def seen_in_terminal(arguments: Sequence[str], *, columns: int, folder: Path) -> list[str]:
+    """The lines that `nmt ARGUMENTS` writes to a terminal, stdout and stderr together, without colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
+    environment["TERM"] = "xterm"
+    command = [sys.executable, "-m", "nmt_cli", *arguments]
+    with Forked(command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        written = bytearray()
+        try:
+            while read := os.read(ours, 1 << 16):
+                written += read
+        except OSError:  # how Linux says that nobody has the other end any more
+            pass
+        process.wait()
+    os.close(ours)
+    return [_CONTROL.sub("", line).rstrip() for line in written.decode().replace("\r\n", "\n").split("\n")]

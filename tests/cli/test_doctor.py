@@ -1,0 +1,206 @@
+"""`nmt doctor`: the facts of this machine, and what it says of machines with troubles."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt_cli.cli.doctor.command import Finding, examine
+from nmt_cli.cli.doctor.machine import EXTRAS, REQUIRED
+from tests.forks import run_forked
+
+ROOT = Path(__file__).resolve().parents[2]
+Machine = dict[str, Any]
+
+
+def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")} | environment
+    return run_forked([sys.executable, "-m", "nmt_cli", "doctor", *arguments], env=variables)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """The facts of this machine, as programs get them."""
+    process = doctor("--json", NMT_CACHE=str(tmp_path_factory.mktemp("cache")))
+    assert (process.returncode, process.stderr) == (0, "")
+    facts: Machine = json.loads(process.stdout)
+    return facts
+
+
+def test_facts_are_those_of_the_machine(machine: Machine) -> None:
+    assert machine["python"] == {"version": platform.python_version(), "program": sys.executable}
+    assert machine["packages"] == {name: version(name) for name in REQUIRED}
+    assert machine["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
+    total = re.search(r"MemTotal: +(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))
+    assert total is not None
+    assert machine["memory"]["total_bytes"] == int(total[1]) * 1024
+    assert machine["extras"]["serve"]["install"] == "pip install 'nmt-cli[serve]'"
+    assert machine["folder"]["free_bytes"] > 0
+
+
+def test_the_packages_are_those_of_the_metadata() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[<>=\[ ]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
+
+    assert set(REQUIRED) == names(project["dependencies"]) - {"defusedxml", "huggingface-hub", "huggingface_hub"}
+    for extra, (_, packages) in EXTRAS.items():
+        assert set(packages) <= names(project["optional-dependencies"][extra])
+
+
+def test_people_see_everything_and_a_fix_for_each_finding() -> None:
+    process = doctor(OMP_NUM_THREADS="1")
+    assert process.returncode == 0
+    lines = process.stdout.splitlines()
+    for label in (
+        "nmt",
+        "Python",
+        "packages",
+        "processor",
+        "bf16",
+        "int8",
+        "threads",
+        "GPUs",
+        "disk",
+        "cache",
+        "extras",
+    ):
+        assert any(line.startswith(f"{label:<13}") for line in lines), label
+    if len(os.sched_getaffinity(0)) > 1:
+        told = next(number for number, line in enumerate(lines) if "OMP_NUM_THREADS is 1" in line)
+        assert lines[told].startswith("slow")
+        assert lines[told + 1].strip().startswith("fix: unset OMP_NUM_THREADS")
+
+
+def test_something_broken_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    process = doctor(NMT_CACHE=str(tmp_path / "file" / "nmt"))
+    assert process.returncode == 6
+    assert process.stderr.splitlines() == [
+        f"error: the cache cannot be written: {tmp_path}/file/nmt",
+        "at:    nmt doctor",
+        "fix:   export NMT_CACHE=FOLDER, with a folder that you may write",
+    ]
+
+
+def change(machine: Machine, **changes: Any) -> list[Finding]:
+    """The findings about a machine like this one, idle, but with other facts under dotted keys."""
+    other = copy.deepcopy(machine)
+    other["cpu"] |= {"load": 0.1, "instructions": ["avx2", "avx512f"], "usable_cores": 8, "cores": 8}
+    other |= {"environment": {}, "gpu_driver": False, "openmp": []}
+    other["memory"]["free_bytes"] = other["folder"]["free_bytes"] = other["cache"]["free_bytes"] = 10**11
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        section = other
+        for part in path:
+            section = section[part]
+        section[last] = value
+    return list(examine(other))
+
+
+GPU = {"name": "V100", "memory_bytes": 16 * 10**9, "capability": "7.0", "bf16": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "problem", "fix"),
+    [
+        ({"packages__sacrebleu": None}, "broken", "not installed: sacrebleu", "pip install sacrebleu"),
+        (
+            {"torch": {"error": "libtorch.so: no such file"}},
+            "broken",
+            "torch cannot be imported: libtorch",
+            "pip install",
+        ),
+        ({"gpu_driver": True, "torch__cuda": None}, "slow", "there is a GPU driver, but torch", "install the build"),
+        ({"torch__gpus": [GPU]}, "slow", "GPU 0 (V100) does not multiply bf16", "take a GPU of the Ampere"),
+        (
+            {"torch__gpus": [GPU | {"bf16": True}], "missing_for_triton": "Triton is missing (pip install triton)"},
+            "slow",
+            "layers are not compiled: Triton is missing",
+            "pip install triton",
+        ),
+        ({"environment": {"MKL_NUM_THREADS": "1"}}, "slow", "MKL_NUM_THREADS is 1, and 8 cores", "unset MKL_NUM"),
+        (
+            {"cpu__quota_cores": 2.0, "torch__threads": 8},
+            "slow",
+            "this container may use 2 of 8 cores, and torch starts 8 threads",
+            "export OMP_NUM_THREADS=2",
+        ),
+        ({"cpu__usable_cores": 3}, "slow", "this process may use 3 of 8 cores", "ask the scheduler"),
+        ({"cpu__load": 20.0}, "slow", "other processes want the cores too: the load is 20.0 on 8", "see who with top"),
+        (
+            {"cpu__instructions": ["avx2"], "cpu__architecture": "x86_64"},
+            "slow",
+            "the processor has AVX2 alone",
+            "train on a newer machine",
+        ),
+        ({"torch__onednn": False}, "slow", "torch has no oneDNN", "pip install"),
+        ({"openmp": ["/a/libgomp.so.1", "/b/libiomp5.so"]}, "slow", "2 OpenMP runtimes are loaded", "install torch"),
+        ({"extras__export__installed": False}, "slow", "CTranslate2 is not installed", "pip install 'nmt-cli[export]'"),
+        ({"memory__free_bytes": 10**9}, "low", "1.0 GB of memory are free", "end other programs"),
+        ({"cache__free_bytes": 10**8}, "low", "100.0 MB of disk are free in", "export NMT_CACHE"),
+    ],
+)
+def test_each_trouble_is_found_and_answered(
+    machine: Machine, changes: dict[str, Any], kind: str, problem: str, fix: str
+) -> None:
+    assert change(machine) == []
+    (found,) = change(machine, **changes)
+    assert found.kind == kind
+    assert found.problem.startswith(problem)
+    assert found.fix.startswith(fix)
+
+
+Complete = Callable[..., list[str]]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(shell: str) -> None:
+    variables = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "nmt_cli", "--show-completion", shell]
+    process = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert f"_NMT_COMPLETE=complete_{shell}" in process.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("nmt deco", {"decode"}),
+        ("nmt decode --length-p", {"--length-penalty", "--length-penalty-form"}),
+        ("nmt train --dr", {"--dry-run"}),
+        ("nmt train mul", {"multi30k"}),
+        ("nmt prepare iws", {"iwslt14-de-en"}),
+        ("nmt recipes table3/e", {"table3/e-learned"}),
+        ("nmt nonsense --", set()),
+        ("nmt decode -i READ", set()),  # the shell itself completes names of files
+    ],
+)
+def test_bash_completes_commands_options_and_packaged_names(tmp_path: Path, typed: str, expected: set[str]) -> None:
+    program = tmp_path / "nmt"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nmt_cli "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    script = (
+        'eval "$(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION=1 nmt --show-completion bash)"; '
+        f"COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _nmt_completion nmt; "
+        'printf "%s\\n" "${COMPREPLY[@]}"; complete -p nmt'
+    )
+    variables = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    process = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, check=True)
+    *found, registered = process.stdout.splitlines()
+    assert set(filter(None, found)) == expected
+    assert "-o default" in registered, "without an answer of ours, bash completes files"
+    assert process.stderr == ""

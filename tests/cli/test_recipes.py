@@ -1,0 +1,115 @@
+"""`nmt recipes`: size, corpus and purpose of each packaged recipe, for people and programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli.cli.recipes import num_parameters
+from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.loading import load_recipe, packaged_names
+from tests.cli.conftest import Shell
+from tests.cli.terminals import seen_in_terminal
+
+NAMES = packaged_names(kind="recipe")
+
+
+def test_programs_get_columns_with_tabs(nmt: Shell) -> None:
+    rows = [line.split("\t") for line in nmt("recipes").stdout.splitlines()]
+    assert rows[0] == ["name", "parameters", "updates", "tokens", "corpus", "description"]
+    assert {row[0] for row in rows[1:]} == set(NAMES)
+    assert all(len(row) == 6 and all(row) for row in rows)
+    base = next(row for row in rows if row[0] == "base")
+    assert base[1:5] == ["65.1 M", "100,000", "25,000", "wmt14-en-de"]
+
+
+def test_json_has_plain_numbers_of_all_recipes_or_of_one(nmt: Shell) -> None:
+    listed = {one["name"]: one for one in json.loads(nmt("recipes", "--json").stdout)}
+    one = json.loads(nmt("recipes", "big", "--json").stdout)
+    assert listed["big"] == one
+    assert (one["parameters"], one["corpus"], one["updates"]) == (218_226_688, "wmt14-en-de", 300_000)
+    assert one["model"]["d_k"] == 64
+
+
+def test_one_recipe_is_described_with_what_to_type(nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = nmt("recipes", "demo").stdout
+    assert "2 + 2 layers, d_model 192, d_ff 768, 4 heads of 48, post-norm" in told
+    assert "next         nmt prepare demo\n" in told
+    (tmp_path / "data" / "demo").mkdir(parents=True)
+    assert "next         nmt train demo\n" in nmt("recipes", "demo").stdout
+
+
+def test_a_recipe_of_ones_own_is_described_too(nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("extends: base.yaml\ncorpus: company\nmodel: {heads: 16}\n", encoding="utf-8")
+    told = json.loads(nmt("recipes", "mine.yaml", "--json").stdout)
+    assert (told["parameters"], told["model"]["d_k"]) == (None, 32)
+
+
+def test_an_unknown_recipe_is_answered_with_near_ones(nmt: Shell) -> None:
+    outcome = nmt("recipes", "baes")
+    assert (outcome.code, outcome.stderr[0]) == (3, "error: there is no recipe 'baes'")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_those_of_the_model_that_is_built(name: str) -> None:
+    config = load_recipe(name).model
+    with torch.device("meta"):
+        model = Transformer(config, source_vocab=37_000, target_vocab=37_000)
+    assert num_parameters(config, source_vocab=37_000, target_vocab=37_000) == model.num_parameters()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["model.tying=none", "model.output_bias=true"],
+        ["model.tying=target", "model.attention_bias=true", "model.d_k=24", "model.d_v=40"],
+        ["model.norm=pre", "model.norm_type=rms", "model.activation=swiglu", "model.decoder_layers=2"],
+        ["model.positions=learned", "model.max_positions=77", "model.embedding_multiple=1"],
+    ],
+)
+def test_parameters_follow_every_variant_of_the_model(settings: list[str]) -> None:
+    config = load_recipe("demo", overrides=settings).model
+    sizes = {"source_vocab": 1001, "target_vocab": 1001 if config.tying == "all" else 777}
+    with torch.device("meta"):
+        model = Transformer(config, **sizes)
+    assert num_parameters(config, **sizes) == model.num_parameters()
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_b11_no_number_of_a_list_is_cut_off_in_a_narrow_terminal(tmp_path: Path, columns: int) -> None:
+    for command, numbers in (("corpora", ["40,836,715", "7.5 GB"]), ("recipes", ["218.2 M", "100,000", "25,000"])):
+        lines = seen_in_terminal([command], columns=columns, folder=tmp_path)
+        assert all(number in "\n".join(lines) for number in numbers)
+        assert not any("…" in line for line in lines)
+        assert max(map(len, lines)) <= columns + (0 if columns == 80 else 10)
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_b11_the_table_of_nmt_prepare_has_whole_numbers_and_headings(tmp_path: Path, columns: int) -> None:
+    lines = seen_in_terminal(["prepare", "demo", "--limit", "1500"], columns=columns, folder=tmp_path)
+    shown = "\n".join(lines)
+    assert "…" not in shown
+    (train,) = (line.split() for line in lines if line.startswith("train "))
+    assert train[:3] == ["train", "1,500", "en"]
+    assert len(train) == 9
+    heading = next(number for number, line in enumerate(lines) if "per word" in line)
+    assert lines[heading - 1].split() == ["mean", "mean", "p99", "longest", "pieces", "byte"]
+    assert lines[heading].split() == ["pairs", "words", "pieces", "pieces", "pieces", "per", "word", "pieces"]
+
+
+def test_words_are_not_broken_by_a_narrow_terminal_and_commands_stay_whole(tmp_path: Path) -> None:
+    lines = seen_in_terminal(["recipes", "big"], columns=60, folder=tmp_path)
+    words = load_recipe("big").description.split()
+    assert set(words) <= set(" ".join(lines).split())
+    assert all(len(line) <= 60 for line in lines)
+    lines = seen_in_terminal(["train", "base", "--set", "training.dropuot=0.3"], columns=60, folder=tmp_path)
+    assert lines[2].startswith("fix:   allowed here: seed, updates,")
+    assert all(len(line) <= 60 for line in lines)
+    assert all(line.startswith("       ") for line in lines[3:] if line)
+    lines = seen_in_terminal(["train", "base", "--lr", "0.0005"], columns=60, folder=tmp_path)
+    assert lines[2].endswith("warmup_updates)"), "a line with a command can be copied"
