@@ -202,6 +202,7 @@ def test_the_model_is_whole_and_its_own_average_is_renewed(tmp_path: Path) -> No
             output=path / "averaged",
             overwrite=False,
             command=["nmt", "average"],
+            measure=None,
         )
     loaded = load_model(path / "averaged", device=torch.device("cpu"), dtype=torch.float32)
     assert loaded.config.updates == [300, 400]
@@ -217,9 +218,9 @@ def test_a_model_elsewhere_is_replaced_only_when_asked(tmp_path: Path) -> None:
     save_tiny(tmp_path / "m", spm_folder=tmp_path)
     chosen = choose_checkpoints(run, last=1, best=None)
     with pytest.raises(ModelError, match="exists already") as caught:
-        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"])
+        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
     assert "--overwrite" in caught.value.hint
-    write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=True, command=["nmt"])
+    write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=True, command=["nmt"], measure=None)
 
 
 def test_the_tokenizers_of_the_run_are_checked_first(tmp_path: Path) -> None:
@@ -228,11 +229,11 @@ def test_the_tokenizers_of_the_run_are_checked_first(tmp_path: Path) -> None:
     chosen = choose_checkpoints(run, last=1, best=None)
     run.target_spm.write_bytes(b"x")
     with pytest.raises(ModelError, match=r"target\.spm is not the tokenizer that this run was trained with") as caught:
-        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"])
+        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
     assert caught.value.hint == "copy the right one from data/mini"
     run.source_spm.unlink()
     with pytest.raises(ModelError, match=r"source\.spm is missing"):
-        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"])
+        write_averaged_model(run, chosen, output=tmp_path / "m", overwrite=False, command=["nmt"], measure=None)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_an_average_claims_no_score_of_its_checkpoints(tmp_path: Path) -> None:
     assert "model-index" not in front_matter(text)
     assert "the mean of 2 checkpoints, after updates 300, 400" in text
     assert "BLEU on the validation set, of the checkpoints that were averaged: 14.00 to 40.00." in text
-    assert "The average itself was not scored in training." in " ".join(text.split())
+    assert "BLEU of the average itself was not measured." in " ".join(text.split())
 
 
 def test_the_facts_of_the_run_are_there(tmp_path: Path) -> None:

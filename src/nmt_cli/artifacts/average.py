@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmt_cli.artifacts.manifest import WEIGHTS, verify_files
 from nmt_cli.artifacts.model_card import render_card
-from nmt_cli.artifacts.model_directory import check_replaceable, save_model
+from nmt_cli.artifacts.model_directory import MeasuredMean, check_replaceable, save_model
 from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, read_checkpoint
 from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in
 from nmt_cli.errors import ModelError
@@ -76,17 +76,25 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def write_averaged_model(
-    run: Run, checkpoints: Sequence[Checkpoint], *, output: Path, overwrite: bool, command: Sequence[str]
-) -> None:
+    run: Run,
+    checkpoints: Sequence[Checkpoint],
+    *,
+    output: Path,
+    overwrite: bool,
+    command: Sequence[str],
+    measure: Callable[[Mapping[str, Tensor]], MeasuredMean | None] | None,
+) -> MeasuredMean | None:
     """Write the average of these checkpoints of `run` as the model directory `output`; its card shows `command`.
 
-    The run's own averaged/ is replaced without `overwrite`, because averaging again after more training is normal.
+    Returns what `measure`, if there is one, makes of the mean of several checkpoints. The run's own averaged/ is
+    replaced without `overwrite`, because averaging again after more training is normal.
     """
     is_own = output.resolve() == (run.directory / "averaged").resolve()
     check_replaceable(output, overwrite=overwrite or is_own)
     run.check_tokenizers()
     weights = average_checkpoints([checkpoint.path for checkpoint in checkpoints])
-    config = run.model_config_of([checkpoint.update for checkpoint in checkpoints])
+    mean = measure(weights) if measure is not None and len(checkpoints) > 1 else None
+    config = run.model_config_of([checkpoint.update for checkpoint in checkpoints]).model_copy(update={"mean": mean})
     num_parameters = sum(tensor.numel() for tensor in weights.values())
     commands = [run.record.command, *([command] if list(command) != run.record.command else [])]
     card = render_card(run, config=config, num_parameters=num_parameters, commands=commands)
@@ -99,6 +107,7 @@ def write_averaged_model(
         card=card,
         overwrite=overwrite or is_own,
     )
+    return mean
 
 
 def _mean(name: str, checkpoints: Sequence[Checkpoint], opened: Sequence[Any]) -> Tensor:

@@ -32,6 +32,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         "bytes": bytes_in(path),
         "updates": config.updates,
         "validation": [measured.model_dump() for measured in config.validation],
+        "mean": None if config.mean is None else config.mean.model_dump(),
         "longest_source": config.longest_source,
         "imported_from": config.imported_from,
         "license": _license(path),

@@ -65,6 +65,18 @@ class Measurement(Section):
     signature: str | None = Field(None, description="sacreBLEU's")
 
 
+class MeasuredMean(Section):
+    """The validation losses of an average and of its newest part, measured alike; smoothed, nats per target token."""
+
+    loss: float
+    newest_loss: float
+
+    @property
+    def is_worse(self) -> bool:
+        """True if the newest part alone has a lower loss."""
+        return not self.loss <= self.newest_loss  # so that NaN is worse
+
+
 class SavedModelConfig(Section):
     """config.yaml: all that decoding, serving and exporting need besides weights and tokenizers."""
 
@@ -76,6 +88,7 @@ class SavedModelConfig(Section):
         description="updates of the checkpoints that were averaged, or of the single one, ascending; none: imported"
     )
     validation: list[Measurement] = Field([], description="what training measured at those updates")
+    mean: MeasuredMean | None = Field(None, description="what nmt average measured; none: nothing")
     longest_source: PositiveInt | None = Field(
         None,
         description="pieces, EOS not counted, of the longest source sentence of its training data; none: not known",
@@ -94,8 +107,9 @@ class SavedModelConfig(Section):
 
 
 def dump_saved_config(config: SavedModelConfig) -> str:
-    """The text of config.yaml, with every value written out."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+    """The text of config.yaml, with every value written out; earlier versions read it if no mean was measured."""
+    values = config.model_dump(mode="json", exclude={"mean"} if config.mean is None else None)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
 def load_saved_config(path: Path) -> SavedModelConfig:
@@ -219,16 +233,26 @@ def newest_model(runs: Path) -> Path:
 
 
 def model_of_run(run: Path) -> Path:
-    """The averaged/ model of a run, or model/ if there is no average or the run was trained further since.
+    """The averaged/ model of a run, or model/ if there is no average, or a worse or an older one.
 
-    Raises ModelError if the run has neither.
+    An average is worse if `nmt average` measured a higher loss than that of its newest part. Raises ModelError if the
+    run has neither.
     """
     made = [model for model in (run / "model", run / "averaged") if (model / MANIFEST).is_file()]
     if not made:
         hint = _MODEL_OF_RUN.format(run=run)
         raise ModelError(f"the run {run} has no finished model", where=str(run), hint=hint)
-    is_trained_further = len(made) == 2 and _last_update(made[0]) > _last_update(made[1])
-    return made[0] if is_trained_further else made[-1]
+    if len(made) == 1:
+        return made[0]
+    model, average = made
+    is_trained_further = _last_update(model) > _last_update(average)
+    return model if is_trained_further or is_worse_average(average) else average
+
+
+def is_worse_average(model: Path) -> bool:
+    """True for an average for which `nmt average` measured a higher loss than for its newest part."""
+    mean = load_saved_config(model).mean
+    return mean is not None and mean.is_worse
 
 
 def _uninitialized(config: SavedModelConfig) -> Transformer:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.errors import ModelError, UsageError
+from nmt_cli.errors import DataError, ModelError, UsageError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nmt_cli.artifacts.model_directory import MeasuredMean
     from nmt_cli.artifacts.run import Checkpoint, Run
 
 logger = logging.getLogger(__name__)
@@ -56,10 +59,51 @@ def average(
     else:
         run, checkpoints = _named_checkpoints(paths)
     model = output if output is not None else run.directory / "averaged"
-    averaging.write_averaged_model(run, checkpoints, output=model, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
+    measured = averaging.write_averaged_model(
+        run,
+        checkpoints,
+        output=model,
+        overwrite=overwrite,
+        command=["nmt", *sys.argv[1:]],
+        measure=lambda weights: _measure(run, weights, newest=checkpoints[-1]),
+    )
     what = "1 checkpoint" if len(checkpoints) == 1 else f"the mean of {len(checkpoints)} checkpoints"
     logger.info("%s: %s", model, what)
-    logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(model)))
+    better = _better_model(run, model) if measured is not None and measured.is_worse else model
+    logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(better)))
+
+
+def _measure(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> MeasuredMean | None:
+    """The validation losses of the mean and of its newest part, which the console shows; None without the data."""
+    from nmt_cli.training.validation import measure_mean
+
+    try:
+        measured = measure_mean(run, weights, newest=newest)
+    except DataError as problem:
+        logger.info("the mean was not measured on the validation set: %s", problem.message)
+        return None
+    logger.info(
+        "validation loss: %.4f of the mean, %.4f of its newest part, update %s",
+        measured.loss,
+        measured.newest_loss,
+        f"{newest.update:,}",
+    )
+    return measured
+
+
+def _better_model(run: Run, average: Path) -> Path:
+    """The model to translate with if the average is worse than its newest part; a warning says so."""
+    from nmt_cli.artifacts.manifest import kind_of
+
+    single = run.directory / "model"
+    if kind_of(single) == "model":
+        logger.warning(
+            "the mean is worse than its newest part, so decode and serve take %s; -m %s names the mean", single, average
+        )
+        return single
+    command = f"nmt average {shlex.quote(str(run.directory))} --last 1"
+    logger.warning("the mean is worse than its newest part, of which this makes a model: %s", command)
+    return average
 
 
 def _run_of_arguments(paths: Sequence[Path]) -> Path | None:

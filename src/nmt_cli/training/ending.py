@@ -48,7 +48,7 @@ def write_final_model(
         )
     reporter.event("end", reason=ending, update=update)
     run = mark_finished(run, is_finished=True)
-    write_averaged_model(run, [chosen], output=output, overwrite=True, command=command)
+    write_averaged_model(run, [chosen], output=output, overwrite=True, command=command, measure=None)
     reporter.say(f"model of update {chosen.update:,} written to {output}")
 
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS
+from nmt_cli.artifacts.model_directory import MeasuredMean
+from nmt_cli.artifacts.run import Checkpoint, Run
+from nmt_cli.artifacts.weights import load_weights, read_tensors, uninitialized_model
 from nmt_cli.dataset.batches import make_batch
-from nmt_cli.dataset.store import Array, PreparedData
+from nmt_cli.dataset.store import Array, PreparedData, TokenPairs, open_prepared
 from nmt_cli.decoding.batching import plan_batches, search_batches
 from nmt_cli.decoding.search.cuda import CudaSearch
+from nmt_cli.devices import choose_device, multiply_float32_fast
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
@@ -31,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _GPU_BATCH_FACTOR = 4  # more tokens per batch on a GPU: the time of a step hardly depends on its rows
 _NUM_SAMPLES = 5
+_MEAN_BATCH_TOKENS = 4096  # tokens of a side at once, if the loss of an average is measured
 _MIN_FREE_SHARE = 1 / 8  # of a GPU's memory: if less is free, a validation gives back the memory of its search
 
 
@@ -101,16 +109,7 @@ class Validator:
             )
             self._target_language = None
         self._pairs = data.split("valid")
-        self._usable = np.flatnonzero(
-            np.maximum(self._pairs.src.lengths, self._pairs.tgt.lengths) <= recipe.model.max_positions
-        )
-        if not len(self._usable):
-            longest = recipe.model.max_positions
-            raise DataError(
-                f"no validation pair is left: all {len(self._pairs):,} are longer than model.max_positions, {longest}",
-                where=str(data.directory),
-                hint="prepare with shorter validation text, or raise model.max_positions",
-            )
+        self._usable = _usable_pairs(data, max_positions=recipe.model.max_positions)
         self._tokenizer = Tokenizer.load(data.target_tokenizer_file)
         self._source_texts, self._references = data.texts("valid")
         source_tokenizer = Tokenizer.load(data.source_tokenizer_file)
@@ -124,7 +123,15 @@ class Validator:
         start = time.perf_counter()
         limit = max_sentences or self._recipe.validation.max_sentences
         with self._updater.evaluated():
-            smoothed, nll, tokens = self._losses(self._usable[:max_sentences], beat)
+            smoothed, nll, tokens = _losses(
+                self._updater.model,
+                self._pairs,
+                self._usable[:max_sentences],
+                smoothing=self._recipe.training.label_smoothing,
+                max_tokens=self._order.max_tokens,
+                device=self._device,
+                beat=beat,
+            )
             score = self._bleu(beat, limit=limit) if self._recipe.validation.bleu else None
         report, samples = (None, ()) if score is None else score
         perplexity = math.exp(min(nll / tokens, 700.0))  # a float holds no more than exp(709)
@@ -137,18 +144,6 @@ class Validator:
             seconds=time.perf_counter() - start,
             samples=samples,
         )
-
-    @torch.no_grad()
-    def _losses(self, pairs: Array, beat: Callable[[], None]) -> tuple[float, float, int]:
-        model, totals, tokens = self._updater.model.eval(), torch.zeros(2, device=self._device), 0
-        for part in _parts(pairs, self._pairs.tgt.lengths, max_tokens=self._order.max_tokens):
-            batch = make_batch(self._pairs.rows(part), self._pairs, device=self._device, shape=None, pinned=False)
-            loss = plain_loss(model, self._recipe.training.label_smoothing, batch)
-            totals += torch.stack([loss.smoothed, loss.nll])
-            tokens += batch.target.num_tokens
-            beat()
-        smoothed, nll = totals.tolist()
-        return smoothed, nll, tokens
 
     def _bleu(self, beat: Callable[[], None], *, limit: int | None) -> tuple[ScoreReport, tuple[Sample, ...]]:
         config, longest = self._recipe.decoding, self._recipe.model.max_positions - 1
@@ -184,6 +179,74 @@ class Validator:
             for place in _spread_by_length([len(row) for row in rows])
         )
         return report, samples
+
+
+def measure_mean(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> MeasuredMean:
+    """The validation losses of an average of checkpoints of a run, and of the newest of them.
+
+    DataError if the run's data is not there any more, or is other data.
+    """
+    record, device = run.record, choose_device("auto")
+    data = open_prepared(Path(record.data))
+    if data.manifest.fingerprint != record.data_summary.get("fingerprint"):
+        raise DataError(f"{data.directory} holds other data than the run's", where=str(data.directory), hint="")
+    model = uninitialized_model(
+        run.recipe.model, source_vocab=record.source_vocab, target_vocab=record.target_vocab
+    ).to(device)
+    multiply_float32_fast(device)
+    pairs = _usable_pairs(data, max_positions=run.recipe.model.max_positions)
+
+    def loss_of(values: Mapping[str, Tensor]) -> float:
+        load_weights(model, values, where=str(newest.path), hint=DAMAGED)
+        smoothed, _, tokens = _losses(
+            model,
+            data.split("valid"),
+            pairs,
+            smoothing=run.recipe.training.label_smoothing,
+            max_tokens=_MEAN_BATCH_TOKENS,
+            device=device,
+            beat=lambda: None,
+        )
+        return smoothed / tokens
+
+    return MeasuredMean(loss=loss_of(weights), newest_loss=loss_of(read_tensors(newest.path / WEIGHTS, hint=DAMAGED)))
+
+
+def _usable_pairs(data: PreparedData, *, max_positions: int) -> Array:
+    """The validation pairs that the model takes; DataError if there is none."""
+    pairs = data.split("valid")
+    usable = np.flatnonzero(np.maximum(pairs.src.lengths, pairs.tgt.lengths) <= max_positions)
+    if not len(usable):
+        raise DataError(
+            f"no validation pair is left: all {len(pairs):,} are longer than model.max_positions, {max_positions}",
+            where=str(data.directory),
+            hint="prepare with shorter validation text, or raise model.max_positions",
+        )
+    return usable
+
+
+@torch.no_grad()
+def _losses(
+    model: Transformer,
+    pairs: TokenPairs,
+    usable: Array,
+    *,
+    smoothing: float,
+    max_tokens: int,
+    device: torch.device,
+    beat: Callable[[], None],
+) -> tuple[float, float, int]:
+    """The smoothed loss, the loss and the number of target tokens of these pairs, in sum."""
+    totals, tokens = torch.zeros(2, device=device), 0
+    model.eval()
+    for part in _parts(usable, pairs.tgt.lengths, max_tokens=max_tokens):
+        batch = make_batch(pairs.rows(part), pairs, device=device, shape=None, pinned=False)
+        loss = plain_loss(model, smoothing, batch)
+        totals += torch.stack([loss.smoothed, loss.nll])
+        tokens += batch.target.num_tokens
+        beat()
+    smoothed, nll = totals.tolist()
+    return smoothed, nll, tokens
 
 
 def _translating_model(recipe: Recipe, data: PreparedData, updater: Updater, *, device: torch.device) -> Transformer:

@@ -1,0 +1,118 @@
+"""`nmt average` measures the mean beside its newest part, and a worse mean is not chosen."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from nmt_cli.artifacts.model_directory import load_model, load_saved_config, model_of_run, newest_model
+from nmt_cli.artifacts.run import open_run
+from nmt_cli.cli.average import average
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.model.packing import pack
+from nmt_cli.tokenization.tokenizer import BOS
+from tests.training.tiny import events
+
+CPU = torch.device("cpu")
+# The loss falls from update to update here, so a mean with an early part is worse than the last update.
+FALLING = ("training.updates=60", "training.checkpoint_every=20", "training.keep_last=3", "validation.every=20")
+
+
+@pytest.fixture
+def run(finished: Callable[..., Path], tmp_path: Path) -> Path:
+    """A copy of a finished run, `runs/run`."""
+    return shutil.copytree(finished(*FALLING), tmp_path / "runs" / "run")
+
+
+def slow_loss(model: Path, data: PreparedData) -> float:
+    """The smoothed loss per target token over the validation set, pair by pair, by torch's own cross entropy."""
+    loaded = load_model(model, device=CPU, dtype=torch.float32)
+    pairs, smoothing = data.split("valid"), loaded.config.recipe.training.label_smoothing
+    total, tokens = 0.0, 0
+    for source, gold in zip(pairs.src, pairs.tgt, strict=True):
+        packed = pack([source.tolist()], device=CPU)
+        with torch.no_grad():
+            hidden = loaded.model.decode(
+                pack([[BOS, *gold.tolist()[:-1]]], device=CPU), loaded.model.encode(packed), packed
+            )
+            logits = loaded.model.logits(hidden)[:, : loaded.target.vocab_size].double()
+        wanted = torch.tensor(gold.tolist())
+        total += float(cross_entropy(logits, wanted, label_smoothing=smoothing, reduction="sum"))
+        tokens += len(gold)
+    return total / tokens
+
+
+def call(run: Path, *, last: int) -> None:
+    average([run], output=None, last=last, best=None, overwrite=False)
+
+
+def test_the_mean_is_measured_beside_its_newest_part_and_a_worse_one_is_not_chosen(
+    run: Path, prepared: PreparedData, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    call(run, last=3)
+    mean = load_saved_config(run / "averaged").mean
+    assert mean is not None
+    assert mean.loss == pytest.approx(slow_loss(run / "averaged", prepared), abs=1e-4)
+    assert mean.newest_loss == pytest.approx(slow_loss(run / "model", prepared), abs=1e-4)
+    (in_training,) = (event["loss"] for event in events(run, "validation") if event["update"] == 60)
+    assert mean.newest_loss == pytest.approx(in_training, abs=1e-4)
+    assert mean.is_worse
+    figures = f"{mean.loss:.4f} of the mean, {mean.newest_loss:.4f} of its newest part, update 60"
+    assert f"validation loss: {figures}" in caplog.messages
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    model = run / "model"
+    taken = f"decode and serve take {model}; -m {run / 'averaged'} names the mean"
+    assert warning == f"the mean is worse than its newest part, so {taken}"
+    assert caplog.messages[-1] == f"next: nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
+    card = (run / "averaged" / "README.md").read_text(encoding="utf-8")
+    assert f"{mean.loss:.4f} of the average, {mean.newest_loss:.4f} of its" in card
+    assert "The average is worse: prefer the newest part." in card
+    assert model_of_run(run) == model
+    assert newest_model(run.parent) == model
+    shutil.rmtree(model)
+    assert model_of_run(run) == run / "averaged"  # there is no other
+
+
+def test_a_better_mean_is_chosen(run: Path) -> None:
+    call(run, last=3)
+    config = run / "averaged" / "config.yaml"
+    mean = load_saved_config(run / "averaged").mean
+    assert mean is not None
+    config.write_text(config.read_text().replace(str(mean.loss), str(mean.newest_loss - 0.1)), encoding="utf-8")
+    assert model_of_run(run) == run / "averaged"
+
+
+def test_a_single_checkpoint_is_no_mean(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    call(run, last=1)
+    assert load_saved_config(run / "averaged").mean is None
+    assert "mean" not in (run / "averaged" / "config.yaml").read_text()  # as earlier versions write and read it
+    assert "validation loss:" not in caplog.text
+    assert model_of_run(run) == run / "averaged"
+
+
+def test_without_the_data_it_says_that_nothing_was_measured(
+    run: Path, prepared: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    record = run / "run.json"
+    for data, reason in (
+        (tmp_path / "gone", "there is no prepared data at"),
+        (tmp_path / "other", f"{tmp_path / 'other'} holds other data than the run's"),
+    ):
+        record.write_text(record.read_text().replace(open_run(run).record.data, str(data)), encoding="utf-8")
+        if data.name == "other":
+            shutil.copytree(prepared.directory, data)
+            manifest = data / "manifest.json"
+            manifest.write_text(manifest.read_text().replace(prepared.manifest.fingerprint, "f" * 64), encoding="utf-8")
+        call(run, last=2)
+        assert f"the mean was not measured on the validation set: {reason}" in caplog.text
+        assert load_saved_config(run / "averaged").mean is None
+        assert caplog.messages[-1].startswith(f"next: nmt decode -m {run / 'averaged'} ")
