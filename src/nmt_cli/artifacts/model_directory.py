@@ -235,7 +235,7 @@ def newest_model(runs: Path) -> Path:
 def model_of_run(run: Path) -> Path:
     """The averaged/ model of a run, or model/ if there is no average, or a worse or an older one.
 
-    An average is worse if `nmt average` measured a higher loss than that of its newest part. Raises ModelError if the
+    An average is worse if `nmt average` measured a higher loss than for its newest part. Raises ModelError if the
     run has neither.
     """
     made = [model for model in (run / "model", run / "averaged") if (model / MANIFEST).is_file()]
