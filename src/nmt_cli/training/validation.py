@@ -184,7 +184,7 @@ class Validator:
 def measure_mean(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> MeasuredMean:
     """The validation losses of an average of checkpoints of a run, and of the newest of them.
 
-    DataError if the run's data is not there any more, or is other data.
+    DataError if the run's data is not there, or is other data.
     """
     record, device = run.record, choose_device("auto")
     data = open_prepared(Path(record.data))
