@@ -75,6 +75,43 @@ _SHORT_CODES = _table(
     vie:vi wel:cy xho:xh yid:yi ydd:yi yor:yo zho:zh zsm:ms zul:zu
     """
 )
+# Languages that an identifier takes for each other, or that go by one name.
+_CLOSE = [
+    frozenset(codes.split())
+    for codes in (
+        "da fo nn no sv",
+        "bs hr sl sr",
+        "be bg mk ru uk",
+        "cs sk",
+        "an ca es ext gl oc pt",
+        "it lij vec",
+        "br fr gcf gcr ht wa",
+        "af fy nl",
+        "de lb",
+        "en pcm",
+        "id jv ms su",
+        "lt ltg lv",
+        "az crh tk tr",
+        "ba kk ky tt",
+        "ug uz uzs",
+        "ar ary arz",
+        "fa ku ps sdh ur",
+        "gom hi mr ne sa",
+        "as bn",
+        "el grc",
+        "he hbo",
+        "ja lzh wuu yue zh",
+        "ga gd",
+        "bcl tl",
+        "nso st xh zu",
+    )
+]
+
+
+def are_close(code: str, other: str) -> bool:
+    """Whether two languages are one, or so alike that an identifier takes one for the other."""
+    codes = {short_code(code), short_code(other)}
+    return len(codes) == 1 or any(codes <= group for group in _CLOSE)
 
 
 def name_of(code: str) -> str:

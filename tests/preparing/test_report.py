@@ -276,10 +276,6 @@ def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     assert "but for spaces. There are none.</p>" in none
     assert "They are trained on" not in none
     assert "were dropped after this count" in render_page({**report, "overlap": overlap, "settings": settings})
-    counts = CleaningCounts(read=10)
-    counts.dropped["empty"].count = 9
-    (finding,) = findings(cleaning=counts.to_json())
-    assert finding.startswith("Only 10.0% of the training pairs are kept")
 
 
 def test_settings_stand_as_in_a_corpus_file_and_changed_ones_stand_out(report: dict[str, Any]) -> None:

@@ -16,7 +16,22 @@ from numpy.typing import NDArray
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
-from nmt_cli.preparing.cleaning.held_out import HeldOut, Pairs, overlap, warn_if_swapped, write_heldout, write_pairs
+from nmt_cli.preparing.cleaning.held_out import (
+    HeldOut,
+    Pairs,
+    overlap,
+    warn_if_swapped,
+    warnings_of_little_validation,
+    write_heldout,
+    write_pairs,
+)
+from nmt_cli.preparing.cleaning.inspection import (
+    doubts,
+    heldout_sides,
+    refuse_pieces,
+    sample_by_source,
+    training_sides,
+)
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import (
     choose_copies,
@@ -24,6 +39,7 @@ from nmt_cli.preparing.cleaning.selection import (
     nothing_left_error,
     pair_digests,
     warn_of_lost_sources,
+    warnings_of_dropped,
 )
 from nmt_cli.preparing.cleaning.split import set_aside
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
@@ -85,7 +101,12 @@ def write_clean_text(
     }
     shards_read = read_shards(sources["train"], limit=corpus.limit)
     first = next(shards_read)
-    warning = _warning(first, corpus, heldout.get("valid"))
+    beginning = _beginning(first, corpus)
+    heldout_texts = heldout_sides(heldout, sources, corpus.languages)
+    refuse_pieces([*training_sides({0: beginning}, sources["train"], corpus.languages), *heldout_texts])
+    # Set aside from the training text, validation text has the same sides.
+    swapped = warn_if_swapped(beginning, heldout.get("valid", beginning), corpus.languages)
+    _log([swapped] if swapped else [])
     job = CleaningJob(corpus.cleaning, corpus.languages, heldout, directory)
     _clean_shards(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
@@ -103,12 +124,18 @@ def write_clean_text(
         total.add(one.counts)
     write_arrays(directory / _COPIES, {str(number): each for number, each in enumerate(copies)})
     logger.info("cleaned: %s of %s training pairs kept", f"{total.kept:,}", f"{total.read:,}")
+    texts = training_sides(sample_by_source(shards), sources["train"], corpus.languages)
+    refuse_pieces(texts)  # of the sources after the first
+    splits = {**heldout, **chosen}
+    found = [*warnings_of_dropped(by_source), *warnings_of_little_validation(splits["valid"])]
+    found += doubts([*texts, *heldout_texts], with_languages=swapped is None)
+    _log(found)
     lost = warn_of_lost_sources(by_source)
     counts = {
         **total.to_json(),
         "overlap": {**overlap(heldout, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
-        "warnings": [*([warning] if warning else []), *lost],
-        "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in {**heldout, **chosen}.items()}},
+        "warnings": [*([swapped] if swapped else []), *found, *lost],
+        "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in splits.items()}},
     }
     write_file(directory / _COUNTS, json.dumps(counts, ensure_ascii=False), error=DataError)
 
@@ -200,19 +227,17 @@ def _expected(corpus: Corpus) -> int | None:
     return min((number for number in (corpus.limit, expected) if number is not None), default=None)
 
 
-def _warning(shard: RawShard, corpus: Corpus, valid: Pairs | None) -> str | None:
-    """The warning if the sides of the training or the validation text seem swapped; it is logged too.
-
-    `valid` is None if it is set aside from the training text.
-    """
+def _beginning(shard: RawShard, corpus: Corpus) -> Pairs:
+    """The first pairs of a shard that the rules keep, also if they are in another language than they should be."""
     # These two rules drop swapped pairs, so with them no pair would be left to look at.
     config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
     cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_PAIRS_TO_COMPARE).parse())
-    train = list(zip(cleaned.src, cleaned.tgt, strict=True))
-    warning = warn_if_swapped(train, train if valid is None else valid, corpus.languages)
-    if warning is not None:
+    return list(zip(cleaned.src, cleaned.tgt, strict=True))
+
+
+def _log(warnings: Iterable[str]) -> None:
+    for warning in warnings:
         logger.warning("%s", warning)
-    return warning
 
 
 def _count_words(lines: Sequence[str]) -> list[int]:

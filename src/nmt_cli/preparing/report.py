@@ -28,7 +28,6 @@ REPORT_PAGE = "report.html"
 _NUM_EXAMPLES = 5
 _MAX_BINS = 40
 _MAX_INPUTS = 200
-_MANY_DROPPED = 0.3
 
 
 def build_report(
@@ -223,7 +222,7 @@ def _examples(data: PreparedData, loaded: Mapping[str, Tokenizer]) -> list[dict[
 
 def _findings(report: Mapping[str, Any]) -> Iterator[str]:
     """Reasons to doubt the data, found in the report's figures."""
-    read, kept = report["cleaning"]["read"], report["cleaning"]["kept"]
+    read = report["cleaning"]["read"]
     if read == report["limit"]:
         yield f"This is a try: no more than the first {read:,} training pairs were read (limit)."
     is_left = report["settings"]["cleaning"]["overlap"]["value"] == "report"
@@ -235,5 +234,3 @@ def _findings(report: Mapping[str, Any]) -> Iterator[str]:
                 f"too ({share(facts['pairs'], facts['lines'])}): scores on them are too good. "
                 "The setting cleaning.overlap=pairs drops them from the training text."
             )
-    if read - kept > _MANY_DROPPED * read:
-        yield f"Only {share(kept, read)} of the training pairs are kept: see below for what the others were dropped."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +16,9 @@ from typing import BinaryIO
 
 from nmt_cli import files
 from nmt_cli.errors import DataError
+from nmt_cli.tokenization.traces import find_piece_mark, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
-
-# Blocks of rising height are a legitimate use of U+2581: a bar chart is no leftover.
-_SENTENCEPIECE = re.compile("(?<![\u2580-\u259f])▁(?![\u2580-\u259f])")
-_SUBWORD_NMT = re.compile(r"\S@@(?: |$)")
-# Traces of tokenizer.perl (the second one of its option -a), subword-nmt and SentencePiece.
-_TOKENISED = re.compile(rf"&(?:apos|quot|#91|#93|#124);| @-@ |##AT##|{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}")
-# Raw text from the web has an escape here and there, too.
-_TOKENISED_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +65,13 @@ def check_hypothesis(hypothesis: SegmentedText, *, others: Sequence[SegmentedTex
         check_lengths(hypothesis, other)
     for number, line in enumerate(hypothesis.lines, start=1):
         _refuse_pieces(line, where=f"{hypothesis.name}:{number}")
-    if sign := _sign_of_tokenisation(hypothesis):
+    if sign := sign_of_tokenisation(hypothesis.lines):
         logger.warning("%s looks tokenised: %s; score detokenised text", hypothesis.name, sign)
 
 
 def check_reference(reference: SegmentedText) -> None:
     """Warn of a reference that looks tokenised: scores against it cannot be compared with others."""
-    if sign := _sign_of_tokenisation(reference):
+    if sign := sign_of_tokenisation(reference.lines):
         logger.warning("%s looks tokenised: %s; score against the untouched reference", reference.name, sign)
 
 
@@ -91,25 +83,12 @@ def check_lengths(text: SegmentedText, other: SegmentedText) -> None:
         raise DataError(message, where=text.name, hint=hint)
 
 
-def _sign_of_tokenisation(text: SegmentedText) -> str | None:
-    """The sign by which a text looks tokenised; None if it does not."""
-    stops = [line for line in text.lines if line.endswith(".")]
-    apart = sum(line.endswith(" .") for line in stops)
-    if apart * 2 > len(stops):
-        return f"{apart:,} of its {len(stops):,} final full stops stand apart"
-    marks = [found[0].strip() for line in text.lines if (found := _TOKENISED.search(line))]
-    if len(marks) > _TOKENISED_SHARE * len(text.lines):
-        return f"{len(marks):,} of its {len(text.lines):,} lines hold marks such as {marks[0]!r}"
-    return None
-
-
 def _refuse_pieces(line: str, *, where: str) -> None:
     """Raise DataError for a line with the marks that SentencePiece and subword-nmt leave in undecoded output."""
-    for pattern, mark, command in (
-        (_SENTENCEPIECE, "▁", "spm_decode --model=..., or nmt decode, which writes plain text"),
-        (_SUBWORD_NMT, "@@ ", "sed -r 's/@@( |$)//g', then detokenise the text"),
-    ):
-        if found := pattern.search(line):
-            around = line[max(found.start() - 10, 0) : found.end() + 10]
-            message = f"the hypothesis holds pieces instead of words: {mark!r} in {around!r}"
-            raise DataError(message, where=where, hint=f"join the pieces: {command}")
+    found = find_piece_mark(line)
+    if found is not None:
+        message = f"the hypothesis holds pieces instead of words: {found.mark!r} in {found.around!r}"
+        more = "then detokenise the text"
+        if found.mark == "▁":
+            more = "or spm_decode --model=..., or nmt decode, which writes plain text"
+        raise DataError(message, where=where, hint=f"join the pieces: {found.join_command}, {more}")

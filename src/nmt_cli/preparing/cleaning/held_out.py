@@ -35,6 +35,8 @@ FoundLines: TypeAlias = dict[str, dict[str, list[int]]]
 """By split and by kind of match (pairs, sources, targets), the lines that training text contains, ascending."""
 
 _KINDS = ("pairs", "sources", "targets")
+_FEW_PAIRS = 50
+_MANY_BLANK = 0.1
 # What is compared to see whether sides are swapped.
 _MIN_PAIRS = 50  # nothing is said of fewer
 _MAX_PAIRS = 1_000
@@ -151,6 +153,16 @@ def warn_if_swapped(train: Pairs, valid: Pairs, languages: CorpusLanguages) -> s
             f"validation text's target, and the target like its source; if it is the training text, {order}"
         )
     return None
+
+
+def warnings_of_little_validation(pairs: Pairs) -> Iterator[str]:
+    """The warning if validation text has few pairs, or if many of them have a blank side."""
+    num_blank = sum(not (src.strip() and tgt.strip()) for src, tgt in pairs)
+    more = "give text of its own with --valid FILE, or set training pairs aside: --valid-size 1000"
+    if num_blank > _MANY_BLANK * len(pairs):
+        yield f"{num_blank:,} of {len(pairs):,} validation pairs have a blank side, and score nothing: {more}"
+    elif len(pairs) < _FEW_PAIRS:
+        yield f"the validation text has only {len(pairs):,} pairs, so its loss and BLEU say little: {more}"
 
 
 def _translated(chunks: Iterable[ParsedChunk], split: Split) -> Iterator[ParsedChunk]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,25 @@ logger = logging.getLogger(__name__)
 # Any number, but the same in every preparation.
 _DRAWS = 20_170_612
 _MAX_WARNINGS_LOGGED = 5
+_MOST_DROPPED = 0.5
+_MANY_UNREADABLE = 0.02
+# What to do if pairs are dropped for a reason: mend the text, or relax the rule.
+_FIXES_OF_TEXT = {
+    "invalid UTF-8": "if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW",
+    MALFORMED: "look at that line",
+}
+_RELAXED = {
+    "control characters": "cleaning.control_characters=false",
+    "length ratio": "cleaning.max_length_ratio=9",
+    "identical sides": "cleaning.identical_sides=false",
+    "punctuation only": "cleaning.punctuation_only=false",
+    "URL only": "cleaning.url_only=false",
+    "repeated characters": "cleaning.max_repeated_characters=null",
+    "other script": "cleaning.other_script=false",
+    "other language": "cleaning.other_language=false",
+    DUPLICATE: "cleaning.duplicates=false",
+    HELD_OUT: "cleaning.overlap=report",
+}
 
 
 @dataclass(slots=True)
@@ -131,12 +150,28 @@ def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
     return warnings
 
 
+def warnings_of_dropped(by_source: Sequence[SourceCounts]) -> Iterator[str]:
+    """The warning, with what to do, if most pairs were dropped, or if more than a few could not be read."""
+    whole = _whole(by_source)
+    read, kept = whole.counts.read, whole.counts.kept
+    unreadable = max(_FIXES_OF_TEXT, key=lambda reason: whole.counts.dropped[reason].count)
+    if whole.counts.dropped[unreadable].count > _MANY_UNREADABLE * read:
+        reason, dropped = unreadable, whole.counts.dropped[unreadable]
+    elif read - kept > _MOST_DROPPED * read:
+        reason, dropped = whole.commonest
+    else:
+        return
+    place = f", first at {dropped.examples[0].where}" if dropped.examples else ""
+    fix = _FIXES_OF_TEXT.get(reason) or (f"--set {_RELAXED[reason]} keeps them" if reason in _RELAXED else "see there")
+    if reason == MALFORMED and whole.problem:
+        fix = whole.problem
+    among = f", {dropped.count:,} of them" if dropped.count < read - kept else ""
+    yield f"{read - kept:,} of {read:,} training pairs are dropped{among} for {reason}{place}: {fix}"
+
+
 def nothing_left_error(by_source: Sequence[SourceCounts]) -> DataError:
     """The error if no training pair is left."""
-    whole = SourceCounts("train")
-    for one in by_source:
-        whole.counts.add(one.counts)
-        whole.problem = whole.problem or one.problem
+    whole = _whole(by_source)
     reason, dropped = whole.commonest
     if dropped.count == 0:
         return DataError(
@@ -152,6 +187,15 @@ def nothing_left_error(by_source: Sequence[SourceCounts]) -> DataError:
         where=dropped.examples[0].where if dropped.examples else None,
         hint=hint,
     )
+
+
+def _whole(by_source: Sequence[SourceCounts]) -> SourceCounts:
+    """The counts of all sources together."""
+    whole = SourceCounts("train")
+    for one in by_source:
+        whole.counts.add(one.counts)
+        whole.problem = whole.problem or one.problem
+    return whole
 
 
 def _digests(shards: Sequence[CleanShard]) -> NDArray[np.uint64]:

@@ -1,0 +1,261 @@
+"""Checks of whole texts: pieces of words, tokenised or lower-cased text, quoting, another language.
+
+A rule of cleaning sees one pair and drops it. A check sees many lines of a side, and says what to do. In doubt it is
+silent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+from typing import TypeAlias
+
+import numpy as np
+
+from nmt_cli.dataset.store import SIDES
+from nmt_cli.errors import DataError
+from nmt_cli.languages import are_close, language_identifier, script_of, short_code
+from nmt_cli.preparing.cleaning.rules import printable
+from nmt_cli.preparing.shards import CleanShard
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split
+from nmt_cli.preparing.sources.text import TextFiles
+from nmt_cli.tokenization.traces import PieceMark, find_piece_mark, sign_of_tokenisation
+
+Pairs: TypeAlias = Sequence[tuple[str, str]]
+
+_MIN_LINES = 50  # nothing but pieces is told of fewer
+_MIN_SHARE_IN_PIECES = 0.1
+_MIN_LINES_IN_PIECES = 3
+_CASED_SCRIPTS = ("Latn", "Cyrl", "Grek", "Armn")
+_MIN_LETTERS = 2_000
+_MAX_CAPITALS = 0.0005
+# A field of a CSV file that has quotes inside.
+_QUOTED = re.compile(r'"(?=.*"")(?:[^"]|"")*"')
+_MIN_QUOTED = 3
+_MIN_SHARE_QUOTED = 0.001
+_CHARACTERS_IDENTIFIED = 120  # short sentences are identified together
+_MAX_IDENTIFIED = 100
+_MIN_IDENTIFIED = 10
+_MIN_OTHER_LANGUAGE = 0.6
+_MAX_OWN_LANGUAGE = 0.2
+_NO_LANGUAGE = "zxx"
+_SAMPLED_LINES = 4_000
+_SAMPLED_SHARDS = 16
+_SAMPLED_SOURCES = 16
+# Any number, but the same in every preparation.
+_SEED = 20_170_612
+_READERS = {".gz": "zcat", ".zst": "zstdcat", ".xz": "xzcat"}
+
+
+@dataclass(frozen=True, slots=True)
+class TextSide:
+    """Lines of one side of a text. `text` names the text; `file` is its file if it is a file of plain lines."""
+
+    text: str
+    language: str
+    lines: Sequence[str]
+    file: Path | None
+
+
+def training_sides(
+    samples: Mapping[int, Pairs], sources: Sequence[LocalPairs], languages: CorpusLanguages
+) -> list[TextSide]:
+    """The sides of samples of training text; `samples` are by the place of their source."""
+    return [
+        side
+        for place, pairs in samples.items()
+        for side in text_sides(
+            f"the training text {sources[place].origin}" if len(sources) > 1 else "the training text",
+            pairs,
+            languages,
+            source=sources[place],
+        )
+    ]
+
+
+def heldout_sides(
+    splits: Mapping[str, Pairs], sources: Mapping[Split, Sequence[LocalPairs]], languages: CorpusLanguages
+) -> list[TextSide]:
+    """The sides of validation and test text; of long text, lines evenly over it."""
+    texts: Mapping[Split, str] = {"valid": "the validation text", "test": "the test text"}
+    return [
+        side
+        for split, text in texts.items()
+        if split in splits
+        for side in text_sides(
+            text,
+            splits[split][:: max(1, len(splits[split]) // _SAMPLED_LINES)],
+            languages,
+            source=sources[split][0] if len(sources[split]) == 1 else None,
+        )
+    ]
+
+
+def text_sides(text: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
+    """The two sides of pairs, which are all from `source` if it is not None."""
+    codes = (languages.source, languages.target)
+    paths = (source.source, source.target) if isinstance(source, TextFiles) else (None, None)
+    return [TextSide(text, codes[side], [pair[side] for pair in pairs], paths[side]) for side in (0, 1)]
+
+
+def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, str]]]:
+    """Some thousand pairs of the clean training text by the place of their source, the same at every preparation."""
+    by_source: dict[int, list[CleanShard]] = {}
+    for shard in shards:
+        if len(shard):
+            by_source.setdefault(shard.facts["source"], []).append(shard)
+    largest = sorted(by_source, key=lambda source: -sum(map(len, by_source[source])))[:_SAMPLED_SOURCES]
+    num_shards, num_lines = (total // max(1, len(largest)) for total in (_SAMPLED_SHARDS, _SAMPLED_LINES))
+    samples: dict[int, list[tuple[str, str]]] = {}
+    for source in sorted(largest):
+        places = np.linspace(0, len(by_source[source]) - 1, num_shards).round().astype(int)
+        chosen = [by_source[source][place] for place in dict.fromkeys(places.tolist())]
+        samples[source] = [pair for shard in chosen for pair in _drawn(shard, num_lines // len(chosen))]
+    return samples
+
+
+def refuse_pieces(sides: Iterable[TextSide]) -> None:
+    """Raise DataError, with the command that joins them, if a text holds pieces of words (`@@ ` or `▁`)."""
+    found = [(side, mark) for side in sides if (mark := _mark_of_pieces(side.lines)) is not None]
+    if found:
+        first, mark = found[0]
+        commands = dict.fromkeys(_converted(side.file, mark.join_command, new="joined") for side, mark in found)
+        raise DataError(
+            f"{_named(side for side, _ in found)} holds pieces instead of words: {mark.mark!r} in "
+            f"{printable(mark.around)!r}",
+            where=str(first.file or first.text),
+            hint=f"{'; '.join(commands)}; then give the new files: nmt makes pieces of its own",
+        )
+
+
+def doubts(sides: Iterable[TextSide], *, with_languages: bool) -> Iterator[str]:
+    """Warnings of texts that seem to be other than they should be, each with what to do."""
+    sides = [side for side in sides if len(side.lines) >= _MIN_LINES]
+    for describe in (_tokenised, _lower_cased, _quoted):
+        yield from describe(sides)
+    if with_languages and find_spec("py3langid") is not None:
+        yield from _in_other_languages(sides)
+
+
+def _tokenised(sides: Sequence[TextSide]) -> Iterator[str]:
+    found = [(side, sign) for side in sides if (sign := sign_of_tokenisation(side.lines)) is not None]
+    if found:
+        commands = dict.fromkeys(
+            _converted(side.file, f"sacremoses -l {short_code(side.language)} detokenize", new="plain")
+            for side, _ in found
+        )
+        yield (
+            f"{_named(side for side, _ in found)} looks tokenised: {found[0][1]}; give the text as people write it, or "
+            f"detokenise it: {'; '.join(commands)}"
+        )
+
+
+def _lower_cased(sides: Sequence[TextSide]) -> Iterator[str]:
+    found = [side for side in sides if script_of(side.language) in _CASED_SCRIPTS and _has_no_capitals(side.lines)]
+    if found:
+        yield (
+            f"{_named(found)} has no capital letters, so a model knows none: give the text before it was lower-cased, "
+            "if there is one"
+        )
+
+
+def _has_no_capitals(lines: Sequence[str]) -> bool:
+    small = capital = 0
+    for character, number in Counter("".join(lines)).items():
+        small += number * character.islower()
+        capital += number * character.isupper()
+    return small >= _MIN_LETTERS and capital <= _MAX_CAPITALS * small
+
+
+def _quoted(sides: Sequence[TextSide]) -> Iterator[str]:
+    for side in sides:
+        found = [line for line in side.lines if _QUOTED.fullmatch(line)]
+        if len(found) >= max(_MIN_QUOTED, _MIN_SHARE_QUOTED * len(side.lines)):
+            yield (
+                f"{_named([side])} has quotes as in a CSV file: {len(found):,} of {len(side.lines):,} lines, "
+                f"such as {printable(found[0])}; give the CSV file itself, --train FILE.csv, or remove the quotes"
+            )
+
+
+def _in_other_languages(sides: Sequence[TextSide]) -> Iterator[str]:
+    found: dict[tuple[str, str], list[tuple[TextSide, float]]] = {}
+    for side in sides:
+        if identified := _other_language(side):
+            other, share = identified
+            found.setdefault((side.language, other), []).append((side, share))
+    for (language, other), those in found.items():
+        yield (
+            f"{_named(side for side, _ in those)} is identified as {other}, not as {language}, in {those[0][1]:.0%} of "
+            "a sample: check the files, their columns and --languages"
+        )
+
+
+def _other_language(side: TextSide) -> tuple[str, float] | None:
+    """The language that most of a text is in, and its share, if it is clearly another than it should be."""
+    identifier = language_identifier(where=None)
+    if short_code(side.language) not in identifier.labels:
+        return None
+    labels = [str(identifier.classify(text)[0]) for text in _joined(side.lines)]
+    counts = Counter(labels)
+    if len(labels) < _MIN_IDENTIFIED:
+        return None
+    other, number = counts.most_common(1)[0]
+    if other == _NO_LANGUAGE or are_close(other, side.language):
+        return None
+    is_clear = number >= _MIN_OTHER_LANGUAGE * len(labels)
+    own = sum(count for label, count in counts.items() if are_close(label, side.language))
+    return (other, number / len(labels)) if is_clear and own <= _MAX_OWN_LANGUAGE * len(labels) else None
+
+
+def _joined(lines: Sequence[str]) -> list[str]:
+    """Lines, evenly over the text, several of them together if they are short."""
+    texts: list[str] = []
+    group: list[str] = []
+    for line in lines:
+        group.append(line)
+        if sum(map(len, group)) >= _CHARACTERS_IDENTIFIED:
+            texts.append(" ".join(group))
+            group = []
+    return texts[:: max(1, len(texts) // _MAX_IDENTIFIED)]
+
+
+def _mark_of_pieces(lines: Sequence[str]) -> PieceMark | None:
+    """The first mark of a piece in a text in which many lines have one; a few are noise."""
+    marks = [mark for line in lines if (mark := find_piece_mark(line)) is not None]
+    is_in_pieces = len(marks) >= max(_MIN_LINES_IN_PIECES, _MIN_SHARE_IN_PIECES * len(lines))
+    return marks[0] if is_in_pieces else None
+
+
+def _converted(file: Path | None, command: str, *, new: str) -> str:
+    """The command line that converts a file, and writes a file beside it whose name begins with `new`."""
+    if file is None:
+        return f"{command} < FILE > NEW"
+    reader = _READERS.get(file.suffix)
+    plain = file.with_suffix("") if reader else file
+    source = f"{reader} {quote(str(file))} | {command}" if reader else f"{command} < {quote(str(file))}"
+    return f"{source} > {quote(str(plain.with_name(f'{new}-{plain.name}')))}"
+
+
+def _named(sides: Iterable[TextSide]) -> str:
+    """Sides in words: the en and de sides of the training text, and the de side of the validation text."""
+    by_text: dict[str, list[str]] = {}
+    for side in sides:
+        by_text.setdefault(side.text, []).append(side.language)
+    parts = [
+        f"{text} ({' and '.join(languages)})" if len(languages) > 1 else f"{text} ({languages[0]})"
+        for text, languages in by_text.items()
+    ]
+    return " and ".join(parts)
+
+
+def _drawn(shard: CleanShard, number: int) -> list[tuple[str, str]]:
+    """At most `number` pairs of a shard, in order."""
+    generator = np.random.default_rng([_SEED, shard.number])
+    places = sorted(generator.permutation(len(shard))[:number].tolist())
+    sides = [shard.text(side).split(b"\n") for side in SIDES]
+    return [(sides[0][place].decode(), sides[1][place].decode()) for place in places]

@@ -1,0 +1,196 @@
+"""Warnings of `nmt prepare`: text that is other than it should be is told, and raw text is never doubted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import sacremoses
+
+from nmt_cli.files import open_bytes
+from nmt_cli.preparing.cleaning import inspection
+from nmt_cli.preparing.cleaning.inspection import doubts, refuse_pieces, text_sides
+from nmt_cli.preparing.corpus import corpus_from_files
+from nmt_cli.preparing.sources.base import CorpusLanguages, Split
+from nmt_cli.recipe.loading import packaged_folder
+from tests.preparing.corpus_files import refusal, run
+from tests.preparing.test_swapped_sides import CORPORA, Pairs, read, turned
+
+EN_DE = CorpusLanguages(source="en", target="de")
+
+
+@pytest.fixture(scope="module")
+def raw() -> Pairs:
+    """Pairs of the built-in corpus, as people wrote them."""
+    with open_bytes(packaged_folder() / "corpora" / "demo" / "train.tsv.zst") as stream:
+        rows = [line.decode().rstrip("\n").split("\t") for line in islice(stream, 1000)]
+    return [(src, tgt) for src, tgt, *_ in rows]
+
+
+def write(folder: Path, name: str, pairs: Pairs) -> None:
+    for side, code in enumerate(("en", "de")):
+        (folder / f"{name}.{code}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+
+
+def warnings_of(folder: Path, *overrides: str, train: Pairs, valid: Pairs) -> list[str]:
+    """The warnings of a preparation, which are those of its report and of its page too."""
+    for name, pairs in (("train", train), ("valid", valid)):
+        write(folder, name, pairs)
+    files: dict[Split, list[str]] = {"train": [str(folder / "train")], "valid": [str(folder / "valid")]}
+    located = corpus_from_files(files, languages="en-de", name="mine", overrides=overrides)
+    prepared = run(located, folder / "data", overwrite=True)
+    page = (prepared.directory / "report.html").read_text(encoding="utf-8")
+    assert page.count("<li>") == len(prepared.report["warnings"])
+    return list(prepared.report["warnings"])
+
+
+def doubts_of(pairs: Pairs, languages: CorpusLanguages = EN_DE) -> list[str]:
+    sides = text_sides("the training text", pairs, languages, source=None)
+    refuse_pieces(sides)
+    return list(doubts(sides, with_languages=True))
+
+
+@pytest.mark.parametrize(("train", "valid", "language"), CORPORA)
+def test_no_real_corpus_is_doubted_in_either_direction(
+    shared_data: Path, train: str, valid: str, language: str
+) -> None:
+    for prefix, number in ((train, 2000), (valid, 1000), (valid, 50)):
+        pairs = read(shared_data, prefix, language, number=number)
+        assert doubts_of(pairs, CorpusLanguages(source="en", target=language)) == []
+        assert doubts_of(turned(pairs), CorpusLanguages(source=language, target="en")) == []
+
+
+def test_the_built_in_corpus_is_prepared_without_a_warning(
+    raw: Pairs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert warnings_of(tmp_path, train=raw[:800], valid=raw[800:]) == []
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_text_in_pieces_of_subword_nmt_is_refused_with_a_command_that_joins_it(raw: Pairs, tmp_path: Path) -> None:
+    def in_pieces(line: str) -> str:
+        return " ".join("@@ ".join([word[:3], word[3:]]) if word[3:].isalpha() else word for word in line.split())
+
+    pieces = [(in_pieces(src), in_pieces(tgt)) for src, tgt in raw]
+    error = refusal(lambda: warnings_of(tmp_path, train=pieces, valid=raw))
+    assert error.message.startswith("the training text (en and de) holds pieces instead of words: '@@ ' in ")
+    assert error.where == str(tmp_path / "train.en")
+    commands, _, rest = error.hint.partition("; then give the new files")
+    assert rest == ": nmt makes pieces of its own"
+    subprocess.run(commands, shell=True, check=True)
+    for side, code in enumerate(("en", "de")):
+        joined = (tmp_path / f"joined-train.{code}").read_text(encoding="utf-8").splitlines()
+        assert joined == [pair[side] for pair in raw]
+    assert (
+        "the validation text (de)"
+        in refusal(lambda: warnings_of(tmp_path, train=raw, valid=[(src, in_pieces(tgt)) for src, tgt in raw])).message
+    )
+
+
+def test_sentencepiece_text_is_refused_with_a_command_that_joins_it(raw: Pairs, tmp_path: Path) -> None:
+    def in_pieces(line: str) -> str:
+        return " ".join("▁" + (f"{word[:3]} {word[3:]}" if len(word) > 3 else word) for word in line.split())
+
+    train = [(in_pieces(src), tgt) for src, tgt in raw]
+    error = refusal(lambda: warnings_of(tmp_path, train=train, valid=raw))
+    assert error.message.startswith("the training text (en) holds pieces instead of words: '▁' in '▁")
+    subprocess.run(error.hint.partition("; then")[0], shell=True, check=True)
+    joined = (tmp_path / "joined-train.en").read_text(encoding="utf-8").splitlines()
+    assert joined == [src for src, _ in raw]
+    # A few marks are noise, such as a bar chart or a line of code.
+    assert doubts_of([*raw, ("▁ here", "▁ da"), ("a@@ b", "a@@ b")]) == []
+
+
+def test_a_later_source_in_pieces_is_found_and_named(raw: Pairs, tmp_path: Path) -> None:
+    write(tmp_path, "first", raw)
+    write(tmp_path, "second", [(f"{src[:2]}@@ {src[2:]}", tgt) for src, tgt in raw[:100]])
+    write(tmp_path, "valid", raw[:60])
+    files: dict[Split, list[str]] = {
+        "train": [str(tmp_path / "first"), str(tmp_path / "second")],
+        "valid": [str(tmp_path / "valid")],
+    }
+    located = corpus_from_files(files, languages="en-de", name="mine", overrides=[])
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message.startswith("the training text second.en (en) holds pieces")
+    assert error.where == str(tmp_path / "second.en")
+
+
+def test_tokenised_text_is_told_with_the_command_that_mends_it(
+    raw: Pairs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    english, german = (sacremoses.MosesTokenizer(code) for code in ("en", "de"))
+    train = [(english.tokenize(src, return_str=True), german.tokenize(tgt, return_str=True)) for src, tgt in raw]
+    (warning,) = warnings_of(tmp_path, train=train, valid=raw)
+    assert warning.startswith("the training text (en and de) looks tokenised: ")
+    assert f"sacremoses -l de detokenize < {tmp_path}/train.de > {tmp_path}/plain-train.de" in warning
+    assert warning in caplog.messages
+    commands = warning.partition("or detokenise it: ")[2]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(commands, shell=True, check=True, capture_output=True, env=environment)
+    plain = [(tmp_path / f"plain-train.{code}").read_text(encoding="utf-8").splitlines() for code in ("en", "de")]
+    assert doubts_of(list(zip(*plain, strict=True))) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda src, tgt: (src, tgt.lower()), "the training text (de) has no capital letters, so a model knows none: "),
+        (lambda src, tgt: (src.lower(), tgt.lower()), "the training text (en and de) has no capital letters"),
+        (
+            lambda src, tgt: ('"{}"'.format(src.replace(" ", ' ""', 1).replace(".", '""')), tgt),
+            "the training text (en) has quotes as in a CSV file: ",
+        ),
+    ],
+)
+def test_text_that_is_not_raw_is_told(
+    raw: Pairs, tmp_path: Path, change: Callable[..., tuple[str, str]], told: str
+) -> None:
+    (warning,) = warnings_of(tmp_path, train=[change(*pair) for pair in raw], valid=raw)
+    assert warning.startswith(told)
+
+
+def test_another_language_than_stated_is_told(raw: Pairs, shared_data: Path) -> None:
+    pytest.importorskip("py3langid")
+    french = [fr for _, fr in read(shared_data, "newstest/newstest2013", "fr", number=1000)]
+    pairs = [(src, fr) for (src, _), fr in zip(raw, french, strict=True)]
+    (warning,) = doubts_of(pairs)
+    assert warning.startswith("the training text (de) is identified as fr, not as de, in ")
+    # Languages that an identifier takes for each other are not doubted.
+    assert doubts_of(raw, CorpusLanguages(source="en", target="lb")) == []
+
+
+def test_without_py3langid_nothing_is_said_of_languages(raw: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "find_spec", lambda name: None)
+    assert doubts_of([(src, src) for src, _ in raw]) == []
+
+
+def test_most_pairs_dropped_is_told_with_the_rule_and_what_to_do(raw: Pairs, tmp_path: Path) -> None:
+    write(tmp_path, "train", raw)
+    text = (tmp_path / "train.de").read_text(encoding="utf-8")
+    write(tmp_path, "valid", raw[:100])
+    (tmp_path / "train.de").write_bytes(text.encode("latin-1", "replace"))
+    files: dict[Split, list[str]] = {"train": [str(tmp_path / "train")], "valid": [str(tmp_path / "valid")]}
+    report = run(corpus_from_files(files, languages="en-de", name="mine", overrides=[]), tmp_path / "data").report
+    num_dropped = sum(not line.isascii() for line in text.splitlines())
+    (warning,) = report["warnings"]
+    assert warning.startswith(f"{num_dropped:,} of 1,000 training pairs are dropped for invalid UTF-8, first at ")
+    assert warning.endswith("if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW")
+    repeated = [*raw[:300], *raw[:300], *raw[:300]]
+    (warning,) = warnings_of(tmp_path, train=repeated, valid=raw[900:])
+    assert warning.startswith("600 of 900 training pairs are dropped for duplicate, first at train.en:301: ")
+    assert warning.endswith("--set cleaning.duplicates=false keeps them")
+    assert warnings_of(tmp_path, "cleaning.duplicates=false", train=repeated, valid=raw[900:]) == []
+
+
+def test_a_nearly_empty_validation_set_is_told(raw: Pairs, tmp_path: Path) -> None:
+    (warning,) = warnings_of(tmp_path, train=raw, valid=[("", "")] * 3)
+    assert warning.startswith("3 of 3 validation pairs have a blank side, and score nothing: ")
+    (warning,) = warnings_of(tmp_path, train=raw[:800], valid=raw[800:849])
+    assert warning.startswith("the validation text has only 49 pairs, so its loss and BLEU say little: ")
+    assert warning.endswith("--valid-size 1000")
+    assert warnings_of(tmp_path, train=raw[:800], valid=raw[800:850]) == []
