@@ -27,7 +27,7 @@ def invented_pairs(number: int, *, seed: int) -> list[tuple[str, str]]:
             " ".join("".join(random.choices(syllables, k=random.randint(1, 3))) for _ in range(length))
             for _ in range(2)
         )
-        pairs[f"{src}.", f"{tgt.capitalize()}!"] = None
+        pairs[f"{src.capitalize()}.", f"{tgt.capitalize()}!"] = None
     return list(pairs)
 
 

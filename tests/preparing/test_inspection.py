@@ -190,7 +190,7 @@ def test_most_pairs_dropped_is_told_with_the_rule_and_what_to_do(raw: Pairs, tmp
 def test_a_nearly_empty_validation_set_is_told(raw: Pairs, tmp_path: Path) -> None:
     (warning,) = warnings_of(tmp_path, train=raw, valid=[("", "")] * 3)
     assert warning.startswith("3 of 3 validation pairs have a blank side, and score nothing: ")
-    (warning,) = warnings_of(tmp_path, train=raw[:800], valid=raw[800:849])
-    assert warning.startswith("the validation text has only 49 pairs, so its loss and BLEU say little: ")
+    (warning,) = warnings_of(tmp_path, train=raw[:800], valid=raw[800:819])
+    assert warning.startswith("the validation text has only 19 pairs, so its loss and BLEU say little: ")
     assert warning.endswith("--valid-size 1000")
-    assert warnings_of(tmp_path, train=raw[:800], valid=raw[800:850]) == []
+    assert warnings_of(tmp_path, train=raw[:800], valid=raw[800:820]) == []

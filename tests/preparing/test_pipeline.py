@@ -95,7 +95,7 @@ def test_invalid_utf8_is_counted_in_training_and_refused_in_held_out_text(tmp_pa
     (tmp_path / "valid.de").write_bytes(b"\n".join([*valid[:6], b"caf\xe9", *valid[7:]]))
     error = refusal(lambda: run(located, tmp_path / "other"))
     assert error.message == "the valid text has a target that is not valid UTF-8"
-    assert error.where == "valid.en:7"
+    assert error.where == "valid.de:7"
     assert error.hint.startswith("mend that line")
 
 

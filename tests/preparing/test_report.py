@@ -111,7 +111,7 @@ def test_lengths_and_rates_are_those_of_the_text(directory: Path, report: dict[s
     for split, pairs in (("train", TRAIN), ("valid", VALID)):
         for index, (side, file) in enumerate(files.items()):
             tokenizer = Tokenizer.load(file)
-            rows = tokenizer.encode([pair[index] for pair in pairs])
+            rows = tokenizer.encode([" ".join(pair[index].split()) for pair in pairs])
             words = [len(pair[index].split()) for pair in pairs]
             used = Counter(piece for row in rows for piece in row)
             num_bytes = sum(count for piece, count in used.items() if tokenizer.pieces([piece])[0].startswith("<0x"))
@@ -150,7 +150,9 @@ def test_origin_and_settings_are_reported(report: dict[str, Any]) -> None:
     assert settings["cleaning"]["max_characters"] == {"value": 2000, "is_default": True}
     assert settings["tokenizer"]["shared"] == {"value": False, "is_default": False}
     assert (report["description"], report["licence"], report["citation"]) == ("Invented", "CC0", "Nobody 2017")
-    assert (report["limit"], report["warnings"]) == (None, [])
+    (warning,) = report["warnings"]
+    assert warning.startswith("1 of 6 validation pairs have a blank side")
+    assert report["limit"] is None
 
 
 def test_examples_are_training_pairs_with_their_pieces(report: dict[str, Any]) -> None:
@@ -257,7 +259,7 @@ def test_every_reason_is_shown_with_its_examples_and_its_meaning(report: dict[st
 
 def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     def findings(**changes: Any) -> list[str]:
-        page = render_page({**report, "overlap": {}, **changes})
+        page = render_page({**report, "overlap": {}, "warnings": [], **changes})
         found = re.search(r'<section class="warnings">.*?</section>', page, flags=re.DOTALL)
         return re.findall(r"<li>(.*?)</li>", found[0]) if found else []
 

@@ -127,7 +127,7 @@ def write_clean_text(
     texts = training_sides(sample_by_source(shards), sources["train"], corpus.languages)
     refuse_pieces(texts)  # of the sources after the first
     splits = {**heldout, **chosen}
-    found = [*warnings_of_dropped(by_source), *warnings_of_little_validation(splits["valid"])]
+    found = [*warnings_of_little_validation(splits["valid"]), *(warnings_of_dropped(by_source) if not swapped else [])]
     found += doubts([*texts, *heldout_texts], with_languages=swapped is None)
     _log(found)
     lost = warn_of_lost_sources(by_source)

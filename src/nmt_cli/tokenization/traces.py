@@ -14,6 +14,8 @@ _SUBWORD_NMT = re.compile(r"\S@@(?: |$)")
 _TOKENISED = re.compile(rf"&(?:apos|quot|#91|#93|#124);| @-@ |##AT##|{_SUBWORD_NMT.pattern}|{_SENTENCEPIECE.pattern}")
 # Raw text has an escape or a stray full stop here and there, too.
 _TOKENISED_SHARE = 0.02
+_MIN_SHARE_IN_PIECES = 0.1
+_MIN_LINES_IN_PIECES = 3
 _CONTEXT_CHARACTERS = 10
 
 JOIN_SUBWORD_NMT = "sed -r 's/@@( |$)//g'"
@@ -41,6 +43,13 @@ def find_piece_mark(line: str) -> PieceMark | None:
             around = line[max(found.start() - _CONTEXT_CHARACTERS, 0) : found.end() + _CONTEXT_CHARACTERS]
             return PieceMark("▁" if mark == "▁" else "@@ ", around)
     return None
+
+
+def mark_of_text_in_pieces(lines: Sequence[str]) -> PieceMark | None:
+    """The first mark of a piece in a text of which many lines have one; None if they are a few, which are noise."""
+    marks = [mark for line in lines if (mark := find_piece_mark(line)) is not None]
+    is_in_pieces = len(marks) >= max(_MIN_LINES_IN_PIECES, _MIN_SHARE_IN_PIECES * len(lines))
+    return marks[0] if is_in_pieces else None
 
 
 def sign_of_tokenisation(lines: Sequence[str]) -> str | None:

@@ -35,7 +35,7 @@ FoundLines: TypeAlias = dict[str, dict[str, list[int]]]
 """By split and by kind of match (pairs, sources, targets), the lines that training text contains, ascending."""
 
 _KINDS = ("pairs", "sources", "targets")
-_FEW_PAIRS = 50
+_FEW_PAIRS = 20
 _MANY_BLANK = 0.1
 # What is compared to see whether sides are swapped.
 _MIN_PAIRS = 50  # nothing is said of fewer

@@ -24,13 +24,11 @@ from nmt_cli.preparing.cleaning.rules import printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split
 from nmt_cli.preparing.sources.text import TextFiles
-from nmt_cli.tokenization.traces import PieceMark, find_piece_mark, sign_of_tokenisation
+from nmt_cli.tokenization.traces import mark_of_text_in_pieces, sign_of_tokenisation
 
 Pairs: TypeAlias = Sequence[tuple[str, str]]
 
 _MIN_LINES = 50  # nothing but pieces is told of fewer
-_MIN_SHARE_IN_PIECES = 0.1
-_MIN_LINES_IN_PIECES = 3
 _CASED_SCRIPTS = ("Latn", "Cyrl", "Grek", "Armn")
 _MIN_LETTERS = 2_000
 _MAX_CAPITALS = 0.0005
@@ -121,7 +119,7 @@ def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, 
 
 def refuse_pieces(sides: Iterable[TextSide]) -> None:
     """Raise DataError, with the command that joins them, if a text holds pieces of words (`@@ ` or `▁`)."""
-    found = [(side, mark) for side in sides if (mark := _mark_of_pieces(side.lines)) is not None]
+    found = [(side, mark) for side in sides if (mark := mark_of_text_in_pieces(side.lines)) is not None]
     if found:
         first, mark = found[0]
         commands = dict.fromkeys(_converted(side.file, mark.join_command, new="joined") for side, mark in found)
@@ -224,13 +222,6 @@ def _joined(lines: Sequence[str]) -> list[str]:
     return texts[:: max(1, len(texts) // _MAX_IDENTIFIED)]
 
 
-def _mark_of_pieces(lines: Sequence[str]) -> PieceMark | None:
-    """The first mark of a piece in a text in which many lines have one; a few are noise."""
-    marks = [mark for line in lines if (mark := find_piece_mark(line)) is not None]
-    is_in_pieces = len(marks) >= max(_MIN_LINES_IN_PIECES, _MIN_SHARE_IN_PIECES * len(lines))
-    return marks[0] if is_in_pieces else None
-
-
 def _converted(file: Path | None, command: str, *, new: str) -> str:
     """The command line that converts a file, and writes a file beside it whose name begins with `new`."""
     if file is None:
@@ -242,15 +233,11 @@ def _converted(file: Path | None, command: str, *, new: str) -> str:
 
 
 def _named(sides: Iterable[TextSide]) -> str:
-    """Sides in words: the en and de sides of the training text, and the de side of the validation text."""
-    by_text: dict[str, list[str]] = {}
+    """Sides in words: the training text (en and de) and the validation text (de)."""
+    by_text: dict[str, dict[str, None]] = {}
     for side in sides:
-        by_text.setdefault(side.text, []).append(side.language)
-    parts = [
-        f"{text} ({' and '.join(languages)})" if len(languages) > 1 else f"{text} ({languages[0]})"
-        for text, languages in by_text.items()
-    ]
-    return " and ".join(parts)
+        by_text.setdefault(side.text, {})[side.language] = None
+    return " and ".join(f"{text} ({' and '.join(languages)})" for text, languages in by_text.items())
 
 
 def _drawn(shard: CleanShard, number: int) -> list[tuple[str, str]]:

@@ -151,16 +151,19 @@ def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
 
 
 def warnings_of_dropped(by_source: Sequence[SourceCounts]) -> Iterator[str]:
-    """The warning, with what to do, if most pairs were dropped, or if more than a few could not be read."""
-    whole = _whole(by_source)
+    """The warning, with what to do, if most pairs were dropped, or if more than a few could not be read.
+
+    A source of which nothing is kept does not count: `warn_of_lost_sources` tells of it.
+    """
+    whole = _whole([one for one in by_source if one.counts.kept])
     read, kept = whole.counts.read, whole.counts.kept
-    unreadable = max(_FIXES_OF_TEXT, key=lambda reason: whole.counts.dropped[reason].count)
-    if whole.counts.dropped[unreadable].count > _MANY_UNREADABLE * read:
-        reason, dropped = unreadable, whole.counts.dropped[unreadable]
-    elif read - kept > _MOST_DROPPED * read:
-        reason, dropped = whole.commonest
-    else:
-        return
+    reason, dropped = whole.commonest
+    if read - kept <= _MOST_DROPPED * read:
+        reason = max(_FIXES_OF_TEXT, key=lambda reason: whole.counts.dropped[reason].count)
+        dropped = whole.counts.dropped[reason]
+        kept = read - dropped.count
+        if dropped.count <= _MANY_UNREADABLE * read:
+            return
     place = f", first at {dropped.examples[0].where}" if dropped.examples else ""
     fix = _FIXES_OF_TEXT.get(reason) or (f"--set {_RELAXED[reason]} keeps them" if reason in _RELAXED else "see there")
     if reason == MALFORMED and whole.problem:
