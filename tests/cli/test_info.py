@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import re
+import shlex
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +23,7 @@ from nmt_cli.cli.info import info
 from nmt_cli.dataset.manifest import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.errors import ModelError, NmtError
 from nmt_cli.recipe.schema import LanguagePair
+from nmt_cli.training.runs import locked_run
 from tests.artifacts.builders import SIGNATURE, save_tiny, tiny_recipe, write_run
 from tests.cli.conftest import Shell
 
@@ -113,13 +122,15 @@ def test_a_run_on_one_screen(tmp_path: Path, screen: Screen, nmt: Shell) -> None
     shown = screen(run)
     assert shown["progress"] == "update 400 of 1,000 (40 %), not finished"
     assert shown["validation"] == "last: update 400: loss 4.0000, BLEU 14.00"
-    assert shown[""] == "best by bleu: update 300: loss 4.2500, BLEU 40.00"
-    assert shown["curve"] == "▁▁█▂  bleu 11.00 to 14.00"
+    # In a pipe the bars are ASCII.
+    assert shown["curve"] == "loss #+,_  4.75 to 4.00"
+    assert shown[""] == "best by bleu: update 300: loss 4.2500, BLEU 40.00; BLEU __#.  11.00 to 14.00"
+    assert shown["time"] == "4 s of training and validations"
     assert shown["checkpoints"] == "4, the newest at update 400"
     assert shown["started"] == "2026-01-02 03:04 UTC"
     assert shown["command"] == "nmt train tiny.yaml --data data/mini"
     assert shown["speed"].startswith("4,321 target tokens/s")
-    assert shown["next"] == "nmt train tiny.yaml --data data/mini goes on where it stopped"
+    assert shown["next"] == "nmt train tiny.yaml --data data/mini"
     described = as_json(nmt, run)
     assert (described["update"], described["updates"], described["finished"]) == (400, 1000, None)
     assert [found["update"] for found in described["checkpoints"]] == [100, 200, 300, 400]
@@ -143,6 +154,79 @@ def test_a_run_says_what_to_do_next(tmp_path: Path, screen: Screen) -> None:
     assert screen(run)["next"] == f"nmt decode -m {run / 'model'} < input.txt > output.txt"
 
 
+def test_a_run_before_its_first_validation_has_the_curve_of_its_training_loss(
+    tmp_path: Path, nmt: Shell, screen: Screen
+) -> None:
+    write_run(tmp_path / "x")
+    events = [{"event": "train", "update": 10 * number, "loss": 9.0 - number} for number in range(1, 9)]
+    (tmp_path / "x" / "metrics.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    assert screen(tmp_path / "x")["curve"] == "training loss #*+=-,._  8.00 to 1.00"
+    assert as_json(nmt, tmp_path / "x")["training_curve"] == [[10 * number, 9.0 - number] for number in range(1, 9)]
+
+
+def test_a_folder_of_runs_is_a_table_with_their_best_figures(tmp_path: Path, nmt: Shell) -> None:
+    runs = tmp_path / "runs"
+    write_run(runs / "begun")
+    write_run(runs / "done", updates=4, finished="2026-01-02T05:00:00+00:00")
+    write_run(runs / "now", updates=2)
+    write_run(runs / "worn", updates=1)
+    (runs / "worn" / "recipe.yaml").unlink()
+    (runs / "notes").mkdir()
+    with locked_run(runs / "now"):
+        outcome, described = nmt("info", str(runs)), as_json(nmt, runs)
+    header, *rows = [line.split("\t") for line in outcome.stdout.splitlines()]
+    assert header == ["run", "corpus", "state", "updates", "BLEU", "loss", "time", "size"]
+    assert [row[:7] for row in rows[:3]] == [
+        ["begun", "mini", "not begun", "0 of 100,000", "-", "-", "0 s"],
+        ["done", "mini", "finished", "400 of 100,000", "40.00", "4.0000", "4 s"],
+        ["now", "mini", "training", "200 of 100,000", "40.00", "4.5000", "2 s"],
+    ]
+    assert rows[3][:3] == ["worn", "", "recipe.yaml is missing"]
+    assert described["kind"] == "runs"
+    assert [run["state"] for run in described["runs"]] == ["not begun", "finished", "training", "damaged"]
+    assert described["runs"][1]["best_bleu"] == 40.0
+    assert described["runs"][1]["bytes"] == sum(path.stat().st_size for path in (runs / "done").rglob("*.*"))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_on_a_terminal_words_stay_whole_and_commands_can_be_copied(tmp_path: Path, columns: int) -> None:
+    run = tmp_path / "x"
+    write_run(run, updates=2)
+    record = json.loads((run / "run.json").read_text())
+    quoted = "description=two  words and 'quotes'"
+    record["command"] = ["nmt", "train", "tiny.yaml", "--set", quoted, *["--set", "a=b"] * 9]
+    (run / "run.json").write_text(json.dumps(record))
+    lines = on_a_terminal("info", "x", columns=columns, folder=tmp_path)
+    assert max(map(len, lines)) <= max(columns, 13 + len(f"  --set {shlex.quote(quoted)} \\"))
+    assert any("▁" in line or "█" in line for line in lines)
+    for label in ("command", "next"):
+        start = next(number for number, line in enumerate(lines) if line.startswith(label))
+        command = [lines[start][13:]]
+        while command[-1].endswith("\\"):
+            command.append(lines[start + len(command)])
+        copied = subprocess.run(
+            ["bash", "-c", "\n".join(command).replace("nmt", "printf '%s\\0'", 1)], stdout=subprocess.PIPE, check=True
+        )
+        assert copied.stdout.decode().split("\0")[:-1] == record["command"][1:]
+
+
+def on_a_terminal(*arguments: str, columns: int, folder: Path) -> list[str]:
+    """The lines that `nmt` shows on a terminal of this width, without styles."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = os.environ | {"TERM": "xterm", "LC_ALL": "C.UTF-8", "COLUMNS": str(columns)}
+    command = [sys.executable, "-m", "nmt_cli", *arguments]
+    with subprocess.Popen(command, stdout=terminal, env=environment, cwd=folder) as process:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while chunk := os.read(controller, 65_536):
+                shown += chunk
+    assert process.returncode == 0
+    os.close(controller)
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).split("\r\n")
+
+
 def test_a_damaged_checkpoint_of_a_run_is_shown(tmp_path: Path, screen: Screen) -> None:
     write_run(tmp_path / "x", updates=2)
     path = tmp_path / "x" / "checkpoints" / "update-00000200"
@@ -163,7 +247,7 @@ def test_a_checkpoint_on_one_screen(tmp_path: Path, screen: Screen) -> None:
     shown = screen(path)
     assert shown["checkpoint"] == "update 100"
     assert shown["validation"] == "update 100: loss 4.7500, BLEU 11.00"
-    assert shown["use"] == f"nmt average {path} -o MODEL makes a model of it"
+    assert shown["use"] == f"nmt average {path} -o MODEL"
     (path / "optimizer.safetensors").write_bytes(b"")
     shown = screen(path)
     assert shown["damage"].startswith("optimizer.safetensors is cut short: 0 of ")
@@ -210,13 +294,13 @@ def test_what_is_nothing_of_ours_says_what_was_looked_for(tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").write_text("{}")
-    write_run(tmp_path / "runs" / "x")
+    save_tiny(tmp_path / "models" / "x", spm_folder=tmp_path)
     cases = {
         "nowhere": ("there is no", "name a model, a run, a checkpoint or prepared data"),
         "hf/config.json": ("is a file", f"name a directory, such as {tmp_path / 'hf'}"),
         "empty": ("it has no config.yaml (a model), run.json (a run) or manifest.json", "name what nmt train"),
         "hf": ("looks like a Hugging Face model", "name what nmt train, nmt average or nmt prepare wrote"),
-        "runs": ("is nothing that nmt wrote", f"nmt info {tmp_path / 'runs' / 'x'}"),
+        "models": ("is nothing that nmt wrote", f"nmt info {tmp_path / 'models' / 'x'}"),
     }
     for name, (message, hint) in cases.items():
         with pytest.raises(ModelError) as caught:

@@ -16,6 +16,9 @@ from nmt_cli.artifacts.model_directory import load_saved_config, model_of_run
 from nmt_cli.artifacts.run import Checkpoint, Run, best_first, read_checkpoint
 from nmt_cli.errors import ModelError
 from nmt_cli.files import bytes_in
+from nmt_cli.templates.charts import thinned
+
+_CURVE_COLUMNS = 50  # of the loss in training, which has up to four points in each
 
 
 def describe_model(path: Path) -> dict[str, Any]:
@@ -63,12 +66,37 @@ def describe_run(run: Run, *, history: History) -> dict[str, Any]:
         "best_validation": best.model_dump() if best else None,
         "last_validation": measured[-1].model_dump() if measured else None,
         "validation_curve": [[one.update, one.loss, one.bleu] for one in measured],
+        "training_curve": [
+            [round(update), loss]
+            for update, loss in thinned(
+                [(point.at.update, point.loss) for point in history.training if point.loss is not None],
+                columns=_CURVE_COLUMNS,
+            )
+        ],
         "parameters": num_parameters(newest) if newest else None,
         "checkpoints": [{**_checkpoint(one), "damage": _damage(one.path)} for one in checkpoints],
         "models": [str(model) for model in models],
         "current_model": str(model_of_run(path)) if models else None,
         "bytes": bytes_in(path),
         "recipe": run.recipe.model_dump(mode="json"),
+    }
+
+
+def summarise_run(run: Run) -> dict[str, Any]:
+    """A run in a few values: its state and progress, its best BLEU and lowest loss, its time and size."""
+    history = run.history()
+    measured = [point.measured for point in history.validations]
+    return {
+        "name": run.directory.name,
+        "path": str(run.directory),
+        "corpus": run.record.corpus,
+        "state": run.state(history),
+        "update": history.last_update,
+        "updates": run.recipe.training.updates,
+        "best_bleu": max((one.bleu for one in measured if one.bleu is not None), default=None),
+        "lowest_loss": min((one.loss for one in measured), default=None),
+        "training_seconds": history.seconds,
+        "bytes": bytes_in(run.directory),
     }
 
 

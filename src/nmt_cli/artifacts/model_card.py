@@ -15,7 +15,7 @@ from nmt_cli.templates.render import render
 
 _MAX_ROWS = 12
 _MAX_BARS = 60
-_BARS = "▁▂▃▄▅▆▇█"
+_BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.,-=+*#"
 
 
 def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, commands: Sequence[Sequence[str]]) -> str:
@@ -39,11 +39,12 @@ def render_card(run: Run, *, config: SavedModelConfig, num_parameters: int, comm
     return join_front_matter(_front_matter(run, config), body)
 
 
-def sparkline(values: Sequence[float]) -> str:
+def sparkline(values: Sequence[float], *, is_ascii: bool = False) -> str:
     """One bar per value; the lowest value gets the lowest bar."""
+    bars = _ASCII_BARS if is_ascii else _BARS
     low, high = min(values), max(values)
-    steps = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((value - low) * steps)] for value in values)
+    steps = (len(bars) - 1) / (high - low) if high > low else 0.0
+    return "".join(bars[round((value - low) * steps)] for value in values)
 
 
 def without_usage_section(card: str) -> str:

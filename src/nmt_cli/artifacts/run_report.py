@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt_cli import __version__
 from nmt_cli.artifacts.descriptions import describe_run, next_command
-from nmt_cli.artifacts.history import History, Elapsed, ValidationPoint
+from nmt_cli.artifacts.history import Elapsed, History, ValidationPoint
 from nmt_cli.artifacts.run import Run, best_first
 from nmt_cli.console import duration_text, size_text
 from nmt_cli.errors import UsageError

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -10,11 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from nmt_cli.cli.printing import print_facts, print_json
-from nmt_cli.console import size_text
-from nmt_cli.errors import DataError, ModelError
+from nmt_cli.cli.printing import is_terminal, print_facts, print_json, print_table
+from nmt_cli.console import duration_text, size_text
+from nmt_cli.errors import DataError, ModelError, NmtError
 
 _MOST_INPUTS = 10
+_COMMANDS = ("command", "next", "use")
+_NO_TERMINAL_WIDTH = 80
+_NONE = "-"
 
 Facts = Iterator[tuple[str, str]]
 
@@ -23,12 +28,14 @@ def info(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL|RUN|DATA|CHECKPOINT", help="A folder, or a model's name on the hub.", show_default=False
+            metavar="MODEL|RUN|DATA|CHECKPOINT",
+            help="A folder, a folder of runs, or a model's name on the hub.",
+            show_default=False,
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Describe a model, a run, a checkpoint or prepared data.
+    """Describe a model, a run, a checkpoint or prepared data, or list the runs of a folder.
 
     Example: nmt info runs/base
     """
@@ -36,6 +43,9 @@ def info(
     from nmt_cli.artifacts.manifest import kind_of
 
     kind = kind_of(path)
+    if kind is None and (runs := _runs_in(path)):
+        _print_runs(path, runs, as_json=as_json)
+        return
     if kind is None:
         path = _of_the_hub(path)
         kind = "model"
@@ -49,7 +59,49 @@ def info(
     if as_json:
         print_json(described)
     else:
-        print_facts(facts(described))
+        print_facts(facts(described), commands=_COMMANDS)
+
+
+def _runs_in(path: Path) -> list[Path]:
+    from nmt_cli.artifacts.manifest import kind_of
+
+    return sorted(child for child in path.iterdir() if kind_of(child) == "run") if path.is_dir() else []
+
+
+def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
+    """Print a row per run of a folder; a run that cannot be read has its problem in place of its state."""
+    from nmt_cli.artifacts.descriptions import summarise_run
+    from nmt_cli.artifacts.run import open_run
+
+    rows: list[dict[str, Any]] = []
+    for path in runs:
+        try:
+            rows.append(summarise_run(open_run(path)))
+        except NmtError as problem:
+            rows.append({"name": path.name, "path": str(path), "state": "damaged", "problem": problem.message})
+    if as_json:
+        print_json({"kind": "runs", "path": str(folder), "runs": rows})
+        return
+    header = ("run", "corpus", "state", "updates", "BLEU", "loss", "time", "size")
+    print_table(
+        header,
+        [_run_row(row) if row["state"] != "damaged" else (row["name"], "", row["problem"], *[""] * 5) for row in rows],
+        right=header[3:],
+        whole=header[3:],
+    )
+
+
+def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        run["name"],
+        run["corpus"],
+        run["state"],
+        f"{run['update']:,} of {run['updates']:,}",
+        _NONE if run["best_bleu"] is None else f"{run['best_bleu']:.2f}",
+        _NONE if run["lowest_loss"] is None else f"{run['lowest_loss']:.4f}",
+        duration_text(run["training_seconds"]),
+        size_text(run["bytes"]),
+    )
 
 
 def _describe_run(path: Path) -> dict[str, Any]:
@@ -111,14 +163,17 @@ def _model_facts(model: dict[str, Any]) -> Facts:
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
-    from nmt_cli.artifacts.model_card import sparkline
+    from nmt_cli.artifacts.descriptions import next_command
 
     percent = 100 * run["update"] / run["updates"]
     state = f"finished {_time_text(run['finished'])}" if run["finished"] else "not finished"
+    state = "training now" if run["state"] == "training" else state
     yield "run", f"{run['name']}, {_languages(run)}, corpus {run['corpus']}"
     yield "directory", f"{run['path']}, {size_text(run['bytes'])}"
     yield "progress", f"update {run['update']:,} of {run['updates']:,} ({percent:.0f} %), {state}"
     yield "started", _time_text(run["started"])
+    if run["training_seconds"]:
+        yield "time", f"{duration_text(run['training_seconds'])} of training and validations"
     yield "command", shlex.join(run["command"])
     if run["target_tokens_per_second"]:
         yield "speed", f"{run['target_tokens_per_second']:,.0f} target tokens/s in the last lines of metrics.jsonl"
@@ -129,10 +184,8 @@ def _run_facts(run: dict[str, Any]) -> Facts:
         yield "validation", f"last: {_measured_text(run['last_validation'])}"
     if run["best_validation"]:
         yield "", f"best by {run['metric']}: {_measured_text(run['best_validation'])}"
-    curve = [bleu if run["metric"] == "bleu" else loss for _, loss, bleu in run["validation_curve"]]
-    values = [value for value in curve if value is not None]
-    if len(values) > 1:
-        yield "curve", f"{sparkline(values[-60:])}  {run['metric']} {values[0]:.2f} to {values[-1]:.2f}"
+    for number, curve in enumerate(_curves(run)):
+        yield "" if number else "curve", curve
     checkpoints = run["checkpoints"]
     newest = f", the newest at update {checkpoints[-1]['update']:,}" if checkpoints else ""
     yield "checkpoints", f"{len(checkpoints)}{newest}"
@@ -140,7 +193,7 @@ def _run_facts(run: dict[str, Any]) -> Facts:
         yield "damage", f"checkpoint at update {damaged['update']:,}: {damaged['damage']}; rm -r {damaged['path']}"
     for model in run["models"]:
         yield "model", model
-    yield "next", _next_command(run)
+    yield "next", next_command(run)
 
 
 def _checkpoint_facts(checkpoint: dict[str, Any]) -> Facts:
@@ -148,7 +201,7 @@ def _checkpoint_facts(checkpoint: dict[str, Any]) -> Facts:
     yield "directory", f"{checkpoint['path']}, {size_text(checkpoint['bytes'])}"
     yield "parameters", _parameters_text(checkpoint["parameters"])
     yield "validation", _measured_text(checkpoint) if checkpoint["loss"] is not None else "not measured at this update"
-    yield _damage(checkpoint) or ("use", f"nmt average {checkpoint['path']} -o MODEL makes a model of it")
+    yield _damage(checkpoint) or ("use", f"nmt average {checkpoint['path']} -o MODEL")
 
 
 def _data_facts(data: dict[str, Any]) -> Facts:
@@ -211,12 +264,24 @@ def _unknown(path: Path) -> ModelError:
     return ModelError(f"{path} is nothing that nmt wrote: it has no {looked_for}", where=where, hint=hint)
 
 
-def _next_command(run: dict[str, Any]) -> str:
-    if run["models"]:
-        return f"nmt decode -m {run['current_model']} < input.txt > output.txt"
-    if run["finished"]:
-        return f"nmt average {run['path']}"
-    return f"{shlex.join(run['command'])} goes on where it stopped"
+def _curves(run: dict[str, Any]) -> Iterator[str]:
+    """Loss and BLEU of the validations as bars; without validations, the loss in training."""
+    from nmt_cli.artifacts.model_card import sparkline
+
+    validations = run["validation_curve"]
+    curves = {"loss": [loss for _, loss, _ in validations], "BLEU": [bleu for *_, bleu in validations]}
+    if len(validations) < 2:
+        curves = {"training loss": [loss for _, loss in run["training_curve"]]}
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    is_ascii = not is_terminal() or encoding != "utf8"
+    width = shutil.get_terminal_size((_NO_TERMINAL_WIDTH, 24)).columns if is_terminal() else _NO_TERMINAL_WIDTH
+    for name, values in curves.items():
+        known = [value for value in values if value is not None]
+        if len(known) > 1:
+            ends = f"{known[0]:.2f} to {known[-1]:.2f}"
+            room = max(width - 13 - len(name) - len(ends) - 4, 10)
+            places = sorted({round(place * (len(known) - 1) / (room - 1)) for place in range(room)})
+            yield f"{name} {sparkline([known[place] for place in places], is_ascii=is_ascii)}  {ends}"
 
 
 def _architecture(model: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 # Columns of a terminal that no table fills.
 _WIDEST = 1000
 _LABEL = 13
+_CONTINUED = " \\"
+# A word of a shell command with its quoted spaces; an option or a redirection stays with the word behind it.
+_SHELL_WORD = re.compile(r"""(?:(?:--?[\w-]+|[<>]) )?(?:'[^']*'|"[^"]*"|\S)+""")
 
 
 def is_terminal() -> bool:
@@ -32,15 +36,20 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
-def print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Print each fact behind its label; a fact of several lines stays in its column."""
+def print_facts(facts: Iterable[tuple[str, str]], *, commands: Collection[str] = ()) -> None:
+    """Print each fact behind its label; a fact of several lines stays in its column.
+
+    The facts of the labels `commands` are command lines. A terminal continues a long one with a backslash, so that it
+    can be copied as it stands.
+    """
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
     width = console.width - _LABEL if is_terminal() else _WIDEST
     for label, fact in facts:
-        for number, line in enumerate(folded(fact, width=width, indent=0)):
+        lines = _folded_command(fact, width) if label in commands else folded(fact, width=width, indent=0)
+        for number, line in enumerate(lines):
             console.print(Text.assemble((f"{'' if number else label:<{_LABEL}}", "bold"), line), soft_wrap=True)
 
 
@@ -106,3 +115,15 @@ def print_whole(console: Console, table: Table) -> None:
 
 def _print_with_tabs(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     typer.echo("\n".join("\t".join(row) for row in (header, *rows)))
+
+
+def _folded_command(command: str, width: int) -> list[str]:
+    """The lines of a shell command; a word, with its quoted spaces, stays whole."""
+    lines = [""]
+    for word in _SHELL_WORD.findall(command) if len(command) > width else [command]:
+        if lines[-1] and len(lines[-1]) + 1 + len(word) + len(_CONTINUED) > width:
+            lines[-1] += _CONTINUED
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return lines
