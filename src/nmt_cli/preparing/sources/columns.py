@@ -6,6 +6,7 @@ import csv
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -86,7 +87,7 @@ class CsvSource(OneFileSource):
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace") for line in islice(_first_lines(file), _ROWS_COMPARED)]
         delimiter = self.delimiter or _delimiter(lines, file)
-        first = next(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), [])
+        first = next(_rows(lines, delimiter), [])
         columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
         if columns is None and len(first) > 2:
             raise _unnamed_columns(file, first, at)
@@ -233,7 +234,7 @@ def _delimiter(lines: Sequence[str], file: Path) -> str:
     """The delimiter with which most rows have one number of columns. DataError if there is none."""
     ranked = []
     for place, delimiter in enumerate(_DELIMITERS):
-        rows = [row for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if row]
+        rows = [row for row in _rows(lines, delimiter) if row]
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1:
             ranked.append((count / len(rows), width == 2, -place, delimiter))
@@ -244,6 +245,12 @@ def _delimiter(lines: Sequence[str], file: Path) -> str:
             hint="give a file with source and target in two columns",
         )
     return max(ranked)[-1]
+
+
+def _rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
+    """The rows before the first broken one, which is told of when the whole file is read."""
+    with suppress(csv.Error):
+        yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 
 
 def _unnamed_columns(file: Path, first: Sequence[str], at: Location) -> DataError:

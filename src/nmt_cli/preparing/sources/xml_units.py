@@ -14,12 +14,13 @@ from xml.parsers import expat
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
-from nmt_cli.preparing.sources.lines import LONGEST_LINE, too_long
+from nmt_cli.preparing.sources.lines import LONGEST_LINE
 from nmt_cli.preparing.sources.units import Unit, on_one_line
 
 _BLOCK = 1 << 18
 _LONGEST_TOKEN = 1 << 24
-_LONGEST_UNIT = 8 * LONGEST_LINE
+_LARGEST_UNIT = 4 * LONGEST_LINE
+_BYTES_OF_A_TEXT = 200  # in memory, beside its characters
 # TMX 1.4b and XLIFF 1.2: the content of these is code of the document's format, except for <sub>.
 _CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
@@ -61,7 +62,7 @@ class UnitParser(ABC):
                 self._feed(block)
                 fed += len(block)
                 if fed - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
-                    raise too_long(self.file, self.line)
+                    raise self._too_large()
                 yield from self._take()
             self._feed(b"")
         yield from self._take()
@@ -94,6 +95,7 @@ class UnitParser(ABC):
         """The element that has just started is a text of the unit."""
         if self._unit is not None:
             self._text, self._language, self._is_text = [], language, True
+            self._unit_length += _BYTES_OF_A_TEXT
             self._parser.CharacterDataHandler = self._characters
 
     def _feed(self, block: bytes) -> None:
@@ -153,10 +155,17 @@ class UnitParser(ABC):
 
     def _characters(self, data: str) -> None:
         self._unit_length += len(data)
-        if self._unit_length > _LONGEST_UNIT:
-            raise too_long(self.file, self.line)
+        if self._unit_length > _LARGEST_UNIT:
+            raise self._too_large()
         if self._is_text and self._text is not None:
             self._text.append(data)
+
+    def _too_large(self) -> DataError:
+        return DataError(
+            f"a unit, tag or comment of {self.file.name} has more than {_LARGEST_UNIT:,} characters",
+            where=f"{self.file}:{self.line}",
+            hint="give units with one sentence per language",
+        )
 
     def _skipped_entity(self, name: str, is_parameter: Any) -> None:
         """A character that only the DTD names, such as &nbsp;: HTML's, since no DTD is read."""

@@ -1,0 +1,277 @@
+"""TSV and CSV as sources of a corpus, and the columns and keys that are found by the languages."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import lzma
+import resource
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from nmt_cli.dataset.store import open_prepared
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.corpus import corpus_from_files
+from nmt_cli.preparing.inputs import fetch_inputs
+from nmt_cli.preparing.sources.base import Split, read_chunks
+from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, refusal, run, silent, write_prefix
+
+QUOTED = [
+    ('a "drop-in" directory', 'ein "drop-in"'),
+    ("comma, semicolon; tab\t.", "x"),
+    ("two\nlines", 'ends in "'),
+    ("plain", "y"),
+]
+
+
+def read(file: Path, text: str | bytes, *, languages: str = "en-de") -> list[tuple[str, str]]:
+    """The pairs of a file with this text, as --train takes it."""
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    corpus = corpus_from_files({"train": [str(file)]}, languages=languages, name="x", overrides=[])
+    chunks = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
+    return [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)]
+
+
+def error_of(file: Path, text: str | bytes) -> DataError:
+    return refusal(lambda: read(file, text))
+
+
+def written_by_csv(rows: Sequence[Sequence[str]], delimiter: str) -> str:
+    """The rows as Python's csv module writes them in Excel's dialect."""
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter=delimiter).writerows(rows)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize(
+    "header", [None, ("en", "de"), ("English", " german "), ("source", "target"), ("EN-us", "deu")]
+)
+def test_csv_is_read_with_its_delimiter_quoting_and_header(
+    tmp_path: Path, delimiter: str, header: tuple[str, str] | None
+) -> None:
+    pairs = [*QUOTED, *invented_pairs(200, seed=2)]
+    text = written_by_csv([*([header] if header else []), *pairs], delimiter)
+    expected = [tuple(" ".join(cell.split()) for cell in pair) for pair in pairs]
+    assert read(tmp_path / "a.csv", text) == expected
+    assert read(tmp_path / "a.csv", f"\ufeff{text}") == expected
+
+
+def test_columns_that_are_called_by_the_languages_are_found_among_others(tmp_path: Path) -> None:
+    rows = [("id", "de-DE", "note", "en"), ("1", "eins", "", "one"), ("2", "zwei", "x", "two")]
+    for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):
+        text = written_by_csv(rows, delimiter)
+        assert read(tmp_path / name, text) == [("one", "eins"), ("two", "zwei")]
+        assert read(tmp_path / name, text, languages="de-en") == [("eins", "one"), ("zwei", "two")]
+    assert read(tmp_path / "no.tsv", "no\tnein\nja\tja\n", languages="no-de") == [("no", "nein"), ("ja", "ja")]
+
+
+def test_csv_with_columns_that_nothing_names_is_refused_with_what_names_them(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    text = written_by_csv([("1", "one word", "ein Wort"), ("2", "two", "zwei")], ",")
+    error = error_of(file, text)
+    assert error.message == (
+        "a.csv has 3 columns, and its first line does not call any by en and de: '1', 'one word', 'ein Wort'"
+    )
+    assert error.where == f"{file}:1"
+    fix = f"train=[{{kind: csv, file: {file}, source: 2, target: 3}}]"
+    assert error.hint == f"name the two columns: add --set '{fix}'"
+    corpus = corpus_from_files({"train": [str(file)]}, languages="en-de", name="x", overrides=[fix])
+    (chunk,) = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
+    assert list(zip(chunk.src, chunk.tgt, strict=True)) == [("one word", "ein Wort"), ("two", "zwei")]
+    assert error_of(file, "one\ntwo\n").message.startswith("a.csv has no columns: no comma, semicolon or tab")
+
+
+def test_tsv_with_more_columns_takes_the_first_two_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert read(tmp_path / "a.tsv", "one\teins\tCC BY\ntwo\tzwei\tCC BY\n") == [("one", "eins"), ("two", "zwei")]
+    (warning,) = caplog.messages
+    assert warning == (
+        f"{tmp_path}/a.tsv has 3 columns, and its first line does not name them: column 1 is taken as en, 2 as de"
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "line", "reason"),
+    [
+        ('"A quote, Ein Wort\r\n', 3, "',' expected after '\"'"),
+        ('"A quote" he said,Ein Wort\r\n', 3, "',' expected after '\"'"),
+        ('one,"never closed\r\n' + "a,b\r\n" * 150, 3, "it is not closed within 100 lines"),
+        ('one,"never closed', 3, "it is not closed before the end of the file"),
+        ('one,"' + "x" * 140_000, 3, "it is not closed within 131,072 characters"),
+    ],
+)
+def test_a_broken_quote_in_csv_is_named_with_its_line(tmp_path: Path, broken: str, line: int, reason: str) -> None:
+    rest = "" if broken[-1] != "\n" else '"two","zwei"\r\n'
+    error = error_of(tmp_path / "a.csv", f'"one","eins\r\nzwei"\r\n{broken}{rest}')
+    assert error.message == f"a quoted cell in line {line} of a.csv is broken: {reason}"
+    assert error.where == f"{tmp_path / 'a.csv'}:{line}"
+    assert error.hint == 'write a quote inside a quoted cell twice (""), and one quote where the cell ends'
+
+
+def test_rows_of_csv_keep_the_line_where_they_begin_and_short_ones_are_counted(tmp_path: Path) -> None:
+    rows = [(src.replace(" ", "\n", 1), tgt) for src, tgt in invented_pairs(60, seed=3)]
+    text = written_by_csv([*rows[:30], ("short",), *rows[30:], ("a\x07b c d e", "f g h i j")], ",")
+    (tmp_path / "a.csv").write_text(text)
+    overrides = ["tokenizer.vocab_size=300", "cleaning.max_length_ratio=null"]
+    corpus = corpus_from_files({"train": [str(tmp_path / "a.csv")]}, languages="en-de", name="x", overrides=overrides)
+    dropped = run(corpus, tmp_path / "data").report["cleaning"]["dropped"]
+    assert [one["where"] for one in dropped["no translation"]["examples"]] == ["a.csv:61"]
+    assert [one["where"] for one in dropped["control characters"]["examples"]] == ["a.csv:122"]
+
+
+def test_quoting_in_tsv_is_taken_off_and_quotes_of_plain_text_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    pairs = [('a "drop-in" directory', "eins"), ("plain", 'ein "Wort"'), ('"', "x")]
+    assert read(tmp_path / "excel.tsv", written_by_csv(pairs, "\t").replace("\r", "")) == pairs
+    assert caplog.messages == [f"{tmp_path}/excel.tsv: cells are quoted as in CSV, and the quotes are taken off"]
+    caplog.clear()
+    for plain in (
+        [('"Hello," he said, "friend"', '"Hallo"'), ("a", "b")],
+        [('"Come here!"', '"Komm her!"')],
+        [('"a ""b"" c"', "x"), ('an inch is 1"', "y")],
+    ):
+        assert read(tmp_path / "plain.tsv", "".join(f"{src}\t{tgt}\n" for src, tgt in plain)) == plain
+    assert caplog.messages == []
+
+
+def test_named_columns_of_tables_in_a_corpus_file(tmp_path: Path) -> None:
+    pairs = invented_pairs(100, seed=4)
+    (tmp_path / "a.csv").write_text(
+        written_by_csv([("Id", "Original", "Text"), *(("1", *pair) for pair in pairs)], ";")
+    )
+    write_prefix(tmp_path / "valid", pairs[:10])
+    named = "{kind: csv, file: a.csv, source: Original, target: Text}"
+    located = corpus_of(tmp_path, named)
+    (source,) = fetch_inputs(located, progress=silent).sources["train"]
+    (chunk,) = read_chunks([source])
+    assert list(zip(chunk.src, chunk.tgt, strict=True)) == pairs
+    unknown = corpus_of(tmp_path, named.replace("Original", "original"))
+    error = refusal(lambda: fetch_inputs(unknown, progress=silent))
+    assert error.message == "the first line of a.csv names no column original"
+    assert error.hint.startswith("it has 'Id', 'Original', 'Text': set source and target to two of these")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [("en", "de"), ("translation.en", "translation.de"), ("en-US", "de_DE"), ("src", "tgt"), ("English", "German")],
+)
+def test_keys_of_jsonl_and_columns_of_parquet_are_found_by_the_languages(tmp_path: Path, keys: tuple[str, str]) -> None:
+    pairs = invented_pairs(30, seed=4)
+    records = []
+    for pair in pairs:
+        record: dict[str, object] = {"id": 7}
+        for key, text in zip(keys, pair, strict=True):
+            outer, _, inner = key.rpartition(".")
+            if outer:
+                nested = record.setdefault(outer, {})
+                assert isinstance(nested, dict)
+                nested[inner] = text
+            else:
+                record[key] = text
+        records.append(record)
+    assert read(tmp_path / "a.jsonl", "".join(f"{json.dumps(record)}\n" for record in records)) == pairs
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), sink)
+    assert read(tmp_path / "a.parquet", sink.getvalue()) == pairs
+
+
+def one_long_line(megabytes: int, ending: str) -> bytes:
+    """A first line, and a second one that takes this much memory and little of a disk."""
+    block = b"x" * 1_000_000
+    packer: Any
+    match ending:
+        case ".zst":
+            packer = zstandard.ZstdCompressor().compressobj()
+        case ".xz":
+            packer = lzma.LZMACompressor(preset=0)
+        case _:
+            packer = zlib.compressobj(1, wbits=31)
+    return b"".join([packer.compress(b"a\tb\n"), *(packer.compress(block) for _ in range(megabytes)), packer.flush()])
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.po", "a.en"])
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz"])
+def test_a_line_is_bounded_however_it_is_compressed(tmp_path: Path, name: str, ending: str) -> None:
+    file = tmp_path / (name + ending)
+    text = one_long_line(400, ending)
+    assert len(text) < 4_000_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if name == "a.en":
+        file.write_bytes(text)
+        (tmp_path / "a.de").write_text("b\n" * 2)
+        corpus = corpus_from_files({"train": [str(tmp_path / "a")]}, languages="en-de", name="x", overrides=[])
+        error = refusal(lambda: list(read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])))
+    else:
+        error = error_of(file, text)
+    assert error.message == f"line 2 of {file.name} is longer than 1,048,576 bytes"
+    assert error.where == f"{file}:2"
+    assert error.hint == "give text with one sentence a line"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
+
+
+def test_the_longest_line_is_read_wherever_the_blocks_end(tmp_path: Path) -> None:
+    longest = "x" * ((1 << 20) - 4)
+    text = f"a\tb\n{longest}\tcd\ne\tf\n"
+    assert read(tmp_path / "a.tsv", text) == [("a", "b"), (longest, "cd"), ("e", "f")]
+    assert error_of(tmp_path / "a.tsv", text.replace("cd", "cdef")).where == f"{tmp_path / 'a.tsv'}:2"
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl", ".po"])
+def test_utf16_text_is_answered_with_the_command_that_converts_it(tmp_path: Path, ending: str) -> None:
+    error = error_of(tmp_path / f"a{ending}", "one\teins\n".encode("utf-16"))
+    assert error.message == f"a{ending} is UTF-16, not UTF-8"
+    assert error.hint == (
+        f"iconv -f UTF-16 -t UTF-8 {tmp_path}/a{ending} > {tmp_path}/a.utf8{ending}, and give that file"
+    )
+
+
+def test_several_training_files_of_any_kind_are_all_used(tmp_path: Path) -> None:
+    parts: list[Pairs] = [invented_pairs(90, seed=seed) for seed in (1, 2, 3)]
+    (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in parts[0]))
+    (tmp_path / "b.csv").write_text(written_by_csv(parts[1], ","))
+    files = [str(tmp_path / "a.tsv"), str(tmp_path / "b.csv"), write_prefix(tmp_path / "c", parts[2])]
+    (tmp_path / "t.tsv.xz").write_bytes(lzma.compress(b"one\teins\n"))
+    tests = [str(tmp_path / "t.tsv.xz"), write_prefix(tmp_path / "u", [("two", "zwei")])]
+    overrides = ["tokenizer.vocab_size=400", "cleaning.max_length_ratio=null"]
+    corpus = corpus_from_files({"train": files, "test": tests}, languages="en-de", name="x", overrides=overrides)
+    prepared = run(corpus, tmp_path / "data")
+    assert prepared.report["pairs"] == {"train": 243, "valid": 27, "test": 2}
+    assert (tmp_path / "data" / "test.de").read_text() == "eins\nzwei\n"
+    inputs = open_prepared(prepared.directory).manifest.inputs
+    assert [Path(one.name).name for one in inputs] == ["a.tsv", "b.csv", "c.en", "c.de", "t.tsv.xz", "u.en", "u.de"]
+
+
+@pytest.mark.parametrize("side", ["en", "de"])
+def test_a_fault_is_named_with_the_file_of_its_side(tmp_path: Path, side: str) -> None:
+    pairs = invented_pairs(80, seed=1)
+    train = write_prefix(tmp_path / "train", pairs)
+    valid = write_prefix(tmp_path / "valid", pairs[:10])
+    for name in ("train", "valid"):
+        file = tmp_path / f"{name}.{side}"
+        lines = file.read_bytes().split(b"\n")
+        lines[4] = "Straße".encode("latin-1")
+        file.write_bytes(b"\n".join(lines))
+    files: dict[Split, list[str]] = {"train": [train], "valid": [valid]}
+    overrides = ["tokenizer.vocab_size=400"]
+    located = corpus_from_files(files, languages="en-de", name="x", overrides=overrides)
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    name = {"en": "source", "de": "target"}[side]
+    assert error.message == f"the valid text has a {name} that is not valid UTF-8"
+    assert error.where == f"valid.{side}:5"
+    write_prefix(tmp_path / "valid", pairs[:10])
+    report = run(located, tmp_path / "data").report
+    (example,) = report["cleaning"]["dropped"]["invalid UTF-8"]["examples"]
+    assert example["where"] == f"train.{side}:5"

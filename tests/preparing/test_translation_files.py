@@ -1,0 +1,338 @@
+"""TMX, XLIFF and PO as sources of a corpus."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+import pytest
+
+from nmt_cli.errors import DataError
+from nmt_cli.preparing.chunks import ParsedChunk
+from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_files
+from nmt_cli.preparing.inputs import fetch_inputs
+from nmt_cli.preparing.sources.base import Split, read_chunks
+from tests.preparing.corpus_files import Pairs, invented_pairs, refusal, run, silent
+
+HEAD = '<?xml version="1.0" encoding="{}"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header/><body>\n'
+CODES = ("en", "de")
+
+
+def tmx(units: Iterable[Sequence[tuple[str, str]]], *, encoding: str = "UTF-8") -> str:
+    """A translation memory; each unit is a list of (language, content of <seg>)."""
+    variants = ("".join(f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>' for code, text in unit) for unit in units)
+    return HEAD.format(encoding) + "".join(f"<tu>{unit}</tu>\n" for unit in variants) + "</body></tmx>\n"
+
+
+def tmx_of(pairs: Pairs, codes: tuple[str, str] = CODES) -> str:
+    return tmx([list(zip(codes, map(escape, pair), strict=True)) for pair in pairs])
+
+
+def located(file: Path, languages: str = "en-de") -> LocatedCorpus:
+    return corpus_from_files({"train": [str(file)], "valid": [str(file)]}, languages=languages, name="x", overrides=[])
+
+
+def read(file: Path, text: str | bytes, languages: str = "en-de") -> list[ParsedChunk]:
+    """The chunks of a file with this text, as training text."""
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return list(read_chunks(fetch_inputs(located(file, languages), progress=silent).sources["train"]))
+
+
+def pairs_of(chunks: Iterable[ParsedChunk]) -> list[tuple[str, str]]:
+    """The pairs that have a translation."""
+    return [
+        pair
+        for chunk in chunks
+        for index, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True))
+        if index not in chunk.untranslated
+    ]
+
+
+def error_of(file: Path, text: str | bytes, languages: str = "en-de") -> DataError:
+    return refusal(lambda: read(file, text, languages))
+
+
+@pytest.mark.parametrize("encoding", ["UTF-8", "UTF-16", "ISO-8859-1"])
+def test_a_translation_memory_gives_the_text_of_its_units_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    pairs = [("R & D < 3", "F & E <\xa03"), ("caf\xe9", "Caf\xe9 gro\xdf"), *invented_pairs(200, seed=2)]
+    text = tmx_of(pairs).replace("UTF-8", encoding)
+    chunks = read(tmp_path / "a.tmx", text.encode(encoding))
+    segments = [str(one.text) for one in ElementTree.fromstring(tmx_of(pairs).split('dtd">\n')[1]).iter("seg")]
+    assert [text for pair in pairs_of(chunks) for text in pair] == segments
+    assert chunks[0].where(1) == "a.tmx:5"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('Press <bpt i="1">&lt;b&gt;</bpt>Save<ept i="1">&lt;/b&gt;</ept> now', "Press Save now"),
+        ("a <hi type='x'>bold</hi> word", "a bold word"),
+        ("one<ph type='lb'/>two", "one two"),
+        ("one<ph>&lt;br/&gt;</ph> two<it pos='begin'>x</it>", "one two"),
+        ("Go <ph>&lt;img alt='<sub>a red <bpt i='1'>x</bpt>dog</sub>'&gt;</ph>.", "Go  a red dog ."),
+        ("<![CDATA[1 < 2]]> &amp; &#228;&nbsp;b", "1 < 2 & \xe4\xa0b"),
+        ("  two\n   lines\t ", "two lines"),
+    ],
+)
+def test_inline_tags_keep_the_text_that_is_translated_and_lose_their_code(
+    tmp_path: Path, content: str, text: str
+) -> None:
+    (chunk,) = read(tmp_path / "a.tmx", tmx([[("en", content), ("de", content)]]))
+    assert (chunk.src, chunk.tgt) == ([text], [text])
+
+
+def test_languages_match_loosely_and_the_log_says_which_were_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    units = [[("fr-FR", "un"), ("en-US", "one"), ("DE_at", "eins")], [("en-GB", "two"), ("DE_at", "zwei")]]
+    chunks = read(tmp_path / "a.tmx", tmx([*units, [("EN", "three"), ("en-US", "tree"), ("DE_at", "drei")]]))
+    assert pairs_of(chunks) == [("one", "eins"), ("two", "zwei"), ("three", "drei")]
+    assert caplog.messages == ["a.tmx: en is en-US (1 pairs) and en-GB (1 pairs) and EN (1 pairs), de is DE_at"]
+    assert pairs_of(read(tmp_path / "b.tmx", tmx(units[:1]), "de-fr")) == [("eins", "un")]
+    caplog.clear()
+    read(tmp_path / "c.tmx", tmx([[("en", "one"), ("DE", "eins")]]))
+    assert caplog.messages == []
+
+
+def test_units_without_one_of_the_languages_are_counted_with_their_lines(tmp_path: Path) -> None:
+    pairs = invented_pairs(300, seed=3)
+    units = [[("en", src), ("de", tgt)] for src, tgt in pairs]
+    units[7] = units[7][:1]
+    units[9] = [("fr", "un"), ("es", "uno")]
+    units[11] = [("en", "one"), ("de", " \n ")]
+    (tmp_path / "a.tmx").write_text(tmx(units))
+    (tmp_path / "v.tmx").write_text(tmx(units[:20]))
+    files: dict[Split, list[str]] = {"train": [str(tmp_path / "a.tmx")], "valid": [str(tmp_path / "v.tmx")]}
+    overrides = ["tokenizer.vocab_size=400", "cleaning.max_length_ratio=null"]
+    corpus = corpus_from_files(files, languages="en-de", name="x", overrides=overrides)
+    report = run(corpus, tmp_path / "data", num_workers=2).report
+    dropped = report["cleaning"]["dropped"]["no translation"]
+    assert dropped["count"] == 3
+    assert [one["where"] for one in dropped["examples"]] == ["a.tmx:11", "a.tmx:13", "a.tmx:15"]
+    assert report["pairs"] == {"train": 297, "valid": 17}
+    assert "The unit has no text in one of the two languages" in (tmp_path / "data" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line", "hint"),
+    [
+        (tmx([[("en", "a")]]) + "<x>", "is not well-formed XML: junk after document element", 6, "mend that place"),
+        (tmx([[("en", "a"), ("de", "b")]])[:-30], "is not well-formed XML: it ends within a tag", 4, "export the file"),
+        (tmx([])[:-14], "is not well-formed XML: it ends too early", 4, "export the file again"),
+        ("<html></html>", "is no TMX file: its root is <html>", 1, "give a file whose root is <tmx>"),
+        ("en\tde\n", "is not well-formed XML: syntax error", 1, "mend that place"),
+        (
+            HEAD.format("UTF-8").replace(' SYSTEM "tmx14.dtd"', ' [<!ENTITY a "b">]') + "</body></tmx>",
+            "declares the entity 'a', and a file that declares entities is not read",
+            2,
+            "remove <!ENTITY ...> from its DOCTYPE",
+        ),
+    ],
+)
+def test_what_is_not_tmx_is_answered_with_its_line(
+    tmp_path: Path, text: str, message: str, line: int, hint: str
+) -> None:
+    error = error_of(tmp_path / "a.tmx", text)
+    assert error.message == f"a.tmx {message}"
+    assert error.where == f"{tmp_path / 'a.tmx'}:{line}"
+    assert hint in error.hint
+
+
+def test_a_file_without_the_language_is_answered_with_those_that_it_has(tmp_path: Path) -> None:
+    units = [[("en-US", "one"), ("fr", "un")], [("en-US", "two"), ("fr", "deux")], [("en-US", "three")]]
+    error = error_of(tmp_path / "a.tmx", tmx(units))
+    assert error.message == ("none of the 3 units of a.tmx has a translation: no text in de; it has en-US (3), fr (2)")
+    assert error.hint == "name two languages that it has: -l en-fr"
+    assert pairs_of(read(tmp_path / "a.tmx", tmx(units), "en-fr")) == [("one", "un"), ("two", "deux")]
+    assert error_of(tmp_path / "a.tmx", tmx([])).message == "a.tmx has no units"
+
+
+def laughs(kind: str) -> str:
+    """An entity that would be a billion words, in the DTD of the file or in an attribute of it."""
+    entities = "".join(f'<!ENTITY {kind}a{n} "{f"&a{n - 1};" * 10 if n else "lol"}">\n' for n in range(10))
+    head = HEAD.format("UTF-8").replace(' SYSTEM "tmx14.dtd"', f" [\n{entities}]")
+    return f'{head}<tu><tuv xml:lang="&a9;"><seg>&a9;</seg></tuv></tu></body></tmx>'
+
+
+@pytest.mark.parametrize("kind", ["", "% "])
+def test_entity_bombs_are_refused_before_they_grow(tmp_path: Path, kind: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    error = error_of(tmp_path / "a.tmx", laughs(kind))
+    assert "declares the entity 'a0'" in error.message
+    assert error.where == f"{tmp_path / 'a.tmx'}:3"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KB
+
+
+def test_a_dtd_or_entity_outside_of_the_file_is_never_opened(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    head = HEAD.format("UTF-8").replace('"tmx14.dtd"', f'"{tmp_path / "secret"}"')
+    body = '<tu><tuv xml:lang="en"><seg>a&secret;</seg></tuv><tuv xml:lang="de"><seg>b</seg></tuv></tu></body></tmx>'
+    assert pairs_of(read(tmp_path / "a.tmx", head + body)) == [("a&secret;", "b")]
+
+
+@pytest.mark.parametrize("inside", ["text", "comment", "attribute", "units"])
+def test_a_text_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path, inside: str) -> None:
+    begin = {
+        "text": '<tu><tuv xml:lang="en"><seg>',
+        "comment": "<!-- ",
+        "attribute": '<tu a="',
+        "units": "<tu>",
+    }[inside]
+    block = b"<tuv xml:lang='en'><seg>word</seg></tuv>" * 25_000 if inside == "units" else b"word " * 200_000
+    with gzip.open(tmp_path / "a.tmx.gz", "wb", compresslevel=1) as file:
+        file.write((HEAD.format("UTF-8") + begin).encode())
+        for _ in range(300):  # MB
+            file.write(block)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    corpus = located(tmp_path / "a.tmx.gz")
+    error = refusal(lambda: list(read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])))
+    assert error.message == "a unit, tag or comment of a.tmx.gz has more than 4,194,304 characters"
+    assert error.where == f"{tmp_path / 'a.tmx.gz'}:4"
+    assert error.hint == "give units with one sentence per language"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
+
+
+XLIFF_1 = """\
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+<file source-language="en-US" target-language="de-DE" original="a" datatype="html"><body>
+<trans-unit id="1"><source>Save <g id="1">all</g><x id="2"/></source><target>Alles <g id="1">sichern</g></target>
+<alt-trans><source>Save it</source><target>Sichern</target></alt-trans></trans-unit>
+<trans-unit id="2"><source>Open</source></trans-unit>
+<trans-unit id="3"><source>Close</source><seg-source>Close it</seg-source><target>Schlie\xdfen</target></trans-unit>
+<trans-unit id="4"><source>Quit</source><target/></trans-unit>
+</body></file></xliff>
+"""
+XLIFF_2 = """\
+<xliff version="2.0" srcLang="en" trgLang="de" xmlns="urn:oasis:names:tc:xliff:document:2.0"
+ xmlns:mtc="urn:oasis:names:tc:xliff:matches:2.0"><file id="f"><unit id="u">
+<mtc:matches><mtc:match ref="#1"><source>wrong</source><target>falsch</target></mtc:match></mtc:matches>
+<originalData><data id="d">&lt;b&gt;</data></originalData>
+<segment><source>A <pc id="1">red</pc> <mrk id="m">dog</mrk>.<ph id="2" subType="xlf:lb"/>Sit!</source>
+<target>Ein <pc id="1">roter</pc> Hund. Sitz!</target></segment>
+<ignorable><source> </source><target> </target></ignorable>
+<segment><source>No target</source></segment>
+</unit></file></xliff>
+"""
+
+
+@pytest.mark.parametrize("name", ["a.xlf", "a.xliff"])
+def test_xliff_gives_the_sources_and_targets_of_its_units(tmp_path: Path, name: str) -> None:
+    (chunk,) = read(tmp_path / name, XLIFF_1)
+    assert pairs_of([chunk]) == [("Save all", "Alles sichern"), ("Close", "Schlie\xdfen")]
+    assert [chunk.where(index) for index in chunk.untranslated] == [f"{name}:5", f"{name}:7"]
+    (chunk,) = read(tmp_path / name, XLIFF_2)
+    assert pairs_of([chunk]) == [("A red dog. Sit!", "Ein roter Hund. Sitz!")]
+    assert [chunk.src[index] for index in chunk.untranslated] == ["No target"]
+    assert pairs_of(read(tmp_path / name, XLIFF_2, "de-en")) == [("Ein roter Hund. Sitz!", "A red dog. Sit!")]
+    unnamed = XLIFF_1.replace(' target-language="de-DE"', "")
+    assert pairs_of(read(tmp_path / name, unnamed))[1] == ("Close", "Schlie\xdfen")
+
+
+def test_xliff_without_targets_is_refused(tmp_path: Path) -> None:
+    error = error_of(tmp_path / "a.xlf", XLIFF_1.replace("target>", "note>").replace("<target/>", ""))
+    assert error.message == "none of the 4 units of a.xlf has a translation: no text in de; it has en-US (4)"
+    assert error.hint == "export it again, with its translations"
+
+
+PO = r"""# translators
+msgid ""
+msgstr ""
+"Project-Id-Version: x\n"
+"Language: de\n"
+"Content-Type: text/plain; charset=UTF-8\n"
+
+#: a.c:3
+msgid "Open \"%s\"\n"
+msgstr "„%s“ öffnen\n"
+
+#, fuzzy
+#| msgid "Old"
+msgid "New"
+msgstr "Alt"
+
+msgctxt "menu"
+msgid ""
+"Save "
+"all\tfiles"
+msgstr ""
+"Alle Dateien\n"
+"sichern"
+
+msgid "%d dog"
+msgid_plural "%d dogs"
+msgstr[0] "%d Hund"
+msgstr[1] "%d Hunde"
+
+msgid "Todo"
+msgstr ""
+
+#~ msgid "Gone"
+#~ msgstr "Weg"
+msgid "End"
+msgstr "Ende"
+"""
+PO_PAIRS = [
+    ('Open "%s"', "„%s“ öffnen"),
+    ("Save all files", "Alle Dateien sichern"),
+    ("%d dog", "%d Hund"),
+    ("%d dogs", "%d Hunde"),
+    ("End", "Ende"),
+]
+
+
+def test_po_gives_its_messages_and_leaves_out_the_fuzzy_and_the_untranslated(tmp_path: Path) -> None:
+    (chunk,) = read(tmp_path / "a.po", PO)
+    assert pairs_of([chunk]) == PO_PAIRS
+    assert [(chunk.src[index], chunk.where(index)) for index in sorted(chunk.untranslated)] == [
+        ("New", "a.po:14"),
+        ("Todo", "a.po:30"),
+    ]
+    assert pairs_of(read(tmp_path / "a.po", PO, "de-en")) == [(tgt, src) for src, tgt in PO_PAIRS]
+    latin = PO.replace("UTF-8", "ISO-8859-1").replace("„", "").replace("“", "").encode("latin-1")
+    assert pairs_of(read(tmp_path / "a.po", latin))[0][1] == "%s öffnen"
+
+
+@pytest.mark.skipif(shutil.which("msgfmt") is None, reason="needs GNU gettext")
+def test_po_is_read_as_gettext_reads_it(tmp_path: Path) -> None:
+    import gettext
+
+    read(tmp_path / "a.po", PO)
+    subprocess.run(["msgfmt", "-o", tmp_path / "a.mo", tmp_path / "a.po"], check=True)
+    with (tmp_path / "a.mo").open("rb") as file:
+        catalogue = gettext.GNUTranslations(file)
+    theirs = [
+        (catalogue.gettext('Open "%s"\n')),
+        catalogue.pgettext("menu", "Save all\tfiles"),
+        catalogue.ngettext("%d dog", "%d dogs", 1),
+        catalogue.ngettext("%d dog", "%d dogs", 2),
+        catalogue.gettext("End"),
+    ]
+    assert [" ".join(text.split()) for text in theirs] == [tgt for _, tgt in PO_PAIRS]
+    assert catalogue.gettext("New") == "New"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line"),
+    [
+        ('msgid "a"\nmsgstr "b\n', "line 2 of a.po is not PO", 2),
+        ("one\ttwo\n", "line 1 of a.po is not PO", 1),
+        (
+            'msgid ""\nmsgstr "charset=ebcdic-9\\n"\n\nmsgid "a"',
+            "the header of a.po names the unknown encoding ebcdic-9",
+            0,
+        ),
+    ],
+)
+def test_what_is_not_po_is_answered_with_its_line(tmp_path: Path, text: str, message: str, line: int) -> None:
+    error = error_of(tmp_path / "a.po", text)
+    assert error.message == message
+    assert error.where == f"{tmp_path / 'a.po'}" + (f":{line}" if line else "")
+    assert error.hint
