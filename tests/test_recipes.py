@@ -182,6 +182,15 @@ def test_with_attention_biases_each_count_rounds_to_that_of_table_3(name: str, m
     assert round(count_parameters(recipe) / 1e6) == millions
 
 
+@pytest.mark.parametrize(("has_biases", "expected"), [(False, 9), (True, 10)])
+def test_the_counts_of_table_3_favour_attention_biases_as_docs_paper_md_says(has_biases: bool, expected: int) -> None:
+    printed = {name: millions for name, millions in _COUNTED.items() if name != "base"} | {"table3/big": 213}
+    override = [f"model.attention_bias={str(has_biases).lower()}"]
+    counted = {name: count_parameters(load_recipe(name, overrides=override)) for name in printed}
+    assert len(printed) == 11
+    assert sum(round(counted[name] / 1e6) == printed[name] for name in printed) == expected
+
+
 def test_big_has_the_parameters_of_table_3_within_three_percent() -> None:
     assert count_parameters(load_recipe("big")) / 1e6 == pytest.approx(213, rel=0.03)
 

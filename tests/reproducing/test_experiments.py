@@ -52,6 +52,13 @@ def test_the_recipe_tells_the_same_bleu(experiment: Experiment) -> None:
         assert experiment.test["sacreBLEU"].low in told
 
 
+@pytest.mark.parametrize("size", ["base", "big"])
+def test_sacrebleu_is_expected_as_far_below_the_papers_bleu_as_the_authors_own_model_has_it(size: str) -> None:
+    figures = EXPERIMENTS[f"{size}-en-de"].test
+    measured = 29.02 - 27.52  # tensor2tensor issue 317
+    assert figures["paper BLEU"].low - figures["sacreBLEU"].low == pytest.approx(measured)
+
+
 @by_name
 def test_each_tolerance_has_a_reason(experiment: Experiment) -> None:
     for expected in (expected for figures in experiment.expected.values() for expected in figures.values()):
@@ -92,7 +99,7 @@ SACREBLEU = EXPERIMENTS["base-en-de"].test["sacreBLEU"]
         (Figure("paper BLEU", BOTH, 42.2), "as expected"),
         (Figure("paper BLEU", BOTH, 42.4), "above by 0.60"),
         (Figure("paper BLEU", BLEU, 0.0, is_rehearsed=True), "not comparable: rehearsal"),
-        (Figure("sacreBLEU", SACREBLEU, 10.0), "below by 16.60"),
+        (Figure("sacreBLEU", SACREBLEU, 10.0), "below by 15.80"),
         (Figure("updates", expected_exactly(100_000, "here"), 100_000), "as expected"),  # a count is exact
         (Figure("updates", expected_exactly(100_000, "here"), 99_999), "below by 1"),
         (Figure("hours", EXPERIMENTS["base-en-de"].training["hours"], 0.8), "for context"),

@@ -141,8 +141,8 @@ def _english_german(size: str, *, millions: int, perplexity: float, validation_b
     why_parameters = "the authors' embedding had more rows than the vocabulary, and the count depends on how many"
     why_perplexity = "a piece is not the same unit in another vocabulary"
     why_validation = "one run in the paper; the table does not say how its BLEU is tokenised"
-    sacrebleu_source = "the paper's BLEU less 0.7, what compound splitting and Moses tokens are worth"
-    why_sacrebleu = "derived and not printed: the distance to the paper's BLEU is 0.7 to 1.0 in published systems"
+    sacrebleu_source = "the paper's BLEU less 1.5: split compounds, Moses tokens, and ASCII quotes in the reference"
+    why_sacrebleu = "derived and not printed: both scores of one model of the authors are 1.5 apart (docs/paper.md)"
     return Experiment(
         name=f"{size}-en-de",
         title=f"Transformer {size}, WMT 2014 English to German",
@@ -158,7 +158,7 @@ def _english_german(size: str, *, millions: int, perplexity: float, validation_b
         validation={"paper BLEU": _expected_about(validation_bleu, 0.5, "Table 3", why_validation)},
         test={
             "paper BLEU": _expected_paper_bleu(bleu, bleu, "Table 2"),
-            "sacreBLEU": _expected_about(round(bleu - 0.7, 1), 0.8, sacrebleu_source, why_sacrebleu),
+            "sacreBLEU": _expected_about(round(bleu - 1.5, 1), 0.8, sacrebleu_source, why_sacrebleu),
         },
     )
 

@@ -46,6 +46,8 @@ _SCORES: dict[str, FigureName] = {"paper-BLEU": "paper BLEU", "BLEU": "sacreBLEU
 _SEARCH_OPTIONS = ("beam", "length_penalty", "length_penalty_form", "max_extra_tokens")
 _AGAIN = "remove the file, and give the same nmt reproduce command once more"
 _REHEARSAL = "the rehearsal's settings"
+# Part of a score's record: scores of another measure are made again.
+_MEASURE = "paper-BLEU with quotes:ascii-ref"
 
 
 class Measured(NamedTuple):
@@ -307,7 +309,11 @@ def _scoring(plan: Reproduction, held_out: HeldOut) -> Stage:
         arguments=["score", *texts, "-l", languages, "-m", "paper-bleu,bleu,chrf", "--json"],
         published=plan.experiment.test if held_out == "test" else plan.experiment.validation,
         rehearsed={},
-        inputs=lambda: {"reference": sha256(files.reference), "translation": sha256(files.translation)},
+        inputs=lambda: {
+            "reference": sha256(files.reference),
+            "translation": sha256(files.translation),
+            "measure": _MEASURE,
+        },
         outputs=lambda: {"scores": sha256(files.scores)},
         needs=lambda machine: Needs(),
         measure=measure,
