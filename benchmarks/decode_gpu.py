@@ -31,7 +31,7 @@ from measuring import NMT, Figures, circumstances, judged, judged_at_most, lines
 
 if TYPE_CHECKING:
     from nmt_cli.artifacts.model_directory import LoadedModel
-    from nmt_cli.decoding.translator import Translator
+    from nmt_cli.decoding.translator import LineTranslator
 
 _ONE_BATCH = 1 << 30  # tokens
 
@@ -83,7 +83,7 @@ def _speed(arguments: argparse.Namespace, lines: Sequence[str]) -> Figures:
 
 
 def _rates(
-    arguments: argparse.Namespace, loaded: LoadedModel, translator: Translator, lines: Sequence[str], *, batch: int
+    arguments: argparse.Namespace, loaded: LoadedModel, translator: LineTranslator, lines: Sequence[str], *, batch: int
 ) -> Figures:
     """Sentences and tokens per second with `batch` sentences per batch, the floor, and the memory."""
     import torch
@@ -216,18 +216,18 @@ def _share_of_same(some: Sequence[str], others: Sequence[str]) -> float:
     return round(sum(one == other for one, other in pairs) / len(pairs), 4)
 
 
-def _open(arguments: argparse.Namespace, *, device: str, precision: str) -> tuple[LoadedModel, Translator]:
+def _open(arguments: argparse.Namespace, *, device: str, precision: str) -> tuple[LoadedModel, LineTranslator]:
     """The model and its translator."""
     import torch
 
     from nmt_cli.decoding.torch_engine import TorchEngine
-    from nmt_cli.decoding.translator import Translator
+    from nmt_cli.decoding.translator import LineTranslator
     from nmt_cli.devices import choose_precision, parse_precision
 
     chosen = torch.device(device)
     precise = choose_precision(parse_precision(precision), device=chosen, training=False)
     engine = TorchEngine.load([Path(arguments.model)], device=chosen, precision=precise)
-    return engine.loaded[0], Translator(engine)
+    return engine.loaded[0], LineTranslator(engine)
 
 
 def _arguments() -> argparse.Namespace:

@@ -16,6 +16,7 @@ FLOORS = {
     "__main__": 6,
     "cli": 5,
     "reproducing": 4,
+    "api": 4,
     "preparing": 3,
     "training": 3,
     "decoding": 3,

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING
 from nmt_cli.errors import NmtError
 
 if TYPE_CHECKING:
+    from nmt_cli.api import Translator, score
     from nmt_cli.decoding.translation import Translation
-    from nmt_cli.decoding.translator import Translator
     from nmt_cli.recipe.loading import load_recipe
     from nmt_cli.scoring.metrics import ScoreReport
 
 __version__ = "0.1.0"
-__all__ = ["NmtError", "ScoreReport", "Translation", "Translator", "__version__", "load_recipe"]
+__all__ = ["NmtError", "ScoreReport", "Translation", "Translator", "__version__", "load_recipe", "score"]
 
 _HOMES = {
-    "Translation": "nmt_cli.decoding.translator",
-    "Translator": "nmt_cli.decoding.translator",
+    "Translation": "nmt_cli.decoding.translation",
+    "Translator": "nmt_cli.api",
     "ScoreReport": "nmt_cli.scoring.metrics",
     "load_recipe": "nmt_cli.recipe.loading",
+    "score": "nmt_cli.api",
 }
 
 
@@ -30,3 +31,8 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """All names, for the completion of an interactive session."""
+    return sorted({*globals(), *__all__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -11,7 +12,7 @@ class NmtError(Exception):
 
     `hint` is the fix. `where` is a file, a line or a key. `setting` is the setting at fault by its name in Python, with
     its value if that matters: "beam" or "to: huggingface". Messages and hints write a setting like that in backticks,
-    and the command line shows it as a flag. `cli/` and the server report
+    and the command line shows it as a flag, `str` as an argument of Python. `cli/` and the server report
     errors. Other code catches `NmtError` only to add to it, or to pass it to another process.
     """
 
@@ -24,8 +25,26 @@ class NmtError(Exception):
         self.where = where
         self.setting = setting
 
+    def __str__(self) -> str:
+        """The message, the place and the fix, with settings as Python spells them: beam=4."""
+        lines = [self.message, self.where and f"at: {self.where}", f"fix: {self.hint}"]
+        return _in_python("\n".join(line for line in lines if line))
+
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (type(self), self.message), vars(self)
+
+
+def _in_python(text: str) -> str:
+    """A text in which `name` and `name: value` are replaced by name and name=value."""
+
+    def typed(setting: re.Match[str]) -> str:
+        name, value = setting.groups()
+        if value is None:
+            return str(name)
+        is_number = re.fullmatch(r"-?[0-9.]+(e-?[0-9]+)?", value) is not None
+        return f"{name}={value}" if is_number else f'{name}="{value}"'
+
+    return re.sub(r"`([a-z_]+)(?:: ([^`]+))?`", typed, text)
 
 
 def _restored(kind: type[NmtError], message: str) -> NmtError:

@@ -340,7 +340,7 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
     found = blocks([b"one\n", b"two\nthree\n", b"f\xfcnf\nsix\n"], max_lines=2)
     assert next(found) == ["one", "two"]
     assert next(found) == ["three"]
-    with pytest.raises(DataError, match=r"^line 4 is not UTF-8: it has the byte 0xfc$") as error:
+    with pytest.raises(DataError, match=r"(?m)^line 4 is not UTF-8: it has the byte 0xfc$") as error:
         next(found)
     assert error.value.where == "stdin:4"
     assert "iconv -f LATIN1 -t UTF-8" in error.value.hint
@@ -355,7 +355,7 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
     ids=["gzip", "zstd"],
 )
 def test_compressed_bytes_are_called_so(data: bytes, program: str, fix: str) -> None:
-    with pytest.raises(DataError, match=f"^stdin is compressed by {program}, not text$") as error:
+    with pytest.raises(DataError, match=f"(?m)^stdin is compressed by {program}, not text$") as error:
         list(blocks([data]))
     assert error.value.where == "stdin"
     assert error.value.hint == f"give it with -i, as a file whose {fix}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nmt_cli.decoding.translator import Translator
+from nmt_cli.api import Translator
 from tests.artifacts.builders import save_tiny, tiny_recipe, write_run
 from tests.forks import run_forked
 from tests.interchange.builders import write_marian

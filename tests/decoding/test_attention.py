@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.cli.attention import attention
 from nmt_cli.decoding.attention import AttentionMap, AttentionMaps, attention_as_svg, attention_as_text
-from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DataError, NmtError, UsageError
 from nmt_cli.model.forced import AttentionPart
 from nmt_cli.model.layers import CrossAttention, SelfAttention

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nmt_cli import files
+from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
@@ -18,7 +19,6 @@ from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine, is_wide, plan
 from nmt_cli.decoding.engine import Details, Engine
 from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
-from nmt_cli.decoding.translator import Translator
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import sacrebleu
 
+from nmt_cli.api import Translator
 from nmt_cli.decoding.translation import expected_utilities, relative_probabilities
-from nmt_cli.decoding.translator import Translator
 from tests.decoding.trained import TEST
 
 TEXTS = ["the old sea is cold", "the old sea was cold", "a house", "the old sea is cold"]

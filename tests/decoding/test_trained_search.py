@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.search.hypotheses import SourceSentence
-from nmt_cli.decoding.translator import Translator
 from nmt_cli.recipe.schema import DecodingConfig
 from tests.decoding import reference
 from tests.decoding.reference import CPU, assert_same, search

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import nmt_cli
+from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.decoding.batching import search_batches
 from nmt_cli.decoding.engine import DecodingOverrides, Details, with_overrides
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import PartedLine, Translation
-from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DeviceError, ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.segmentation import LineSplitter
@@ -281,9 +281,9 @@ def test_a_config_replaces_the_models_own_settings(translator: Translator) -> No
 
 
 def test_one_string_is_not_a_list_of_lines(translator: Translator) -> None:
-    with pytest.raises(TypeError, match="a list of lines"):
+    with pytest.raises(TypeError, match="takes lines, each of them a string"):
         translator.translate("the old sea")
-    with pytest.raises(TypeError, match="a list of lines"):
+    with pytest.raises(TypeError, match="takes lines, each of them a string"):
         translator.translate([1])  # type: ignore[list-item]  # what the test is about
 
 

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from nmt_cli.interchange.importing import import_marian
 from tests.docs.pages import ROOT
 from tests.docs.programs import environment, write_downloads, write_programs, write_text
+from tests.hub import COMMIT
+from tests.interchange.hub_models import NAME, write_opus
 
 _SECONDS = 600
 
@@ -39,6 +42,8 @@ class Workshop:
 
     def run(self, script: str, *, folder: Path, is_dry: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a script of bash; stdout and stderr come together."""
+        if NAME in script:
+            self._keep_opus()
         return subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=folder,
@@ -50,6 +55,14 @@ class Workshop:
             timeout=_SECONDS,
             check=False,
         )
+
+    def _keep_opus(self) -> None:
+        """A model of the hub in the cache of nmt, as the first use leaves it: the pages need no network."""
+        cache = Path(self.environment["NMT_CACHE"])
+        if not (cache / "models" / NAME).exists():
+            write_opus(self.folder / NAME)
+            model = cache / "models" / NAME
+            import_marian(self.folder / NAME, model, languages=None, imported_from=f"{NAME}@{COMMIT}", overwrite=False)
 
     def _demo(self, name: str, *, updates: int) -> Path:
         """A folder with prepared data, a run and an averaged model of the demo, made once."""
@@ -71,7 +84,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     downloads.mkdir()
     write_programs(programs)
     write_downloads(downloads)
-    variables = environment(programs=programs, downloads=downloads, server=server)
+    variables = environment(programs=programs, downloads=downloads, server=server, cache=folder / "cache")
     command = [sys.executable, "-m", "tests.docs.server", str(server)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, env=variables) as process:
         assert process.stdin is not None

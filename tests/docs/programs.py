@@ -157,13 +157,14 @@ def _pairs() -> dict[str, list[tuple[str, str]]]:
     return {"valid": mixed[:20], "test": mixed[20:40], "train": mixed[40:]}
 
 
-def environment(*, programs: Path, downloads: Path, server: Path) -> dict[str, str]:
+def environment(*, programs: Path, downloads: Path, server: Path, cache: Path) -> dict[str, str]:
     """The environment of the blocks: the stand-ins come first, nothing is downloaded, tables are 100 columns wide."""
     return os.environ | {
         "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "NMT_DOCS_PATH": os.environ["PATH"],
         "NMT_DOCS_DOWNLOADS": str(downloads),
         "NMT_DOCS_SERVER": str(server),
+        "NMT_CACHE": str(cache),
         "HF_HUB_OFFLINE": "1",
         "COLUMNS": "100",
     }

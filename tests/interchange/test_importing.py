@@ -14,9 +14,9 @@ import sentencepiece
 import torch
 from torch import Tensor
 
+from nmt_cli.api import Translator
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.artifacts.weights import read_tensors, write_tensors
-from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange.exporting import export
 from nmt_cli.interchange.importing import ImportedModel, import_marian

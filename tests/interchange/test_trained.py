@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
+from nmt_cli.api import Translator
 from nmt_cli.decoding.ctranslate2.model import Quantization
-from nmt_cli.decoding.translator import Translator
 from nmt_cli.interchange.exporting import export
 from nmt_cli.scoring.metrics import bleu
 from tests.decoding.trained import TEST, shared_model

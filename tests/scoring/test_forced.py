@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.batching import search_batches
-from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.model.forced import forced_log_probs
 from nmt_cli.model.packing import pack

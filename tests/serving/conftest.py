@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.decoding.translator import Translator
+from nmt_cli.api import Translator
 from tests.serving.servers import Server, save_model
 
 pytest.importorskip("starlette")

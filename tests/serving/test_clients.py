@@ -12,7 +12,7 @@ import pytest
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
-from nmt_cli.decoding.translator import Translator
+from nmt_cli.api import Translator
 from tests.serving.servers import Server
 
 TEXT = "the old sea"

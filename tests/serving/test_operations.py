@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from nmt_cli import devices
+from nmt_cli.api import Translator
 from nmt_cli.cli.serve import serve
-from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.serving import server
 from nmt_cli.serving.models import ModelRouter

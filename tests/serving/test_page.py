@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.decoding.translator import Translator
+from nmt_cli.api import Translator
 from tests.serving.browser import CHROMIUM, Browser
 from tests.serving.servers import Server
 

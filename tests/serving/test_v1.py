@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nmt_cli.decoding.translator import Translator
+from nmt_cli.api import Translator
 from tests.serving.servers import Answer, Server
 
 WORDS = ["a", "small", "house", "stands", "by", "the", "old", "sea", "ein", "kleines", "Haus", "steht", "am", "Meer"]

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from nmt_cli import processes
+from nmt_cli.api import Translator
 from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import model_digest
 from nmt_cli.decoding.attention import AttentionMaps
 from nmt_cli.decoding.translation import Translation
-from nmt_cli.decoding.translator import Translator
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.serving import worker
 from nmt_cli.serving.worker import (

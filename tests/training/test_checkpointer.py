@@ -263,7 +263,7 @@ def test_what_the_thread_meets_is_raised_once_by_who_waits() -> None:
 
     writer = CheckpointWriter(in_background=True)
     writer.begin(fails)
-    with pytest.raises(ModelError, match=r"^full$"):
+    with pytest.raises(ModelError, match=r"(?m)^full$"):
         writer.join()
     writer.join()
 

@@ -196,7 +196,9 @@ def test_too_little_memory_to_record_is_the_error_of_too_little_memory(prepared:
     given = feed(prepared)
     updater = with_recorder(given.updater("fp32"), out_of_memory)
     batch = given.batch(given.order.full)
-    with pytest.raises(DeviceError, match=r"^the memory of cpu does not hold a micro-batch of \d+ tokens$") as caught:
+    with pytest.raises(
+        DeviceError, match=r"(?m)^the memory of cpu does not hold a micro-batch of \d+ tokens$"
+    ) as caught:
         updater.warm_up([batch])
     assert caught.value.hint.startswith("--set training.max_tokens_per_device=")
 

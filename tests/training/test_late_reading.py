@@ -95,7 +95,7 @@ def test_a_divergence_without_a_return_is_the_same_error(prepared: PreparedData,
     problem = "2 updates in a row had gradients that are not finite, the last at update 10"
 
     def train_one(run: Path) -> None:
-        with pytest.raises(TrainingError, match=f"^{problem}$"):
+        with pytest.raises(TrainingError, match=f"(?m)^{problem}$"):
             train(prepared, run, *SETTINGS, "training.max_returns=0")
 
     both(tmp_path, train_one, lambda patch: install_trouble(patch, 8, 9))

@@ -168,7 +168,7 @@ def test_a_rank_that_is_killed_ends_the_others_with_a_message(ranks: Ranks) -> N
 
 
 def test_a_rank_that_ends_without_a_word_is_named(ranks: Ranks) -> None:
-    with pytest.raises(TrainingError, match=r"^rank 2 of 3 ended with code 9$"):
+    with pytest.raises(TrainingError, match=r"(?m)^rank 2 of 3 ended with code 9$"):
         ranks("if rank == 2: os._exit(9)\n" + WAIT)
 
 

@@ -257,7 +257,7 @@ def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees(
 ) -> None:
     assert [join_with_gpus(local=local, gpus=["a", "b"]).index for local in (0, 1)] == [0, 1]
     assert [join_with_gpus(local=local, gpus=[gpu]).index for local, gpu in enumerate("ab")] == [0, 0]
-    with pytest.raises(DeviceError, match=r"^device 'cuda:2' was asked for, but there are only 2 GPUs$"):
+    with pytest.raises(DeviceError, match=r"(?m)^device 'cuda:2' was asked for, but there are only 2 GPUs$"):
         join_with_gpus(local=2, gpus=["a", "b"])
 
 

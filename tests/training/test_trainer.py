@@ -165,7 +165,7 @@ def test_a_validation_loss_that_is_not_finite_ends_the_training(
     prepared: PreparedData, tmp_path: Path, scripted: Callable[..., None]
 ) -> None:
     scripted(loss=[2.0, math.nan])
-    with pytest.raises(TrainingError, match=r"^the validation loss after update 4 is not finite$") as caught:
+    with pytest.raises(TrainingError, match=r"(?m)^the validation loss after update 4 is not finite$") as caught:
         train(prepared, tmp_path / "run", "validation.every=2", *EVERY_UPDATE)
     assert caught.value.exit_code == 7
     assert "lower the learning rate" in caught.value.hint

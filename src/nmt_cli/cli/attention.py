@@ -115,7 +115,7 @@ def _map(model: Path, source: str, translation: str | None, *, part: AttentionPa
     from nmt_cli.decoding.attention import AttentionMaps
 
     if translation is None and part != "encoder":
-        from nmt_cli.decoding.translator import Translator
+        from nmt_cli.api import Translator
 
         (best,) = Translator.from_pretrained(model, device="cpu").translate([source])
         translation = best.text

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import models_of
 from nmt_cli.cli.recipes import complete_recipes
+from nmt_cli.console import show_progress
 from nmt_cli.errors import NmtError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def train(
 
     Example: nmt train base --set training.updates=50000 -o runs/short
     """
+    from nmt_cli.interchange.hub import find_model
     from nmt_cli.recipe.loading import resolve_recipe
 
     with _one_message():
@@ -77,7 +78,7 @@ def train(
         resolved = resolve_recipe(recipe, overrides=overrides)
         directory = data or Path("data") / resolved.recipe.corpus
         if init_from is not None:
-            (init_from,) = models_of([init_from])
+            init_from = find_model(init_from, show_progress=show_progress)
         output = output or Path("runs") / resolved.recipe.name
         from nmt_cli.training import start
         from nmt_cli.training.initial_weights import with_initial_architecture

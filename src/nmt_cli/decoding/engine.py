@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.errors import UsageError
 from nmt_cli.recipe.mistakes import describe, mistake_to_show, suggest
-from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "seed")
@@ -33,6 +33,7 @@ class Engine(Protocol):
     precision: str
     # cpu, cuda:0 and so on.
     device: str
+    languages: LanguagePair
     source: Tokenizer
     target: Tokenizer
     # The model's own decoding section.

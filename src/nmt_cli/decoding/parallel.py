@@ -19,7 +19,7 @@ import torch
 from nmt_cli import console
 from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.translation import Translation
-from nmt_cli.decoding.translator import Translator
+from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.devices import choose_device, num_cpus
 from nmt_cli.errors import DataError
 from nmt_cli.memory import collect_garbage_rarely
@@ -55,7 +55,7 @@ class TranslatedBlock:
 class TranslationJob:
     """The models that a worker opens, the device, and how it translates.
 
-    `overrides` and `asked` are options of `Translator.translate`: keys of the decoding section, and the others.
+    `overrides` and `asked` are options of `LineTranslator.translate`: keys of the decoding section, and the others.
     `threads` are the CPUs to use; None means all CPUs of the process.
     """
 
@@ -75,9 +75,9 @@ class TranslationJob:
             self.models, engine=self.engine, device=self.device, precision=self.precision, overrides=self.overrides
         )
         collect_garbage_rarely()
-        return partial(self._translate, Translator(engine))
+        return partial(self._translate, LineTranslator(engine))
 
-    def _translate(self, translator: Translator, block: LineBlock) -> TranslatedBlock:
+    def _translate(self, translator: LineTranslator, block: LineBlock) -> TranslatedBlock:
         started = time.monotonic()
         translations = translator.translate(
             block.lines, prefixes=block.prefixes, first_line=block.first_line, **self.asked, **self.overrides

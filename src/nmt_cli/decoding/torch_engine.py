@@ -44,6 +44,7 @@ class TorchEngine:
         self.precision: str = precision
         self.device = str(device)
         self.source, self.target = loaded[0].source, loaded[0].target
+        self.languages = loaded[0].config.languages
         self.decoding = loaded[0].config.recipe.decoding
         self.max_positions = min(one.model.config.max_positions for one in loaded)
         known = (one.config.longest_source for one in loaded)

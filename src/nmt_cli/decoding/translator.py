@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Unpack
 
 from nmt_cli.decoding.engine import DecodingOverrides, Details, Engine, check_candidates, with_overrides
-from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
 from nmt_cli.decoding.translation import PartedLine, Translation, best_by_utility, parse_utility
 from nmt_cli.errors import DataError
-from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.recipe.schema import DecodingConfig, LanguagePair
 from nmt_cli.tokenization.segmentation import LineSplitter
 from nmt_cli.tokenization.tokenizer import as_in_training
 from nmt_cli.tokenization.words import word_alignment, word_log_probs
 
 
-class Translator:
+class LineTranslator:
     """Translates lines of raw text with one engine."""
 
     def __init__(self, engine: Engine) -> None:
@@ -27,24 +25,14 @@ class Translator:
         self._engine = engine
         self._splitter = LineSplitter(engine.source, longest_trained=engine.longest_source)
 
-    @classmethod
-    def from_pretrained(
-        cls,
-        directory: str | Path | Sequence[str | Path],
-        *,
-        device: str = "auto",
-        precision: str = "auto",
-        engine: str = "torch",
-    ) -> Translator:
-        """Open a model directory, or several whose models translate together.
+    @property
+    def languages(self) -> LanguagePair:
+        """The codes of the source and the target language."""
+        return self._engine.languages
 
-        `device` is auto, cpu, cuda or cuda:N, `engine` torch, ctranslate2 or auto, `precision` auto, fp32, bf16 (torch)
-        or int8 (on a CPU). Raises ModelError if a directory is no model or damaged. Raises DeviceError if the device is
-        missing or has no int8. Raises UsageError if engine, device and precision do not go together.
-        """
-        directories = [directory] if isinstance(directory, str | Path) else directory
-        paths = [Path(path) for path in directories]
-        return cls(open_engine(paths, engine=engine, device=device, precision=precision, overrides={}))
+    def __repr__(self) -> str:
+        pair = f"{self.languages.source}-{self.languages.target}"
+        return f"<{type(self).__name__} {pair}: {self.engine}, {self.precision}, {self.device}>"
 
     def settings(self, **overrides: Unpack[DecodingOverrides]) -> DecodingConfig:
         """The model's own decoding section with these changes; UsageError names a wrong one."""
@@ -52,11 +40,11 @@ class Translator:
 
     def translate(
         self,
-        lines: Sequence[str],
+        lines: Iterable[str],
         *,
         config: DecodingConfig | None = None,
         nbest: int = 1,
-        prefixes: Sequence[str] | None = None,
+        prefixes: Iterable[str] | None = None,
         mbr: str | None = None,
         word_scores: bool = False,
         alignments: bool = False,
@@ -72,13 +60,15 @@ class Translator:
         warning tells its number, counted from `first_line`. UsageError if the engine does not have a setting, or its
         value is wrong. DataError if there are too few or too many prefixes, or one is too long.
         """
-        if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
-            raise TypeError("translate takes a list of lines, each of them a string")
+        texts = list(lines)
+        if isinstance(lines, str) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("translate takes lines, each of them a string: translate([text]) for a single one")
         config = with_overrides(config or self._engine.decoding, overrides)
         utility = None if mbr is None else parse_utility(mbr)
         check_candidates(nbest, config=config, vocab=self._engine.target.vocab_size, mbr=mbr)
         self._engine.check(config)
-        split = self._split(lines, prefixes, config=config, first_line=first_line)
+        forced = None if prefixes is None else list(prefixes)
+        split = self._split(texts, forced, config=config, first_line=first_line)
         details = Details(piece_log_probs=word_scores, alignment=alignments)
         found = self._search(split, config=config, nbest=config.num_candidates if utility else nbest, details=details)
         if utility is None:

@@ -181,13 +181,13 @@ class WorkerModel:
         import torch
 
         from nmt_cli.decoding.engines import open_engine
-        from nmt_cli.decoding.translator import Translator
+        from nmt_cli.decoding.translator import LineTranslator
 
         torch.set_num_threads(engine.threads)
         self._engine = open_engine(
             [directory], engine=engine.name, device=engine.device, precision=engine.precision, overrides={}
         )
-        self._translator = Translator(self._engine)
+        self._translator = LineTranslator(self._engine)
         self._directory = directory
         self.short_below = self._engine.short_below
         self._open: LoadedModel | None = None

@@ -68,6 +68,7 @@ class CTranslate2Engine:
         require_model(path)
         verify_files(path, error=ModelError, hint=DAMAGED, hashed=(CONFIG, "source.spm", "target.spm"))
         config = load_saved_config(path)
+        self.languages = config.languages
         self.decoding = config.recipe.decoding
         self.source, self.target = Tokenizer.load(path / "source.spm"), Tokenizer.load(path / "target.spm")
         self.max_positions = config.recipe.model.max_positions

@@ -1,0 +1,106 @@
+"""The Python API: a translator by the name of its model, and scores of translations.
+
+`nmt_cli` offers these names; see docs/how-to/python.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Self, get_args, overload
+
+from nmt_cli.decoding.engines import open_engine
+from nmt_cli.decoding.translator import LineTranslator
+from nmt_cli.errors import DataError, UsageError
+from nmt_cli.interchange.hub import find_model
+from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, score_systems
+
+_OF_CORPORA_ALONE = ("paper-bleu", "moses-bleu")
+
+
+class Translator(LineTranslator):
+    """Translates lines of raw text with one model, or with several together."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path | Sequence[str | Path],
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        engine: str = "torch",
+    ) -> Self:
+        """Open a model directory, the model of a run or a model of the hub by name; several models translate together.
+
+        A model of the hub, such as Helsinki-NLP/opus-mt-en-de, is downloaded and imported once. `device` is auto, cpu,
+        cuda or cuda:N, `engine` torch, ctranslate2 or auto, `precision` auto, fp32, bf16 (torch) or int8 (on a CPU).
+        Raises ModelError if there is no such model, or it is damaged. Raises DeviceError if the device is missing or
+        has no int8. Raises UsageError if engine, device and precision do not go together.
+        """
+        named = [model] if isinstance(model, str | Path) else model
+        # The hub's library shows a download in its own way, on a terminal and in a notebook.
+        paths = [find_model(one, show_progress=nullcontext) for one in named]
+        return cls(open_engine(paths, engine=engine, device=device, precision=precision, overrides={}))
+
+
+@overload
+def score(
+    hypotheses: Iterable[str],
+    references: Iterable[str] | Sequence[Sequence[str]],
+    metrics: str = "bleu",
+    *,
+    language: str | None = None,
+) -> ScoreReport: ...
+
+
+@overload
+def score(
+    hypotheses: Iterable[str],
+    references: Iterable[str] | Sequence[Sequence[str]],
+    metrics: list[str] | tuple[str, ...],
+    *,
+    language: str | None = None,
+) -> list[ScoreReport]: ...
+
+
+def score(
+    hypotheses: Iterable[str],
+    references: Iterable[str] | Sequence[Sequence[str]],
+    metrics: str | list[str] | tuple[str, ...] = "bleu",
+    *,
+    language: str | None = None,
+) -> ScoreReport | list[ScoreReport]:
+    """The score of translations by a metric, or a list of scores by several metrics, as `nmt score` gives them.
+
+    `references` has a line for each hypothesis, or is a list of several such lists. `metrics` are bleu, chrf, chrf++,
+    ter, paper-bleu and moses-bleu. `language` is the code of the target language: bleu chooses the tokens of Chinese,
+    Japanese and Korean by it, and paper-bleu and moses-bleu need it. Raises DataError if the texts differ in length or
+    are empty. Raises UsageError for an unknown metric.
+    """
+    names = [_metric(name, language=language) for name in ([metrics] if isinstance(metrics, str) else metrics)]
+    lines, given = list(hypotheses), list(references)
+    several = [one for one in given if not isinstance(one, str)]
+    columns = several or [[one for one in given if isinstance(one, str)]]
+    for column in columns:
+        if len(column) != len(lines) or not lines:
+            message = f"there are {len(lines):,} hypotheses and {len(column):,} references"
+            raise DataError(
+                message, setting="references", hint="give one reference for each hypothesis, in their order"
+            )
+    evaluation_set = EvaluationSet(columns, target_language=language)
+    (reports,) = score_systems([lines], evaluation_set, metrics=names, confidence=False)
+    return reports[0] if isinstance(metrics, str) else reports
+
+
+def _metric(name: str, *, language: str | None) -> MetricName:
+    known: dict[str, MetricName] = {one: one for one in get_args(MetricName) if one != "comet"}
+    if name == "comet":
+        hint = "nmt score REF -i HYP -s SRC -m comet scores files with it"
+        raise UsageError("comet needs the source text, and a program of its own", setting="metrics", hint=hint)
+    if name not in known:
+        raise UsageError(f"there is no metric {name!r}", setting="metrics", hint=f"take one of {', '.join(known)}")
+    if name in _OF_CORPORA_ALONE and language is None:
+        message = f"{name} needs to know the target language"
+        raise UsageError(message, setting="language", hint="add its code, such as `language: de`")
+    return known[name]

@@ -1,0 +1,110 @@
+"""The Python API: what a program or a notebook sees (user.md B16, and section 3, 9)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+import nmt_cli
+from nmt_cli import NmtError, ScoreReport, Translator, score
+from nmt_cli.errors import DataError, UsageError
+from tests.artifacts.builders import save_tiny, write_run
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    folder = tmp_path_factory.mktemp("model")
+    save_tiny(folder / "model", spm_folder=folder)
+    return Translator.from_pretrained(folder / "model", device="cpu")
+
+
+def test_dir_lists_the_names_without_importing_torch() -> None:
+    program = "import sys, nmt_cli; print('torch' in sys.modules, set(nmt_cli.__all__) <= set(dir(nmt_cli)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
+    assert {"Translator", "Translation", "ScoreReport", "NmtError", "load_recipe", "score"} <= set(dir(nmt_cli))
+    for name in nmt_cli.__all__:
+        assert getattr(nmt_cli, name) is not None
+
+
+def test_from_pretrained_takes_a_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", updates=1)
+    with pytest.raises(NmtError, match=r"(?m)^the run .* has no finished model\n.*\nfix: let it finish") as caught:
+        Translator.from_pretrained(tmp_path / "run", device="cpu")
+    assert caught.value.hint.endswith(f"nmt average {tmp_path / 'run'}")
+    save_tiny(tmp_path / "run" / "model", spm_folder=tmp_path)
+    assert Translator.from_pretrained(str(tmp_path / "run"), device="cpu").languages.target == "de"
+
+
+def test_a_translator_says_what_it_is(translator: Translator) -> None:
+    assert repr(translator) == "<Translator en-de: torch, fp32, cpu>"
+    assert (translator.languages.source, translator.languages.target) == ("en", "de")
+
+
+def test_any_iterable_of_lines_is_translated(translator: Translator) -> None:
+    lines = ["a small house", "", "by the old sea"]
+    expected = translator.translate(lines)
+    assert translator.translate(line for line in lines) == expected
+    assert translator.translate(dict.fromkeys(lines)) == expected
+    forced = translator.translate(iter(lines[:1]), prefixes=iter(["the"]))
+    assert forced[0].text.startswith("the")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"beam": 0}, "beam is 0, but should be greater than 0\nfix: leave beam out, and the model's own 4 is taken"),
+        ({"nbest": 9}, "nbest=9 needs a beam of at least 9, but it is 4\nfix: add beam=9, or take nbest=4"),
+        ({"mbr": "x"}, "there is no utility called 'x'\nfix: take chrf or bleu"),
+        (
+            {"beam": 1, "mbr": "chrf"},
+            "mbr chooses among several translations of a line, and there is one\nfix: add beam=8, or samples=32",
+        ),
+    ],
+)
+def test_an_error_reads_as_python_and_includes_the_fix(
+    translator: Translator, options: dict[str, object], text: str
+) -> None:
+    with pytest.raises(NmtError) as caught:
+        translator.translate(["a"], **options)  # type: ignore[arg-type]  # wrong ones are the subject
+    assert str(caught.value) == text
+
+
+def test_words_in_an_error_are_quoted_and_a_place_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NmtError) as caught:
+        Translator.from_pretrained(tmp_path, engine="ctranslate2", precision="bf16")
+    assert str(caught.value).endswith('fix: take fp32 or int8, or engine="torch"')
+    with pytest.raises(NmtError) as caught:
+        Translator.from_pretrained(tmp_path / "none")
+    assert f"\nat: {tmp_path / 'none'}\nfix: check the path; " in str(caught.value)
+
+
+def test_a_score_is_sacrebleus() -> None:
+    hypotheses = ["a small house by the sea", "the old man sees a book"]
+    references = ["a small house at the sea", "the old man saw the book"]
+    report = score(iter(hypotheses), iter(references))
+    assert isinstance(report, ScoreReport)
+    assert report.value == sacrebleu.corpus_bleu(hypotheses, [references]).score
+    others = [["one small house by the sea", "an old man sees the book"], references]
+    reports = score(hypotheses, others, metrics=["chrf", "ter"])
+    assert [one.metric for one in reports] == ["chrF2", "TER"]
+    assert reports[0].value == pytest.approx(sacrebleu.corpus_chrf(hypotheses, others).score, abs=1e-9)
+    assert reports[1].value == sacrebleu.corpus_ter(hypotheses, others).score
+    paper = score(hypotheses, references, metrics="paper-bleu", language="de")
+    assert paper.metric == "paper-BLEU"
+
+
+def test_texts_and_metrics_that_cannot_be_scored_are_refused() -> None:
+    for hypotheses, references in ((["a"], ["a", "b"]), ([], []), (["a"], [["a"], ["a", "b"]])):
+        with pytest.raises(DataError, match=r"there are \d hypotheses and \d references\nfix: give one reference for"):
+            score(hypotheses, references)
+    with pytest.raises(UsageError, match="there is no metric 'meteor'\nfix: take one of bleu, paper-bleu, "):
+        score(["a"], ["a"], metrics="meteor")
+    with pytest.raises(UsageError, match='needs to know the target language\nfix: add its code, such as language="de"'):
+        score(["a"], ["a"], metrics="paper-bleu")
+    with pytest.raises(UsageError, match="comet needs the source text, and a program of its own\nfix: nmt score REF"):
+        score(["a"], ["a"], metrics="comet")
