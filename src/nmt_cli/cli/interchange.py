@@ -77,7 +77,10 @@ def export(
 
 def import_(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR|NAME", help="A Hugging Face Marian model, as of OPUS-MT.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="DIR|NPZ|NAME", help="A Marian model: Hugging Face's or Marian's own form.", show_default=False
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="Model directory to write.")],
     languages: Annotated[
@@ -85,13 +88,14 @@ def import_(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model at -o.")] = False,
 ) -> None:
-    """Make a model directory of a Hugging Face Marian model, for example from OPUS-MT.
+    """Make a model directory of a Marian model, for example from OPUS-MT.
 
     Example: nmt import Helsinki-NLP/opus-mt-en-de -o models/opus-mt-en-de
     """
     from nmt_cli.artifacts.model_directory import check_replaceable
     from nmt_cli.interchange.hub import hub_name, import_from_hub
     from nmt_cli.interchange.importing import import_marian
+    from nmt_cli.interchange.marian_npz import find_npz
 
     check_replaceable(output, overwrite=overwrite)
     pair_given = _languages(languages)
@@ -107,10 +111,11 @@ def import_(
             "%s pieces of source.spm are not in the vocabulary: where Marian reads <unk>, smaller pieces are taken",
             f"{imported.lost_pieces:,}",
         )
+    extra, program = ("export", "CTranslate2") if find_npz(directory) else ("huggingface", "transformers")
     if imported.agreement is None:
-        logger.info('not compared with the original: that needs pip install "nmt-cli[huggingface]"')
+        logger.info('not compared with the original: that needs pip install "nmt-cli[%s]"', extra)
     else:
-        logger.info("compared with transformers on %s", imported.agreement)
+        logger.info("compared with %s on %s", program, imported.agreement)
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 

@@ -130,7 +130,7 @@ def marian_weights(model: Transformer) -> dict[str, Tensor]:
 def _export_ctranslate2(
     loaded: LoadedModel, directory: Path, *, quantization: Quantization, lines: Sequence[str]
 ) -> Agreement:
-    program = partial(CTranslate2Program, directory, source=loaded.source, target=loaded.target)
+    program = partial(CTranslate2Program, directory, source=loaded.source, target=loaded.target, never=[PAD, UNK, BOS])
     write_ctranslate2(loaded, directory, quantization="float32")
     agreement = verify(loaded, program(), lines, is_reduced=False)
     if quantization == "float32":

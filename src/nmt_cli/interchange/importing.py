@@ -1,4 +1,4 @@
-"""The import of Hugging Face's Marian directories as model directories of ours."""
+"""The import of Marian's models, of its own form or Hugging Face's, as model directories of ours."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from nmt_cli.interchange.marian import (
     read_marian,
     reordered,
 )
+from nmt_cli.interchange.marian_npz import find_npz, read_npz
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, lost_pieces, rows_by_our_ids, with_rows
-from nmt_cli.interchange.programs import TransformersProgram
+from nmt_cli.interchange.programs import TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, made_up_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe
 from nmt_cli.templates.render import render
@@ -42,12 +43,11 @@ from nmt_cli.tokenization.tokenizer import Tokenizer
 
 # A logit that is never the largest and adds nothing to a softmax, for our padding where Marian has no such row.
 _SILENT = -100.0
-_NORM_EPSILON = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """The result of an import; `agreement` is None if transformers is not installed."""
+    """The result of an import; `agreement` is None if the program to compare with is not installed."""
 
     languages: LanguagePair
     num_parameters: int
@@ -58,20 +58,22 @@ class ImportedModel:
 def import_marian(
     directory: Path, output: Path, *, languages: LanguagePair | None, imported_from: str | None, overwrite: bool
 ) -> ImportedModel:
-    """Write the Marian model in `directory` as the model directory `output`.
+    """Write the Marian model in `directory`, or in a .npz file, as the model directory `output`.
 
-    The model is compared with transformers if that is installed, and is not written if they differ. `languages`
+    The model is compared with transformers, or a .npz file with CTranslate2's conversion of it, if that is installed.
+    It is not written if they differ. `languages`
     come from the directory if they are not given. `imported_from` names the model on the hub. Raises ModelError if the
     directory is no Marian model, lacks a file, is damaged or not supported, or if `output` may not be replaced. Raises
     UsageError if the languages are unknown.
     """
     check_replaceable(output, overwrite=overwrite)
-    found = read_marian(directory)
+    npz = find_npz(directory)
+    found = read_marian(directory) if npz is None else read_npz(npz)
     languages = languages or _languages(found)
     source = _rows(found, found.source_vocabulary, num_rows=found.settings.vocab_size)
     target = _rows(found, found.target_vocabulary, num_rows=found.settings.target_rows)
-    source_spm = with_rows(found.source_spm, source, where=str(directory / "source.spm"))
-    target_spm = with_rows(found.target_spm, target, where=str(directory / "target.spm"))
+    source_spm = with_rows(found.source_spm, source, where=str(found.directory / "source.spm"))
+    target_spm = with_rows(found.target_spm, target, where=str(found.directory / "target.spm"))
     config = SavedModelConfig(
         nmt_version=__version__,
         languages=languages,
@@ -82,7 +84,7 @@ def import_marian(
     )
     weights = our_weights(found, config.recipe.model, source=source, target=target)
     loaded = _loaded(config, weights, source_spm, target_spm, where=str(directory))
-    agreement = _compared(loaded, directory)
+    agreement = _compared(loaded, found.directory) if npz is None else _compared_npz(loaded, npz, source, target)
     num_parameters = loaded.model.num_parameters()
     card = _card(found, config, num_parameters=num_parameters, agreement=agreement)
     with tempfile.TemporaryDirectory() as folder:
@@ -121,6 +123,8 @@ def our_weights(
     for side, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         for number in range(count):
             weights |= _layer(theirs, f"model.{side}.layers.{number}", ours=f"{side}.{number}")
+        if config.norm == "pre":
+            weights |= {f"{side}_norm.{kind}": theirs[f"model.{side}.layer_norm.{kind}"] for kind in ("weight", "bias")}
     return weights
 
 
@@ -177,7 +181,7 @@ def _rows(found: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -
 def _recipe(found: MarianModel) -> Recipe:
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", found.directory.resolve().name).lstrip("._-") or "imported",
-        "description": "Imported from a Hugging Face Marian model.",
+        "description": f"Imported from a {_form(found)} model.",
         "corpus": "imported",
         "model": _model(found),
         "decoding": {
@@ -191,7 +195,7 @@ def _recipe(found: MarianModel) -> Recipe:
     except ValidationError as problem:
         first = problem.errors()[0]
         what = f"{first['loc'][-1]}: {first['input']}, which nmt's model cannot have: {first['msg']}"
-        file = str(found.directory / "config.json")
+        file = str(found.file)
         hint = "put another value there and, for the search, in generation_config.json"
         raise ModelError(f"{found.directory} has {what}", where=file, hint=hint) from None
 
@@ -210,8 +214,8 @@ def _model(found: MarianModel) -> dict[str, Any]:
         "d_k": width,
         "d_v": width,
         "dropout": settings.dropout,
-        "norm": "post",
-        "norm_epsilon": _NORM_EPSILON,
+        "norm": found.norm,
+        "norm_epsilon": found.norm_epsilon,
         "activation": ACTIVATIONS[settings.activation_function],
         "attention_bias": True,
         "positions": "learned" if found.has_own_positions else "sinusoidal",
@@ -227,7 +231,7 @@ def _languages(found: MarianModel) -> LanguagePair:
         named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", found.directory.resolve().name)
         if named is None:
             raise UsageError(
-                f"the languages of {found.directory} are not known: its tokenizer_config.json does not say them",
+                f"the languages of {found.directory} are not known: no file says them",
                 where=str(found.directory),
                 setting="languages",
                 hint="add `languages: en-de`, the source's first",
@@ -259,6 +263,21 @@ def _compared(loaded: LoadedModel, directory: Path) -> Agreement | None:
     return verify(loaded, engine, lines, is_reduced=False)
 
 
+def _compared_npz(
+    loaded: LoadedModel, npz: Path, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
+) -> Agreement | None:
+    """The agreement with CTranslate2's own conversion of a .npz file; None if it is missing or cannot convert it."""
+    try:
+        program = ctranslate2_of_npz(npz, loaded, source=source, target=target)
+    except UsageError:
+        return None
+    return verify(loaded, program, made_up_lines(loaded), is_reduced=False)
+
+
+def _form(found: MarianModel) -> str:
+    return "Marian" if found.file.suffix == ".npz" else "Hugging Face Marian"
+
+
 def _card(found: MarianModel, config: SavedModelConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
     original = found.directory / "README.md"
     text = original.read_text(encoding="utf-8", errors="replace") if original.is_file() else ""
@@ -272,5 +291,5 @@ def _card(found: MarianModel, config: SavedModelConfig, *, num_parameters: int, 
         front["base_model"] = config.imported_from.partition("@")[0]
     if "license" in values:
         front["license"] = values["license"]
-    numbers = {"num_parameters": num_parameters, "agreement": agreement}
+    numbers = {"num_parameters": num_parameters, "agreement": agreement, "form": _form(found)}
     return join_front_matter(front, render("imported_model_card.md", config=config, card=body.lstrip(), **numbers))

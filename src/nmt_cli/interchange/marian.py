@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
@@ -27,6 +27,8 @@ from nmt_cli.recipe.schema import DecodingConfig
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FETCH_AGAIN = "fetch the directory again, all its files"
+PlaceOfNorms = Literal["post", "pre"]
+_NORM_EPSILON = 1e-5  # torch's, which transformers takes
 _ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
 _OLD_WEIGHTS, _WEIGHTS = "pytorch_model.bin", "model.safetensors"
 _TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
@@ -68,9 +70,10 @@ class MarianConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class MarianModel:
-    """A directory as read; the weights have transformers' names."""
+    """A model as read; the weights have transformers' names. `file` is the file with the settings."""
 
     directory: Path
+    file: Path
     settings: MarianConfig
     tokenizer: dict[str, Any]
     weights: dict[str, Tensor]
@@ -79,6 +82,8 @@ class MarianModel:
     source_spm: bytes
     target_spm: bytes
     has_own_positions: bool
+    norm: PlaceOfNorms
+    norm_epsilon: float
 
 
 def read_marian(directory: Path) -> MarianModel:
@@ -106,9 +111,20 @@ def read_marian(directory: Path) -> MarianModel:
     if not has_own_positions:
         weights = {name: tensor for name, tensor in weights.items() if name not in _TABLES}
     _merge_copies(weights, settings, directory)
-    _check_shapes(weights, settings, directory, has_own_positions=has_own_positions)
+    check_shapes(weights, settings, directory, has_own_positions=has_own_positions, norm="post")
     return MarianModel(
-        directory, settings, tokenizer, weights, source, target, spm["source.spm"], spm["target.spm"], has_own_positions
+        directory,
+        directory / "config.json",
+        settings,
+        tokenizer,
+        weights,
+        source,
+        target,
+        spm["source.spm"],
+        spm["target.spm"],
+        has_own_positions,
+        norm="post",
+        norm_epsilon=_NORM_EPSILON,
     )
 
 
@@ -236,7 +252,7 @@ def _has_own_positions(weights: Mapping[str, Tensor], settings: MarianConfig) ->
         return False
     usual = sinusoids(settings.max_position_embeddings, settings.d_model)[:, marian_order(settings.d_model)]
     if any(weights[name].shape != usual.shape for name in _TABLES):
-        return True  # _check_shapes then reports the wrong shape
+        return True  # check_shapes then reports the wrong shape
     return any(float((weights[name] - usual).abs().max()) > 1e-4 for name in _TABLES)
 
 
@@ -259,23 +275,28 @@ def _merge_copies(weights: dict[str, Tensor], settings: MarianConfig, directory:
     weights.setdefault("final_logits_bias", torch.zeros(1, settings.target_rows))
 
 
-def _check_shapes(
-    weights: Mapping[str, Tensor], settings: MarianConfig, directory: Path, *, has_own_positions: bool
+def check_shapes(
+    weights: Mapping[str, Tensor],
+    settings: MarianConfig,
+    directory: Path,
+    *,
+    has_own_positions: bool,
+    norm: PlaceOfNorms,
 ) -> None:
     """Refuse missing tensors, unexpected tensors and wrong shapes."""
-    expected = _shapes(settings, has_own_positions=has_own_positions)
+    expected = _shapes(settings, has_own_positions=has_own_positions, norm=norm)
     for name, shape in expected.items():
         if name not in weights:
             raise damaged(f"the tensor {name} is missing", where=directory)
         if tuple(weights[name].shape) != shape:
-            what = f"has shape {list(weights[name].shape)}, but config.json makes it {list(shape)}"
+            what = f"has shape {list(weights[name].shape)}, but the settings make it {list(shape)}"
             raise damaged(f"the tensor {name} {what}", where=directory)
     if unexpected := [name for name in weights if name not in expected]:
         message = f"the tensor {unexpected[0]} has no place in a Marian model"
         raise ModelError(message, where=str(directory), hint="use it with transformers")
 
 
-def _shapes(settings: MarianConfig, *, has_own_positions: bool) -> dict[str, tuple[int, ...]]:
+def _shapes(settings: MarianConfig, *, has_own_positions: bool, norm: PlaceOfNorms) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor that the model must have."""
     width, inner = settings.d_model, settings.encoder_ffn_dim
     shapes: dict[str, tuple[int, ...]] = {"final_logits_bias": (1, settings.target_rows)}
@@ -293,6 +314,8 @@ def _shapes(settings: MarianConfig, *, has_own_positions: bool) -> dict[str, tup
         linears = {f"{name}.{part}_proj": (width, width) for name in attentions for part in ("q", "k", "v", "out")}
         linears |= {"fc1": (inner, width), "fc2": (width, inner)}
         norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
+        if norm == "pre":
+            shapes |= {f"model.{side}.layer_norm.{kind}": (width,) for kind in ("weight", "bias")}
         for number in range(count):
             prefix = f"model.{side}.layers.{number}"
             for name, shape in linears.items():

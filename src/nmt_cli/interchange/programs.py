@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,25 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt_cli.artifacts.model_directory import LoadedModel
 from nmt_cli.decoding.ctranslate2.engine import PATIENCE
 from nmt_cli.decoding.ctranslate2.model import import_ctranslate2
 from nmt_cli.errors import UsageError
-from nmt_cli.interchange.marian_vocabulary import our_piece, row_name, their_piece
+from nmt_cli.interchange.marian_vocabulary import VocabularyRow, our_piece, row_name, their_piece
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import BOS, PAD, UNK, Tokenizer
+from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
 
 _BATCH = 25
 
 
 class CTranslate2Program:
-    """A CTranslate2 directory on the CPU."""
+    """A CTranslate2 directory on the CPU; `never` are the target ids in it that no translation may have."""
 
-    def __init__(self, directory: Path, *, source: Tokenizer, target: Tokenizer) -> None:
+    def __init__(self, directory: Path, *, source: Tokenizer, target: Tokenizer, never: Sequence[int]) -> None:
         self._source = source
         self._translator = import_ctranslate2().Translator(
             str(directory), device="cpu", inter_threads=1, intra_threads=torch.get_num_threads()
         )
-        self._never = [[piece] for piece in target.pieces([PAD, UNK, BOS])]
+        self._never = [[piece] for piece in target.pieces(never)]
 
     @property
     def name(self) -> str:
@@ -57,6 +59,42 @@ class CTranslate2Program:
             suppress_sequences=self._never,
         )
         return [list(result.hypotheses[0]) for result in results]
+
+
+def ctranslate2_of_npz(
+    npz: Path, loaded: LoadedModel, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
+) -> CTranslate2Program:
+    """CTranslate2's own conversion of a Marian .npz file, with our names for its rows; independent of our import.
+
+    UsageError if CTranslate2 is not installed, or its converter does not take the file.
+    """
+    import_ctranslate2()
+    from ctranslate2.converters import MarianConverter
+
+    class Converter(MarianConverter):  # type: ignore[misc]  # it has no types
+        def _load(self) -> Any:
+            spec = super()._load()
+            spec.config.layer_norm_epsilon = loaded.config.recipe.model.norm_epsilon
+            spec.config.unk_token, spec.config.eos_token = loaded.target.pieces([UNK, EOS])
+            return spec
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{side}.yml" for side in ("source", "target")]
+        for file, rows in zip(files, (source, target), strict=True):
+            names = {row.row: row.text for row in rows if row.row is not None and row.text != row_name(row.row)}
+            del names[max(names)]  # the start, which Marian does not have
+            lines = [f"{_quoted(names[number])}: {number}\n" for number in sorted(names)]
+            file.write_text("".join(lines), encoding="utf-8")
+        try:
+            Converter(str(npz), [str(file) for file in files]).convert(f"{folder}/model")
+        except (KeyError, ValueError) as problem:
+            raise UsageError(f"CTranslate2 does not convert {npz.name}: {problem}", hint="") from None
+        return CTranslate2Program(Path(folder) / "model", source=loaded.source, target=loaded.target, never=[UNK])
+
+
+def _quoted(piece: str) -> str:
+    """A piece in the form of a vocabulary of Marian's that CTranslate2 reads."""
+    return '"' + piece.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 class TransformersProgram:

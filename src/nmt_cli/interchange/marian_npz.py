@@ -1,0 +1,327 @@
+"""Marian's own models: a .npz file with its settings inside, and vocabularies in files of SentencePiece or YAML.
+
+The names of the tensors are Marian's (transformer.h); they are read under transformers' names, so that both forms of a
+Marian model take one way to ours. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from pydantic import ValidationError
+from torch import Tensor
+
+from nmt_cli.errors import ModelError
+from nmt_cli.interchange.marian import MarianConfig, MarianModel, PlaceOfNorms, check_shapes, damaged
+from nmt_cli.recipe.schema import DecodingConfig
+from nmt_cli.tokenization.sentencepiece_model import UNKNOWN, read_pieces
+from nmt_cli.tokenization.tokenizer import Tokenizer
+
+SETTINGS = "special:model.yml"
+_NORM_EPSILON = 1e-6  # what Marian adds to the variance
+_LOGIT_OF_NOTHING = -100.0  # of the row that is added for the start, which Marian does not have and never predicts
+_POSITIONS = 1024  # Marian's sinusoids have no end
+_END, _UNKNOWN = "</s>", "<unk>"
+_YAML_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_KEEP_MARIAN = "translate with Marian itself: nmt's model has no such part"
+# The values of Marian's options with which its Transformer is one of ours. An option that is not there has the first.
+_TAKEN: Mapping[str, tuple[Any, ...]] = {
+    "type": ("transformer",),
+    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-ffn-activation": ("swish", "relu"),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-postprocess-emb": ("d", ""),
+    "transformer-train-position-embeddings": (False,),
+    "transformer-no-projection": (False,),
+    "transformer-no-affine": (False,),
+    "transformer-no-bias": (False,),
+    "transformer-tied-layers": ([],),
+    "right-left": (False,),
+    "ulr": (False,),
+    "factors-dim-emb": (0,),
+    "lemma-dim-emb": (0,),
+}
+_POST, _PRE = ("", "dan", ""), ("n", "da", "n")
+_ATTENTIONS = {"self": "self_attn", "context": "encoder_attn"}
+
+
+def find_npz(path: Path) -> Path | None:
+    """The .npz file that a path stands for: itself, or the only one in a folder without a Hugging Face model.
+
+    None if the path is no model of Marian's own form. ModelError if the folder has several.
+    """
+    if path.suffix == ".npz" and path.is_file():
+        return path
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    found = [file for file in sorted(path.glob("*.npz")) if "optimizer" not in file.name]
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found[:4])
+        hint = f"name the file: nmt import {found[0]} -o MODEL"
+        raise ModelError(f"{path} has {len(found)} models: {names}", where=str(path), hint=hint)
+    return found[0] if found else None
+
+
+def read_npz(file: Path) -> MarianModel:
+    """The Marian model in a .npz file, with the vocabularies beside it.
+
+    Raises ModelError, with the name of the option, if it is not a Transformer of our kinds. Raises ModelError if it is
+    damaged or lacks a file.
+    """
+    tensors = _tensors(file)
+    options = _options(tensors, file)
+    norm = _refuse_unsupported(options, file)
+    decoder = _decoder_options(file)
+    vocabularies = _vocabulary_files(file, options, decoder)
+    source, source_spm = _vocabulary(vocabularies[0], file.parent / "source.spm")
+    target, target_spm = _vocabulary(vocabularies[-1], file.parent / "target.spm")
+    sizes = [len(source), len(target)]
+    settings = _settings(options, decoder, sizes, eos=target[_END], file=file)
+    weights = dict(_renamed(tensors, settings, norm=norm, file=file))
+    check_shapes(weights, settings, file, has_own_positions=False, norm=norm)
+    return MarianModel(
+        file.parent,
+        file,
+        settings,
+        {"unk_token": _UNKNOWN},
+        weights,
+        source,
+        target,
+        source_spm,
+        target_spm,
+        has_own_positions=False,
+        norm=norm,
+        norm_epsilon=_NORM_EPSILON,
+    )
+
+
+def _tensors(file: Path) -> dict[str, Any]:
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            return {name: content[name] for name in content.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+        raise damaged(f"{file.name} cannot be read: {problem}", where=file) from None
+
+
+def _options(tensors: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Marian's options, which the model holds as YAML."""
+    if SETTINGS not in tensors:
+        message = f"{file.name} is no Marian model: it has no {SETTINGS}"
+        raise ModelError(message, where=str(file), hint="name the .npz file that Marian wrote")
+    try:
+        options = yaml.safe_load(tensors.pop(SETTINGS).tobytes().rstrip(b"\0").decode())
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise damaged(f"{SETTINGS} in {file.name} cannot be read: {problem}", where=file) from None
+    if not isinstance(options, dict):
+        raise damaged(f"{SETTINGS} in {file.name} holds no options", where=file)
+    return options
+
+
+def _refuse_unsupported(options: Mapping[str, Any], file: Path) -> PlaceOfNorms:
+    """Refuse, by the name of the option, what our model does not have; the place of the norms, post or pre."""
+    for name, taken in _TAKEN.items():
+        if (value := options.get(name, taken[0])) not in taken:
+            raise _unsupported(name, value, file)
+    decoder_width = options.get("transformer-decoder-dim-ffn") or options.get("transformer-dim-ffn")
+    if decoder_width != options.get("transformer-dim-ffn"):
+        raise _unsupported("transformer-decoder-dim-ffn", decoder_width, file)
+    names = ("transformer-preprocess", "transformer-postprocess", "transformer-postprocess-top")
+    given = tuple(options.get(name, default) for name, default in zip(names, _POST, strict=True))
+    if given not in (_POST, _PRE):
+        expected = _PRE if given[0] == "n" else _POST
+        name, value = next((n, v) for n, v, e in zip(names, given, expected, strict=True) if v != e)
+        raise _unsupported(name, value, file)
+    return "pre" if given == _PRE else "post"
+
+
+def _unsupported(name: str, value: Any, file: Path) -> ModelError:
+    shown = "''" if value == "" else str(value).lower() if isinstance(value, bool) else value
+    return ModelError(f"{file.name} was trained with --{name} {shown}", where=str(file), hint=_KEEP_MARIAN)
+
+
+def _decoder_options(file: Path) -> dict[str, Any]:
+    """The options with which Marian's decoder is started; Marian writes them beside the model."""
+    for beside in (file.with_name(f"{file.name}.decoder.yml"), file.with_name("decoder.yml")):
+        if beside.is_file():
+            try:
+                content = yaml.safe_load(beside.read_text(encoding="utf-8"))
+            except (yaml.YAMLError, UnicodeDecodeError) as problem:
+                raise damaged(f"{beside.name} cannot be read: {problem}", where=beside) from None
+            return content if isinstance(content, dict) else {}
+    return {}
+
+
+def _vocabulary_files(file: Path, options: Mapping[str, Any], decoder: Mapping[str, Any]) -> list[Path]:
+    """The vocabularies of both languages, as the decoder's options name them, or the only ones in the folder."""
+    named = decoder.get("vocabs") or options.get("vocabs") or []
+    found = []
+    for name in map(str, named):
+        # Paths of the machine that trained; the files came here with the model.
+        path = next((path for path in (file.parent / name, file.parent / Path(name).name) if path.is_file()), None)
+        if path is None:
+            raise ModelError(
+                f"there is no vocabulary {name}", where=str(file.parent), hint=f"put it beside {file.name}"
+            )
+        found.append(path)
+    if found:
+        return found
+    candidates = [path for path in sorted(file.parent.glob("*")) if path.name.endswith(("vocab.spm", "vocab.yml"))]
+    candidates = candidates or [
+        path for path in (file.parent / "source.spm", file.parent / "target.spm") if path.is_file()
+    ]
+    if not 1 <= len(candidates) <= 2:
+        which = f"{len(candidates)} vocabularies" if candidates else "no vocabulary"
+        hint = f"put decoder.yml beside {file.name}, with vocabs: [SOURCE, TARGET] in it"
+        raise ModelError(f"{which} beside {file.name}", where=str(file.parent), hint=hint)
+    return sorted(candidates, key=lambda path: (".trg." in path.name or ".tgt." in path.name, path.name))
+
+
+def _vocabulary(file: Path, spm: Path) -> tuple[dict[str, int], bytes]:
+    """The ids of a vocabulary by piece, and the SentencePiece model that makes its pieces."""
+    if file.suffix == ".spm":
+        model = file.read_bytes()
+        try:
+            pieces = read_pieces(model)
+        except ValueError as problem:
+            raise damaged(f"{file.name} is {problem}", where=file) from None
+        vocabulary = {piece.text: number for number, piece in enumerate(pieces)}
+        unknown = next((piece.text for piece in pieces if piece.kind == UNKNOWN), _UNKNOWN)
+        vocabulary[_UNKNOWN] = vocabulary.pop(unknown)
+    else:
+        vocabulary = _yaml_vocabulary(file)
+        if not spm.is_file():
+            message = f"{file.name} lists pieces, and there is no {spm.name} that makes them"
+            hint = f"put source.spm and target.spm beside {file.name}; text in BPE of subword-nmt is not supported"
+            raise ModelError(message, where=str(spm), hint=hint)
+        Tokenizer.load(spm)
+        model = spm.read_bytes()
+    for special in (_END, _UNKNOWN):
+        if special not in vocabulary:
+            raise damaged(f"the vocabulary has no {special}", where=file)
+    return vocabulary, model
+
+
+def _yaml_vocabulary(file: Path) -> dict[str, int]:
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=_YAML_LOADER)  # makes text only
+        vocabulary = {str(piece): int(number) for piece, number in content.items()}
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, AttributeError, TypeError):
+        raise damaged(f"{file.name} is not one id for each piece", where=file) from None
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise damaged(f"{file.name} does not count its pieces from 0 on", where=file)
+    return vocabulary
+
+
+def _settings(
+    options: Mapping[str, Any], decoder: Mapping[str, Any], sizes: list[int], *, eos: int, file: Path
+) -> MarianConfig:
+    """The settings as Hugging Face has them; each vocabulary gets a row for the start."""
+    if options.get("dim-vocabs", sizes) != sizes:
+        message = f"the vocabularies have {sizes[0]:,} and {sizes[1]:,} pieces, and {file.name} other numbers of rows"
+        raise damaged(message, where=file)
+    is_all = bool(options.get("tied-embeddings-all"))
+    is_shared = is_all or bool(options.get("tied-embeddings-src"))
+    if sizes[0] != sizes[1] and not is_shared:
+        sizes = [max(sizes)] * 2
+    try:
+        return MarianConfig(
+            model_type="marian",
+            vocab_size=sizes[0] + 1,
+            decoder_vocab_size=sizes[1] + 1,
+            d_model=options["dim-emb"],
+            encoder_layers=options["enc-depth"],
+            decoder_layers=options["dec-depth"],
+            encoder_attention_heads=options["transformer-heads"],
+            decoder_attention_heads=options["transformer-heads"],
+            encoder_ffn_dim=options["transformer-dim-ffn"],
+            decoder_ffn_dim=options["transformer-dim-ffn"],
+            max_position_embeddings=_POSITIONS,
+            activation_function=options.get("transformer-ffn-activation", "swish"),
+            scale_embedding=True,
+            dropout=options.get("transformer-dropout", 0.1),
+            share_encoder_decoder_embeddings=is_shared,
+            tie_word_embeddings=is_all or bool(options.get("tied-embeddings")),
+            pad_token_id=sizes[1],
+            eos_token_id=eos,
+            decoder_start_token_id=sizes[1],
+            num_beams=decoder.get("beam-size", DecodingConfig().beam),
+            length_penalty=float(decoder.get("normalize", 0.0)),
+        )
+    except (KeyError, ValidationError) as problem:
+        what = f"no option {problem}" if isinstance(problem, KeyError) else str(problem.errors()[0]["msg"])
+        raise damaged(f"{SETTINGS} in {file.name}: {what}", where=file) from None
+
+
+def _renamed(
+    tensors: dict[str, Any], settings: MarianConfig, *, norm: PlaceOfNorms, file: Path
+) -> Iterator[tuple[str, Tensor]]:
+    """The tensors under transformers' names, in float32; ModelError for a tensor that is missing or left over."""
+    left = {name: array for name, array in tensors.items() if not name.startswith("special:")}
+
+    def take(name: str) -> Tensor:
+        if name not in left:
+            raise damaged(f"the tensor {name} is missing", where=file)
+        array = left.pop(name)
+        if array.dtype not in (np.float32, np.float16, np.float64):
+            message = f"the tensor {name} is {array.dtype}: the model was quantised by marian-conv"
+            raise ModelError(message, where=str(file), hint="give the model as Marian trained it, in float32")
+        tensor = torch.from_numpy(array.astype(np.float32))
+        if not torch.isfinite(tensor).all():
+            raise damaged(f"the tensor {name} has values that are not finite", where=file)
+        return tensor
+
+    suffix = "_pre" if norm == "pre" else ""
+    yield from _embeddings(left, take, settings)
+    for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
+        for number in range(count):
+            marian, ours = f"{side}_l{number + 1}", f"model.{side}.layers.{number}"
+            for kind, name in _ATTENTIONS.items():
+                if kind == "context" and side == "encoder":
+                    continue
+                for letter, part in zip("qkvo", ("q", "k", "v", "out"), strict=True):
+                    yield f"{ours}.{name}.{part}_proj.weight", take(f"{marian}_{kind}_W{letter}").T.contiguous()
+                    yield f"{ours}.{name}.{part}_proj.bias", take(f"{marian}_{kind}_b{letter}").flatten()
+                for theirs, part in (("scale", "weight"), ("bias", "bias")):
+                    tensor = take(f"{marian}_{kind}_Wo_ln_{theirs}{suffix}").flatten()
+                    yield f"{ours}.{name}_layer_norm.{part}", tensor
+            for place in ("1", "2"):
+                yield f"{ours}.fc{place}.weight", take(f"{marian}_ffn_W{place}").T.contiguous()
+                yield f"{ours}.fc{place}.bias", take(f"{marian}_ffn_b{place}").flatten()
+            for theirs, part in (("scale", "weight"), ("bias", "bias")):
+                yield f"{ours}.final_layer_norm.{part}", take(f"{marian}_ffn_ffn_ln_{theirs}{suffix}").flatten()
+        if norm == "pre":
+            for theirs, part in (("scale", "weight"), ("bias", "bias")):
+                yield f"model.{side}.layer_norm.{part}", take(f"{side}_top_ln_{theirs}").flatten()
+    if left:
+        message = f"the tensor {next(iter(left))} has no place in nmt's model"
+        raise ModelError(message, where=str(file), hint=_KEEP_MARIAN)
+
+
+def _embeddings(left: Mapping[str, Any], take: Any, settings: MarianConfig) -> Iterator[tuple[str, Tensor]]:
+    """The embeddings, the output matrix and its bias, each with a row of zeros for the start."""
+    if settings.share_encoder_decoder_embeddings:
+        yield "model.shared.weight", _with_rows(take("Wemb"), settings.vocab_size)
+    else:
+        yield "model.encoder.embed_tokens.weight", _with_rows(take("encoder_Wemb"), settings.vocab_size)
+        yield "model.decoder.embed_tokens.weight", _with_rows(take("decoder_Wemb"), settings.target_rows)
+    if not settings.tie_word_embeddings:
+        is_transposed = "decoder_ff_logit_out_Wt" in left
+        matrix = take("decoder_ff_logit_out_Wt") if is_transposed else take("decoder_ff_logit_out_W").T.contiguous()
+        yield "lm_head.weight", _with_rows(matrix, settings.target_rows)
+    bias = torch.full((1, settings.target_rows), _LOGIT_OF_NOTHING)
+    given = take("decoder_ff_logit_out_b").reshape(1, -1) if "decoder_ff_logit_out_b" in left else None
+    size = settings.target_rows - 1 if given is None else given.size(1)
+    bias[:, :size] = 0.0 if given is None else given
+    yield "final_logits_bias", bias
+
+
+def _with_rows(matrix: Tensor, rows: int) -> Tensor:
+    """The matrix with rows of zeros at its end."""
+    return torch.cat([matrix, matrix.new_zeros(rows - len(matrix), matrix.size(1))])
