@@ -38,6 +38,7 @@ FLOORS = {
     "processes": 0,
     "languages": 0,
     "testsets": 0,
+    "text_encoding": 0,
     "templates": 0,
 }
 # Imports between rooms of one floor, which follow from what the importing room does.
@@ -56,6 +57,7 @@ NEIGHBOURS = {
     "processes": {"errors"},
     "languages": {"errors", "files"},
     "testsets": {"errors", "files"},
+    "text_encoding": {"errors"},
 }
 MIN_FILE_LINES = 60
 # Small files, each with its reason.

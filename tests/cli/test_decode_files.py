@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -19,9 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.cli.decode.command import decode
-from nmt_cli.cli.decode.input import read_blocks
+from nmt_cli.cli.decode.input import opened_input, read_blocks
 from nmt_cli.cli.decode.output import PartialOutput, file_identity
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.preparing.sources.lines import line_chunks
+from nmt_cli.scoring.segments import read_segments
+from nmt_cli.text_encoding import refuse_other_encodings
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.forks import Forked, run_forked
 
@@ -294,7 +299,7 @@ def test_lines_that_trickle_in_are_answered_while_more_come(folder: Path) -> Non
 
 def blocks(chunks: list[bytes], *, max_lines: int = 100, more: list[bool] | None = None) -> Iterator[list[str]]:
     answers = iter(more or [])
-    return read_blocks(chunks, has_more=lambda: next(answers, True), max_lines=max_lines, name="stdin")
+    return read_blocks(chunks, has_more=lambda: next(answers, True), max_lines=max_lines, name="stdin", errors="strict")
 
 
 @given(
@@ -324,7 +329,7 @@ def test_a_line_is_given_before_the_next_is_waited_for() -> None:
             waited.append(chunk)
             yield chunk
 
-    found = read_blocks(chunks(), has_more=lambda: False, max_lines=100, name="stdin")
+    found = read_blocks(chunks(), has_more=lambda: False, max_lines=100, name="stdin", errors="strict")
     assert next(found) == ["one"]
     assert len(waited) == 1
     assert list(found) == [["two", "three"]]
@@ -343,7 +348,13 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
     with pytest.raises(DataError, match=r"(?m)^line 4 is not UTF-8: it has the byte 0xfc$") as error:
         next(found)
     assert error.value.where == "stdin:4"
-    assert "iconv -f LATIN1 -t UTF-8" in error.value.hint
+    assert error.value.hint == (
+        "if the text is Latin-1: iconv -f LATIN1 -t UTF-8, before the pipe, or --errors replace puts U+FFFD in place "
+        "of such bytes; the lines before were translated"
+    )
+    with pytest.raises(DataError) as error:
+        next(blocks([b"f\xfcnf\n"]))
+    assert "translated" not in error.value.hint  # there are no lines before
 
 
 @pytest.mark.parametrize(
@@ -361,6 +372,62 @@ def test_compressed_bytes_are_called_so(data: bytes, program: str, fix: str) -> 
     assert error.value.hint == f"give it with -i, as a file whose {fix}"
     with pytest.raises(DataError, match=r"^line 2 is not UTF-8"):
         list(blocks([b"one\n" + data]))
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "fix"),
+    [
+        (lzma.compress(b"one\ntwo\n"), "x.txt is compressed by xz, not text", "mv {0} {0}.xz"),
+        (gzip.compress(b"one\ntwo\n"), "x.txt is compressed by gzip, not text", "mv {0} {0}.gz"),
+        (bz2.compress(b"one\ntwo\n"), "x.txt is compressed by bzip2, not text", "uncompress it first: bzcat {0} > "),
+        ("one\ntwo\n".encode("utf-16"), "x.txt is UTF-16, not UTF-8", "iconv -f UTF-16 -t UTF-8 {0} > "),
+        ("one\ntwo\n".encode("utf-16-le"), "x.txt is UTF-16LE, not UTF-8", "iconv -f UTF-16LE -t UTF-8 {0} > "),
+        ("eins\nzwei\n".encode("utf-16-be"), "x.txt is UTF-16BE, not UTF-8", "iconv -f UTF-16BE -t UTF-8 {0} > "),
+        ("one\ntwo\n".encode("utf-32"), "x.txt is UTF-32, not UTF-8", "iconv -f UTF-32 -t UTF-8 {0} > "),
+    ],
+    ids=["xz", "gzip", "bzip2", "UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32"],
+)
+def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
+    tmp_path: Path, data: bytes, message: str, fix: str
+) -> None:
+    file = tmp_path / "x.txt"
+    file.write_bytes(data)
+
+    def decode_reads() -> None:
+        with opened_input(file, is_streamed=False, errors="strict") as found:
+            list(found)
+
+    for read in (
+        decode_reads,
+        lambda: list(line_chunks(file)),
+        lambda: read_segments(str(file), stdin=io.BytesIO()),
+    ):
+        with pytest.raises(DataError) as error:
+            read()
+        assert (error.value.message, error.value.where) == (message, str(file))
+        assert fix.format(file) in error.value.hint
+        if "iconv" in fix:
+            subprocess.run(error.value.hint, shell=True, check=True)
+    if "iconv" in fix:
+        assert (tmp_path / "utf8-x.txt").read_text(encoding="utf-8").splitlines() in (["one", "two"], ["eins", "zwei"])
+    with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
+        list(blocks([data]))
+    with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
+        read_segments("-", stdin=io.BytesIO(data))
+
+
+def test_plain_text_is_not_taken_for_another_encoding() -> None:
+    for text in ("", "a", "漢字\n", "BZh is a name\n", "\x00\x00zeros\n", "PK\n", "\u1f8b\n"):
+        refuse_other_encodings(text.encode(), name="x.txt")
+
+
+def test_bytes_that_are_not_utf8_can_be_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    chunks = [b"one\n", b"f\xfcnf\n", b"sechs\xff\n"]
+    found = read_blocks(chunks, has_more=lambda: True, max_lines=2, name="stdin", errors="replace")
+    assert [line for block in found for line in block] == ["one", "f\ufffdnf", "sechs\ufffd"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "line 2 is not UTF-8: such bytes are replaced by U+FFFD, in later lines too"
+    ]
 
 
 def test_a_long_line_comes_in_many_chunks() -> None:

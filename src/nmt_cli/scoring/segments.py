@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from nmt_cli import files
 from nmt_cli.errors import DataError
+from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encodings
 from nmt_cli.tokenization.traces import find_piece_mark, sign_of_tokenisation
 
 logger = logging.getLogger(__name__)
@@ -31,26 +32,24 @@ class SegmentedText:
 
 
 def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
-    """The segments of a file, which may end in .gz or .zst, or of stdin if the name is `-`.
+    """The segments of a file, which may end in .gz, .zst or .xz, or of stdin if the name is `-`.
 
     Raises DataError for a file that is not there, for one without any line, and for text that is not UTF-8.
     """
     if name == "-":
-        name, content = "stdin", stdin.read()
+        name, content = STDIN, stdin.read()
     else:
         with files.open_bytes(Path(name)) as stream:
             content = stream.read()
     if content in (b"", BOM_UTF8):
-        hint = "look at the command before the pipe" if name == "stdin" else "check the path, or write the file again"
+        hint = "look at the command before the pipe" if name == STDIN else "check the path, or write the file again"
         raise DataError(f"{name} is empty: there is nothing to score", where=name, hint=hint)
+    refuse_other_encodings(content, name=name)
     try:
         lines = content.decode("utf-8").removeprefix("\ufeff").split("\n")
     except UnicodeDecodeError as problem:
-        line = content.count(b"\n", 0, problem.start) + 1
-        byte = content[problem.start]
-        message = f"line {line:,} of {name} is not UTF-8: byte 0x{byte:02x}"
-        hint = f"convert it, for example iconv -f latin1 -t utf-8 {'' if name == 'stdin' else name}".rstrip()
-        raise DataError(message, where=f"{name}:{line}", hint=hint) from None
+        number = content.count(b"\n", 0, problem.start) + 1
+        raise not_utf8(content.split(b"\n")[number - 1], name=name, number=number) from None
     if lines[-1] == "":
         lines.pop()
     return SegmentedText(name, lines, hashlib.sha256(content).hexdigest())

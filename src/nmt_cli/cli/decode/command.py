@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import COMPUTING, OUTPUT, SEARCH, models_of, takes_decoding_options
-from nmt_cli.cli.decode.input import STANDARD, opened_input, opened_prefixes, without_first
+from nmt_cli.cli.arguments import COMPUTING, OUTPUT, SEARCH, models_of, one_of, takes_decoding_options
+from nmt_cli.cli.decode.input import STANDARD, Errors, opened_input, opened_prefixes, without_first
 from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, opened_output
 from nmt_cli.console import live_bars, shows_live_views
 from nmt_cli.errors import UsageError
@@ -50,6 +50,9 @@ def decode(
         Path | None,
         typer.Option("--prefix", metavar="FILE", help="Beginnings of translations, one per line, which may be blank."),
     ] = None,
+    errors: Annotated[
+        str, typer.Option("--errors", metavar="strict|replace", help="Bytes that are not UTF-8: stop, or U+FFFD.")
+    ] = "strict",
     stream: Annotated[
         bool, typer.Option("--stream", help="Translate each line at once, without waiting for more.")
     ] = False,
@@ -111,7 +114,11 @@ def decode(
     check_output(output, source=source, prefix=prefix, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
     _check_processes(workers, threads, is_bulk=is_bulk)
-    with opened_input(source, is_streamed=stream) as blocks, opened_prefixes(prefix, source=source) as next_prefixes:
+    kind: Errors = one_of(errors, Errors, flag="--errors", refusal=f"there is no --errors {errors}")
+    with (
+        opened_input(source, is_streamed=stream, errors=kind) as blocks,
+        opened_prefixes(prefix, source=source) as next_prefixes,
+    ):
         from nmt_cli.decoding import parallel
 
         models = models_of(model)

@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encodings
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +29,13 @@ _PATIENCE_SECONDS = 0.01
 # The longest time for gathering lines that keep coming.
 _LONGEST_WAIT_SECONDS = 0.3
 _LIKE_THE_TEXT = "give one line of prefixes for each line of text; an empty one leaves its translation free"
-# The first bytes of a compressed stream (RFC 1952, RFC 8878): its program, the suffix of its files, and its reader.
-_COMPRESSED = {b"\x1f\x8b": ("gzip", ".gz", "zcat"), b"\x28\xb5\x2f\xfd": ("zstd", ".zst", "zstdcat")}
+
+Errors = Literal["strict", "replace"]
+"""What is done about bytes that are not UTF-8: DataError, or U+FFFD in their place."""
 
 
 @contextmanager
-def opened_input(source: Path, *, is_streamed: bool) -> Iterator[Iterator[list[str]]]:
+def opened_input(source: Path, *, is_streamed: bool, errors: Errors) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` closes a block as soon as no more input is waiting."""
     from nmt_cli.files import open_bytes
 
@@ -43,13 +45,13 @@ def opened_input(source: Path, *, is_streamed: bool) -> Iterator[Iterator[list[s
         if sys.stdin.isatty():
             logger.info("type a sentence a line; Ctrl-D ends")
         patience = 0.0 if is_streamed else _PATIENCE_SECONDS
-        yield _blocks_as_they_come(sys.stdin.fileno(), patience=patience, name="stdin")
+        yield _blocks_as_they_come(sys.stdin.fileno(), patience=patience, name=STDIN, errors=errors)
         return
     with open_bytes(source) as stream:
-        blocks = _blocks(stream.read, lambda: True, name=str(source))
+        blocks = _blocks(stream.read, lambda: True, name=str(source), errors=errors)
         if is_streamed and not source.is_file():  # a named pipe
             with suppress(OSError):
-                blocks = _blocks_as_they_come(stream.fileno(), patience=0.0, name=str(source))
+                blocks = _blocks_as_they_come(stream.fileno(), patience=0.0, name=str(source), errors=errors)
         yield blocks
 
 
@@ -89,41 +91,47 @@ def without_first(blocks: Iterator[list[str]], count: int, *, skip: Callable[[in
 
 def read_lines(stream: BinaryIO, *, name: str) -> Iterator[str]:
     """The lines of a file without their ends; DataError, with `name`, if one is not UTF-8."""
-    return (line for block in _blocks(stream.read, lambda: True, name=name) for line in block)
+    return (line for block in _blocks(stream.read, lambda: True, name=name, errors="strict") for line in block)
 
 
 def read_blocks(
-    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str
+    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str, errors: Errors
 ) -> Iterator[list[str]]:
     """The lines in `chunks` without their ends (LF or CR LF), in blocks of at most `max_lines`.
 
     A block is closed early if `has_more` says that the next chunk is not there yet. A line that is not UTF-8 raises
-    DataError, with `name` and its number, after a block with the lines before it. The error recognises compression.
+    DataError, with `name` and its number, after a block with the lines before it, unless `errors` is replace. The error
+    recognises compression and UTF-16.
     """
+    decode = _Decoder(name, errors)
     lines: list[bytes] = []
     unfinished = bytearray()
     num_read = 0
     for chunk in chunks:
+        decode.look_at(chunk)
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
             lines += (bytes(unfinished) + head).split(b"\n")
             unfinished.clear()
         unfinished += tail
         while len(lines) >= max_lines or (lines and not has_more()):
-            yield from _decoded(lines[:max_lines], first_line=num_read + 1, name=name)
+            yield from decode.block(lines[:max_lines], first_line=num_read + 1)
             num_read += len(lines[:max_lines])
             del lines[:max_lines]
     if unfinished:
         lines.append(bytes(unfinished))
     if lines:
-        yield from _decoded(lines, first_line=num_read + 1, name=name)
+        yield from decode.block(lines, first_line=num_read + 1)
 
 
-def _blocks(read: Callable[[int], bytes], has_more: Callable[[], bool], *, name: str) -> Iterator[list[str]]:
-    return read_blocks(iter(partial(read, _CHUNK_BYTES), b""), has_more=has_more, max_lines=_BLOCK_LINES, name=name)
+def _blocks(
+    read: Callable[[int], bytes], has_more: Callable[[], bool], *, name: str, errors: Errors
+) -> Iterator[list[str]]:
+    chunks = iter(partial(read, _CHUNK_BYTES), b"")
+    return read_blocks(chunks, has_more=has_more, max_lines=_BLOCK_LINES, name=name, errors=errors)
 
 
-def _blocks_as_they_come(descriptor: int, *, patience: float, name: str) -> Iterator[list[str]]:
+def _blocks_as_they_come(descriptor: int, *, patience: float, name: str, errors: Errors) -> Iterator[list[str]]:
     """The blocks of a stream; a block is closed if nothing comes for `patience` seconds, or after the longest wait."""
     since: float | None = None
 
@@ -136,7 +144,7 @@ def _blocks_as_they_come(descriptor: int, *, patience: float, name: str) -> Iter
         since = None
         return False
 
-    return _blocks(partial(os.read, descriptor), has_more, name=name)
+    return _blocks(partial(os.read, descriptor), has_more, name=name, errors=errors)
 
 
 def _count_lines(path: Path) -> int:
@@ -146,31 +154,44 @@ def _count_lines(path: Path) -> int:
         return sum(1 for _ in stream)
 
 
-def _decoded(lines: Sequence[bytes], *, first_line: int, name: str) -> Iterator[list[str]]:
-    """The lines as one block of text; the block ends before a line that is not UTF-8, and DataError follows."""
-    texts: list[str] = []
-    for number, line in enumerate(lines, first_line):
-        content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-        try:
-            texts.append(content.removesuffix(b"\r").decode("utf-8"))
-        except UnicodeDecodeError as problem:
-            if texts:
-                yield texts
-            if number == 1:
-                _refuse_compressed(line, name=name)
-            raise DataError(
-                f"line {number} is not UTF-8: it has the byte 0x{content[problem.start]:02x}",
-                where=f"{name}:{number}",
-                hint="convert the text first, for example: iconv -f LATIN1 -t UTF-8; the lines before were translated",
-            ) from None
-    yield texts
+class _Decoder:
+    """Makes text of lines of bytes; `name` is the file that they come from."""
 
+    def __init__(self, name: str, errors: Errors) -> None:
+        self._name = name
+        self._errors = errors
+        self._is_at_start = True
+        self._has_replaced = False
 
-def _refuse_compressed(beginning: bytes, *, name: str) -> None:
-    for magic, (program, suffix, reader) in _COMPRESSED.items():
-        if beginning.startswith(magic):
-            raise DataError(
-                f"{name} is compressed by {program}, not text",
-                where=name,
-                hint=f"give it with -i, as a file whose name ends in {suffix}, or uncompress it first: {reader} FILE",
-            )
+    def look_at(self, chunk: bytes) -> None:
+        """Raise DataError if the first chunk begins like something other than UTF-8."""
+        if self._is_at_start:
+            refuse_other_encodings(chunk, name=self._name)
+        self._is_at_start = False
+
+    def block(self, lines: Sequence[bytes], *, first_line: int) -> Iterator[list[str]]:
+        """The lines as one block of text; the block ends before a line that is not UTF-8, and DataError follows."""
+        texts: list[str] = []
+        for number, line in enumerate(lines, first_line):
+            content = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).removesuffix(b"\r")
+            try:
+                texts.append(content.decode("utf-8"))
+            except UnicodeDecodeError:
+                if self._errors == "strict":
+                    if texts:
+                        yield texts
+                    raise self._error(content, number) from None
+                texts.append(content.decode("utf-8", "replace"))
+                self._tell_of_replacing(number)
+        yield texts
+
+    def _error(self, content: bytes, number: int) -> DataError:
+        error = not_utf8(content, name=self._name, number=number)
+        done = "; the lines before were translated" if number > 1 else ""
+        error.hint += f", or --errors replace puts U+FFFD in place of such bytes{done}"
+        return error
+
+    def _tell_of_replacing(self, number: int) -> None:
+        if not self._has_replaced:
+            logger.warning("line %d is not UTF-8: such bytes are replaced by U+FFFD, in later lines too", number)
+        self._has_replaced = True

@@ -183,6 +183,8 @@ def _checked(chunks: Iterable[ParsedChunk], split: Split) -> Iterator[tuple[str,
             if found := _problem(chunk, index, src, tgt):
                 problem, side = found
                 other_fix = f"{chunk.problem}; or " if index in chunk.malformed else ""
+                if problem.endswith("UTF-8"):
+                    other_fix = "if the file is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > NEW; or "
                 raise DataError(
                     f"the {split} text has {problem}",
                     where=chunk.where(index, side=side),

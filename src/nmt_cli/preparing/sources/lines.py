@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import shlex
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,6 +12,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing import chunks
 from nmt_cli.preparing.sources.base import empty_file
+from nmt_cli.text_encoding import refuse_other_encodings
 
 LONGEST_LINE = 1 << 20
 """Bytes of the longest line, and characters of the longest text of other formats."""
@@ -24,7 +23,8 @@ _BUFFER = 1 << 18
 def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
     """The lines of a file after the first `skip`, `CHUNK_PAIRS` at a time, each time with the first line's number.
 
-    DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is UTF-16.
+    DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is
+    compressed or UTF-16.
     """
     number = 1 + skip
     with open_bytes(file) as stream:
@@ -61,8 +61,8 @@ class _BoundedLines(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         block = self._stream.read(len(buffer))
-        if self._is_first and block.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-            raise _utf16(self._file)
+        if self._is_first:
+            refuse_other_encodings(block, name=str(self._file))
         self._is_first = False
         end = block.find(b"\n")
         if self._length + (end if end >= 0 else len(block)) > LONGEST_LINE:
@@ -74,9 +74,3 @@ class _BoundedLines(io.RawIOBase):
             self._length += len(block)
         buffer[: len(block)] = block
         return len(block)
-
-
-def _utf16(file: Path) -> DataError:
-    utf8 = file.with_name(f"{file.stem}.utf8{file.suffix}")
-    command = f"iconv -f UTF-16 -t UTF-8 {shlex.quote(str(file))} > {shlex.quote(str(utf8))}"
-    return DataError(f"{file.name} is UTF-16, not UTF-8", where=str(file), hint=f"{command}, and give that file")

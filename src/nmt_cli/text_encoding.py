@@ -1,0 +1,89 @@
+"""Text that is no UTF-8: compressed data, UTF-16 and Latin-1 are recognised, with the command that converts them."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+from shlex import quote
+
+from nmt_cli.errors import DataError
+
+STDIN = "stdin"
+# The first bytes of compressed data: the program, the ending of its files if nmt reads them, and a reader to stdout.
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", ".gz", "zcat"),
+    b"\x28\xb5\x2f\xfd": ("zstd", ".zst", "zstdcat"),
+    b"\xfd7zXZ\x00": ("xz", ".xz", "xzcat"),
+    b"BZh91AY&SY": ("bzip2", None, "bzcat"),
+    b"PK\x03\x04": ("zip", None, "unzip -p"),
+}
+_WIDE = {
+    codecs.BOM_UTF32_LE: "UTF-32",  # begins like UTF-16
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_LOOKED_AT = 64
+_MIN_ZEROS = 0.35
+
+
+def refuse_other_encodings(beginning: bytes, *, name: str) -> None:
+    """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; `name` is its file or `STDIN`."""
+    for magic, (program, ending, reader) in _COMPRESSED.items():
+        if beginning.startswith(magic):
+            raise DataError(
+                f"{_short(name)} is compressed by {program}, not text",
+                where=name,
+                hint=_uncompress_hint(name, ending=ending, reader=reader),
+            )
+    if (encoding := _wide_encoding(beginning)) is not None:
+        raise DataError(
+            f"{_short(name)} is {encoding}, not UTF-8",
+            where=name,
+            hint=_convert_hint(name, encoding=encoding),
+        )
+
+
+def not_utf8(line: bytes, *, name: str, number: int) -> DataError:
+    """The error for a line with bytes that are no UTF-8, the first of which it names."""
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        byte = line[problem.start]
+    return DataError(
+        f"line {number} is not UTF-8: it has the byte 0x{byte:02x}",
+        where=f"{name}:{number}",
+        hint=f"if the text is Latin-1: {_convert_hint(name, encoding='LATIN1')}",
+    )
+
+
+def _wide_encoding(beginning: bytes) -> str | None:
+    for mark, encoding in _WIDE.items():
+        if beginning.startswith(mark):
+            return encoding
+    # Without a mark, the zero bytes of Latin letters tell.
+    for offset, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
+        zeros = beginning[offset:_LOOKED_AT:2].count(0)
+        if zeros > _MIN_ZEROS * min(len(beginning), _LOOKED_AT):
+            return encoding
+    return None
+
+
+def _uncompress_hint(name: str, *, ending: str | None, reader: str) -> str:
+    if name == STDIN:
+        named = f"give it with -i, as a file whose name ends in {ending}, or " if ending else ""
+        return f"{named}uncompress it first: {reader} FILE"
+    if ending:
+        return f"give it a name that says so: mv {quote(name)} {quote(name + ending)}"
+    return f"uncompress it first: {reader} {quote(name)} > NEW"
+
+
+def _convert_hint(name: str, *, encoding: str) -> str:
+    command = f"iconv -f {encoding} -t UTF-8"
+    if name == STDIN:
+        return f"{command}, before the pipe"
+    return f"{command} {quote(name)} > {quote(str(Path(name).with_name(f'utf8-{_short(name)}')))}"
+
+
+def _short(name: str) -> str:
+    return name if name == STDIN else Path(name).name
