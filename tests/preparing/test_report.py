@@ -42,7 +42,7 @@ VALID = [
     ("bytes: 漢字", "Bytes: 漢字!"),
     ("", ""),
 ]
-EMPTY_ELEMENTS = {"meta", "br"}
+EMPTY_ELEMENTS = {"meta", "br", "input"}
 HOSTILE = "</td><script>alert('1')</script>\"&<!--"
 HEBREW = "שלום <b>עולם</b>"
 

@@ -119,7 +119,8 @@ class _Reader:
 
     def _train(self, event: Mapping[str, Any], update: int) -> None:
         history = self._history
-        seconds, tokens = _number(event, "seconds") or 0.0, _number(event, "target_tokens") or 0.0
+        seconds, tokens = _number(event, "seconds"), _number(event, "target_tokens") or 0.0
+        seconds = self._process_seconds if seconds is None else seconds
         if seconds < self._process_seconds or (history.training and update <= history.training[-1].at.update):
             self._begin_process(0)  # without a checkpoint a run begins anew, and runs of earlier versions do not say so
         history.seconds += seconds - self._process_seconds

@@ -1,0 +1,265 @@
+"""The page about runs: what it says of real and of damaged runs, and that it loads, runs and lets in nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from datetime import UTC, datetime
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from nmt_cli.artifacts.run import open_run
+from nmt_cli.artifacts.run_report import MAX_RUNS, render_report
+from nmt_cli.errors import UsageError
+from nmt_cli.training.runs import locked_run
+from tests.artifacts.builders import SIGNATURE, tiny_recipe, write_run
+from tests.preparing.test_report import HOSTILE, Page
+from tests.serving.test_page import contrast, rgb
+
+START = {
+    "hardware": {"device": "Ideal CPU", "devices": 2, "threads": 3, "precision": "bf16", "is_compiled": True},
+    "versions": {"nmt": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
+}
+
+
+def page_of(*runs: Path) -> str:
+    return render_report([open_run(run) for run in runs], command="nmt report x", now=datetime(2026, 1, 3, tzinfo=UTC))
+
+
+def add_events(run: Path, *events: dict[str, Any]) -> Path:
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write("".join(f"{json.dumps(event)}\n" for event in events))
+    return run
+
+
+def validated(update: int, *samples: tuple[str, str, str], bleu: float = 20.0) -> dict[str, Any]:
+    keys = ("source", "reference", "translation")
+    kept = [dict(zip(keys, sample, strict=True)) for sample in samples]
+    figures = {"loss": 4.0, "perplexity": 9.5, "bleu": bleu, "signature": SIGNATURE, "seconds": 1.0}
+    return {"event": "validation", "update": update, **figures, "samples": kept}
+
+
+def section(page: str, title: str) -> str:
+    return page.split(f"<h2>{title}</h2>")[1].split("<h2>")[0].split("</main>")[0]
+
+
+def cells(part: str) -> list[list[str]]:
+    """The rows of the tables in a part of a page, as text."""
+    rows = re.findall(r"<tr>(.*?)</tr>", part, flags=re.DOTALL)
+    return [[re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of which everything is known, stopped in the middle."""
+    folder = tmp_path / "base"
+    write_run(folder, updates=3, recipe=tiny_recipe(training={"updates": 1000}, description="About <boats>"))
+    started = {"event": "start", "update": 0, "time": "2026-01-02T03:04:05+00:00", **START}
+    lines = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text("")
+    add_events(folder, started)
+    with (folder / "metrics.jsonl").open("a") as stream:
+        stream.write(lines)
+    trained = {"learning_rate": 1e-3, "target_tokens": 5000, "seconds": 90.0}
+    return add_events(
+        folder,
+        {"event": "train", "update": 400, "loss": 4.2, **trained},
+        {"event": "skipped", "update": 401, "reason": "gradients are not finite", "in_row": 1, "pairs": [1, 2]},
+        {"event": "returned", "update": 410, "to": 400, "reason": "the mean loss has risen", "worst": []},
+        {"event": "end", "reason": "interrupted", "update": 450},
+    )
+
+
+def test_the_page_of_a_run_has_its_figures_and_the_command_that_continues(run: Path) -> None:
+    page = page_of(run)
+    assert "<h1>base " in page
+    assert "About &lt;boats&gt;" in page
+    figures = dict(re.findall(r"<div><dt>(.*?)</dt><dd>(.*?)<small>", page))
+    assert figures["updates"] == "450"
+    assert (figures["best BLEU"], figures["lowest loss"]) == ("40.00", "4.2500")
+    assert "<small>after update 200</small>" in page
+    assert figures["time"] == "1 min 33 s"
+    assert "<code>nmt train tiny.yaml --data data/mini</code>" in section(page, "To go on")
+    assert cells(section(page, "Validations"))[1:] == [
+        [str(update), "0", f"{number + 1} s", f"{loss:.4f}", "7.40", f"{bleu:.2f}"]
+        for number, (update, loss, bleu) in enumerate([(100, 4.75, 11), (200, 4.5, 40), (300, 4.25, 13)])
+    ]
+    assert cells(section(page, "Starts and hardware"))[1:] == [
+        ["2026-01-02 03:04 UTC", "0", "2 x Ideal CPU, compiled", "3", "bf16", "nmt 0.1.0, torch 2.13.0, python 3.11.7"]
+    ]
+    assert cells(section(page, "Skipped updates and returns"))[1:] == [
+        ["401", "skipped: gradients are not finite (2 suspect pairs)"],
+        ["410", "returned to update 400: the mean loss has risen"],
+    ]
+    settings = {row[0]: row[1:] for row in cells(section(page, "Settings"))[1:]}
+    assert settings["training.updates"] == ["1000", "100000"]
+    assert settings["model.d_model"] == ["16", "512"]
+    assert "training.seed" not in settings
+    assert not {"name", "description"} & settings.keys()
+
+
+def test_samples_stand_with_the_updates_after_which_they_were_made(run: Path) -> None:
+    words = ["", "a", "a", "b"]
+    add_events(run, *(validated(500 + 100 * place, ("Haus", "house", word)) for place, word in enumerate(words)))
+    rows = cells(section(page_of(run), "Samples"))[1:]
+    assert rows == [["500", "(empty)"], ["600 to 700", "a"], ["800", "b"]]
+    add_events(run, *(validated(900 + place, ("Haus", "house", str(place))) for place in range(50)))
+    rows = cells(section(page_of(run), "Samples"))[1:]
+    assert len(rows) == 8
+    assert (rows[0], rows[-1]) == (["500", "(empty)"], ["949", "49"])
+
+
+def test_two_runs_are_compared_by_the_settings_that_differ(tmp_path: Path, run: Path) -> None:
+    other = tmp_path / "wide"
+    write_run(other, updates=2, recipe=tiny_recipe(model={"d_ff": 48}, training={"updates": 2000}), finished="x")
+    page = page_of(run, other)
+    assert cells(section(page, "Settings")) == [
+        ["key", "base", "wide"],
+        ["model.d_ff", "24", "48"],
+        ["training.updates", "1000", "2000"],
+    ]
+    assert "Those that differ between the runs; all others are the same." in page
+    table = cells(page.split("<h2>To go on</h2>")[0])
+    assert [row[0] for row in table[1:]] == ["base", "wide"]
+    assert [row[2] for row in table[1:]] == ["stopped", "finished"]
+    rows = cells(section(page, "Validations"))
+    assert rows[2:] == [
+        ["100", "4.7500", "11.00", "4.7500", "40.00"],
+        ["200", "4.5000", "40.00", "4.5000", "12.00"],
+        ["300", "4.2500", "13.00", "", ""],
+    ]
+    for drawing in re.findall(r"<svg viewBox=\"0 0 400.*?</svg>", page, flags=re.DOTALL):
+        classes = [line.attrib["class"] for line in ElementTree.fromstring(drawing).iter("polyline")]
+        assert classes == sorted(set(classes))
+        assert set(classes) <= {"run0", "run1"}
+
+
+def findings(*runs: Path) -> list[str]:
+    found = re.search(r'<section class="warnings">.*?</section>', page_of(*runs), flags=re.DOTALL)
+    return re.findall(r"<li>(.*?)</li>", found[0]) if found else []
+
+
+def test_what_a_reader_must_know_comes_first(tmp_path: Path, run: Path) -> None:
+    returned, skipped = (
+        "training returned to an earlier checkpoint, the last time because the mean loss has risen.",
+        "1 updates were skipped, because their gradients were not finite.",
+    )
+    assert findings(run) == [returned, skipped]
+    with locked_run(run):
+        assert findings(run)[0] == "a process trains this run now. The page shows it up to update 450."
+    add_events(run, {"event": "resume", "update": 450})
+    assert findings(run)[0].startswith("the process ended after update 450 and did not say why")
+    write_run(tmp_path / "new")
+    assert findings(tmp_path / "new") == ["this run has not reported an update yet."]
+    add_events(run, *(validated(500 + place, bleu=30.0) for place in range(4)), {"event": "end", "update": 504})
+    assert findings(run)[-1] == "the best BLEU was after update 200; 5 later validations were no better."
+
+
+def test_runs_on_other_data_are_compared_with_a_warning(tmp_path: Path, run: Path) -> None:
+    other = tmp_path / "other"
+    write_run(other, updates=1, finished="x")
+    record = json.loads((other / "run.json").read_text())
+    record["data_summary"]["fingerprint"] = "another"
+    (other / "run.json").write_text(json.dumps(record))
+    assert findings(run, other)[-1].startswith("The runs have different prepared data.")
+    part = tmp_path / "part"
+    write_run(part, updates=1, finished="x", recipe=tiny_recipe(validation={"max_sentences": 9}))
+    assert "validation.max_sentences differs" in findings(run, part)[-1]
+    add_events(part, {**validated(200), "signature": "another"})
+    assert findings(run, part)[-1] == "The signatures of BLEU differ, so its values are not comparable."
+
+
+def test_a_run_of_an_earlier_version_says_what_it_did_not_record(tmp_path: Path) -> None:
+    write_run(tmp_path / "old", updates=2)
+    page = page_of(tmp_path / "old")
+    assert "No samples were recorded" in section(page, "Samples")
+    assert cells(section(page, "Starts and hardware"))[1] == [
+        "2026-01-02 03:04 UTC",
+        "0",
+        "hardware and versions were not recorded",
+    ]
+    assert "<p>There were none.</p>" in section(page, "Skipped updates and returns")
+
+
+def test_a_run_that_has_only_begun_has_a_page_without_curves(tmp_path: Path) -> None:
+    write_run(tmp_path / "new")
+    page = page_of(tmp_path / "new")
+    assert "No update was reported yet." in section(page, "Curves")
+    assert "<svg" not in page
+    assert "<h2>Validations</h2>" not in page
+    add_events(tmp_path / "new", {"event": "train", "update": 1, "loss": 9.0, "seconds": 0.5})
+    page = page_of(tmp_path / "new")
+    assert page.count("<polyline") == 2  # the loss by updates and by time: its tokens are not known
+    assert "Not measured so far: Validation loss, BLEU on the validation set, Learning rate." in page
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        write_run(tmp_path / folder / "base", updates=1)
+    page = page_of(tmp_path / "one" / "base", tmp_path / "two" / "base")
+    assert [row[0] for row in cells(page)[1:3]] == [str(tmp_path / name / "base") for name in ("one", "two")]
+
+
+def test_more_runs_than_can_be_told_apart_are_refused(run: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        page_of(*[run] * (MAX_RUNS + 1))
+    assert caught.value.message == "13 runs are too many: a page tells 12 apart by their colours"
+    assert caught.value.hint == "name at most 12 runs"
+
+
+def test_the_page_loads_and_runs_nothing_and_every_text_is_escaped(tmp_path: Path, run: Path) -> None:
+    plain = page_of(run)
+    hostile = tmp_path / "hostile"
+    write_run(hostile, updates=1, recipe=tiny_recipe(description=HOSTILE))
+    start = {"hardware": {"device": HOSTILE}, "versions": {HOSTILE: HOSTILE}, "time": HOSTILE}
+    add_events(
+        hostile,
+        {"event": "start", "update": 100, **start},
+        {**validated(200, (HOSTILE, HOSTILE, HOSTILE)), "signature": HOSTILE},
+        {"event": "returned", "update": 210, "to": 200, "reason": HOSTILE},
+        {"event": "skipped", "update": 210, "reason": HOSTILE},
+    )
+    for rendered in (plain, page_of(hostile), page_of(run, hostile)):
+        for tag, attributes in Page(rendered).elements:
+            assert tag not in {"script", "link", "img", "iframe", "object"}
+            assert not {"src", "href", "onclick", "onload"} & attributes.keys()
+        assert "url(" not in rendered
+        assert "@import" not in rendered
+    assert "".join(Page(page_of(hostile)).text).count(HOSTILE) >= 8
+
+
+def test_tables_figures_and_headings_can_be_found_without_seeing_them(tmp_path: Path, run: Path) -> None:
+    shutil.copytree(run, tmp_path / "wide")
+    for runs in ([run], [run, tmp_path / "wide"]):
+        page = Page(page_of(*runs))
+        headings = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+        assert headings[0] == 1
+        assert headings.count(1) == 1
+        assert all(after <= before + 1 for before, after in pairwise(headings))
+        assert all("scope" in attributes for tag, attributes in page.elements if tag == "th")
+        tags = [tag for tag, _ in page.elements]
+        assert tags.count("figure") == tags.count("figcaption") == 4
+        assert tags.count("legend") == 1
+        charts = [attributes for tag, attributes in page.elements if tag == "svg" and "aria-hidden" not in attributes]
+        assert all(chart["role"] == "img" and chart["aria-label"] for chart in charts)
+        ends = "; ".join(f"{folder.name} from 4.750 to 4.200" for folder in runs)
+        assert charts[0]["aria-label"] == f"Training loss by updates: {ends}"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_colours_of_six_runs_stand_out_from_the_page(run: Path, scheme: str) -> None:
+    style = files("nmt_cli.templates").joinpath("run_report.css").read_text(encoding="utf-8")
+    blocks = re.findall(r":root \{(.*?)\}", style, flags=re.DOTALL)
+    colours = dict(re.findall(r"--(run-\d): (#\w{6})", blocks[scheme == "dark"]))
+    page = {"light": "#ffffff", "dark": "#11151a"}[scheme]
+    assert f"--page: {page}" in page_of(run)
+    assert len(set(colours.values())) == 6
+    assert all(contrast(rgb(colour), rgb(page)) >= 4.5 for colour in colours.values())
+    dashes = dict(re.findall(r"\.run(\d+) \{[^}]*?stroke-dasharray: ([^;]+);", page_of(run)))
+    assert len({*dashes.values(), ""}) == MAX_RUNS
