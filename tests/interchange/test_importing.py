@@ -211,7 +211,7 @@ def test_without_transformers_a_model_is_imported_and_not_compared(
 
 @pytest.mark.usefixtures("opus")
 def test_a_model_that_computes_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt_cli.interchange.importing._NORM_EPSILON", 0.1)
+    monkeypatch.setattr("nmt_cli.interchange.marian._NORM_EPSILON", 0.1)
     with pytest.raises(ModelError, match="transformers is not the same model as ours: it gives other scores"):
         imported(tmp_path)
     assert not (tmp_path / "model").exists()
@@ -229,7 +229,7 @@ def test_a_model_that_computes_otherwise_is_not_written(tmp_path: Path, monkeypa
         ({"decoder_ffn_dim": 96}, "has different feed-forward widths in encoder and decoder"),
         ({"decoder_attention_heads": 2}, "has different heads in encoder and decoder"),
         ({"encoder_attention_heads": 5, "decoder_attention_heads": 5}, "has heads that do not divide d_model"),
-        ({"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}, r"has shape \[48, 32\], but config.json makes it \[64, 32\]"),
+        ({"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}, r"has shape \[48, 32\], but the settings make it \[64, 32\]"),
         ({"encoder_layers": 3}, "the tensor model.encoder.layers.2.self_attn.q_proj.weight is missing"),
         ({"decoder_layers": 1}, "the tensor model.decoder.layers.1.* has no place in a Marian model"),
         (

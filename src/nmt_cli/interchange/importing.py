@@ -230,8 +230,9 @@ def _languages(found: MarianModel) -> LanguagePair:
     if not (isinstance(source, str) and isinstance(target, str) and source and target):
         named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", found.directory.resolve().name)
         if named is None:
+            silent = found.file.name if found.file.suffix == ".npz" else "tokenizer_config.json"
             raise UsageError(
-                f"the languages of {found.directory} are not known: no file says them",
+                f"the languages of {found.directory} are not known: its {silent} does not say them",
                 where=str(found.directory),
                 setting="languages",
                 hint="add `languages: en-de`, the source's first",
