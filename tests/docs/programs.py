@@ -133,6 +133,12 @@ def write_text(folder: Path) -> None:
         write_lines(folder / "my" / f"{split}.tsv", ["\t".join(pair) for pair in pairs])
         records = [json.dumps({"translation": {"en": src, "de": tgt}}) for src, tgt in pairs]
         write_lines(folder / "my" / f"{split}.jsonl", records)
+    train = _pairs()["train"]
+    rows = [f"{number};{src};{tgt}" for number, (src, tgt) in enumerate(train)]
+    write_lines(folder / "my" / "more.csv", ["id;English;German", *rows])
+    variants = '<tuv xml:lang="en-US"><seg>{}</seg></tuv><tuv xml:lang="de-DE"><seg>{}</seg></tuv>'
+    units = [f"<tu>{variants.format(*pair)}</tu>" for pair in train]
+    write_lines(folder / "my" / "company.tmx", ['<tmx version="1.4"><body>', *units, "</body></tmx>"])
 
 
 def write_downloads(folder: Path) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import sentencepiece
 
 from nmt_cli.errors import DataError
 from nmt_cli.tokenization.tokenizer import Tokenizer, TokenizerKind
@@ -28,6 +30,31 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path, kind: TokenizerKind)
     for name in ("a", "b"):
         train(tmp_path / name, kind=kind)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_counted_words_give_the_bytes_that_sentencepiece_makes_of_the_lines(tmp_path: Path) -> None:
+    lines = [*LINES, "a▁b  c", " d", "Größe 東京 東京へ", "x" * 300]
+    train(tmp_path / "ours", lines=lines, vocab_size=400)
+    theirs = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=theirs,
+        model_type="bpe",
+        vocab_size=400,
+        character_coverage=1.0,
+        max_sentence_length=MAX_LINE_BYTES,
+        shuffle_input_sentence=False,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        byte_fallback=True,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        num_threads=16,
+        minloglevel=2,
+    )
+    assert (tmp_path / "ours").read_bytes() == theirs.getvalue()
 
 
 def test_lines_that_sentencepiece_would_skip_are_counted(tmp_path: Path) -> None:

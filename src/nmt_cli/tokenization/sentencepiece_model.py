@@ -19,7 +19,7 @@ _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _TEXT, _SCORE, _KIND = 1, 2, 3
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Fields of the trainer's settings (sentencepiece_model.proto); ids and names are those of the special pieces.
-_MODEL_TYPE, _VOCAB_SIZE, _BYTE_FALLBACK, _IDS, _NAMES = 3, 4, 35, (43, 40, 41, 42), (48, 45, 46, 47)
+_INPUT_FORMAT, _MODEL_TYPE, _VOCAB_SIZE, _BYTE_FALLBACK, _IDS, _NAMES = 7, 3, 4, 35, (43, 40, 41, 42), (48, 45, 46, 47)
 # Fields of the settings of normalisation: the name of the rules, and the rules.
 _RULES_NAME, _RULES = 1, 2
 # Pieces are written anew. Examples that a model checks itself with may have other pieces then.
@@ -71,6 +71,17 @@ def with_pieces(model: bytes, pieces: Sequence[Piece], *, has_bytes: bool) -> by
         for number, value in settings.items()
     )
     return listed + rest + _field(_TRAINER, _BYTES, trainer)
+
+
+def without_input_format(model: bytes) -> bytes:
+    """The model without the name of the format that its trainer read, so that equal pieces are equal bytes."""
+    fields = []
+    for number, wire, content in _fields(model):
+        if number == _TRAINER:
+            kept = (one for one in _fields(content) if one[0] != _INPUT_FORMAT)
+            content = b"".join(_field(key, inner, value) for key, inner, value in kept)
+        fields.append(_field(number, wire, content))
+    return b"".join(fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import sentencepiece
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
+from nmt_cli.tokenization.sentencepiece_model import without_input_format
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, TokenizerKind
 
 MAX_LINE_BYTES = 1 << 16
@@ -60,14 +62,18 @@ def train_tokenizer(
 ) -> TokenizerReport:
     """Train a model on lines in UTF-8, and write it to `output`.
 
-    The same lines and settings give the same bytes. Raises DataError if `vocab_size` is more than the text yields, or
-    too small for its characters; the message names the bound.
+    The same lines and settings give the same bytes. BPE looks at words alone, so the trainer gets each word once with
+    its count, which takes a fraction of the memory of the lines.
+
+    Raises DataError if `vocab_size` is more than the text yields, or too small for its characters; the message names
+    the bound.
     """
     usable = _UsableLines(lines)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(usable),
+            sentence_iterator=usable.counted_words() if kind == "bpe" else iter(usable),
+            input_format="tsv" if kind == "bpe" else "",
             model_writer=model,
             model_type=kind,
             vocab_size=vocab_size,
@@ -88,7 +94,7 @@ def train_tokenizer(
         if usable.problem is not None:
             raise usable.problem from None
         raise _vocabulary_error(str(problem), vocab_size, num_characters=len(usable.characters)) from problem
-    write_file(output, model.getvalue(), error=DataError)
+    write_file(output, without_input_format(model.getvalue()), error=DataError)
     return TokenizerReport(usable.given, usable.skipped, vocab_size)
 
 
@@ -105,6 +111,20 @@ class _UsableLines:
         self.skipped = 0
         self.characters: set[str] = set()
         self.problem: Exception | KeyboardInterrupt | None = None
+
+    def counted_words(self) -> Iterator[bytes]:
+        """Each word of the lines with its count, as SentencePiece's TSV; a word with a tab is left out."""
+        counts: Counter[bytes] = Counter()
+        for line in self:
+            counts.update(line.split(b" "))
+        try:
+            while counts:
+                word, count = counts.popitem()
+                if word and b"\t" not in word:
+                    yield b"%b\t%d" % (word, count)
+        except KeyboardInterrupt as problem:
+            self.problem = problem
+            raise
 
     def __iter__(self) -> Iterator[bytes]:
         try:
