@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from nmt_cli.errors import NmtError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
 _SECONDS_BETWEEN_LINES = 30.0
+_USUAL_COLUMNS = 80
 _COMMAND = re.compile(r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|rm|mv|iconv) |^next:")
 logger = logging.getLogger(__name__)
 
@@ -239,7 +240,9 @@ def _on_screen(text: str, *, indent: int) -> str:
 
 def _num_columns() -> int:
     """Columns of the terminal on stderr."""
-    try:
-        return int(os.environ.get("COLUMNS", "")) or 80
-    except ValueError:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_COLUMNS
+    return _USUAL_COLUMNS

@@ -359,8 +359,10 @@ def test_a_terminal_is_told_how_many_lines_are_done(
     decode(model=[folder / "runs/tiny/model"], source=source, output=output, device="cpu")
     assert output.read_bytes() == lines_of(expected)
     shown = screen.getvalue()
-    assert shown.index("0 lines translated") < shown.index("warning: line 6 has ") < shown.index("7 lines translated")
+    assert shown.index("0 of 7 lines") < shown.index("warning: line 6 has ") < shown.index("7 of 7 lines")
+    assert shown.index("0 %") < shown.index("100 %")
     assert "0:00:0" in shown
+    assert "0:00:00 left" in shown
 
 
 def test_the_line_about_progress_leaves_a_terminal_to_the_translations(

@@ -240,18 +240,35 @@ def test_an_empty_file_is_no_recipe(nmt: Shell, tmp_path: Path, monkeypatch: pyt
     assert "extends: base.yaml" in outcome.stderr[2]
 
 
-def test_an_answer_needs_no_torch(tmp_path: Path) -> None:
-    watch = "import sys; sys.argv = ['nmt', *sys.argv[1:]]; from nmt_cli.cli import app; code = app._run(sys.argv[1:])"
-    watch += "; sys.exit(9 if 'torch' in sys.modules else code)"
-    for arguments in (
-        ["train", "base", "--lr", "1"],
-        ["train", "baes"],
-        ["train", "base", "--set", "training.steps=1"],
-    ):
-        process = subprocess.run(
-            [sys.executable, "-c", watch, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert process.returncode in (2, 3), (arguments, process.stderr)
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "train base --lr 1",
+        "train baes",
+        "train base --set lr=1",
+        "train demo",
+        "train demo --data nosuch --dry-run",
+        "train demo --init-from nosuch",
+        "average nosuch",
+        "average nosuch --last 3 --best 2",
+        "average a b --last 2",
+        "import nosuch -o x",
+        "decode -m nosuch",
+        "decode",
+        "attention sentence -m nosuch",
+        "export nosuch --to ctranslate2",
+        "reproduce nosuch",
+        "score ref -i nosuch",
+    ],
+)
+def test_an_error_that_needs_no_torch_comes_before_torch_is_imported(tmp_path: Path, typed: str) -> None:
+    watch = "import sys; from nmt_cli.cli import app; code = app._run(sys.argv[1:]); "
+    watch += "sys.exit(99 if 'torch' in sys.modules else code)"
+    process = subprocess.run(
+        [sys.executable, "-c", watch, *typed.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert process.returncode in (2, 3, 4, 5), process.stderr
+    assert process.stderr.startswith("error: ")
 
 
 def options_of(command: str) -> set[str]:

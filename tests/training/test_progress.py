@@ -66,6 +66,32 @@ def test_a_line_is_written_with_all_its_figures_and_told_with_some(
     ]
 
 
+def test_a_log_that_has_been_silent_for_half_a_minute_gets_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    clock = FakeClock()
+    with Reporter(tmp_path / "metrics.jsonl", updates=5000, clock=clock) as reporter, reporter.counting_from(1000):
+        for seconds in (20.0, 9.0, 2.0, 20.0, 11.0):
+            clock.now += seconds
+            if reporter.wants_line:
+                reporter.advance(STANDING, FIGURES)
+    assert [line.split("  ")[0] for line in caplog.messages] == ["update 1,100/5,000"] * 2
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_the_last_update_has_a_line_whatever_the_interval(prepared: PreparedData, tmp_path: Path) -> None:
+    assert train(prepared, tmp_path / "run", "training.updates=14", "training.log_every=100") == 0
+    (line,) = events(tmp_path / "run", "train")
+    assert line["update"] == 14
+    assert train(prepared, tmp_path / "each", "training.updates=14", "training.log_every=1") == 0
+    each = events(tmp_path / "each", "train")
+    assert line["target_tokens"] == sum(one["target_tokens"] for one in each)
+    assert line["loss"] == pytest.approx(
+        sum(one["loss"] * one["target_tokens"] for one in each) / line["target_tokens"], rel=1e-9
+    )
+
+
 def test_the_rate_of_a_training_leaves_out_validations_and_saves(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,8 +108,9 @@ def with_decoding_options(command: TyperCommand) -> TyperCommand:
 def models_of(given: Sequence[Path] | None) -> list[Path]:
     """The model directories given, the models of the runs given or of names on the hub, or the newest model.
 
-    What the user did not name is logged.
+    What the user did not name is logged. Raises ModelError for anything else, before torch is imported.
     """
+    from nmt_cli.artifacts.manifest import require_model
     from nmt_cli.artifacts.model_directory import newest_model
     from nmt_cli.console import show_progress
     from nmt_cli.interchange.hub import find_model
@@ -122,6 +123,7 @@ def models_of(given: Sequence[Path] | None) -> list[Path]:
     for model, path in zip(models, given, strict=True):
         if path != model and path.exists():
             logger.info("model: %s", model)
+        require_model(model)
     return models
 
 

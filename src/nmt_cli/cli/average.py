@@ -43,13 +43,14 @@ def average(
 
     Example: nmt average runs/base --last 5
     """
-    from nmt_cli.artifacts import average as averaging
     from nmt_cli.artifacts.run import open_run
 
     if last is not None and best is not None:
         raise UsageError("--last and --best exclude each other", where="--last, --best", hint="give one of them")
     if run_directory := _run_of_arguments(paths):
         run = open_run(run_directory)
+        from nmt_cli.artifacts import average as averaging  # imports torch, which takes seconds
+
         if last is None and best is None:
             last, best = run.recipe.averaging.last, run.recipe.averaging.best
         checkpoints = averaging.choose_checkpoints(run, last=last, best=best)
@@ -58,6 +59,8 @@ def average(
         raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
     else:
         run, checkpoints = _named_checkpoints(paths)
+        from nmt_cli.artifacts import average as averaging
+
     model = output if output is not None else run.directory / "averaged"
     measured = averaging.write_averaged_model(
         run,

@@ -12,7 +12,7 @@ import typer
 
 from nmt_cli.cli.arguments import models_of, one_of
 from nmt_cli.console import show_progress
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from nmt_cli.decoding.ctranslate2.model import Quantization
@@ -94,12 +94,16 @@ def import_(
     """
     from nmt_cli.artifacts.model_directory import check_replaceable
     from nmt_cli.interchange.hub import hub_name, import_from_hub
-    from nmt_cli.interchange.importing import import_marian
-    from nmt_cli.interchange.marian_npz import find_npz
 
     check_replaceable(output, overwrite=overwrite)
     pair_given = _languages(languages)
     name = hub_name(directory)
+    if name is None and not directory.exists():
+        hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
+        raise ModelError(f"{directory} does not exist", where=str(directory), hint=hint)
+    from nmt_cli.interchange.importing import import_marian  # imports torch, which takes seconds
+    from nmt_cli.interchange.marian_npz import find_npz
+
     if name is None:
         imported = import_marian(directory, output, languages=pair_given, imported_from=None, overwrite=overwrite)
     else:

@@ -51,16 +51,18 @@ def reproduce(
 
     Example: nmt reproduce base-en-de --dry-run
     """
-    from nmt_cli.reproducing.chain import run_chain, write_report
     from nmt_cli.reproducing.experiments import find_experiment
-    from nmt_cli.reproducing.needs import measure_machine
-    from nmt_cli.reproducing.plan import plan_reproduction
-    from nmt_cli.reproducing.stages import stages_of
 
     chosen = find_experiment(experiment)
     if limit is not None and limit < _SMALLEST_LIMIT:
         hint = f"nmt reproduce {experiment} --limit 10000 takes minutes"
         raise UsageError(f"--limit {limit} is too little text for a vocabulary", where="--limit", hint=hint)
+    # All that follows imports torch, which takes seconds.
+    from nmt_cli.reproducing.chain import run_chain, write_report
+    from nmt_cli.reproducing.needs import measure_machine
+    from nmt_cli.reproducing.plan import plan_reproduction
+    from nmt_cli.reproducing.stages import stages_of
+
     plan = plan_reproduction(chosen, settings=settings or [], limit=limit, data=data, run=output)
     stages, machine = stages_of(plan), measure_machine(plan.recipe)
     if dry_run:

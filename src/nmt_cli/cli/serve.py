@@ -47,17 +47,26 @@ def serve(
         int | None, typer.Option(metavar="N", min=1, help="Source pieces times beam at once; else the model's own.")
     ] = None,
     max_wait_ms: Annotated[
-        float, typer.Option(metavar="MS", min=0, max=1000, help="Longest wait of a free worker for more sentences.")
+        float,
+        typer.Option(
+            metavar="MS", min=0, max=1000, help="Milliseconds that a free worker waits for its batch to fill."
+        ),
     ] = 50.0,
     split_beyond: Annotated[int, typer.Option(metavar="N", min=8, help="Split sentences of more than N pieces.")] = 128,
-    queue_size: Annotated[int, typer.Option(metavar="N", min=1, help="Most waiting sentences per model.")] = 1024,
-    max_requests: Annotated[int, typer.Option(metavar="N", min=1, help="Most requests at once.")] = 512,
-    char_limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most characters of a request.")] = 10_000,
-    batch_limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most texts of a request.")] = 200,
+    queue_size: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Maximum number of waiting sentences per model.")
+    ] = 1024,
+    max_requests: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of concurrent requests.")] = 512,
+    char_limit: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Maximum number of characters per request.")
+    ] = 10_000,
+    batch_limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of texts per request.")] = 200,
     max_alternatives: Annotated[
-        int, typer.Option(metavar="N", min=0, max=_MAX_BEAM - 1, help="Most alternatives.")
+        int, typer.Option(metavar="N", min=0, max=_MAX_BEAM - 1, help="Maximum number of alternatives per text.")
     ] = 9,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Longest time to an answer.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Seconds after which a request fails.")
+    ] = 30.0,
     api_key_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Keys that requests need: lines of NAME KEY REQUESTS_PER_MINUTE."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,10 @@ import typer
 
 from nmt_cli.cli.recipes import complete_recipes
 from nmt_cli.console import show_progress
-from nmt_cli.errors import NmtError
+from nmt_cli.errors import DataError, NmtError
 
 if TYPE_CHECKING:
+    from nmt_cli.dataset.store import PreparedData
     from nmt_cli.recipe.schema import Recipe
     from nmt_cli.training.start import RunInputs
 
@@ -80,11 +82,14 @@ def train(
         if init_from is not None:
             init_from = find_model(init_from, show_progress=show_progress)
         output = output or Path("runs") / resolved.recipe.name
+        is_needed = not dry_run or data is not None
+        prepared = _open_data(directory, resolved.recipe) if is_needed else None
+        # All that follows imports torch, which takes seconds.
         from nmt_cli.training import start
         from nmt_cli.training.initial_weights import with_initial_architecture
 
         resolved = with_initial_architecture(resolved, run=output, init_from=init_from, restart=restart)
-        if dry_run:
+        if dry_run or prepared is None:
             vocabulary = _vocabulary(directory, resolved.recipe, is_named=data is not None, init_from=init_from)
             world_size = start.world_size(device, gpus)
             typer.echo(start.describe_plan(resolved, vocabulary, device=device, world_size=world_size), nl=False)
@@ -93,7 +98,6 @@ def train(
             from nmt_cli.training.reporting.progress import require_tensorboard
 
             require_tensorboard()
-        prepared = start.open_data(directory, resolved.recipe)
         code = start.launch_ranks(sys.argv[1:], device=device, gpus=gpus)
         if code is None:
             code = start.train_run(
@@ -109,6 +113,23 @@ def train(
             )
         if code:
             raise typer.Exit(code)
+
+
+def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
+    """The prepared data in a directory; DataError with the command that prepares it, if there is none."""
+    from nmt_cli.dataset.store import open_prepared
+    from nmt_cli.recipe.loading import packaged_names
+
+    if not directory.exists():
+        corpus = recipe.corpus if recipe.corpus in packaged_names(kind="corpus") else "FILE.yaml"
+        is_usual = directory == Path("data") / corpus
+        prepare = f"nmt prepare {corpus}" if is_usual else f"nmt prepare {corpus} -o {shlex.quote(str(directory))}"
+        raise DataError(
+            f"there is no prepared data in {directory}",
+            where=str(directory),
+            hint=f"{prepare}, or name the folder with --data",
+        )
+    return open_prepared(directory)
 
 
 @contextmanager
@@ -139,11 +160,13 @@ def _vocabulary(directory: Path, recipe: Recipe, *, is_named: bool, init_from: P
     from nmt_cli.artifacts.model_directory import load_saved_config
     from nmt_cli.preparing.corpus import load_corpus
     from nmt_cli.recipe.loading import packaged_names
-    from nmt_cli.training.initial_weights import describe_initial_model
-    from nmt_cli.training.start import RunInputs, log_other_corpus, open_data
 
-    if is_named or directory.exists() or recipe.corpus not in packaged_names(kind="corpus"):
-        data = open_data(directory, recipe)
+    is_expected = is_named or directory.exists() or recipe.corpus not in packaged_names(kind="corpus")
+    data = _open_data(directory, recipe) if is_expected else None
+    from nmt_cli.training.initial_weights import describe_initial_model
+    from nmt_cli.training.start import RunInputs, log_other_corpus
+
+    if data is not None:
         manifest, tokenizers = data.manifest, data.manifest.tokenizers
         log_other_corpus(manifest, recipe)
         initial = None if init_from is None else describe_initial_model(init_from, recipe, data)

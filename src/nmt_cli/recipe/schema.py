@@ -228,7 +228,7 @@ class TrainingConfig(Section):
         600, description="if no rank makes progress for so long, all ranks print their stacks and training ends"
     )
     precision: PrecisionChoice = Field("auto", description="bf16 where the hardware multiplies it natively, else fp32")
-    log_every: PositiveInt = Field(100, description="updates between lines of metrics.jsonl")
+    log_every: PositiveInt = Field(100, description="updates between lines of metrics.jsonl; the last update has one")
     checkpoint_every: PositiveInt = Field(
         1500, description="updates between checkpoints; 10 minutes in the paper (6.1)"
     )
@@ -305,7 +305,9 @@ class DecodingConfig(Section):
     length_penalty_form: Literal["gnmt", "length", "none"] = Field(
         "gnmt", description="divide log P by ((5 + n) / 6)^alpha (Wu et al. 2016), by n^alpha, or by nothing"
     )
-    max_extra_tokens: NonNegativeInt = Field(50, description="most pieces by which a translation exceeds its source")
+    max_extra_tokens: NonNegativeInt = Field(
+        50, description="how many pieces longer than its source a translation may be"
+    )
     min_tokens: NonNegativeInt = Field(0, description="fewest pieces of a translation")
     batch_tokens: PositiveInt = Field(12_288, description="tokens per batch of the search: source pieces times beam")
     samples: NonNegativeInt = Field(0, description="translations to sample for each line; 0: search")

@@ -14,11 +14,11 @@ import torch
 
 from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.dataset.manifest import Manifest
-from nmt_cli.dataset.store import PreparedData, open_prepared
+from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import choose_device, choose_precision
-from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DataError, DeviceError, UsageError
+from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
 from nmt_cli.recipe.documents import dump_annotated
-from nmt_cli.recipe.loading import ResolvedRecipe, packaged_names
+from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.mistakes import KeyPath
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.micro_batch_size import estimate
@@ -39,20 +39,6 @@ class RunInputs:
     origin: str
     manifest: Manifest | None
     initial: InitialModel | None
-
-
-def open_data(directory: Path, recipe: Recipe) -> PreparedData:
-    """The prepared data in a directory; DataError with the command that prepares it, if there is none."""
-    if not directory.exists():
-        corpus = recipe.corpus if recipe.corpus in packaged_names(kind="corpus") else "FILE.yaml"
-        is_usual = directory == Path("data") / corpus
-        prepare = f"nmt prepare {corpus}" if is_usual else f"nmt prepare {corpus} -o {shlex.quote(str(directory))}"
-        raise DataError(
-            f"there is no prepared data in {directory}",
-            where=str(directory),
-            hint=f"{prepare}, or name the folder with --data",
-        )
-    return open_prepared(directory)
 
 
 def log_other_corpus(manifest: Manifest, recipe: Recipe) -> None:

@@ -269,8 +269,9 @@ class Trainer:
         return make_batch(rows, self._pairs, device=self._ranks.device, shape=self._order.shape, pinned=False)
 
     def _report_update(self, result: UpdateResult, reporter: Reporter) -> None:
-        is_log_due = self._state.update % self._recipe.training.log_every == 0
-        if not (is_log_due or reporter.is_live):
+        training, update = self._recipe.training, self._state.update
+        is_log_due = update % training.log_every == 0 or update == training.updates
+        if not (is_log_due or reporter.is_live or reporter.wants_line):
             return
         status = TrainingStatus(
             self._state.update,
@@ -280,9 +281,9 @@ class Trainer:
             memory_gb=memory_gb(self._ranks.device),
             seconds=self._stopwatch.seconds,
         )
-        reporter.advance(status, self._meter.recent())
         if is_log_due:
             reporter.train(status, *self._meter.line())
+        reporter.advance(status, self._meter.recent())
 
     def _note_skip(self, pairs: list[int], reporter: Reporter) -> None:
         update, in_row = self._state.update, self._state.skipped_in_row

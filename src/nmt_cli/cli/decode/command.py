@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt_cli.cli.arguments import COMPUTING, OUTPUT, SEARCH, models_of, one_of, takes_decoding_options
-from nmt_cli.cli.decode.input import STANDARD, Errors, opened_input, opened_prefixes, without_first
+from nmt_cli.cli.decode.input import STANDARD, Errors, count_lines, opened_input, opened_prefixes, without_first
 from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, opened_output
-from nmt_cli.console import live_bars, shows_live_views
+from nmt_cli.console import live_bars, shows_live_views, time_left
 from nmt_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ def decode(
         opened_input(source, is_streamed=stream, errors=kind) as blocks,
         opened_prefixes(prefix, source=source) as next_prefixes,
     ):
+        models = models_of(model)  # refuses a wrong name before torch is imported
         from nmt_cli.decoding import parallel
 
-        models = models_of(model)
         asked = {"nbest": nbest, "mbr": mbr, "word_scores": word_scores, "alignments": alignments}
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, asked=asked)
         devices = parallel.choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=is_bulk)
@@ -173,18 +173,24 @@ def shown_progress(
 ) -> Iterator[Callable[[str, int], object]]:
     """`write` as a function of a text and its number of lines, which are counted on stderr after `lines_done`.
 
-    The count leaves the screen while translations are written to the same screen. It is not shown if nobody reads
-    stderr, or if it would come between the lines that are typed.
+    A file shows its length, the share that is done and the time left. The count leaves the screen while translations
+    are written to the same screen. It is not shown if nobody reads stderr, or if it would come between the lines that
+    are typed.
     """
     is_typed = is_streamed or (source == STANDARD and sys.stdin.isatty())
     if is_typed or not shows_live_views():
         yield lambda text, num_lines: write(text)
         return
-    from rich.progress import TimeElapsedColumn
+    from rich.progress import BarColumn, TimeElapsedColumn
 
     is_shared = sys.stdout.isatty()
-    with live_bars("{task.completed:,.0f} lines translated", TimeElapsedColumn()) as bars:
-        task = bars.add_task("", total=None, completed=lines_done)
+    total = count_lines(source) if source.is_file() else None
+    done = "{task.completed:,.0f} lines translated"
+    if total is not None:
+        done = "{task.completed:,.0f} of {task.total:,.0f} lines"
+    share = () if total is None else (BarColumn(), "{task.percentage:.0f} %")
+    with live_bars(done, *share, TimeElapsedColumn(), "{task.fields[left]}") as bars:
+        task = bars.add_task("", total=total, completed=lines_done, left="")
 
         def write_and_count(text: str, num_lines: int) -> None:
             if is_shared:
@@ -193,6 +199,8 @@ def shown_progress(
             if is_shared:
                 bars.start()
             bars.advance(task, num_lines)
+            seconds = bars.tasks[0].time_remaining
+            bars.update(task, left="" if seconds is None else time_left(seconds))
 
         yield write_and_count
 

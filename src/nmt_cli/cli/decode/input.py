@@ -67,7 +67,7 @@ def opened_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[in
         yield lambda count: None
         return
     if os.path.isfile(source) and os.path.isfile(file):
-        num_lines, num_prefixes = map(_count_lines, (source, file))
+        num_lines, num_prefixes = map(count_lines, (source, file))
         if num_lines != num_prefixes:
             message = f"{source} has {num_lines:,} lines, {file} has {num_prefixes:,}"
             raise DataError(message, where="--prefix", hint=_LIKE_THE_TEXT)
@@ -147,7 +147,8 @@ def _blocks_as_they_come(descriptor: int, *, patience: float, name: str, errors:
     return _blocks(partial(os.read, descriptor), has_more, name=name, errors=errors)
 
 
-def _count_lines(path: Path) -> int:
+def count_lines(path: Path) -> int:
+    """The number of lines of a file, the last of which may have no line break."""
     from nmt_cli.files import open_bytes
 
     with open_bytes(path) as stream:

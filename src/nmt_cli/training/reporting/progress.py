@@ -41,6 +41,7 @@ BOARD_FOLDER = "tensorboard"
 
 logger = logging.getLogger(__name__)
 _INDENT = "  "
+_MOST_SECONDS_OF_SILENCE = 30.0  # in a log
 
 
 class Reporter:
@@ -56,6 +57,7 @@ class Reporter:
         self._stream = None if file is None else _open_at_end(file)
         self._board = None if file is None or board is None else EventFile(board)
         self._view: LiveView | None = None
+        self._last_line = self._started
 
     def __enter__(self) -> Reporter:
         return self
@@ -72,6 +74,7 @@ class Reporter:
     def counting_from(self, update: int) -> Iterator[None]:
         """Show the progress while the block runs; earlier starts ended at `update`."""
         self._started, self._first_update = self._clock(), update
+        self._last_line = self._started
         if self._file is None or not console.shows_live_views():
             yield
             return
@@ -86,10 +89,18 @@ class Reporter:
         """True while the live view is shown."""
         return self._view is not None
 
+    @property
+    def wants_line(self) -> bool:
+        """True if a log, for want of a live view, has been silent for half a minute."""
+        is_log = self._view is None and self._stream is not None
+        return is_log and self._clock() - self._last_line >= _MOST_SECONDS_OF_SILENCE
+
     def advance(self, standing: TrainingStatus, figures: UpdateMetrics) -> None:
-        """Show an update in the live view, with the metrics of the last few."""
+        """Show an update, with the metrics of the last few: in the live view, or in a log that has been silent."""
         if self._view is not None:
             self._view.move(standing, figures, time_left=self._time_left(standing.update))
+        elif self.wants_line:
+            self._say_update(standing, figures)
 
     def note(self, text: str) -> None:
         """Say in the live view what is done between two updates."""
@@ -101,10 +112,7 @@ class Reporter:
         tokens = {"source_tokens": sums.source_tokens, "target_tokens": sums.target_tokens}
         self.event("train", **asdict(standing), **asdict(figures), **tokens)
         if self._view is None:
-            at, left = self._at(standing.update), self._time_left(standing.update)
-            speed = f"{figures.target_tokens_per_second:,.0f} tokens/s"
-            told = f"loss {figures.loss:.3f}  learning rate {standing.learning_rate:.2e}  {speed}"
-            self.say(f"{at}/{self._updates:,}  epoch {standing.epoch + 1}  {told}  {left}")
+            self._say_update(standing, figures)
 
     def validation(self, update: int, measured: Validation, *, is_best: bool) -> None:
         """Report a validation after `update`."""
@@ -138,6 +146,13 @@ class Reporter:
             self._view.console.print(text, highlight=False, markup=False)
         elif self._stream is not None:
             logger.info("%s", text)
+
+    def _say_update(self, standing: TrainingStatus, figures: UpdateMetrics) -> None:
+        self._last_line = self._clock()
+        at, left = self._at(standing.update), self._time_left(standing.update)
+        speed = f"{figures.target_tokens_per_second:,.0f} tokens/s"
+        told = f"loss {figures.loss:.3f}  learning rate {standing.learning_rate:.2e}  {speed}"
+        self.say(f"{at}/{self._updates:,}  epoch {standing.epoch + 1}  {told}  {left}")
 
     def _at(self, update: int) -> str:
         """The update, padded to the width of the last one."""

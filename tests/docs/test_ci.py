@@ -1,0 +1,96 @@
+"""The workflow for GitHub Actions in docs/how-to/score.md: its steps run as GitHub would run them; and CITATION.cff."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import nmt_cli
+from tests.docs.conftest import Workshop
+from tests.docs.pages import ROOT, pages
+
+# What `shell: bash` means: https://docs.github.com/actions, "jobs.<job_id>.steps[*].shell".
+SHELLS = {"bash": ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail"], "sh": ["sh", "-e"]}
+
+
+@pytest.fixture(scope="module")
+def workflow() -> dict[str, Any]:
+    (page,) = (page for page in pages() if page.name == "docs/how-to/score.md")
+    (block,) = (block for block in page.blocks() if block.marks.get("file", "").startswith(".github/workflows/"))
+    found: dict[str, Any] = yaml.safe_load(block.text)
+    return found
+
+
+def steps(workflow: dict[str, Any]) -> dict[str, str]:
+    """The commands of the job, by the names of their steps."""
+    return {step["name"]: step["run"] for step in workflow["jobs"]["gate"]["steps"] if "run" in step}
+
+
+def run_step(
+    workflow: dict[str, Any], script: str, *, workshop: Workshop, folder: Path, model: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    shell = SHELLS[workflow["defaults"]["run"]["shell"]]
+    (folder / "step.sh").write_text(script, encoding="utf-8")
+    variables = {name: str(value) for name, value in workflow["env"].items()}
+    variables |= {} if model is None else {"MODEL": model}
+    return subprocess.run(
+        [*shell, "step.sh"],
+        cwd=folder,
+        env=workshop.environment | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(workshop: Workshop, tmp_path: Path) -> Path:
+    workshop.begin(tmp_path, "demo")
+    (tmp_path / "recipes").mkdir()
+    shutil.copyfile(ROOT / "recipes" / "demo.yaml", tmp_path / "recipes" / "demo.yaml")
+    return tmp_path
+
+
+def test_the_workflow_is_one_that_github_reads(workflow: dict[str, Any]) -> None:
+    assert set(workflow) == {"name", True, "defaults", "env", "jobs"}, "YAML 1.1 reads the key `on` as true"
+    assert workflow[True] == ["push", "pull_request"]  # type: ignore[index]  # see above
+    assert workflow["defaults"] == {"run": {"shell": "bash"}}
+    for step in workflow["jobs"]["gate"]["steps"]:
+        assert ("uses" in step) != ("run" in step)
+        assert "uses" not in step or re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"])
+    assert list(steps(workflow)) == ["install", "lint", "test", "gate"]
+
+
+def test_each_step_but_the_installation_runs(workflow: dict[str, Any], workshop: Workshop, folder: Path) -> None:
+    for name, script in steps(workflow).items():
+        if name not in ("install", "gate"):
+            process = run_step(workflow, script, workshop=workshop, folder=folder)
+            assert process.returncode == 0, f"{name}: {process.stderr}"
+
+
+def test_the_gate_tells_a_bad_translation_from_a_broken_model(
+    workflow: dict[str, Any], workshop: Workshop, folder: Path
+) -> None:
+    gate = steps(workflow)["gate"]
+    process = run_step(workflow, gate, workshop=workshop, folder=folder)  # a model of six updates
+    assert process.returncode == 8, "through the pipe, thanks to pipefail"
+    assert (folder / "new.hyp").stat().st_size > 0
+    assert "BLEU" in (folder / "scores.json").read_text(encoding="utf-8")
+    low = re.sub(r"=\d+", "=0", gate)
+    assert run_step(workflow, low, workshop=workshop, folder=folder).returncode == 0
+    broken = run_step(workflow, gate, workshop=workshop, folder=folder, model="runs/nosuch")
+    assert broken.returncode == 5
+    assert "there is no model directory runs/nosuch" in broken.stderr
+
+
+def test_the_citation_is_of_this_version_and_has_what_the_format_asks_for() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["version"] == nmt_cli.__version__
+    assert all({"type", "title", "authors"} <= set(reference) for reference in citation["references"])
