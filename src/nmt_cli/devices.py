@@ -20,6 +20,10 @@ Precision = Literal["bf16", "fp32"]
 PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 _PYTHON_HEADER = Path(sysconfig.get_path("include")) / "Python.h"
+# How often a waiting OpenMP thread looks for the others before it sleeps. In decoding few times, since a short text on
+# a busy machine should not wait (docs/design/cpu-search.md#threads). In training more often, because few times would
+# make it slower on an idle machine (docs/design/cpu-training.md#waiting).
+DECODING_SPINS, TRAINING_SPINS = 1_000, 20_000
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
 
@@ -34,6 +38,16 @@ def cpu_name() -> str:
     lines = information.read_text(encoding="utf-8", errors="replace").splitlines() if information.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(filter(None, names), platform.processor() or platform.machine())
+
+
+def bound_spinning(spins: int) -> None:
+    """Let a waiting OpenMP thread look for the others that often, and then sleep; the environment may say otherwise.
+
+    The default of 300,000 is slow if other programs use the CPUs. torch's OpenMP reads the variable when torch is
+    imported, so this comes before.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(spins))
 
 
 def has_gpu_driver() -> bool:

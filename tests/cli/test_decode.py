@@ -61,19 +61,30 @@ def lines_of(texts: Sequence[str]) -> bytes:
     return "".join(text + "\n" for text in texts).encode()
 
 
-def test_threads_that_wait_for_a_cpu_sleep(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "given", "spins"),
+    [
+        (["decode", "--device", "cpu"], {}, "1000"),
+        (["train", "demo", "--dry-run", "--device", "cpu"], {}, "20000"),
+        (["train", "demo", "--dry-run", "--device", "cpu"], {"GOMP_SPINCOUNT": "77"}, "77"),
+        (["train", "demo", "--dry-run", "--device", "cpu"], {"OMP_WAIT_POLICY": "PASSIVE"}, "0"),
+    ],
+)
+def test_threads_that_wait_for_a_cpu_sleep(
+    folder: Path, arguments: list[str], given: dict[str, str], spins: str
+) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
     told = subprocess.run(
-        [*COMMAND, "decode", "--device", "cpu"],
+        [*COMMAND, *arguments],
         cwd=folder,
-        env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"},
+        env={**environment, "OMP_DISPLAY_ENV": "VERBOSE", **given},
         input=b"the sea\n",
         capture_output=True,
         check=True,
     ).stderr.decode()
     if "GOMP_SPINCOUNT" not in told:
         pytest.skip("this torch has another OpenMP than GNU's")
-    assert "GOMP_SPINCOUNT = '1000'" in told
+    assert f"GOMP_SPINCOUNT = '{spins}'" in told
 
 
 @pytest.mark.parametrize("model", [[], ["-m", "runs/tiny"]], ids=["the newest model", "a run for its model"])

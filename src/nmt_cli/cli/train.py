@@ -71,6 +71,9 @@ def train(
 
     Example: nmt train base --set training.updates=50000 -o runs/short
     """
+    from nmt_cli.devices import TRAINING_SPINS, bound_spinning
+
+    bound_spinning(TRAINING_SPINS)
     from nmt_cli.interchange.hub import find_model
     from nmt_cli.recipe.loading import resolve_recipe
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,10 +21,6 @@ from nmt_cli.errors import UsageError
 if TYPE_CHECKING:
     from nmt_cli.decoding.parallel import LineBlock, TranslatedBlock, TranslationJob
     from nmt_cli.decoding.translation import Translation
-
-# How often a waiting OpenMP thread looks for the others before it sleeps. If other programs use the CPUs, the default
-# of 300,000 makes a short text take up to a hundred times as long (docs/design/cpu-search.md#threads).
-_SPINS = "1000"
 
 _search_option = partial(typer.Option, rich_help_panel=SEARCH)
 _output_option = partial(typer.Option, rich_help_panel=OUTPUT)
@@ -109,7 +104,9 @@ def decode(
 
     Example: nmt decode --beam 4 < input.txt > output.txt
     """
-    os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)  # read when torch is imported
+    from nmt_cli.devices import DECODING_SPINS, bound_spinning
+
+    bound_spinning(DECODING_SPINS)
     formatting = OutputFormat(form, nbest=nbest, word_scores=word_scores, alignments=alignments)
     check_output(output, source=source, prefix=prefix, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
