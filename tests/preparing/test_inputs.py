@@ -9,6 +9,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+from sacrebleu.dataset.base import Dataset
 
 from nmt_cli.preparing.corpus import LocatedCorpus, load_corpus
 from nmt_cli.preparing.download import Unreachable
@@ -195,6 +196,16 @@ def test_sentences_are_taken_out_of_markup(tmp_path: Path, markup: str, text: st
         f"kind: archive, file: a.tgz, source: a.en, target: a.en, markup: {markup}",
     )
     assert pairs_of(found) == [(line, line) for line in lines] * 2
+
+
+def test_spaces_of_segments_are_those_that_sacrebleu_makes(tmp_path: Path) -> None:
+    lines = ["20\u00a0000 \u202fEuro", "\u2003Ein\t Wort\u3000\u00a0"]
+    for code in ("en", "de"):
+        text = "".join(f'<seg id="{number}">{line}</seg>\n' for number, line in enumerate(lines, 1))
+        (tmp_path / f"a.{code}").write_text(text, encoding="utf-8")
+    theirs = [Dataset._clean(line) for line in lines]  # type: ignore[no-untyped-call]  # not annotated
+    assert pairs_of(fetched(tmp_path, "kind: text, prefix: a, markup: seg")) == [(line, line) for line in theirs]
+    assert theirs == ["20 000 Euro", "Ein Wort"]
 
 
 def test_text_without_the_markup_that_is_named_is_an_error(tmp_path: Path) -> None:

@@ -207,12 +207,12 @@ def _problem(chunk: ParsedChunk, index: int, src: str, tgt: str) -> tuple[str, i
 
 
 def _copy(path: Path, file: IO[bytes]) -> None:
-    """Append a file's bytes, uncompressed, and a last line end; a byte-order mark stays only at the very start."""
+    """Append a file's bytes, uncompressed and without a byte-order mark, and a last line end."""
     with open_bytes(path) as stream:
-        start = stream.read(len(BOM_UTF8))
-        file.write(b"" if start == BOM_UTF8 and file.tell() > 0 else start)
+        file.write(stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8))
         shutil.copyfileobj(stream, file)
-    file.seek(-1, SEEK_END)
+    if file.tell():
+        file.seek(-1, SEEK_END)
     if file.read(1) != b"\n":
         file.write(b"\n")
 

@@ -41,7 +41,6 @@ _WILD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
 _SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
 _TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
 _TITLES = re.compile(rb"</?(?:title|description)>")
-_SPACES = re.compile(rb"\s+")
 
 
 class TextSource(Source):
@@ -233,7 +232,7 @@ def _without_markup(file: Path, markup: MarkupKind) -> Path:
     `seg`: the <seg> elements, as sacreBLEU reads them. `ted`: the lines of IWSLT's talks that are no tag such as <url>;
     titles and descriptions are sentences. DataError if there is no sentence in it.
     """
-    plain = cache_folder() / "plain" / f"{markup}-{sha256(file)[:32]}" / f"{file.name}.txt"
+    plain = cache_folder() / "sentences" / f"{markup}-{sha256(file)[:32]}" / f"{file.name}.txt"
     with cache_lock(plain), writing_errors(plain):
         if not plain.exists():
             lines = list(_sentences(file, markup))
@@ -254,7 +253,7 @@ def _sentences(file: Path, markup: MarkupKind) -> Iterator[bytes]:
         match markup:
             case "seg":
                 for line in stream:
-                    yield from (_SPACES.sub(b" ", found[1].strip()) for found in _SEGMENT.finditer(line))
+                    yield from (_one_space(found[1]) for found in _SEGMENT.finditer(line))
             case "ted":
                 for line in stream:
                     tag = _TAG.match(line)
@@ -262,6 +261,11 @@ def _sentences(file: Path, markup: MarkupKind) -> Iterator[bytes]:
                         yield _TITLES.sub(b"", line).strip()
             case _:
                 assert_never(markup)
+
+
+def _one_space(text: bytes) -> bytes:
+    """The text with one space for any white space, such as a no-break space; bytes that are not UTF-8 stay."""
+    return " ".join(text.decode(errors="surrogateescape").split()).encode(errors="surrogateescape")
 
 
 class TestsetSource(Source):
