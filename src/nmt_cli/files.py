@@ -150,7 +150,8 @@ def write_file(path: Path, content: str | bytes, *, error: type[NmtError]) -> No
                 os.fsync(stream.fileno())
             temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(NotADirectoryError):  # a file stands where its folder must be
+            temporary.unlink(missing_ok=True)
 
 
 def clear_unfinished_files(directory: Path) -> None:

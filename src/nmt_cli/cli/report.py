@@ -80,9 +80,10 @@ def _check_output(page: Path) -> None:
 
     if page.is_dir():
         raise UsageError(f"{page} is a folder", setting="output", hint=f"give `output: {page / _PAGE}`")
-    if page.exists() and PAGE_MARK.encode() not in page.open("rb").read(_HEAD_BYTES):
-        raise UsageError(
-            f"{page} exists and is not a report of runs, so it is not replaced",
-            setting="output",
-            hint="choose another name",
-        )
+    if not page.exists():
+        return
+    with page.open("rb") as stream:
+        is_page = PAGE_MARK.encode() in stream.read(_HEAD_BYTES)
+    if not is_page:
+        message = f"{page} exists and is not a report of runs, so it is not replaced"
+        raise UsageError(message, setting="output", hint="choose another name")

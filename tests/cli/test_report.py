@@ -1,0 +1,191 @@
+"""`nmt report` as it is typed: the page of real trainings in a browser, where it is written, and its errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.cli.report import report
+from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import ModelError, UsageError
+from tests.artifacts.builders import save_tiny, write_run
+from tests.cli.conftest import Shell
+from tests.serving.browser import CHROMIUM, Browser
+from tests.training.tiny import events, train
+
+VISIBLE = "[...document.querySelectorAll('.charts svg')].filter(one => one.checkVisibility()).map(one => one.ariaLabel)"
+
+
+@pytest.fixture(scope="module")
+def runs(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two trainings with validations and samples."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, settings in (("base", ()), ("wide", ("model.d_ff=96",))):
+        assert train(prepared, folder / name, "training.updates=16", *settings) == 0
+    return [folder / "base", folder / "wide"]
+
+
+def test_a_page_is_written_into_its_run_or_for_several_runs_where_one_is(
+    runs: list[Path], nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = nmt("report", str(runs[0]))
+    assert (outcome.code, outcome.stdout) == (0, "")
+    assert outcome.stderr == [f"report: {runs[0] / 'report.html'}"]
+    assert nmt("report", *map(str, [*runs, runs[0]])).stderr == ["report: report.html"]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<h1>2 runs</h1>" in page
+    assert f"<code>nmt report {runs[0]} {runs[1]} {runs[0]}</code>" in page
+    sample = events(runs[0], "validation")[-1]["samples"][0]
+    assert sample["source"] in page
+    assert sample["reference"] in page
+    assert nmt("report", str(runs[1]), "-o", "pages/of/one.html").code == 0
+    assert "<h1>wide " in (tmp_path / "pages/of/one.html").read_text(encoding="utf-8")
+    # A page replaces a page.
+    assert nmt("report", str(runs[0]), "-o", "pages/of/one.html").code == 0
+    assert "<h1>base " in (tmp_path / "pages/of/one.html").read_text(encoding="utf-8")
+
+
+def test_a_training_goes_on_beside_the_page_in_its_run(prepared: PreparedData, tmp_path: Path, nmt: Shell) -> None:
+    write_run(tmp_path / "begun")
+    assert nmt("report", str(tmp_path / "begun")).code == 0
+    run = tmp_path / "run"
+    assert train(prepared, run, "training.updates=8") == 0
+    assert nmt("report", str(run)).code == 0
+    assert train(prepared, run, "training.updates=12") == 0
+    assert events(run)[-1]["update"] == 12
+
+
+def test_what_is_no_run_is_an_error_with_the_command_to_type(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "x")
+    write_run(tmp_path / "runs" / "y")
+    save_tiny(tmp_path / "runs" / "x" / "model", spm_folder=tmp_path)
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    (tmp_path / "empty").mkdir()
+    x, y = (tmp_path / "runs" / name for name in ("x", "y"))
+    cases = {
+        "nowhere": (f"there is no {tmp_path / 'nowhere'}", "nmt info runs lists them"),
+        "runs": ("is a folder of runs", f"nmt report {x} {y}"),
+        "runs/x/model": ("is a part of a run", f"nmt report {x}"),
+        "runs/x/run.json": ("is a part of a run", f"nmt report {x}"),
+        "m": ("is a model, and has no metrics of a training", "name what nmt train wrote"),
+        "empty": ("is no run, and has no metrics of a training", "name what nmt train wrote"),
+    }
+    for name, (message, hint) in cases.items():
+        with pytest.raises(ModelError) as caught:
+            report([x, tmp_path / name], output=None)
+        assert message in caught.value.message, name
+        assert hint in caught.value.hint, name
+        assert caught.value.where == str(tmp_path / name)
+    assert not (x / "report.html").exists()
+
+
+def test_only_a_page_is_replaced(tmp_path: Path, runs: list[Path]) -> None:
+    metrics = runs[0] / "metrics.jsonl"
+    before = metrics.read_bytes()
+    with pytest.raises(UsageError) as caught:
+        report([runs[0]], output=metrics)
+    assert caught.value.message == f"{metrics} exists and is not a report of runs, so it is not replaced"
+    assert caught.value.hint == "choose another name"
+    assert metrics.read_bytes() == before
+    with pytest.raises(UsageError) as caught:
+        report([runs[0]], output=tmp_path)
+    assert caught.value.message == f"{tmp_path} is a folder"
+    assert caught.value.hint == f"give `output: {tmp_path / 'report.html'}`"
+    with pytest.raises(UsageError) as caught:
+        report([runs[0]], output=runs[0] / "run.json" / "page.html")
+    assert "a file stands where a folder must be" in caught.value.message
+
+
+NO_HEAVY_IMPORTS = """
+import sys
+from nmt_cli.cli.app import main
+sys.argv = ["nmt", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+heavy = {"torch", "numpy", "sentencepiece", "safetensors", "datasets", "sacrebleu", "matplotlib"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_a_report_and_a_table_of_runs_import_nothing_heavy(tmp_path: Path, runs: list[Path]) -> None:
+    for arguments in (["report", *map(str, runs), "-o", str(tmp_path / "a.html")], ["info", str(runs[0].parent)]):
+        command = [sys.executable, "-c", NO_HEAVY_IMPORTS, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 375])
+def test_the_page_fits_desktop_and_phone_and_logs_nothing(
+    browser: Browser, runs: list[Path], tmp_path: Path, width: int, scheme: str
+) -> None:
+    report(runs, output=tmp_path / "a.html")
+    browser.size(width, 900, is_phone=width < 500)
+    browser.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.console.clear()
+    browser.requests.clear()
+    url = (tmp_path / "a.html").as_uri()
+    browser.open(url)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    ground = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 21, 26)"}[scheme]
+    colours = browser.run("[...document.querySelectorAll('polyline')].map(one => getComputedStyle(one).stroke)")
+    assert len(set(colours)) == 2
+    assert ground not in colours
+    assert browser.console == []
+    assert browser.requests == [url]
+
+
+def test_the_axis_is_changed_with_the_keyboard_and_without_a_script(
+    browser: Browser, runs: list[Path], tmp_path: Path
+) -> None:
+    report(runs, output=tmp_path / "a.html")
+    browser.send("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open((tmp_path / "a.html").as_uri())
+    browser.send("Emulation.setScriptExecutionDisabled", value=False)
+    seen = []
+    browser.run("document.querySelector('#by-updates').focus()")
+    for axis in ("updates", "tokens", "time"):
+        assert browser.run("document.querySelector('input:checked').id") == f"by-{axis}"
+        seen.append(browser.run(VISIBLE))
+        browser.press("ArrowRight")
+    assert [[label.split(" by ")[0] for label in labels] for labels in seen] == [
+        ["Training loss", "Validation loss", "BLEU on the validation set", "Learning rate"]
+    ] * 3
+    for labels, unit in zip(seen, ("updates", "target tokens", "seconds"), strict=True):
+        assert all(f" by {unit}: base from " in label for label in labels)
+    losses = [event["loss"] for event in events(runs[0], "train")]
+    assert f"base from {losses[0]:.3f} to {losses[-1]:.3f}" in seen[0][0]
+
+
+def test_the_page_of_a_long_training_is_small_and_soon_there(tmp_path: Path) -> None:
+    write_run(tmp_path / "x")
+    rows = [
+        {"event": "train", "update": update, "loss": 9 - update / 2e4, "learning_rate": update**-0.5}
+        | {"target_tokens": 2_500_000, "seconds": update / 10, "gradient_norm": 1.0}
+        for update in range(100, 100_001, 100)
+    ]
+    (tmp_path / "x" / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = [sys.executable, "-m", "nmt_cli", "report", str(tmp_path / "x")]
+    # The time of the processor, which other work on the machine does not lengthen much.
+    timed = ["bash", "-c", 'TIMEFORMAT="%U"; time "$@"', "bash", *command]
+    done = subprocess.run(timed, capture_output=True, text=True, check=True)
+    assert float(done.stderr.splitlines()[-1]) < 2
+    assert (tmp_path / "x" / "report.html").stat().st_size < 200_000
