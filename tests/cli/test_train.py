@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.training import start
 from tests.cli.conftest import Shell
@@ -57,6 +58,56 @@ def test_what_it_says_is_next_can_be_typed(recipe_folder: Path, train: list[str]
     assert shlex.split(average) == ["average", run]
     assert nmt(*shlex.split(average)).code == 0
     assert (recipe_folder / run / "averaged/config.yaml").is_file()
+
+
+@pytest.fixture
+def on_own_data(recipe_folder: Path, prepared: PreparedData) -> list[str]:
+    """The arguments of a training with a packaged recipe on data of another corpus than the recipe's."""
+    assert prepared.manifest.name == "tiny"
+    small = ["--set", "model.d_model=32", "--set", "model.heads=2", "--set", "averaging.last=1"]
+    small += ["--set", "model.d_k=16", "--set", "model.d_v=16", "--set", "validation.max_sentences=1"]
+    return ["train", "demo", "--data", str(prepared.directory), *SHORT, *small]
+
+
+def test_a_packaged_recipe_on_other_data_trains_under_the_name_of_the_data(
+    recipe_folder: Path, on_own_data: list[str], nmt: Shell
+) -> None:
+    outcome = nmt(*on_own_data)
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stderr[-1] == "next: nmt average runs/tiny-demo && nmt decode < input.txt > output.txt"
+    recipe = open_run(recipe_folder / "runs/tiny-demo").recipe
+    assert (recipe.name, recipe.corpus) == ("tiny-demo", "tiny")
+    assert nmt("average", "runs/tiny-demo").code == 0
+    card = (recipe_folder / "runs/tiny-demo/averaged/README.md").read_text(encoding="utf-8")
+    assert "\n# tiny-demo: en to de\n" in card
+    assert "The recipe demo, trained on the corpus tiny." in card
+    assert "built-in demo corpus" not in card
+    facts = nmt("info", "runs/tiny-demo").stdout
+    assert "run tiny-demo, en to de, corpus tiny" in " ".join(facts.split())
+    # The same command finds its run, and another recipe on the same data gets another.
+    assert nmt(*on_own_data).code == 0
+    assert [path.name for path in (recipe_folder / "runs").glob("*")] == ["tiny-demo"]
+    plan = nmt(*on_own_data, "--dry-run").stdout
+    assert "name: tiny-demo" in plan
+
+
+def test_a_name_that_the_user_chose_stays(recipe_folder: Path, on_own_data: list[str], nmt: Shell) -> None:
+    assert "name: mine" in nmt(*on_own_data, "--set", "name=mine", "--dry-run").stdout
+    (recipe_folder / "own.yaml").write_text("extends: demo.yaml\nname: chosen\n")
+    command = ["own.yaml" if argument == "demo" else argument for argument in on_own_data]
+    plan = nmt(*command, "--dry-run").stdout
+    assert "name: chosen" in plan
+    assert "corpus: demo" in plan
+
+
+def test_a_run_that_an_earlier_version_named_after_the_recipe_goes_on(
+    recipe_folder: Path, on_own_data: list[str], nmt: Shell
+) -> None:
+    assert nmt(*on_own_data, "-o", "runs/demo", "--set", "name=demo").code == 0
+    outcome = nmt(*on_own_data, "--set", "training.updates=4")
+    assert outcome.code == 0, outcome.stderr
+    assert checkpoints(recipe_folder / "runs/demo")[-1] == 4
+    assert [path.name for path in (recipe_folder / "runs").glob("*")] == ["demo"]
 
 
 def test_without_prepared_data(recipe_folder: Path, nmt: Shell) -> None:

@@ -35,7 +35,8 @@ def train(
         Path | None, typer.Option("--data", metavar="DIR", help="Prepared data; else data/CORPUS, by the recipe.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME, by data and recipe."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
@@ -84,13 +85,16 @@ def train(
         directory = data or Path("data") / resolved.recipe.corpus
         if init_from is not None:
             init_from = find_model(init_from, show_progress=show_progress)
-        output = output or Path("runs") / resolved.recipe.name
         is_needed = not dry_run or data is not None
         prepared = _open_data(directory, resolved.recipe) if is_needed else None
         # All that follows imports torch, which takes seconds.
         from nmt_cli.training import start
         from nmt_cli.training.initial_weights import with_initial_architecture
+        from nmt_cli.training.runs import named_after_data
 
+        is_packaged = not Path(recipe).is_file()
+        resolved, usual = named_after_data(resolved, directory, is_packaged=is_packaged, runs=Path("runs"))
+        output = output or usual
         resolved = with_initial_architecture(resolved, run=output, init_from=init_from, restart=restart)
         if dry_run or prepared is None:
             vocabulary = _vocabulary(directory, resolved.recipe, is_named=data is not None, init_from=init_from)

@@ -17,10 +17,11 @@ from nmt_cli import files
 from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, kind_of
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, open_run
+from nmt_cli.dataset.manifest import read_manifest
 from nmt_cli.dataset.planning import PLANS
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.errors import ModelError, RecipeError
-from nmt_cli.recipe.loading import dump_recipe, flatten
+from nmt_cli.errors import DataError, ModelError, RecipeError
+from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe, flatten
 from nmt_cli.recipe.schema import CosineConfig, Recipe, WsdConfig
 from nmt_cli.training.initial_weights import describe_initial_model
 
@@ -42,6 +43,37 @@ _MAY_CHANGE = (
 RULES = 2
 # How many pairs' lengths are read at once.
 _BLOCK_PAIRS = 1 << 20
+
+
+def named_after_data(
+    resolved: ResolvedRecipe, data: Path, *, is_packaged: bool, runs: Path
+) -> tuple[ResolvedRecipe, Path]:
+    """The recipe, and its run in `runs`, with the name of the prepared data if the recipe is for other data.
+
+    A recipe of the package has the description of its own corpus, so another corpus gets another. A name that the user
+    chose stays. A run that an earlier nmt began on this data under the recipe's name goes on.
+    """
+    recipe = resolved.recipe
+    usual = runs / recipe.name
+    try:
+        manifest = read_manifest(data)
+    except DataError:  # opening the data says what is wrong with it
+        return resolved, usual
+    is_own_name = not is_packaged or resolved.origins["name"].startswith("--set ")
+    if manifest.name == recipe.corpus or is_own_name:
+        return resolved, usual
+    changed = {
+        "name": f"{manifest.name}-{recipe.name}",
+        "description": f"The recipe {recipe.name}, trained on the corpus {manifest.name}.",
+        "corpus": manifest.name,
+    }
+    named = ResolvedRecipe(
+        recipe.model_copy(update=changed), resolved.origins | dict.fromkeys(changed, f"--data {data}")
+    )
+    run = runs / changed["name"]
+    if not run.exists() and kind_of(usual) == "run" and open_run(usual).record.corpus == manifest.name:
+        run = usual
+    return named, run
 
 
 def open_or_begin(
