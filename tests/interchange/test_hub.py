@@ -19,6 +19,7 @@ from tests.hub import COMMIT, Hub, serve
 from tests.interchange.builders import edit_json, english, write_marian
 from tests.interchange.hub_models import NAME, Machine, serve_opus
 from tests.serving.servers import Server
+from tests.training.tiny import parallel_text
 
 pytest.importorskip("transformers")
 LINES = "".join(f"{line}\n" for line in english(8))
@@ -354,3 +355,24 @@ def test_what_is_a_name_on_the_hub_and_what_is_a_path(tmp_path: Path, monkeypatc
     with pytest.raises(ModelError) as caught:
         hub_name(f"https://huggingface.co/{NAME}/tree/main")
     assert caught.value.hint == f"check the path; for the model on the hub write {NAME}"
+
+
+def test_a_model_of_the_hub_is_fine_tuned_by_its_name_alone(ready: Machine) -> None:
+    """No --set model.* and no folder of the model: user.md section 3, 6."""
+    folder = ready.folder
+    for name, pairs in (("mine", parallel_text(120, seed=4)), ("held", parallel_text(12, seed=9))):
+        for side, language in enumerate(("en", "de")):
+            lines = "".join(f"{pair[side]}\n" for pair in pairs)
+            (folder / f"{name}.{language}").write_text(lines, encoding="utf-8")
+    taken = ["--set", f"tokenizer.taken_from={NAME}"]
+    prepared = ready.nmt("prepare", "--train", "mine", "--valid", "held", "-l", "en-de", *taken, "-o", "data/mine")
+    assert prepared.returncode == 0, prepared.stderr
+    model = ready.models / NAME
+    assert (folder / "data/mine/source.spm").read_bytes() == (model / "source.spm").read_bytes()
+    settings = ["--set", "training.updates=2", "--set", "training.batch_tokens=500", "--device", "cpu"]
+    trained = ready.nmt("train", "demo", "--data", "data/mine", "--init-from", NAME, "-o", "runs/mine", *settings)
+    assert trained.returncode == 0, trained.stderr
+    assert f"architecture of {model}: " in trained.stderr
+    averaged = ready.nmt("average", str(model), "runs/mine/model", "-o", "models/mixed")
+    assert averaged.returncode == 0, averaged.stderr
+    assert ready.nmt("decode", "-m", "models/mixed", "--beam", "1", text=LINES).stdout.count("\n") == 8

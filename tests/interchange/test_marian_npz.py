@@ -13,7 +13,7 @@ import sentencepiece
 import torch
 import yaml
 
-from nmt_cli.decoding.translator import Translator
+from nmt_cli.api import Translator
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange.importing import ImportedModel, import_marian
 from nmt_cli.interchange.marian_npz import SETTINGS, find_npz

@@ -72,7 +72,9 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Tensor]:
     with ExitStack() as stack:
         opened = [stack.enter_context(open_tensors(found.path / WEIGHTS, hint=_LEAVE_OUT)) for found in checkpoints]
         _refuse_other_shapes(checkpoints, opened)
-        return {name: _mean(name, checkpoints, opened) for name in shapes_in(opened[0])}
+        return {
+            name: mean_of_tensors(name, [found.path for found in checkpoints], opened) for name in shapes_in(opened[0])
+        }
 
 
 def write_averaged_model(
@@ -110,9 +112,10 @@ def write_averaged_model(
     return mean
 
 
-def _mean(name: str, checkpoints: Sequence[Checkpoint], opened: Sequence[Any]) -> Tensor:
+def mean_of_tensors(name: str, paths: Sequence[Path], opened: Sequence[Any]) -> Tensor:
+    """The mean of one tensor of several opened files, in float64; `paths` are their folders, for errors."""
     total: Tensor | None = None
-    for checkpoint, tensors in zip(checkpoints, opened, strict=True):
+    for path, tensors in zip(paths, opened, strict=True):
         tensor: Tensor = tensors.get_tensor(name)
         problem = None
         if tensor.dtype != torch.float32:
@@ -120,12 +123,12 @@ def _mean(name: str, checkpoints: Sequence[Checkpoint], opened: Sequence[Any]) -
                 f"the tensor {name} is {str(tensor.dtype).removeprefix('torch.')}, and not float32 as nmt writes it"
             )
         elif not torch.isfinite(tensor).all():
-            problem = f"{checkpoint.path.name} holds values that are not finite, in the tensor {name}"
+            problem = f"{path.name} holds values that are not finite, in the tensor {name}"
         if problem is not None:
-            raise ModelError(problem, where=str(checkpoint.path / WEIGHTS), hint=_LEAVE_OUT)
+            raise ModelError(problem, where=str(path / WEIGHTS), hint=_LEAVE_OUT)
         total = tensor.double() if total is None else total.add_(tensor)
     assert total is not None
-    return total.div_(len(checkpoints)).float()
+    return total.div_(len(paths)).float()
 
 
 def _refuse_duplicates(checkpoints: Sequence[Checkpoint]) -> None:

@@ -25,7 +25,9 @@ logger = logging.getLogger(__name__)
 def average(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN|CHECKPOINT", help="A run, or checkpoints of one run.", show_default=False),
+        typer.Argument(
+            metavar="RUN|CHECKPOINT|MODEL", help="A run, checkpoints of one run, or models.", show_default=False
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -39,14 +41,18 @@ def average(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model at -o.")] = False,
 ) -> None:
-    """Average checkpoints of a run into a model directory.
+    """Average checkpoints of a run, or models, into a model directory.
 
     Example: nmt average runs/base --last 5
     """
+    from nmt_cli.artifacts.manifest import kind_of
     from nmt_cli.artifacts.run import open_run
 
     if last is not None and best is not None:
         raise UsageError("--last and --best exclude each other", where="--last, --best", hint="give one of them")
+    if all(kind_of(path) == "model" for path in paths):
+        _average_models(paths, output, has_choice=last is not None or best is not None, overwrite=overwrite)
+        return
     if run_directory := _run_of_arguments(paths):
         run = open_run(run_directory)
         from nmt_cli.artifacts import average as averaging  # imports torch, which takes seconds
@@ -107,6 +113,25 @@ def _better_model(run: Run, average: Path) -> Path:
     command = f"nmt average {shlex.quote(str(run.directory))} --last 1"
     logger.warning("the mean is worse than its newest part, of which this makes a model: %s", command)
     return average
+
+
+def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: bool, overwrite: bool) -> None:
+    """Write the mean of model directories."""
+    from nmt_cli.artifacts.model_mean import write_mean_of_models
+
+    if has_choice:
+        hint = "leave the option out: all models that are named are averaged"
+        raise UsageError("--last and --best choose among a run's checkpoints", where="--last, --best", hint=hint)
+    named = " ".join(shlex.quote(str(path)) for path in paths)
+    if len(paths) < 2:
+        hint = f"name a second one: nmt average {named} MODEL -o DIR"
+        raise UsageError(f"{paths[0]} is one model, and a mean is of several", where=str(paths[0]), hint=hint)
+    if output is None:
+        hint = f"nmt average {named} -o models/mean"
+        raise UsageError("a mean of models needs a folder of its own", where="--output", hint=hint)
+    write_mean_of_models(paths, output=output, overwrite=overwrite, command=["nmt", *sys.argv[1:]])
+    logger.info("%s: the mean of %d models; measure it: nmt score", output, len(paths))
+    logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 
 def _run_of_arguments(paths: Sequence[Path]) -> Path | None:

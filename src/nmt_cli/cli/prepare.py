@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmt_cli.cli.arguments import models_of
 from nmt_cli.cli.corpora import complete_corpora
 from nmt_cli.cli.printing import print_whole
 from nmt_cli.console import stderr_console
@@ -87,6 +88,7 @@ def prepare(
     settings = [*(overrides or []), *(f"{key}={value}" for key, value in sizes.items() if value is not None)]
     files: dict[Split, list[str] | None] = {"train": train, "valid": valid, "test": test}
     located = _locate(corpus, files, languages=languages or [], output=output, settings=settings)
+    _fetch_model_of_vocabulary(located)
     output = output or Path("data") / located.corpus.name
     if output.name in ("", ".."):
         raise UsageError(f"-o {output} is not a folder of its own", where="--output", hint="for example -o data/mine")
@@ -148,6 +150,17 @@ def _locate(
         raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
     name = output.resolve().name if output is not None else name_without_endings(Path(given["train"][0]))
     return corpus_from_files(given, languages=languages[0], name=name, overrides=settings)
+
+
+def _fetch_model_of_vocabulary(located: LocatedCorpus) -> None:
+    """If the vocabulary is that of a model on the hub, put the model into the cache, where the preparation finds it."""
+    from nmt_cli.interchange.hub import hub_name
+
+    taken_from = located.corpus.tokenizer.taken_from
+    if taken_from is None or (located.folder / taken_from).exists():
+        return
+    if hub_name(taken_from) is not None:
+        models_of([Path(taken_from)])
 
 
 def _show_plan(located: LocatedCorpus, output: Path, *, overwrite: bool) -> None:

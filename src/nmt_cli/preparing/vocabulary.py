@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
 from nmt_cli.dataset.store import SIDES
 from nmt_cli.errors import DataError
@@ -89,9 +90,10 @@ def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:
 
 
 def _found(located: LocatedCorpus, name: str) -> Path:
-    """A path of a corpus file: beside it, or else in the working folder."""
+    """A path of a corpus file: beside it, or else in the working folder, or a model of the hub in the cache."""
     path = Path(name).expanduser()
-    return next((one for one in (located.folder / path, path) if one.exists()), path)
+    places = (located.folder / path, path, cache_folder() / "models" / path)
+    return next((one for one in places if one.exists()), path)
 
 
 def _vocabulary_of_folder(directory: Path) -> GivenVocabulary:
