@@ -179,7 +179,7 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
         if not allowed:
             return  # below a value that is no section, of which the schema itself tells what it should be
         if place[-1] not in allowed:
-            hint = suggest_key(place, allowed, schema=_AnyKey)
+            hint = suggest_key(place, allowed, schema=_AnyKey, answer=None)
             raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
 
 
