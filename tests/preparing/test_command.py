@@ -15,7 +15,7 @@ from nmt_cli.cli.prepare import _next_lines, _overlap_line, prepare
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.recipe.loading import load_recipe
 from tests.forks import run_forked
-from tests.preparing.corpus_files import contents, small_corpus
+from tests.preparing.corpus_files import contents, invented_pairs, small_corpus
 
 OWN = ["--train", "train", "--valid", "valid", "--languages", "en-de", "-o", "out/mine"]
 OWN += ["--set", "tokenizer.vocab_size=400"]
@@ -41,6 +41,29 @@ def test_own_files_are_prepared_and_found_again(tmp_path: Path, repository: Path
     )
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert contents(tmp_path / "out" / "mine") == before
+
+
+def test_one_command_makes_data_of_a_translation_memory(tmp_path: Path, repository: Path) -> None:
+    variants = '<tuv xml:lang="en-US"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv>'
+    units = "".join(f"<tu>{variants.format(*pair)}</tu>\n" for pair in invented_pairs(400, seed=1))
+    (tmp_path / "company.tmx").write_text(f'<tmx version="1.4"><body>{units}</body></tmx>')
+    command = ["prepare", "--train", "company.tmx", "-l", "en-de", "--set", "cleaning.max_length_ratio=null"]
+    done = nmt(command, folder=tmp_path, repository=repository)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "company.tmx: en is en-US\n" in done.stderr
+    assert "set aside: 40 clean pairs as validation text\n" in done.stderr
+    assert "cleaned: 360 of 360 training pairs kept\n" in done.stderr
+    assert "--data data/company\n" in done.stderr
+    again = nmt(command, folder=tmp_path, repository=repository)
+    assert "data/company is already prepared from these inputs and settings\n" in again.stderr
+    both = [*command, "--train", "company.tmx", "--valid-size", "300", "-o", "data/both"]
+    refused = nmt(both, folder=tmp_path, repository=repository)
+    assert refused.returncode == 4
+    assert refused.stderr.endswith(
+        "error: valid_size 300: more than half, of 400 clean training pairs\n"
+        "at:    train\n"
+        "fix:   --valid-size 40, or text in files of its own: --valid FILE\n"
+    )
 
 
 def test_an_error_is_three_lines_and_the_code_of_its_family(tmp_path: Path, repository: Path) -> None:
@@ -159,7 +182,7 @@ def test_much_overlap_left_in_training_is_a_warning(setting: str, sources: int, 
     assert _overlap_line("test", facts, setting=setting) == (level, line + ending)
 
 
-@pytest.mark.parametrize("name", ["x.tsv", "x.tsv.gz", "x.jsonl", "x.parquet"])
+@pytest.mark.parametrize("name", ["x.tsv", "x.tsv.gz", "x.csv", "x.tmx", "x.xlf", "x.po", "x.jsonl", "x.parquet"])
 def test_text_given_as_a_corpus_is_answered_with_the_command_that_prepares_it(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     file.write_bytes(b'"one\t\xff')

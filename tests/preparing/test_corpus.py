@@ -136,6 +136,21 @@ NEEDS_TRAIN = ("a corpus needs train", "write a list of sources for it")
         ("languages: {source: en, target: de}\n", *NEEDS_TRAIN),
         (CORPUS.replace("train:", "test:"), *NEEDS_TRAIN),
         (
+            CORPUS.replace("{source: en, target: no}", "en-no"),
+            "languages is 'en-no', but should be two codes",
+            "write languages: {source: en, target: no}",
+        ),
+        (
+            CORPUS.replace("[{kind: text, source: v.txt, target: w.txt}]", "my.tmx"),
+            "valid names my.tmx, but no kind of source",
+            "write valid: [{kind: tmx, file: my.tmx}]",
+        ),
+        (
+            CORPUS.replace("{kind: jsonl, file: c.jsonl}", "my/train"),
+            "train names my/train, but no kind of source",
+            "write train: [{kind: text, prefix: my/train}]",
+        ),
+        (
             f"{CORPUS}valid_size: 300\n",
             "valid_size is 300, and valid names text as well",
             "leave out valid_size, or valid",

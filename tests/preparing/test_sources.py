@@ -122,6 +122,35 @@ def test_a_prefix_without_files_is_answered_with_what_there_is(
 
 
 @pytest.mark.parametrize(
+    ("prefix", "message", "hint"),
+    [
+        (".", ". is a folder", "name a file in it, or the beginning of two: train for train.en"),
+        ("my", "my is a folder", "name a file in it, or the beginning of two: my/train for train.en"),
+        ("a.xlsx", "a.xlsx has none of the endings .tsv, .csv, .tmx, ", "save it as CSV in UTF-8"),
+        (
+            "a.txt",
+            "a.txt has none of the endings .tsv, .csv, .tmx, ",
+            "give it the ending of what it holds, such as .tsv",
+        ),
+        ("a.tsv", "a.tsv is one file, not the beginning of two", "write kind: tsv, file: a.tsv"),
+    ],
+)
+def test_what_is_no_beginning_of_two_files_is_answered_with_what_to_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, message: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my").mkdir()
+    for name in ("a.xlsx", "a.txt", "a.tsv"):
+        (tmp_path / name).write_text("a\n")
+    error = refusal(TextSource(kind="text", prefix=prefix), Path())
+    assert error.message.startswith(message)
+    assert error.hint == hint
+    for code in ("en", "de"):
+        (tmp_path / f"my.{code}").write_text("a\n")
+    assert read(TextSource(kind="text", prefix="my"), Path())[0].src == ["a"]
+
+
+@pytest.mark.parametrize(
     "source",
     [PREFIX, TsvSource(kind="tsv", file="train.en"), JsonlSource(kind="jsonl", file="train.en")],
     ids=lambda source: str(source.kind),

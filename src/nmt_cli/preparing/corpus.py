@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticSerializationError
 
 from nmt_cli.errors import RecipeError, UsageError
@@ -190,6 +190,25 @@ class Corpus(Section):
     cleaning: CleaningConfig = CleaningConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
 
+    @field_validator("languages", mode="before")
+    @classmethod
+    def _languages_are_two_codes(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            source, _, target = value.partition("-")
+            codes = f"{{source: {source or 'en'}, target: {target or 'de'}}}"
+            raise ValueError(f"languages is {value!r}, but should be two codes", f"write languages: {codes}")
+        return value
+
+    @field_validator("train", "valid", "test", mode="before")
+    @classmethod
+    def _sources_are_sections(cls, value: Any, info: ValidationInfo) -> Any:
+        names = [value] if isinstance(value, str) else [one for one in value or [] if isinstance(one, str)]
+        if names:
+            written = ", ".join(f"{key}: {text}" for key, text in source_of(names[0]).items())
+            split = info.field_name
+            raise ValueError(f"{split} names {names[0]}, but no kind of source", f"write {split}: [{{{written}}}]")
+        return value
+
     @model_validator(mode="after")
     def _sources_are_complete(self) -> Corpus:
         if self.train is None:
@@ -281,7 +300,7 @@ def corpus_from_files(
     values: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "corpus",
         "languages": {"source": source, "target": target},
-        **{split: [_source_of(path) for path in paths] for split, paths in files.items()},
+        **{split: [source_of(path) for path in paths] for split, paths in files.items()},
     }
     document = Document(values, {("languages",): "--languages"})
     return LocatedCorpus(_with_overrides(document, overrides, source="nmt prepare"), Path())
@@ -292,7 +311,7 @@ def as_text(file: str, *, languages: str = "en-de") -> str:
     return f"nmt prepare --train {shlex.quote(file)} -l {languages}"
 
 
-def _source_of(path: str) -> dict[str, str]:
+def source_of(path: str) -> dict[str, str]:
     """The source for a file of pairs, or for a prefix."""
     kind = kind_of_file(Path(path))
     return {"kind": "text", "prefix": path} if kind is None else {"kind": kind, "file": path}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -23,9 +23,10 @@ from nmt_cli.recipe.schema import PositiveInt
 
 logger = logging.getLogger(__name__)
 
+DelimiterName: TypeAlias = Literal["comma", "semicolon", "tab"]
 Column: TypeAlias = PositiveInt | Annotated[str, Field(min_length=1)] | None
 
-_DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma"}
+_DELIMITERS: Mapping[DelimiterName, str] = {"tab": "\t", "semicolon": ";", "comma": ","}
 _SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "commas"}
 _ROWS_COMPARED = 200
 _MAX_LINES = 100
@@ -72,8 +73,8 @@ class CsvSource(OneFileSource):
     """A file of comma-separated values, with quoting and line breaks in cells; plain, .gz, .zst or .xz."""
 
     kind: Literal["csv"] = Field(description="two columns of one file")
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = Field(
-        None, description="the character between cells; null: comma, semicolon or tab, as the first lines have it"
+    delimiter: DelimiterName | None = Field(
+        None, description="what stands between cells; null: as the first lines have it"
     )
     source: Column = Field(
         None,
@@ -86,7 +87,7 @@ class CsvSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, at: Location) -> CsvFile:
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace") for line in islice(_first_lines(file), _ROWS_COMPARED)]
-        delimiter = self.delimiter or _delimiter(lines, file)
+        delimiter = _DELIMITERS[self.delimiter] if self.delimiter else _delimiter(lines, file)
         first = next(_rows(lines, delimiter), [])
         columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
         if columns is None and len(first) > 2:
@@ -233,7 +234,7 @@ def _number(column: int | str, first: Sequence[str], file: Path) -> int:
 def _delimiter(lines: Sequence[str], file: Path) -> str:
     """The delimiter with which most rows have one number of columns. DataError if there is none."""
     ranked = []
-    for place, delimiter in enumerate(_DELIMITERS):
+    for place, delimiter in enumerate(_DELIMITERS.values()):
         rows = [row for row in _rows(lines, delimiter) if row]
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1:

@@ -37,6 +37,7 @@ _KINDS = {
     ".mxliff": "xliff",
     ".ndjson": "jsonl",
 }
+_SHEETS = (".xlsx", ".xls", ".ods")
 _WILD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
 _SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
 _TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
@@ -168,21 +169,33 @@ def _without_packing(name: str) -> str:
 
 def _with_ending(prefix: Path, language: str) -> Path:
     """PREFIX.LANGUAGE, plain or compressed. DataError lists the files of that prefix if it is not among them."""
-    for ending in _ENDINGS:
-        candidate = prefix.with_name(f"{prefix.name}.{language}{ending}")
-        if candidate.is_file():
-            return candidate
+    candidates = [prefix.with_name(f"{prefix.name}.{language}{ending}") for ending in _ENDINGS if prefix.name]
+    if found := next((candidate for candidate in candidates if candidate.is_file()), None):
+        return found
+    if prefix.is_dir():
+        hint = f"name a file in it, or the beginning of two: {prefix / 'train'} for train.{language}"
+        raise DataError(f"{prefix} is a folder", where=str(prefix), hint=hint)
+    if prefix.is_file() and prefix.suffix != f".{language}":
+        raise _not_a_prefix(prefix)
     wanted = f"{prefix}.{language}"
     there = sorted(path.name for path in prefix.parent.glob("*") if path.name.startswith(f"{prefix.name}."))
-    if prefix.is_file() and (kind := kind_of_file(prefix)) is not None:
-        hint = f"its pairs are in one file: {{kind: {kind}, file: {prefix.name}}}"
-    elif prefix.is_file() and prefix.suffix == f".{language}":
+    if prefix.is_file():
         hint = f"leave the ending out: {prefix.with_suffix('')}"
     elif not there:
         hint = f"check the path: {prefix.parent} has no file {prefix.name}.LANGUAGE"
     else:
         hint = f"there are {', '.join(there[:8])}: check the languages"
     raise DataError(f"no such file: {wanted} (nor .gz, .zst, .xz)", where=wanted, hint=hint)
+
+
+def _not_a_prefix(file: Path) -> DataError:
+    """The error for a file that is given as the beginning of two."""
+    if kind := kind_of_file(file):
+        message = f"{file.name} is one file, not the beginning of two"
+        return DataError(message, where=str(file), hint=f"write kind: {kind}, file: {file}")
+    endings = ", ".join(dict.fromkeys(f".{kind}" for kind in _KINDS.values()))
+    hint = "save it as CSV in UTF-8" if file.suffix in _SHEETS else "give it the ending of what it holds, such as .tsv"
+    return DataError(f"{file.name} has none of the endings {endings}", where=str(file), hint=hint)
 
 
 def _matching_pairs(source: str, target: str, *, folder: Path) -> list[tuple[Path, Path]]:
