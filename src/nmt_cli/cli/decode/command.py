@@ -46,7 +46,10 @@ def decode(
         typer.Option("--prefix", metavar="FILE", help="Beginnings of translations, one per line, which may be blank."),
     ] = None,
     errors: Annotated[
-        str, typer.Option("--errors", metavar="strict|replace", help="Bytes that are not UTF-8: stop, or U+FFFD.")
+        str,
+        typer.Option(
+            "--errors", metavar="strict|replace", help="Bytes that are not UTF-8: an error, or U+FFFD instead."
+        ),
     ] = "strict",
     stream: Annotated[
         bool, typer.Option("--stream", help="Translate each line at once, without waiting for more.")
