@@ -63,7 +63,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         "run_report.html",
         runs=reported,
         mark=PAGE_MARK,
-        findings=list(_findings(reported, command)),
+        findings=[text[0].upper() + text[1:] if len(reported) == 1 else text for text in _findings(reported)],
         axes=_axes(reported),
         charts=list(_charts(reported)),
         validations=_validation_rows(reported),
@@ -94,7 +94,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     return [name if names.count(name) == 1 else str(run.directory) for name, run in zip(names, runs, strict=True)]
 
 
-def _findings(reported: Sequence[ReportedRun], command: str) -> Iterator[str]:
+def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
     """The facts that a reader has to know before the curves."""
     for one in reported:
         name = f"{one.label}: " if len(reported) > 1 else ""
@@ -110,7 +110,9 @@ def _findings(reported: Sequence[ReportedRun], command: str) -> Iterator[str]:
             last = history.returns[-1]
             yield f"{name}training returned to an earlier checkpoint, the last time because {last.get('reason')}."
         if history.skipped:
-            yield f"{name}{len(history.skipped):,} updates were skipped, because their gradients were not finite."
+            is_one = len(history.skipped) == 1
+            number = "one update was" if is_one else f"{len(history.skipped):,} updates were"
+            yield f"{name}{number} skipped, because gradients were not finite."
         yield from (f"{name}{text}" for text in _worse_since_the_best(one))
     if len(reported) > 1:
         yield from _differences(reported)
@@ -179,11 +181,11 @@ def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     ]
     # The losses share their bounds, so that training and validation can be compared.
     losses = [value for curves in (loss, validation) for curve in curves for _, value in curve]
-    smoothed = "nats per target token, with label smoothing as in the recipe"
+    unit_of_loss = "nats per target token"
     for title, note, curves, form, bounds in (
-        ("Training loss", smoothed, loss, "{:.3f}", losses),
-        ("Validation loss", smoothed, validation, "{:.4f}", losses),
-        ("BLEU on the validation set", "sacreBLEU, by the signature below", bleu, "{:.2f}", None),
+        ("Training loss", unit_of_loss, loss, "{:.3f}", losses),
+        ("Validation loss", unit_of_loss, validation, "{:.4f}", losses),
+        ("BLEU on the validation set", "sacreBLEU", bleu, "{:.2f}", None),
         ("Learning rate", "by the schedule", rate, "{:.3g}", None),
     ):
         values = bounds or [value for curve in curves for _, value in curve]
