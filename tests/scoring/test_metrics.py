@@ -210,9 +210,11 @@ def test_a_blank_line_and_an_ellipsis_stay() -> None:
 
 
 def test_chinese_in_a_german_line_stays_together_as_in_moses() -> None:
-    # As tokenizer.perl -l de prints it.
+    # As tokenizer.perl prints it.
     line, tokens = "田郷明 sagt: カタカナ, 한국어.", "田郷明 sagt : カタカナ , 한국어 ."
     assert MosesText("de").tokens(line) == tokens
+    assert MosesText("zh").tokens("你好，世界。") == "你好 ， 世界 。"
+    assert MosesText("hi").tokens("नमस्ते") == "नमस ् ते"
 
 
 def test_moses_bleu_is_what_perl_s_scripts_give_for_lower_cased_text(shared_data: Path) -> None:

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import groupby
 from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU, BLEUSignature
@@ -37,9 +38,7 @@ class MosesText:
             logger.warning("Moses knows no abbreviations of the language %r; it takes those of English", language)
         self.language = language
         self._tokenizer = MosesTokenizer(lang=language)
-        # To tokenizer.perl, Chinese, Japanese and Korean characters are letters in every language.
-        letters = MosesTokenizer(lang="cjk")
-        self._tokenizer.PAD_NOT_ISALNUM, self._tokenizer.IsAlpha = letters.PAD_NOT_ISALNUM, letters.IsAlpha
+        self._tokenizer.PAD_NOT_ISALNUM = re.compile(rf"([^{_letters_and_digits()}\s\.'\`\,\-])"), r" \1 "
 
     def systems(self, systems: Sequence[Sequence[str]]) -> list[list[str]]:
         """The tokens of the hypotheses of each system."""
@@ -82,6 +81,23 @@ class PaperText(MosesText):
         """The tokens of a line, with spaces between them."""
         tokens = super().tokens(line)
         return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", tokens.encode()).decode() if self.splits_compounds else tokens
+
+
+def _letters_and_digits() -> str:
+    """Ranges of the characters that tokenizer.perl keeps in words of every language, for a regular expression.
+
+    sacremoses counts Chinese, Japanese and Korean letters in these languages alone, with their full stop. It counts
+    viramas as well, which tokenizer.perl sets apart.
+    """
+    from sacremoses.corpus import Perluniprops
+
+    properties = Perluniprops()
+    found = set(properties.chars("IsAlnum"))
+    for script in ("Hangul", "Han", "Hiragana", "Katakana"):
+        found.update(letter for letter in properties.chars(script) if letter.isalnum())
+    ranges = groupby(enumerate(sorted(map(ord, found))), key=lambda place: place[1] - place[0])
+    runs = [[code for _, code in run] for _, run in ranges]
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
 
 
 class _MosesSignature(BLEUSignature):
