@@ -155,7 +155,7 @@ def progress(at, done, total):
     if at == stage and reports == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-files = {"train": ["train"], "valid": ["valid"]}
+files = {name: [name] for name in ("train", "valid") if Path(f"{name}.en").exists()}
 settings = ["tokenizer.vocab_size=400", "tokenizer.sample_lines=3000"]
 located = corpus_from_files(files, languages="en-de", name="data", overrides=settings)
 prepare(located, output=Path("data"), overwrite=False, num_workers=workers, progress=progress)
@@ -213,3 +213,17 @@ def test_a_killed_preparation_continues_to_the_same_bytes(
     assert whole.keys() == contents(tmp_path / "data").keys()
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["data", "train.de", "train.en", "valid.de", "valid.en"]
+
+
+def test_a_killed_preparation_sets_the_same_pairs_aside(tmp_path: Path, repository: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    pairs = invented_pairs(3000, seed=6)
+    for folder in (whole, killed):
+        folder.mkdir()
+        write_prefix(folder / "train", [*pairs, *((src, f"{tgt} x") for src, tgt in pairs[:900])])
+    assert python(whole, repository, 1, "-", 0).returncode == 0
+    assert python(killed, repository, 2, "cleaning", 4).returncode == -signal.SIGKILL
+    assert python(killed, repository, 2, "tokenizer", 1).returncode == -signal.SIGKILL
+    assert python(killed, repository, 2, "-", 0).returncode == 0
+    assert contents(killed / "data") == contents(whole / "data")
+    assert (whole / "data" / "valid.en").read_text().count("\n") > 300
