@@ -36,7 +36,7 @@ def prepare(
         str | None,
         typer.Argument(
             metavar="NAME|FILE",
-            help="A packaged corpus (demo, ...), or a file.",
+            help="A packaged corpus (demo, ...), or a corpus file.",
             show_default=False,
             autocompletion=complete_corpora,
         ),
