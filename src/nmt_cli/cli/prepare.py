@@ -254,8 +254,8 @@ def _next_lines(report: dict[str, Any], output: Path) -> Iterator[str]:
     yield f"next:   nmt train {recipe} {arguments}"
     if num_pairs > _MOST_PAIRS_FOR_SMALL and not has_gpu_driver():
         yield (
-            f"        takes a GPU, and this machine has none: on a CPU, weeks for {num_pairs:,} pairs. To try the data "
-            f"here: nmt train small {arguments}"
+            f"        {recipe} takes a GPU, and none is seen here: on a CPU it takes weeks. To try the data here: "
+            f"nmt train small {arguments}"
         )
 
 
