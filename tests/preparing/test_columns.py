@@ -233,9 +233,7 @@ def test_the_longest_line_is_read_wherever_the_blocks_end(tmp_path: Path) -> Non
 def test_utf16_text_is_answered_with_the_command_that_converts_it(tmp_path: Path, ending: str) -> None:
     error = error_of(tmp_path / f"a{ending}", "one\teins\n".encode("utf-16"))
     assert error.message == f"a{ending} is UTF-16, not UTF-8"
-    assert error.hint == (
-        f"iconv -f UTF-16 -t UTF-8 {tmp_path}/a{ending} > {tmp_path}/a.utf8{ending}, and give that file"
-    )
+    assert error.hint == f"iconv -f UTF-16 -t UTF-8 {tmp_path}/a{ending} > {tmp_path}/utf8-a{ending}"
 
 
 def test_several_training_files_of_any_kind_are_all_used(tmp_path: Path) -> None:
