@@ -35,6 +35,11 @@ OTHER_ENDINGS = {
     errors.EXIT_CLOSED_PIPE: "stdout was closed early, for example by `head`; nothing is printed",
 }
 
+# Options of typer itself.
+_COMPLETION = [
+    ("`--install-completion`", "", "Install completion for the current shell."),
+    ("`--show-completion`", "", "Show completion for the current shell, to copy it or customize the installation."),
+]
 _FEW_KEYS = 3  # of a section, which has no heading of its own
 _KEY_HEADER = ("key", "type", "default", "meaning")
 _PART = re.compile(r"(?<=<!-- begin )(?P<name>[a-z-]+)( -->\n).*?(?=<!-- end (?P=name) -->)", re.DOTALL)
@@ -277,6 +282,7 @@ def _command(name: str, command: Callable[..., None]) -> Iterator[str]:
             arguments.append((f"`{info.metavar}`".replace("|", "\\|"), "", _cell(info.help or "")))
             usage = info.metavar if parameter.default is inspect.Parameter.empty else f"[{info.metavar}]"
             wanted.append(usage + ("..." if "list" in str(kind) else ""))
+    options += [] if name else _COMPLETION
     usage = " ".join([f"nmt {name} [OPTIONS]", *wanted]) if name else "nmt [OPTIONS] COMMAND ..."
     shown = " ".join(line for text in example for line in text.splitlines()).removeprefix("Example: ")
     yield from ["", f"## {f'nmt {name}' if name else 'All commands'}", "", about]

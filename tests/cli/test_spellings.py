@@ -40,7 +40,9 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("score ref -i hyp -m meteor", "take one or more of bleu,"),
         ("train base --resume", RESUMES),
         ("train base --bpe codes", "leave it out: data are prepared with their vocabulary"),
-        ("prepare demo --bpe codes", "leave it out"),
+        ("prepare demo --bpe codes", "leave it out: text is raw"),
+        ("prepare demo --spm my/own.model", "here it is --set tokenizer.model=my/own.model, a SentencePiece model"),
+        ("prepare demo --set spm_model=own.model", "here it is --set tokenizer.model=own.model; a SentencePiece model"),
         ("prepare --src a", "here it is --train PREFIX"),
         ("train base --set model.attention_dropout=0.1", NO_DROPOUT),
         ("train base --attention-dropout 0.1", NO_DROPOUT),
@@ -228,6 +230,9 @@ def test_a_configuration_of_another_toolkit_is_recognised_and_answered_with_the_
     assert outcome.stderr[2].startswith(f"fix:   nmt train base{TAKEN[toolkit]}")
     assert "docs/how-to/other-toolkits.md maps" in outcome.stderr[2]
     typed = shlex.split(outcome.stderr[2].removeprefix("fix:   ").partition("; docs/")[0])
+    prepared = nmt("prepare", "config.yaml").stderr
+    assert prepared[0] == f"error: config.yaml is a configuration of {toolkit}, not a corpus file"
+    assert prepared[2].startswith("fix:   nmt prepare --train FILE --languages en-de -o data/NAME; docs/how-to/")
     load_recipe(typed[2], overrides=[word for word in typed[3:] if word != "--set"])
 
 
@@ -256,7 +261,6 @@ def test_an_empty_file_is_no_recipe(nmt: Shell, tmp_path: Path, monkeypatch: pyt
         "decode -m nosuch",
         "decode",
         "attention sentence -m nosuch",
-        "export nosuch --to ctranslate2",
         "reproduce nosuch",
         "score ref -i nosuch",
     ],

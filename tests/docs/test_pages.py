@@ -127,6 +127,15 @@ def test_the_architecture_names_every_room() -> None:
     assert rooms == set(re.findall(r"`([a-z]+)/`", text.partition("## What travels")[0]))
 
 
+def test_b8_the_pages_agree_that_decode_uses_all_gpus() -> None:
+    texts = {page.name: page.path.read_text(encoding="utf-8") for page in GUIDES}
+    assert not [name for name, text in texts.items() if "split -n" in text]
+    assert "`nmt decode` uses all GPUs of the machine too" in texts["docs/how-to/many-gpus.md"]
+    assert "Each GPU gets a process with the model" in texts["docs/how-to/decode.md"]
+    (workers,) = (option for option in COMMANDS["decode"].params if option.name == "workers")
+    assert "one per GPU" in str(getattr(workers, "help", ""))
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
 

@@ -49,19 +49,19 @@ def attention(
 
     Example: nmt attention -m runs/base --head all -o attention.svg "The house is old ."
     """
-    from nmt_cli.model.forced import AttentionPart
-
     _check_texts(source, translation)
     if words and part != "cross":
         message = "--words is about the attention from the translation to the source"
         raise UsageError(message, where="--words", hint="leave --words out, or take --part cross")
-    chosen: AttentionPart = one_of(part, AttentionPart, flag="--part", refusal=f"there is no part called {part!r}")
     if output is not None:
         _check_output(output, overwrite=overwrite)
     if model is not None and len(model) > 1:
         message = f"attention is shown of one model, not of {len(model)}"
         raise UsageError(message, where="--model", hint=f"give one of them: -m {model[0]}")
     (directory,) = models_of(model)
+    from nmt_cli.model.forced import AttentionPart  # imports torch, which takes seconds
+
+    chosen: AttentionPart = one_of(part, AttentionPart, flag="--part", refusal=f"there is no part called {part!r}")
     num_layers, num_heads = _size(directory, part=chosen)
     layers = list(range(num_layers)) if layer is None else [_place(str(layer), num_layers, "--layer")]
     match head:

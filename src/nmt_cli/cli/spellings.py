@@ -26,8 +26,11 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--set tokenizer.vocab_size={N}": (
             "--nwordssrc --nwordstgt --num-words --src-vocab-size --tgt-vocab-size --vocab-size --bpe-operations"
         ),
-        "leave it out: nmt prepare learns a SentencePiece model from the text, which is raw": (
-            "--bpe --bpe-codes --codes --spm --tokenizer --srcdict --tgtdict --src-vocab --tgt-vocab --vocab"
+        "--set tokenizer.model={FILE}, a SentencePiece model": (
+            "--spm --spm-model --sentencepiece-model --tokenizer --tokenizer-model --src-subword-model --vocabs"
+        ),
+        "leave it out: text is raw, and nmt prepare learns a SentencePiece model; yours: --set tokenizer.model=FILE": (
+            "--bpe --bpe-codes --codes --srcdict --tgtdict --src-vocab --tgt-vocab --vocab"
         ),
         "the same nmt prepare goes on where it stopped": "--resume",
     },

@@ -24,7 +24,7 @@ from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.mistakes import KeyPath
-from nmt_cli.recipe.other_toolkits import CORPUS_KEYS
+from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, PAGE, toolkit_of
 from nmt_cli.recipe.schema import NonNegativeInt, PositiveInt, Section
 from nmt_cli.tokenization.tokenizer import TokenizerKind
 
@@ -285,6 +285,10 @@ def load_corpus(reference: str, *, overrides: Sequence[str]) -> LocatedCorpus:
     """The corpus of a file, or of a packaged name; `overrides` are `key.key=value`."""
     file = find_packaged(reference, kind="corpus")
     document = _corpus_document(file)
+    if toolkit := toolkit_of(document.values):
+        problem = f"{file.name} is a configuration of {toolkit}, not a corpus file"
+        hint = f"nmt prepare --train FILE --languages en-de -o data/NAME; {PAGE} maps its keys"
+        raise RecipeError(problem, where=str(file), hint=hint)
     document.values.setdefault("name", file.stem)
     return LocatedCorpus(_with_overrides(document, overrides, source=str(file)), file.parent)
 

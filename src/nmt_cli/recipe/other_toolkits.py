@@ -130,6 +130,7 @@ RECIPE_KEYS: Mapping[str, str] = {
 
 CORPUS_KEYS: Mapping[str, str] = {
     "tokenizer.vocab_size={N}": "vocab bpe_size num_operations bpe_operations num_words nwordssrc nwordstgt",
+    "tokenizer.model={N} # a SentencePiece model": "spm spm_model sentencepiece_model bpe_model src_subword_model",
     "tokenizer.shared=true|false": "joined_dictionary share_vocab shared_vocab joint_vocab joint_bpe",
     "languages={source: en, target: de} # with your languages": (
         "source_lang target_lang src_lang tgt_lang trg_lang source_language target_language lang_pair"
@@ -200,7 +201,7 @@ def answer_to_key(key: str, value: Any, *, known: Mapping[str, str], as_flags: b
 def as_flag(setting: str) -> str:
     """`--set key=value`, quoted for a shell."""
     key, _, value = setting.partition("=")
-    return f"--set {key}='{value}'" if re.search(r"[^\w.+-]", value) else f"--set {setting}"
+    return f"--set {key}='{value}'" if re.search(r"[^\w./+-]", value) else f"--set {setting}"
 
 
 def _entry(key: str, known: Mapping[str, str]) -> str | None:
@@ -218,9 +219,9 @@ def _settings(entry: str, value: Any) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """A value as it can be typed, or N if it is none: a number, or a plain word."""
+    """A value as it can be typed, or N if it is none: a number, a plain word or a path."""
     text = str(value)
-    return text if not isinstance(value, bool) and value is not None and re.fullmatch(r"[\w.+-]+", text) else "N"
+    return text if not isinstance(value, bool) and value is not None and re.fullmatch(r"[\w./+-]+", text) else "N"
 
 
 def _as_yaml(setting: str) -> str:

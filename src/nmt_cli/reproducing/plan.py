@@ -11,8 +11,10 @@ from pydantic import create_model
 
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.corpus import DESCRIPTIVE_KEYS, Corpus, TokenizerConfig, load_corpus
+from nmt_cli.recipe.documents import parse_value
 from nmt_cli.recipe.loading import flatten, load_recipe, parse_override
 from nmt_cli.recipe.mistakes import dotted, fields_at, suggest_key
+from nmt_cli.recipe.other_toolkits import answer_to_key
 from nmt_cli.recipe.schema import Recipe, Section
 from nmt_cli.reproducing.experiments import Experiment
 from nmt_cli.training.micro_batch_size import estimate
@@ -179,7 +181,10 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
         if not allowed:
             return  # below a value that is no section, of which the schema itself tells what it should be
         if place[-1] not in allowed:
-            hint = suggest_key(place, allowed, schema=_AnyKey, answer=None)
+            value = parse_value(setting.partition("=")[2], source=f"--set {setting}")
+            known = {**Corpus.other_toolkits, **Recipe.other_toolkits}
+            answer = answer_to_key(place[-1], value, known=known, as_flags=True)
+            hint = suggest_key(place, allowed, schema=_AnyKey, answer=answer)
             raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
 
 
