@@ -23,7 +23,7 @@ _PYTHON_HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 # How often a waiting OpenMP thread looks for the others before it sleeps. In decoding few times, since a short text on
 # a busy machine should not wait (docs/design/cpu-search.md#threads). In training more often, because few times would
 # make it slower on an idle machine (docs/design/cpu-training.md#waiting).
-DECODING_SPINS, TRAINING_SPINS = 1_000, 20_000
+DECODING_SPINS, TRAINING_SPINS = 1_000, 50_000
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
 

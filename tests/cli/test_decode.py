@@ -65,7 +65,7 @@ def lines_of(texts: Sequence[str]) -> bytes:
     ("arguments", "given", "spins"),
     [
         (["decode", "--device", "cpu"], {}, "1000"),
-        (["train", "demo", "--dry-run", "--device", "cpu"], {}, "20000"),
+        (["train", "demo", "--dry-run", "--device", "cpu"], {}, "50000"),
         (["train", "demo", "--dry-run", "--device", "cpu"], {"GOMP_SPINCOUNT": "77"}, "77"),
         (["train", "demo", "--dry-run", "--device", "cpu"], {"OMP_WAIT_POLICY": "PASSIVE"}, "0"),
     ],
