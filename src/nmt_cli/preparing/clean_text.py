@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import write_file
+from nmt_cli.memory import return_freed_memory
 from nmt_cli.preparing.cleaning.held_out import (
     HeldOut,
     Pairs,
@@ -138,6 +139,7 @@ def write_clean_text(
         "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in splits.items()}},
     }
     write_file(directory / _COUNTS, json.dumps(counts, ensure_ascii=False), error=DataError)
+    return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
 
 
 @dataclass(frozen=True, slots=True)
