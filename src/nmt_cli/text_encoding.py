@@ -46,12 +46,8 @@ def refuse_other_encodings(beginning: bytes, *, name: str) -> None:
 
 def not_utf8(line: bytes, *, name: str, number: int) -> DataError:
     """The error for a line with bytes that are no UTF-8, the first of which it names."""
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError as problem:
-        byte = line[problem.start]
     return DataError(
-        f"line {number} is not UTF-8: it has the byte 0x{byte:02x}",
+        f"line {number} is not UTF-8: it has the byte 0x{_first_wrong_byte(line):02x}",
         where=f"{name}:{number}",
         hint=f"if the text is Latin-1: {_convert_hint(name, encoding='LATIN1')}",
     )
@@ -67,6 +63,14 @@ def _wide_encoding(beginning: bytes) -> str | None:
         if zeros > _MIN_ZEROS * min(len(beginning), _LOOKED_AT):
             return encoding
     return None
+
+
+def _first_wrong_byte(line: bytes) -> int:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        return line[problem.start]
+    raise ValueError("the line is UTF-8")
 
 
 def _uncompress_hint(name: str, *, ending: str | None, reader: str) -> str:
