@@ -47,7 +47,6 @@ _OLD_KEYS: dict[str, Any] = {
     "normalize_before": False,
     "normalize_embedding": False,
     "num_beams": 6,
-    "num_hidden_layers": 2,
     "static_position_embeddings": True,
     "transformers_version": "2.8.0",
     "use_cache": True,
@@ -65,7 +64,9 @@ def write_opus(folder: Path) -> Any:
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     names = (*SHAPE, "vocab_size", "pad_token_id", "decoder_start_token_id")
     read = {name: settings[name] for name in names if name in settings}
-    config = _OLD_KEYS | read | {"bad_words_ids": [[settings["pad_token_id"]]]}
+    config = (
+        _OLD_KEYS | read | {"bad_words_ids": [[settings["pad_token_id"]]], "num_hidden_layers": read["encoder_layers"]}
+    )
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text('{"target_lang": "de", "source_lang": "en"}', encoding="utf-8")
     for name in ("model.safetensors", "generation_config.json"):

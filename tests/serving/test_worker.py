@@ -19,6 +19,7 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.manifest import model_digest
 from nmt_cli.decoding.attention import AttentionMaps
 from nmt_cli.decoding.translation import Translation
+from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, DeviceError, ModelError, NmtError, UsageError
 from nmt_cli.serving import worker
 from nmt_cli.serving.worker import (
@@ -107,10 +108,10 @@ def test_a_text_too_long_for_the_model_is_refused_by_its_field(
 def test_no_error_names_an_option_of_the_command_line(
     kind: type[NmtError], hint: str, model: WorkerModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def translate(self: Translator, *arguments: object, **options: object) -> list[Translation]:
+    def translate(self: LineTranslator, *arguments: object, **options: object) -> list[Translation]:
         raise kind("the memory of cpu does not hold a sentence", setting="beam", hint="take `device: cpu`")
 
-    monkeypatch.setattr(Translator, "translate", translate)
+    monkeypatch.setattr(LineTranslator, "translate", translate)
     with pytest.raises(kind, match="the memory of cpu does not hold a sentence") as error:
         model.answer(["the sea"], TWO_BEST)
     assert (error.value.where, error.value.hint) == (None, hint)

@@ -36,6 +36,7 @@ _ADDRESS = re.compile(r"(?:https?:/+)?(?:huggingface\.co|hf\.co)/+")
 _NEEDED = ("vocab.json", "source.spm", "target.spm")
 _OPTIONAL = ("generation_config.json", "tokenizer_config.json", "target_vocab.json", "README.md")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_MEGABYTE = 1_000_000
 _OUR_FOLDERS = ("runs", "data", "models")  # where nmt and its documents write: a name in them is a path
 
 # Opens the display of a download; None leaves the display to the hub's library.
@@ -124,7 +125,7 @@ def import_from_hub(
     Raises ModelError as `find_model` and `import_marian` do. Raises UsageError if the languages are unknown.
     """
     with show_progress() as progress:
-        found = _download(name, progress=progress)
+        found = _download(name, progress=None if progress is None else _in_megabytes(progress))
     from nmt_cli.interchange.importing import import_marian
 
     with _folder_of(name, found) as folder:
@@ -246,6 +247,16 @@ def _check_hash(local: Path, file: str, stored: Any, *, name: HubName) -> None:
     local.unlink(missing_ok=True)
     message = f"{file} of {name} is not the file that it should be: {differs}"
     raise ModelError(message, where=str(local), hint="it is removed, and the same command downloads it again")
+
+
+def _in_megabytes(progress: Progress) -> Progress:
+    """A progress that shows bytes as megabytes, and nothing of small files."""
+
+    def show(stage: str, done: int, total: int | None) -> None:
+        if total is not None and total >= _MEGABYTE:
+            progress(f"{stage}, MB", done // _MEGABYTE, total // _MEGABYTE)
+
+    return show
 
 
 @contextmanager
