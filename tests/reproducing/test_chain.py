@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -141,6 +142,21 @@ def test_after_a_signal_no_further_stage_begins(plan: Reproduction, runner: Runn
     runner.endings["3"] = StageEnd(0, signal.SIGTERM)
     assert run(plan).stopped_at is None
     assert runner.started == ["1", "2", "3"]
+
+
+def test_scores_of_another_measure_are_made_again(plan: Reproduction) -> None:
+    score = stages_of(plan)[-1]
+    assert score.stdout is not None
+    score.stdout.parent.mkdir(parents=True, exist_ok=True)
+    for file in (plan.data / "test.de", plan.folder / "newstest2014.de", score.stdout):
+        file.write_text("{}\n", encoding="utf-8")
+    score.note_end(seconds=1.0)
+    assert score.is_finished()
+    record = plan.folder / "score-newstest2014.json"
+    content = json.loads(record.read_text(encoding="utf-8"))
+    assert content["made_from"].pop("measure") == "paper-BLEU with quotes:ascii-ref"
+    record.write_text(json.dumps(content), encoding="utf-8")
+    assert not score.is_finished()
 
 
 def test_what_is_not_as_expected_is_told_with_the_conclusion(plan: Reproduction) -> None:
