@@ -21,7 +21,7 @@ from tests.cli.conftest import Shell
 from tests.forks import run_forked
 
 ALL = complete_commands()
-COMMANDS = ("prepare", "train", "average", "decode", "score", "info")
+COMMANDS = ("prepare", "train", "average", "decode", "score", "info", "recipes", "doctor")
 # How typer spells a type.
 TYPE = re.compile(r"<\w[^>]*>|\b(?:TEXT|PATH|INTEGER|FLOAT|BOOLEAN)\b")
 

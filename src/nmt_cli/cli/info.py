@@ -35,7 +35,7 @@ def info(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Describe a model, a run, a checkpoint or prepared data, or list the runs of a folder.
+    """Describe a model, run, checkpoint or prepared data, or list a folder's runs.
 
     Example: nmt info runs/base
     """

@@ -107,7 +107,7 @@ def score(
         typer.Option("--fail-under", metavar="BLEU=25", help="Exit with code 8 below this score; repeatable."),
     ] = None,
 ) -> None:
-    """Score a translation: BLEU, chrF, TER, COMET, the BLEU of papers; compare systems.
+    """Score a translation with BLEU, chrF, TER, COMET and more; compare systems.
 
     Example: nmt score test.de -i test.hyp --confidence
     """
