@@ -54,6 +54,7 @@ def test_a_page_is_written_into_its_run_or_for_several_runs_where_one_is(
 def test_a_training_goes_on_beside_the_page_in_its_run(prepared: PreparedData, tmp_path: Path, nmt: Shell) -> None:
     write_run(tmp_path / "begun")
     assert nmt("report", str(tmp_path / "begun")).code == 0
+    assert train(prepared, tmp_path / "begun", "training.updates=2") == 0  # nothing was saved: it begins anew
     run = tmp_path / "run"
     assert train(prepared, run, "training.updates=8") == 0
     assert nmt("report", str(run)).code == 0

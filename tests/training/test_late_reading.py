@@ -29,7 +29,7 @@ SETTINGS = (
     "training.clip_norm=0.7",  # some norms are larger, some smaller
     "training.max_skipped_updates=1",
 )
-_OF_THE_CLOCK = ("target_tokens_per_second", "matrix_rate_share", "waiting", "memory_gb", "seconds", "path")
+_OF_THE_CLOCK = ("time", "target_tokens_per_second", "matrix_rate_share", "waiting", "memory_gb", "seconds", "path")
 Install = Callable[[pytest.MonkeyPatch], object]
 
 
