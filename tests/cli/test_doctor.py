@@ -158,6 +158,7 @@ def test_each_trouble_is_found_and_answered(
     machine: Machine, changes: dict[str, Any], kind: str, problem: str, fix: str
 ) -> None:
     assert change(machine) == []
+    assert change(machine, openmp=["/a/torch/lib/libgomp.so.1", "/a/sentencepiece.libs/libgomp-6a.so.1"]) == []
     (found,) = change(machine, **changes)
     assert found.kind == kind
     assert found.problem.startswith(problem)

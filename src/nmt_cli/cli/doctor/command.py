@@ -105,8 +105,9 @@ def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
     if not torch["onednn"]:
         problem = f"torch has no oneDNN: products are {torch['blas']}'s, and bf16 is slow"
         yield Finding("slow", problem, "pip install --force-reinstall torch")
-    if len(machine["openmp"]) > 1:
-        problem = f"{len(machine['openmp'])} OpenMP runtimes are loaded, whose threads wait for each other: "
+    kinds = {name for path in machine["openmp"] for name in ("libgomp", "libiomp5", "libomp") if f"/{name}" in path}
+    if len(kinds) > 1:
+        problem = f"{len(kinds)} OpenMP runtimes are loaded, whose threads wait for each other: "
         fix = "install torch and numpy with pip in one environment, not one by conda"
         yield Finding("slow", problem + ", ".join(machine["openmp"]), fix)
     if not torch["gpus"] and not machine["extras"]["export"]["installed"]:
