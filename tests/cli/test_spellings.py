@@ -173,13 +173,15 @@ def test_what_an_answer_names_exists(command: str, hint: str, spellings: str) ->
         ("--quiet decode --beam-size=5", "here it is --beam 5"),
         ("decode -beam_size 5", "here it is --beam 5"),
         ("decode --beam-size", "here it is --beam N"),
+        (r"decode --path 'C:\models'", r"here it is --model 'C:\models'"),
+        ("decode --path 'my model'", "here it is --model 'my model'"),
         ("decode --remove-bpe", "leave it out: text is raw on both sides, and in order"),
         ("average --inputs a b", "name the run: nmt average RUN"),
     ],
 )
 def test_the_answer_names_our_option_with_the_value(arguments: str, hint: str) -> None:
     with pytest.raises(UsageError) as error:
-        check_spellings(arguments.split())
+        check_spellings(shlex.split(arguments))
     assert error.value.hint == hint
     assert error.value.message.endswith(f"has no option {error.value.where}")
 

@@ -6,6 +6,7 @@ fairseq, OpenNMT-py and eole, Sockeye, Marian, Hugging Face's scripts.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from nmt_cli.errors import UsageError
@@ -129,7 +130,7 @@ def check_spellings(arguments: Sequence[str]) -> None:
     for option, value in _options(arguments):
         hint = ours.get(option) or ours.get("--" + option.lstrip("-").replace("_", "-"))
         if hint is not None:
-            typed = _PLACEHOLDER.sub(value or r"\1", hint)
+            typed = _with_value(hint, value)
             here = f"here it is {typed}" if typed.startswith("-") else typed
             raise UsageError(f"nmt {command} has no option {option}", where=option, hint=here)
 
@@ -148,6 +149,11 @@ def command_for(name: str) -> str | None:
 def command_name(arguments: Sequence[str]) -> str:
     """The command among the arguments of `nmt`, or an empty string. No option before the command takes a value."""
     return next((argument for argument in arguments if not argument.startswith("-")), "")
+
+
+def _with_value(hint: str, value: str | None) -> str:
+    """The hint with the value, quoted for a shell, or with the name of the placeholder if there is no value."""
+    return _PLACEHOLDER.sub(lambda placeholder: shlex.quote(value) if value else placeholder[1], hint)
 
 
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
