@@ -154,6 +154,16 @@ def test_a_run_says_what_to_do_next(tmp_path: Path, screen: Screen) -> None:
     assert screen(run)["next"] == f"nmt decode -m {run / 'model'} < input.txt > output.txt"
 
 
+def test_the_command_that_continues_a_run_does_not_remove_it(tmp_path: Path, screen: Screen) -> None:
+    run = tmp_path / "x"
+    write_run(run)
+    record = json.loads((run / "run.json").read_text())
+    record["command"] = ["nmt", "train", "base", "--restart", "-o", "a b"]
+    (run / "run.json").write_text(json.dumps(record))
+    assert screen(run)["command"] == "nmt train base --restart -o 'a b'"
+    assert screen(run)["next"] == "nmt train base -o 'a b'"
+
+
 def test_a_run_before_its_first_validation_has_the_curve_of_its_training_loss(
     tmp_path: Path, nmt: Shell, screen: Screen
 ) -> None:

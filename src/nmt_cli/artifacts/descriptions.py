@@ -101,12 +101,15 @@ def summarise_run(run: Run) -> dict[str, Any]:
 
 
 def next_command(run: dict[str, Any]) -> str:
-    """The command that goes on with a described run: to train on, to average, or to translate."""
+    """The command that goes on with a described run: to train on, to average, or to translate.
+
+    The command that began the run may have removed another run with --restart, which would now remove this one.
+    """
     if run["models"]:
         return f"nmt decode -m {shlex.quote(run['current_model'])} < input.txt > output.txt"
     if run["finished"]:
         return f"nmt average {shlex.quote(run['path'])}"
-    return shlex.join(run["command"])
+    return shlex.join(word for word in run["command"] if word != "--restart")
 
 
 def describe_checkpoint(path: Path) -> dict[str, Any]:
