@@ -89,6 +89,20 @@ def test_a_better_mean_is_chosen(run: Path) -> None:
     assert model_of_run(run) == run / "averaged"
 
 
+def test_without_free_memory_the_mean_is_written_and_not_measured(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def fail(*arguments: object, **settings: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("nmt_cli.training.validation.make_batch", fail)
+    call(run, last=3)
+    assert "the mean was not measured on the validation set: too little memory is free" in caplog.messages
+    assert load_saved_config(run / "averaged").mean is None
+
+
 def test_a_single_checkpoint_is_no_mean(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     call(run, last=1)

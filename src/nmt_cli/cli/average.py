@@ -83,13 +83,20 @@ def average(
 
 
 def _measure(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> MeasuredMean | None:
-    """The validation losses of the mean and of its newest part, which the console shows; None without the data."""
+    """The validation losses of the mean and of its newest part, which the console shows.
+
+    None without the data, or if another program, such as a training, has the memory of the GPU.
+    """
+    from nmt_cli.memory import is_out_of_memory
     from nmt_cli.training.validation import measure_mean
 
     try:
         measured = measure_mean(run, weights, newest=newest)
-    except DataError as problem:
-        logger.info("the mean was not measured on the validation set: %s", problem.message)
+    except (DataError, RuntimeError) as problem:
+        if not isinstance(problem, DataError) and not is_out_of_memory(problem):
+            raise
+        reason = problem.message if isinstance(problem, DataError) else "too little memory is free"
+        logger.info("the mean was not measured on the validation set: %s", reason)
         return None
     logger.info(
         "validation loss: %.4f of the mean, %.4f of its newest part, update %s",
