@@ -39,9 +39,9 @@ def run(tmp_path: Path) -> Path:
         ("train", "RECIPE is missing", "nmt train", "nmt train RECIPE; see nmt train --help"),
         (
             "average --last 3",
-            "RUN|CHECKPOINT is missing",
+            "RUN|CHECKPOINT|MODEL is missing",
             "nmt average",
-            "nmt average RUN|CHECKPOINT...; see nmt average --help",
+            "nmt average RUN|CHECKPOINT|MODEL...; see nmt average --help",
         ),
         (
             "decode --beam four",
