@@ -20,7 +20,7 @@ import zstandard
 
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.corpus import corpus_from_files
+from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split, read_chunks
 from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, refusal, run, silent, write_prefix
@@ -64,6 +64,10 @@ def test_csv_is_read_with_its_delimiter_quoting_and_header(
     expected = [tuple(" ".join(cell.split()) for cell in pair) for pair in pairs]
     assert read(tmp_path / "a.csv", text) == expected
     assert read(tmp_path / "a.csv", f"\ufeff{text}") == expected
+
+
+def test_blank_lines_before_the_header_of_csv_are_no_rows(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.csv", b"\n\r\nid,de,en\n\n7,eins,one\n") == [("one", "eins")]
 
 
 def test_columns_that_are_called_by_the_languages_are_found_among_others(tmp_path: Path) -> None:
@@ -186,6 +190,20 @@ def test_keys_of_jsonl_and_columns_of_parquet_are_found_by_the_languages(tmp_pat
     sink = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), sink)
     assert read(tmp_path / "a.parquet", sink.getvalue()) == pairs
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_one_given_key_is_taken_and_the_other_found_by_its_language(tmp_path: Path, kind: str) -> None:
+    record = {"text": "one", "de": "eins", "other": "uno"}
+    if kind == "jsonl":
+        (tmp_path / "a").write_text(json.dumps(record))
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), tmp_path / "a")
+    values = {"name": "x", "languages": {"source": "en", "target": "de"}}
+    train = [{"kind": kind, "file": str(tmp_path / "a"), "source": "text"}]
+    corpus = LocatedCorpus(Corpus.model_validate({**values, "train": train}), tmp_path)
+    (chunk,) = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
+    assert (chunk.src, chunk.tgt) == (["one"], ["eins"])
 
 
 def one_long_line(megabytes: int, ending: str) -> bytes:

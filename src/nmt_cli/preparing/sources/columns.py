@@ -88,7 +88,7 @@ class CsvSource(OneFileSource):
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace") for line in islice(_first_lines(file), _ROWS_COMPARED)]
         delimiter = _DELIMITERS[self.delimiter] if self.delimiter else _delimiter(lines, file)
-        first = next(_rows(lines, delimiter), [])
+        first = next(filter(None, _rows(lines, delimiter)), [])  # blank lines are no rows
         columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
         if columns is None and len(first) > 2:
             raise _unnamed_columns(file, first, at)

@@ -34,7 +34,9 @@ class JsonlSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, at: Location) -> JsonlFile:
         """The two keys of a file."""
-        keys = _named(self.source, self.target, lambda: names_of_texts(next(line_chunks(file))[1][0]), at) or at.codes
+        keys = _named(
+            self.source, self.target, lambda: names_of_texts(next(line_chunks(file))[1][0]), at, otherwise=at.codes
+        )
         return JsonlFile(((name, file),), file.name, self.weight, file, *keys)
 
 
@@ -50,8 +52,8 @@ class ParquetSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, at: Location) -> TableFile:
         """The two columns of a file."""
-        found = _named(self.source, self.target, lambda: _columns_of_text(file), at)
-        columns = found or translation_columns(self.source, self.target, at)
+        otherwise = translation_columns(None, None, at)
+        columns = _named(self.source, self.target, lambda: _columns_of_text(file), at, otherwise=otherwise)
         return TableFile(((name, file),), file.name, self.weight, file, *columns)
 
 
@@ -138,14 +140,22 @@ class TableFile(LocalPairs):
 
 
 def _named(
-    source: str | None, target: str | None, names: Callable[[], Sequence[str]], at: Location
-) -> tuple[str, str] | None:
-    """The two keys or columns that are given, or that are called by the languages; None if neither."""
+    source: str | None,
+    target: str | None,
+    names: Callable[[], Sequence[str]],
+    at: Location,
+    *,
+    otherwise: tuple[str, str],
+) -> tuple[str, str]:
+    """The two keys or columns that are given, or that are called by the languages, or else `otherwise`."""
     if source is not None and target is not None:
         return source, target
     there = names()
-    places = places_of_languages(there, at.codes)
-    return None if places is None else (source or there[places[0]], target or there[places[1]])
+    # A given key stands for its language, so that the other one is found beside it.
+    given = {source: at.codes[0], target: at.codes[1]}
+    places = places_of_languages([given.get(name, name) for name in there], at.codes)
+    found = otherwise if places is None else (there[places[0]], there[places[1]])
+    return source or found[0], target or found[1]
 
 
 def _columns_of_text(file: Path) -> list[str]:
