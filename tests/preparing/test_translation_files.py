@@ -7,6 +7,7 @@ import logging
 import resource
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,6 +20,7 @@ from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.corpus import LocatedCorpus, corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split, read_chunks
+from nmt_cli.preparing.sources.units import on_one_line
 from tests.preparing.corpus_files import Pairs, invented_pairs, refusal, run, silent
 
 HEAD = '<?xml version="1.0" encoding="{}"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header/><body>\n'
@@ -178,6 +180,41 @@ def test_a_dtd_or_entity_outside_of_the_file_is_never_opened(tmp_path: Path) -> 
     assert pairs_of(read(tmp_path / "a.tmx", head + body)) == [("a&secret;", "b")]
 
 
+@pytest.mark.parametrize("encoding", ["GBK", "nonsense"])
+def test_an_encoding_that_the_parser_does_not_read_is_answered(tmp_path: Path, encoding: str) -> None:
+    error = error_of(tmp_path / "a.tmx", tmx([[("en", "a"), ("de", "b")]], encoding=encoding))
+    assert error.message.startswith("the encoding of a.tmx cannot be read: ")
+    assert error.hint == 'save the file in UTF-8, with encoding="UTF-8" in its first line'
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("<a>" * 100_000, "a.tmx nests more than 1,000 elements"),
+        ("".join(f"<a{n}/>" for n in range(200_000)), "a.tmx has more than 10,000 names of elements and attributes"),
+    ],
+)
+@pytest.mark.parametrize("begin", ["", '<tu><tuv xml:lang="en"><seg>'])
+def test_what_the_parser_remembers_is_bounded(tmp_path: Path, begin: str, block: str, message: str) -> None:
+    error = error_of(tmp_path / "a.tmx", HEAD.format("UTF-8") + begin + block)
+    assert error.message == message
+    assert error.hint == "export it again: no translation tool writes TMX so"
+
+
+def test_an_attribute_of_the_dtd_is_not_added_to_each_element(tmp_path: Path) -> None:
+    attribute = f'<!ATTLIST tuv xml:lang CDATA "en" a CDATA "{"x" * 1_000_000}">'
+    text = tmx([[("en", "a"), ("de", "b")]] * 3_000).replace(' SYSTEM "tmx14.dtd"', f" [{attribute}]")
+    before = time.process_time()
+    assert len(pairs_of(read(tmp_path / "a.tmx", text))) == 3_000
+    assert time.process_time() - before < 2  # 6,000 copies of a megabyte take longer
+
+
+def test_a_line_break_in_many_spaces_becomes_one_space_at_once() -> None:
+    before = time.process_time()
+    assert on_one_line(f" a{' ' * 200_000}b \n\t \r\n c\td ") == f"a{' ' * 200_000}b c d"
+    assert time.process_time() - before < 2  # in quadratic time, minutes
+
+
 @pytest.mark.parametrize("inside", ["text", "comment", "attribute", "units"])
 def test_a_text_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path, inside: str) -> None:
     begin = {
@@ -240,6 +277,13 @@ def test_xliff_without_targets_is_refused(tmp_path: Path) -> None:
     error = error_of(tmp_path / "a.xlf", XLIFF_1.replace("target>", "note>").replace("<target/>", ""))
     assert error.message == "none of the 4 units of a.xlf has a translation: no text in de; it has en-US (4)"
     assert error.hint == "export it again, with its translations"
+
+
+def test_po_in_another_language_is_answered_with_that_language(tmp_path: Path) -> None:
+    error = error_of(tmp_path / "a.po", PO.replace("Language: de", "Language: fr_CA"))
+    assert error.message == "none of the 7 units of a.po has a translation: no text in de; it has fr_CA (5)"
+    assert error.hint == "name the language of its translations: -l en-fr"
+    assert len(pairs_of(read(tmp_path / "a.po", PO.replace("Language: de", "Language: fr_CA"), "en-fr"))) == 5
 
 
 PO = r"""# translators
@@ -326,7 +370,12 @@ def test_po_is_read_as_gettext_reads_it(tmp_path: Path) -> None:
         ("one\ttwo\n", "line 1 of a.po is not PO", 1),
         (
             'msgid ""\nmsgstr "charset=ebcdic-9\\n"\n\nmsgid "a"',
-            "the header of a.po names the unknown encoding ebcdic-9",
+            "a.po names the unknown encoding ebcdic-9 in its header",
+            0,
+        ),
+        (
+            'msgid ""\nmsgstr "charset=UTF-16\\n"\n\nmsgid "a"',
+            "a.po is not in utf-16, which its header names",
             0,
         ),
     ],

@@ -42,7 +42,10 @@ class PoFile(UnitsFile):
         """Each message; of plurals, the singular with the first form and the plural with the last."""
         language, encoding = "", "utf-8"
         for entry in self._entries():
-            texts = {key: _decoded(text, encoding) for key, text in entry.texts.items()}
+            try:
+                texts = {key: _decoded(text, encoding) for key, text in entry.texts.items()}
+            except UnicodeError:
+                raise _other_encoding(f"is not in {encoding}, which its header names", self.file) from None
             if texts.get("msgid") == "" and "msgctxt" not in texts:
                 header = texts.get("msgstr", "")
                 language = found[1] if (found := _LANGUAGE.search(header)) else ""
@@ -126,13 +129,14 @@ def _known(encoding: str, file: Path) -> str:
         return "utf-8"
     try:
         "".encode(encoding)
-    except LookupError:
-        raise DataError(
-            f"the header of {file.name} names the unknown encoding {encoding}",
-            where=str(file),
-            hint="convert the file to UTF-8, and write charset=UTF-8 in its header",
-        ) from None
+    except (LookupError, UnicodeError):
+        raise _other_encoding(f"names the unknown encoding {encoding} in its header", file) from None
     return encoding.lower()
+
+
+def _other_encoding(problem: str, file: Path) -> DataError:
+    hint = "convert the file to UTF-8, and write charset=UTF-8 in its header"
+    return DataError(f"{file.name} {problem}", where=str(file), hint=hint)
 
 
 def _no_po(file: Path, line: int) -> DataError:

@@ -82,25 +82,21 @@ class _XliffParser(UnitParser):
 
     root = "xliff"
     _languages: Mapping[str, str] = MappingProxyType({"source": "", "target": ""})
-    _depth = 0
     _unit_depth = 0
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        self._depth += 1
         match name:
             case "xliff":
                 self._languages = {"source": attributes.get("srcLang", ""), "target": attributes.get("trgLang", "")}
             case "file" if "source-language" in attributes:
                 self._languages = {side: attributes.get(f"{side}-language", "") for side in ("source", "target")}
             case "trans-unit" | "segment":
-                self._unit_depth = self._depth
+                self._unit_depth = self.depth
                 self.open_unit()
-            case "source" | "target" if self._unit_depth and self._depth == self._unit_depth + 1:
-                self._depth -= 1  # a text's own end is not reported
+            case "source" | "target" if self._unit_depth and self.depth == self._unit_depth + 1:
                 self.open_text(attributes.get("xml:lang") or self._languages[name])
 
     def end(self, name: str) -> None:
-        if self._depth == self._unit_depth:
+        if self.depth == self._unit_depth:
             self._unit_depth = 0
             self.close_unit()
-        self._depth -= 1

@@ -23,7 +23,7 @@ Unit: TypeAlias = tuple[int, list[tuple[str, str]]]
 """The line where a unit begins, and its texts, each after its language; an empty code fits any language."""
 
 _CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
-_BREAKS = re.compile(r"[ \t\r\n]*[\t\r\n][ \t\r\n]*")
+_BREAKS = re.compile(r"[\t\r\n]+")
 _LANGUAGES_SHOWN = 8
 _MAX_REMEMBERED = 1_000
 _PAIRS_OF_NAMES = (("source", "target"), ("src", "tgt"), ("src", "trg"), ("source_text", "target_text"))
@@ -106,18 +106,24 @@ class TakenLanguages:
             raise DataError(f"{name} has no units", where=where, hint="give a file with translations")
         codes = [code for code, _ in self._there.most_common(_LANGUAGES_SHOWN) if code]
         missing = [code for code in self._wanted if match_code(code, codes) is None] or [self._wanted[1]]
+        if "" in self._there:  # such as the messages of PO, which fit any language
+            missing = missing[-1:]
         there = ", ".join(f"{code} ({self._there[code]:,})" for code in codes)
         others = list(dict.fromkeys(map(short_code, codes)))
         hint = "export it again, with its translations"
         if len(others) > 1:
             hint = f"name two languages that it has: -l {others[0]}-{others[1]}"
+        elif others and "" in self._there and match_code(others[0], self._wanted) is None:
+            hint = f"name the language of its translations: -l {short_code(self._wanted[0])}-{others[0]}"
         message = f"none of the {self._units:,} units of {name} has a translation: no text in {' and '.join(missing)}"
         raise DataError(f"{message}; it has {there}" if there else message, where=where, hint=hint)
 
 
 def on_one_line(text: str) -> str:
     """The text with a space in place of each line break or tab, and without white space at its ends."""
-    return _BREAKS.sub(" ", text).strip() if "\n" in text or "\t" in text or "\r" in text else text.strip()
+    if "\n" in text or "\t" in text or "\r" in text:
+        text = " ".join(filter(None, (line.strip(" ") for line in _BREAKS.split(text))))
+    return text.strip()
 
 
 def places_of_languages(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:

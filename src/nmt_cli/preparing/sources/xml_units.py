@@ -20,6 +20,8 @@ from nmt_cli.preparing.sources.units import Unit, on_one_line
 _BLOCK = 1 << 18
 _LONGEST_TOKEN = 1 << 24
 _LARGEST_UNIT = 4 * LONGEST_LINE
+_DEEPEST = 1_000  # elements inside each other, which the parser remembers
+_MOST_NAMES = 10_000  # of elements and attributes, which the parser remembers too
 _BYTES_OF_A_TEXT = 200  # in memory, beside its characters
 # TMX 1.4b and XLIFF 1.2: the content of these is code of the document's format, except for <sub>.
 _CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
@@ -45,7 +47,7 @@ class UnitParser(ABC):
         self._parser.EndElementHandler = self._end
         self._parser.EntityDeclHandler = self._refuse_entity
         self._parser.SkippedEntityHandler = self._skipped_entity
-        self._parser.UseForeignDTD(False)
+        self._parser.specified_attributes = True  # those that a DTD adds can be huge, and each element gets them
         self._units: list[Unit] = []
         self._unit: tuple[int, list[tuple[str, str]]] | None = None
         self._unit_length = 0
@@ -53,6 +55,7 @@ class UnitParser(ABC):
         self._language = ""
         self._is_text = True
         self._inside: list[bool] = []
+        self._depth = 0
 
     def units(self) -> Iterator[Unit]:
         """The units of the file. DataError if it is not well-formed, has another root, or declares entities."""
@@ -63,6 +66,8 @@ class UnitParser(ABC):
                 fed += len(block)
                 if fed - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
                     raise self._too_large()
+                if len(self._parser.intern) > _MOST_NAMES:
+                    raise self._unusual(f"has more than {_MOST_NAMES:,} names of elements and attributes")
                 yield from self._take()
             self._feed(b"")
         yield from self._take()
@@ -71,6 +76,11 @@ class UnitParser(ABC):
     def line(self) -> int:
         """The line of the current event."""
         return self._parser.CurrentLineNumber
+
+    @property
+    def depth(self) -> int:
+        """The depth of the current element; the root's is 1."""
+        return self._depth
 
     @abstractmethod
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
@@ -108,6 +118,12 @@ class UnitParser(ABC):
                 where=f"{self.file}:{problem.lineno}",
                 hint="mend that place, or export the file again",
             ) from None
+        except (LookupError, ValueError) as problem:  # of the encoding in the XML declaration
+            raise DataError(
+                f"the encoding of {self.file.name} cannot be read: {problem}",
+                where=f"{self.file}:1",
+                hint='save the file in UTF-8, with encoding="UTF-8" in its first line',
+            ) from None
 
     def _take(self) -> list[Unit]:
         units, self._units = self._units, []
@@ -121,9 +137,12 @@ class UnitParser(ABC):
                 hint=f"give a file whose root is <{self.root}>",
             )
         self._parser.StartElementHandler = self._start
-        self.start(name, attributes)
+        self._start(name, attributes)
 
     def _start(self, name: str, attributes: Mapping[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self._unusual(f"nests more than {_DEEPEST:,} elements")
         if self._text is None:
             self.start(name, attributes)
             return
@@ -152,6 +171,7 @@ class UnitParser(ABC):
                 self._unit[1].append((self._language, text))
             self._text = None
             self._parser.CharacterDataHandler = None
+        self._depth -= 1
 
     def _characters(self, data: str) -> None:
         self._unit_length += len(data)
@@ -166,6 +186,10 @@ class UnitParser(ABC):
             where=f"{self.file}:{self.line}",
             hint="give units with one sentence per language",
         )
+
+    def _unusual(self, problem: str) -> DataError:
+        hint = f"export it again: no translation tool writes {self.root.upper()} so"
+        return DataError(f"{self.file.name} {problem}", where=f"{self.file}:{self.line}", hint=hint)
 
     def _skipped_entity(self, name: str, is_parameter: Any) -> None:
         """A character that only the DTD names, such as &nbsp;: HTML's, since no DTD is read."""
