@@ -130,3 +130,18 @@ def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
     error = refusal(lambda: run(of_tsv(tmp_path, pairs, "valid_size=40"), tmp_path / "data"))
     assert error.message == "40 training pairs are to be set aside, and only 20 have no sentence in common"
     assert "--valid-size" in error.hint
+
+
+def test_without_clean_text_the_rule_that_dropped_it_is_named(tmp_path: Path) -> None:
+    error = refusal(lambda: run(of_tsv(tmp_path, [("same", "same")] * 3), tmp_path / "data"))
+    assert error.message == "no training pair is left after cleaning: 3 of 3 dropped for identical sides"
+    assert error.where == "my.tsv:1"
+    error = refusal(lambda: run(of_tsv(tmp_path, [("same", "same"), ("one", "eins")]), tmp_path / "data"))
+    assert error.message == "there is too little text to set validation pairs aside: 1 clean training pairs"
+    assert error.hint == "give more training text, or validation text in files of its own: --valid FILE"
+
+
+def test_pairs_that_all_share_a_sentence_with_those_set_aside_leave_nothing(tmp_path: Path) -> None:
+    pairs = [("one dog", tgt) for _, tgt in invented_pairs(10, seed=5)]
+    error = refusal(lambda: run(of_tsv(tmp_path, pairs), tmp_path / "data"))
+    assert error.message == ("no training pair is left after cleaning: 9 of 9 dropped for in validation or test text")

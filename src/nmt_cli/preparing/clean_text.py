@@ -35,6 +35,7 @@ from nmt_cli.preparing.cleaning.inspection import (
 )
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import (
+    SourceCounts,
     choose_copies,
     count_by_source,
     nothing_left_error,
@@ -113,13 +114,11 @@ def write_clean_text(
     shards = open_shards(directory)
     by_source = count_by_source(shards, sources["train"])
     copies = choose_copies(shards, corpus.cleaning, by_source)
+    _refuse_nothing(copies, shards, by_source)
     chosen = set_aside(corpus, shards, copies, by_source)
+    _refuse_nothing(copies, shards, by_source)
     write_pairs(chosen, directory, languages=corpus.languages)
     num_pairs = sum(int(each.sum()) for each in copies)
-    if num_pairs == 0:
-        for shard in shards:
-            shard.path.unlink()
-        raise nothing_left_error(by_source)
     total = CleaningCounts()
     for one in by_source:
         total.add(one.counts)
@@ -221,6 +220,16 @@ def _clean_shards(
         for read in run(unfinished()):
             done += read
             progress("cleaning", done, total)
+
+
+def _refuse_nothing(
+    copies: Sequence[NDArray[np.uint16]], shards: Sequence[CleanShard], by_source: Sequence[SourceCounts]
+) -> None:
+    """Remove the shards and raise DataError if no training pair is taken."""
+    if not any(each.any() for each in copies):
+        for shard in shards:
+            shard.path.unlink()
+        raise nothing_left_error(by_source)
 
 
 def _expected(corpus: Corpus) -> int | None:

@@ -66,6 +66,13 @@ def set_aside(
 def _sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
     """The number of pairs of each split."""
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
+    if clean_pairs < 2 * len(sizes):
+        raise DataError(
+            f"there is too little text to set {' and '.join(map(_NAMES.__getitem__, sizes))} pairs aside: "
+            f"{clean_pairs:,} clean training pairs",
+            where="train",
+            hint="give more training text, or validation text in files of its own: --valid FILE",
+        )
     if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
         asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
         tenth = max(1, clean_pairs // 10)
