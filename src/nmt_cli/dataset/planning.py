@@ -50,12 +50,12 @@ def open_plan(data: PreparedData, *, key: PlanKey, fallback: Path, anew: bool) -
     try:
         return _find_or_build(beside, data, key, anew=anew)
     except _Unwritable as problem:
-        logger.info("the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem)
+        logger.info("the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem.message)
     try:
         return _find_or_build(other, data, key, anew=anew)
     except _Unwritable as problem:
         raise DataError(
-            f"the plan of the epoch can be written neither to {beside} nor to {other}: {problem}",
+            f"the plan of the epoch can be written neither to {beside} nor to {other}: {problem.message}",
             where=str(other),
             hint="free some space there, or choose another folder with -o",
         ) from None
