@@ -16,7 +16,7 @@ import yaml
 from nmt_cli.api import Translator
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange.importing import ImportedModel, import_marian
-from nmt_cli.interchange.marian_npz import SETTINGS, find_npz
+from nmt_cli.interchange.marian_npz import SETTINGS, find_npz, read_npz
 from nmt_cli.model.packing import pack
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.tokenization.tokenizer import BOS, EOS
@@ -311,6 +311,32 @@ def test_damaged_and_foreign_files_are_named(folder: Path) -> None:
     )
     file.write_bytes(b"PK\x03\x04 nothing")
     assert "model.npz cannot be read" in refusal(file).message
+    with file.open("wb") as stream:
+        np.save(stream, np.zeros(3))
+    assert refusal(file).message == "model.npz cannot be read: it is one array, a .npy file"
+    np.savez_compressed(file, a=np.zeros(1_000_000))
+    content = file.read_bytes()
+    file.write_bytes(content[:60] + b"\xff" * 60 + content[120:])
+    assert "model.npz cannot be read" in refusal(file).message
+    file = write_model(folder, extra={"Wemb": np.zeros((999, WIDTH), np.float32)})
+    assert "model.shared.weight has shape [999, 32]" in refusal(file).message
+
+
+def test_a_length_penalty_that_is_no_number_is_refused(folder: Path) -> None:
+    (folder / "decoder.yml").write_text("vocabs: vocab.spm\nnormalize: much\n", encoding="utf-8")
+    assert "special:model.yml in model.npz: Input should be a valid number" in refusal(write_model(folder)).message
+
+
+def test_without_an_output_bias_no_row_that_marian_lacks_can_be_predicted(folder: Path) -> None:
+    models = [marian_spm(sides=(1,)), marian_spm(sides=(0,))]
+    for name, model in zip(("source", "target"), models, strict=True):
+        (folder / f"{name}.spm").write_bytes(model)
+    sizes = sizes_of(*models)
+    tensors = random_tensors(OPTIONS | SEPARATE, sizes)
+    del tensors["decoder_ff_logit_out_b"]
+    found = read_npz(write_npz(folder / "model.npz", tensors, OPTIONS | SEPARATE | {"dim-vocabs": sizes}))
+    assert found.settings.target_rows == sizes[0] + 1 > sizes[1] + 1
+    assert found.weights["final_logits_bias"][0].tolist() == [0.0] * sizes[1] + [-100.0] * (sizes[0] + 1 - sizes[1])
 
 
 def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> None:

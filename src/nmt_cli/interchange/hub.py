@@ -87,8 +87,7 @@ def hub_name(given: str | Path) -> HubName | None:
     """The name on the hub that is meant, or None for a path.
 
     A path that exists is a path, and so is anything in a folder that exists. The address of a model's page is the
-    model's name. Raises ModelError for a name on the hub
-    with more in it than owner and name.
+    model's name. Raises ModelError for a name on the hub with more in it than owner and name.
     """
     path, text = Path(given), str(given)
     if path.exists() or path.is_absolute() or path.parts[:1] in ((), (".",), ("..",)):

@@ -7,7 +7,8 @@ Marian model take one way to ours. Nothing is unpickled.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,12 @@ def read_npz(file: Path) -> MarianModel:
 
 def _tensors(file: Path) -> dict[str, Any]:
     try:
-        with np.load(file, allow_pickle=False) as content:
+        content = np.load(file, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise ValueError("it is one array, a .npy file")
+        with content:
             return {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as problem:
         raise damaged(f"{file.name} cannot be read: {problem}", where=file) from None
 
 
@@ -161,6 +165,7 @@ def _decoder_options(file: Path) -> dict[str, Any]:
 def _vocabulary_files(file: Path, options: Mapping[str, Any], decoder: Mapping[str, Any]) -> list[Path]:
     """The vocabularies of both languages, as the decoder's options name them, or the only ones in the folder."""
     named = decoder.get("vocabs") or options.get("vocabs") or []
+    named = named if isinstance(named, list) else [named]
     found = []
     for name in map(str, named):
         # Paths of the machine that trained; the files came here with the model.
@@ -252,7 +257,7 @@ def _settings(
             eos_token_id=eos,
             decoder_start_token_id=sizes[1],
             num_beams=decoder.get("beam-size", DecodingConfig().beam),
-            length_penalty=float(decoder.get("normalize", 0.0)),
+            length_penalty=decoder.get("normalize", 0.0),
         )
     except (KeyError, ValidationError) as problem:
         what = f"no option {problem}" if isinstance(problem, KeyError) else str(problem.errors()[0]["msg"])
@@ -304,24 +309,30 @@ def _renamed(
         raise ModelError(message, where=str(file), hint=_KEEP_MARIAN)
 
 
-def _embeddings(left: Mapping[str, Any], take: Any, settings: MarianConfig) -> Iterator[tuple[str, Tensor]]:
-    """The embeddings, the output matrix and its bias, each with a row of zeros for the start."""
+def _embeddings(
+    left: Mapping[str, Any], take: Callable[[str], Tensor], settings: MarianConfig
+) -> Iterator[tuple[str, Tensor]]:
+    """The embeddings, the output matrix and its bias; the matrices get rows of zeros up to the start's.
+
+    Marian has no such row, so no bias lets one be predicted.
+    """
     if settings.share_encoder_decoder_embeddings:
-        yield "model.shared.weight", _with_rows(take("Wemb"), settings.vocab_size)
+        matrix = take("Wemb")
+        yield "model.shared.weight", _with_rows(matrix, settings.vocab_size, value=0.0)
     else:
-        yield "model.encoder.embed_tokens.weight", _with_rows(take("encoder_Wemb"), settings.vocab_size)
-        yield "model.decoder.embed_tokens.weight", _with_rows(take("decoder_Wemb"), settings.target_rows)
+        yield "model.encoder.embed_tokens.weight", _with_rows(take("encoder_Wemb"), settings.vocab_size, value=0.0)
+        matrix = take("decoder_Wemb")
+        yield "model.decoder.embed_tokens.weight", _with_rows(matrix, settings.target_rows, value=0.0)
     if not settings.tie_word_embeddings:
         is_transposed = "decoder_ff_logit_out_Wt" in left
         matrix = take("decoder_ff_logit_out_Wt") if is_transposed else take("decoder_ff_logit_out_W").T.contiguous()
-        yield "lm_head.weight", _with_rows(matrix, settings.target_rows)
-    bias = torch.full((1, settings.target_rows), _LOGIT_OF_NOTHING)
-    given = take("decoder_ff_logit_out_b").reshape(1, -1) if "decoder_ff_logit_out_b" in left else None
-    size = settings.target_rows - 1 if given is None else given.size(1)
-    bias[:, :size] = 0.0 if given is None else given
-    yield "final_logits_bias", bias
+        yield "lm_head.weight", _with_rows(matrix, settings.target_rows, value=0.0)
+    has_bias = "decoder_ff_logit_out_b" in left
+    bias = take("decoder_ff_logit_out_b").reshape(-1, 1) if has_bias else matrix.new_zeros(len(matrix), 1)
+    yield "final_logits_bias", _with_rows(bias, settings.target_rows, value=_LOGIT_OF_NOTHING).T
 
 
-def _with_rows(matrix: Tensor, rows: int) -> Tensor:
-    """The matrix with rows of zeros at its end."""
-    return torch.cat([matrix, matrix.new_zeros(rows - len(matrix), matrix.size(1))])
+def _with_rows(matrix: Tensor, rows: int, *, value: float) -> Tensor:
+    """The matrix with rows of one value at its end; a matrix that is larger stays, for `check_shapes` to refuse."""
+    missing = max(0, rows - len(matrix))
+    return torch.cat([matrix, matrix.new_full((missing, *matrix.shape[1:]), value)])

@@ -18,6 +18,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 _PIECES, _TRAINER, _NORMALIZER, _SELF_TEST = 1, 2, 3, 4
 _TEXT, _SCORE, _KIND = 1, 2, 3
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT_BITS = 64
 # Fields of the trainer's settings (sentencepiece_model.proto); ids and names are those of the special pieces.
 _INPUT_FORMAT, _MODEL_TYPE, _VOCAB_SIZE, _BYTE_FALLBACK, _IDS, _NAMES = 7, 3, 4, 35, (43, 40, 41, 42), (48, 45, 46, 47)
 # Fields of the settings of normalisation: the name of the rules, and the rules.
@@ -186,15 +187,16 @@ def _field(number: int, wire: int, content: bytes) -> bytes:
 
 
 def _number(message: bytes, place: int) -> tuple[int, int]:
-    """The varint at `place`, and the place after it."""
+    """The varint at `place`, and the place after it; IndexError if it has no end within 64 bits."""
     value = shift = 0
-    while True:
+    while shift < _VARINT_BITS:
         byte = message[place]
         place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, place
         shift += 7
+    raise IndexError("a number without an end")
 
 
 def _varint(value: int) -> bytes:
