@@ -226,6 +226,17 @@ def test_a_model_that_cannot_be_used_is_refused_with_what_to_type(here: Path) ->
         assert not (here / "out").exists()
 
 
+def test_a_model_that_may_not_be_read_is_answered(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_model(here / "own.model")
+    monkeypatch.setattr(Path, "read_bytes", raises_permission_error)
+    error = refusal(lambda: run(small_corpus(here, "tokenizer.model=own.model"), here / "out"))
+    assert error.hint == "chmod +r own.model"
+
+
+def raises_permission_error(path: Path) -> bytes:
+    raise PermissionError(path)
+
+
 def test_a_vocabulary_has_one_origin(here: Path) -> None:
     with pytest.raises(RecipeError, match="taken_from and model both give the vocabulary"):
         small_corpus(here, "tokenizer.model=a", "tokenizer.taken_from=b")

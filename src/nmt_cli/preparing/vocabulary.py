@@ -15,7 +15,7 @@ from nmt_cli.cache import cache_folder
 from nmt_cli.console import Progress
 from nmt_cli.dataset.store import SIDES
 from nmt_cli.errors import DataError
-from nmt_cli.files import write_file
+from nmt_cli.files import reading_errors, write_file
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
 from nmt_cli.processes import worker_pool
@@ -126,7 +126,8 @@ def _adapted(file: Path) -> AdaptedModel:
             hint = f"--set tokenizer.taken_from={file}"
         raise DataError(message, where=setting, hint=hint)
     try:
-        return with_our_ids(file.read_bytes())
+        with reading_errors(file):
+            return with_our_ids(file.read_bytes())
     except ValueError as problem:
         beside = file.with_suffix(".model")
         hint = "name the file that spm_train wrote, with --model_type=unigram or bpe: --set tokenizer.model=NAME.model"

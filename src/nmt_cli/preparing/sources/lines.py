@@ -23,8 +23,7 @@ _BUFFER = 1 << 18
 def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
     """The lines of a file after the first `skip`, `CHUNK_PAIRS` at a time, each time with the first line's number.
 
-    DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is
-    compressed or UTF-16.
+    DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is compressed or UTF-16.
     """
     number = 1 + skip
     with open_bytes(file) as stream:

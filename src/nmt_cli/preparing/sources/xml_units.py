@@ -1,6 +1,6 @@
 """XML as a stream of events: in bounded memory, without entities that a file declares, and never from the network.
 
-The parser is expat. It reads UTF-8, UTF-16 and what the XML declaration names, and it opens no other file.
+The parser is expat. It reads UTF-8, UTF-16 and the encodings of one byte per character, and it opens no other file.
 """
 
 from __future__ import annotations
