@@ -128,6 +128,10 @@ def test_too_few_checkpoints_say_how_many_there_are(tmp_path: Path) -> None:
     error = refusal("new", last=1)
     assert error.message == "the run has no checkpoint yet"
     assert error.hint == "train it: nmt train tiny.yaml --data data/mini"
+    record = tmp_path / "new" / "run.json"
+    record.write_text(record.read_text().replace('"tiny.yaml",', '"tiny.yaml", "--restart",'), encoding="utf-8")
+    assert "--restart" in open_run(tmp_path / "new").record.command
+    assert refusal("new", last=1).hint == "train it: nmt train tiny.yaml --data data/mini"  # and does not remove it
 
 
 def test_a_checkpoint_given_twice_is_refused(tmp_path: Path) -> None:

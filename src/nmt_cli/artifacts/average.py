@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 from nmt_cli.artifacts.manifest import WEIGHTS, verify_files
 from nmt_cli.artifacts.model_card import render_card
 from nmt_cli.artifacts.model_directory import MeasuredMean, check_replaceable, save_model
-from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, read_checkpoint
+from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, Run, best_first, command_to_continue, read_checkpoint
 from nmt_cli.artifacts.weights import check_names_and_shapes, open_tensors, shapes_in
 from nmt_cli.errors import ModelError
 
@@ -33,7 +32,7 @@ def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[
     if (last is None) == (best is None):
         raise ValueError("give exactly one of last and best")
     found, metric = run.checkpoints(), run.recipe.validation.metric
-    where, command = str(run.directory / CHECKPOINTS), shlex.join(run.record.command)
+    where, command = str(run.directory / CHECKPOINTS), command_to_continue(run.record.command)
     if not found:
         raise ModelError("the run has no checkpoint yet", where=where, hint=f"train it: {command}")
     option, number = ("--last", last) if best is None else ("--best", best)

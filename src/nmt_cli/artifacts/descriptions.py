@@ -13,7 +13,7 @@ from nmt_cli.artifacts.history import History
 from nmt_cli.artifacts.manifest import DAMAGED, WEIGHTS, kind_of, verify_files
 from nmt_cli.artifacts.model_card import split_front_matter
 from nmt_cli.artifacts.model_directory import load_saved_config, model_of_run
-from nmt_cli.artifacts.run import Checkpoint, Run, best_first, read_checkpoint
+from nmt_cli.artifacts.run import Checkpoint, Run, best_first, command_to_continue, read_checkpoint
 from nmt_cli.errors import ModelError
 from nmt_cli.files import bytes_in
 from nmt_cli.templates.charts import thinned
@@ -101,15 +101,12 @@ def summarise_run(run: Run) -> dict[str, Any]:
 
 
 def next_command(run: dict[str, Any]) -> str:
-    """The command that goes on with a described run: to train on, to average, or to translate.
-
-    The command that began the run may have removed another run with --restart, which would now remove this one.
-    """
+    """The command that goes on with a described run: to train on, to average, or to translate."""
     if run["models"]:
         return f"nmt decode -m {shlex.quote(run['current_model'])} < input.txt > output.txt"
     if run["finished"]:
         return f"nmt average {shlex.quote(run['path'])}"
-    return shlex.join(word for word in run["command"] if word != "--restart")
+    return command_to_continue(run["command"])
 
 
 def describe_checkpoint(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,11 @@ class Checkpoint:
     loss: float | None
     bleu: float | None
     weights_sha256: str
+
+
+def command_to_continue(command: Sequence[str]) -> str:
+    """The command line that trains on, by the command that began the run: --restart would now remove the run."""
+    return shlex.join(word for word in command if word != "--restart")
 
 
 def best_first(measured: Sequence[M], *, metric: Literal["loss", "bleu"]) -> list[M]:
