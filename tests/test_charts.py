@@ -78,6 +78,13 @@ def test_points_lie_between_the_ticks_of_their_values() -> None:
     assert len([*chart.iter("circle")]) == 3
 
 
+def test_values_that_differ_by_rounding_alone_are_drawn() -> None:
+    points = [(1.0, 3.0), (2.0, 3.0 + 4e-16), (3.0, 3.0)]
+    drawing = line_chart([Line("a", 0, points)], title="t", unit="u", bounds=(3.0, 3.0 + 4e-16), form="{:.2f}")
+    (line,) = ElementTree.fromstring(drawing).iter("polyline")
+    assert len({point.split(",")[1] for point in line.attrib["points"].split()}) == 1
+
+
 def test_a_strip_tells_the_values_of_all_lines_in_it() -> None:
     lines = [
         Line("base", 0, [(float(update), 9 - update / 100) for update in range(10, 401, 10)]),

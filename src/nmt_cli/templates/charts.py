@@ -11,6 +11,7 @@ from itertools import count, groupby
 from nmt_cli.templates.render import render
 
 _MAX_TICKS = 5
+_LEAST_RANGE = 1e-9  # of the values: ticks have twelve digits, and those of a smaller range would be equal
 _COLUMNS = 200  # of a long line: about two units of the drawing each
 _STRIPS = 40  # of a chart: the mouse over a strip shows the values there
 _MOST_MARKS = 25
@@ -91,8 +92,8 @@ def axis(lowest: float, highest: float, *, least_step: float) -> list[float]:
 
     Their distance is 1, 2 or 5 times a power of ten, and at least `least_step`.
     """
-    if highest <= lowest:
-        lowest, highest = min(lowest, 0), max(lowest, 0) or 1
+    if highest - lowest <= _LEAST_RANGE * max(abs(lowest), abs(highest)):
+        lowest, highest = min(lowest, 0), max(highest, 0) or 1
     least_step = max(least_step, (highest - lowest) / _MAX_TICKS)
     power = math.floor(math.log10(least_step))
     steps = (factor * 10.0**exponent for exponent in count(power) for factor in (1, 2, 5))
