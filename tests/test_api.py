@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
@@ -102,6 +103,10 @@ def test_texts_and_metrics_that_cannot_be_scored_are_refused() -> None:
     for hypotheses, references in ((["a"], ["a", "b"]), ([], []), (["a"], [["a"], ["a", "b"]])):
         with pytest.raises(DataError, match=r"there are \d hypotheses and \d references\nfix: give one reference for"):
             score(hypotheses, references)
+    unchecked: Any = score  # a type checker would refuse these
+    for no_lines in (("ab", "ab"), (["a"], "a"), (["a", "b"], ["a", ["a", "b"]]), ([1], ["a"])):
+        with pytest.raises(TypeError, match="score takes lists of lines"):
+            unchecked(*no_lines)
     with pytest.raises(UsageError, match="there is no metric 'meteor'\nfix: take one of bleu, paper-bleu, "):
         score(["a"], ["a"], metrics="meteor")
     with pytest.raises(UsageError, match='needs to know the target language\nfix: add its code, such as language="de"'):

@@ -80,8 +80,13 @@ def score(
     """
     names = [_metric(name, language=language) for name in ([metrics] if isinstance(metrics, str) else metrics)]
     lines, given = list(hypotheses), list(references)
-    several = [one for one in given if not isinstance(one, str)]
+    several = [list(one) for one in given if not isinstance(one, str)]
     columns = several or [[one for one in given if isinstance(one, str)]]
+    is_mixed = len(several) not in (0, len(given))
+    if isinstance(hypotheses, str) or isinstance(references, str) or is_mixed or not _are_texts([lines, *columns]):
+        raise TypeError(
+            "score takes lists of lines, each of them a string: score([text], [reference]) for a single one"
+        )
     for column in columns:
         if len(column) != len(lines) or not lines:
             message = f"there are {len(lines):,} hypotheses and {len(column):,} references"
@@ -91,6 +96,10 @@ def score(
     evaluation_set = EvaluationSet(columns, target_language=language)
     (reports,) = score_systems([lines], evaluation_set, metrics=names, confidence=False)
     return reports[0] if isinstance(metrics, str) else reports
+
+
+def _are_texts(columns: Iterable[Iterable[object]]) -> bool:
+    return all(isinstance(line, str) for column in columns for line in column)
 
 
 def _metric(name: str, *, language: str | None) -> MetricName:
