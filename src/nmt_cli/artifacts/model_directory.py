@@ -107,8 +107,9 @@ class SavedModelConfig(Section):
 
 
 def dump_saved_config(config: SavedModelConfig) -> str:
-    """The text of config.yaml, with every value written out; earlier versions read it if no mean was measured."""
-    values = config.model_dump(mode="json", exclude={"mean"} if config.mean is None else None)
+    """The text of config.yaml, with every value written out; keys that earlier versions refuse are left out if null."""
+    newer = {key for key in ("mean", "imported_from") if getattr(config, key) is None}
+    values = config.model_dump(mode="json", exclude=newer)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
