@@ -81,6 +81,8 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("decode --lenpen 0.6", "here it is --length-penalty 0.6 --length-penalty-form length"),
         ("train base --max-update 10", "here it is --set training.updates=10"),
         ("train base --pre-norm", "here it is --set model.norm=pre"),
+        ("train base --encoder-layers 3", "here it is --set model.encoder_layers=3"),
+        ("train base --d_ff 1024", "here it is --set model.d_ff=1024"),
         ("train base --set model.d_modl=8", "did you mean model.d_model?"),
     ],
 )

@@ -136,9 +136,19 @@ def check_spellings(arguments: Sequence[str]) -> None:
 
 
 def setting_for(option: str, arguments: Sequence[str]) -> str | None:
-    """The --set for an option that is a key of a recipe in another toolkit, with its value; None for any other."""
+    """The --set for an option that is a key of a recipe, here or in another toolkit, with its value; else None."""
     value = next((value for given, value in _options(arguments) if given == option), None)
-    return answer_to_key(option.lstrip("-"), value, known=RECIPE_KEYS, as_flags=True)
+    key = option.lstrip("-").replace("-", "_")
+    if answer := answer_to_key(key, value, known=RECIPE_KEYS, as_flags=True):
+        return answer
+    from nmt_cli.recipe.mistakes import dotted, key_paths
+    from nmt_cli.recipe.schema import Recipe
+
+    paths = list(key_paths(Recipe))
+    sections = {path[:-1] for path in paths}
+    own = [dotted(path) for path in paths if path[-1] == key and path not in sections]
+    flags = [f"--set {name}={'N' if value is None else shlex.quote(value)}" for name in own]
+    return f"here it is {' or '.join(flags)}" if own else None
 
 
 def command_for(name: str) -> str | None:

@@ -154,13 +154,21 @@ def dotted(path: KeyPath) -> str:
 
 def suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel], answer: str | None) -> str:
     """The place of the key elsewhere in the schema, else the `answer`, the nearest key here, or all keys here."""
-    elsewhere = [place for place in _places(schema) if place[-1] == path[-1] and place != path]
+    elsewhere = [place for place in key_paths(schema) if place[-1] == path[-1] and place != path]
     if answer is not None and not elsewhere:
         return answer
     near = nearest_word(str(path[-1]), allowed)
     if found := elsewhere or ([(*path[:-1], near)] if near else []):
         return "did you mean " + " or ".join(map(dotted, found)) + "?"
     return f"allowed here: {', '.join(allowed)}"
+
+
+def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """The paths of all keys of a schema, each once; keys inside lists have no path."""
+    for key, field in schema.model_fields.items():
+        yield (*above, key)
+        sections = _models_in(field.annotation) if get_origin(field.annotation) is not list else ()
+        yield from dict.fromkeys(place for section in sections for place in key_paths(section, (*above, key)))
 
 
 def _is_variant(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any) -> bool:
@@ -171,14 +179,6 @@ def _is_variant(value: Any, path: KeyPath, *, schema: type[BaseModel], values: A
         if "name" in section.model_fields
     ]
     return any(value in get_args(field.annotation) for field in named)
-
-
-def _places(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
-    """The paths of all keys of a schema, each once; keys inside lists have no path."""
-    for key, field in schema.model_fields.items():
-        yield (*above, key)
-        sections = _models_in(field.annotation) if get_origin(field.annotation) is not list else ()
-        yield from dict.fromkeys(place for section in sections for place in _places(section, (*above, key)))
 
 
 def _as_number(value: Any, *, whole: bool) -> int | float | None:
