@@ -176,10 +176,14 @@ def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
 
 
 def bytes_in(path: Path) -> int:
-    """The bytes of the files at or below a path; 0 if there are none."""
+    """The bytes of the files at or below a path; 0 if there are none.
+
+    A training run removes old checkpoints at any moment: a file or a folder that is gone has no bytes.
+    """
+    files = [path, *(Path(folder, name) for folder, _, names in os.walk(path) for name in names)]
     total = 0
-    for file in (path, *path.rglob("*")):
-        with suppress(FileNotFoundError):  # a training run removes old checkpoints at any moment
+    for file in files:
+        with suppress(FileNotFoundError):
             total += file.lstat().st_size if file.is_file() else 0
     return total
 

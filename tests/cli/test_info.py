@@ -22,6 +22,7 @@ import pytest
 from nmt_cli.cli.info import info
 from nmt_cli.dataset.manifest import InputRecord, Manifest, SplitCounts, TokenizerRecord, Tokenizers
 from nmt_cli.errors import ModelError, NmtError
+from nmt_cli.files import bytes_in
 from nmt_cli.recipe.schema import LanguagePair
 from nmt_cli.training.runs import locked_run
 from tests.artifacts.builders import SIGNATURE, save_tiny, tiny_recipe, write_run
@@ -152,6 +153,22 @@ def test_a_run_says_what_to_do_next(tmp_path: Path, screen: Screen) -> None:
     save_tiny(run / "averaged", spm_folder=tmp_path, update=200, overwrite=True)
     save_tiny(run / "model", spm_folder=tmp_path, update=300)
     assert screen(run)["next"] == f"nmt decode -m {run / 'model'} < input.txt > output.txt"
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_has_no_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "x", updates=2)
+    gone = tmp_path / "x" / "checkpoints" / "update-00000100"
+    kept, removed = bytes_in(tmp_path / "x"), bytes_in(gone)
+    scan = os.scandir
+
+    def scan_what_is_left(folder: str | Path) -> Any:
+        if Path(folder) == gone:
+            raise FileNotFoundError(gone)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", scan_what_is_left)
+    assert removed > 0
+    assert bytes_in(tmp_path / "x") == kept - removed
 
 
 def test_the_command_that_continues_a_run_does_not_remove_it(tmp_path: Path, screen: Screen) -> None:
