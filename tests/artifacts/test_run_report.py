@@ -117,6 +117,21 @@ def test_samples_stand_with_the_updates_after_which_they_were_made(run: Path) ->
     assert (rows[0], rows[-1]) == (["500", "(empty)"], ["949", "49"])
 
 
+def test_a_sample_has_the_languages_of_its_run(tmp_path: Path, run: Path) -> None:
+    add_events(run, validated(500, ("A boat .", "Ein Boot .", "Boot .")))
+    other = tmp_path / "back"
+    write_run(other)
+    record = json.loads((other / "run.json").read_text())
+    record["languages"] = {"source": "de", "target": "en"}
+    (other / "run.json").write_text(json.dumps(record))
+    add_events(other, validated(500, ("Ein Haus .", "A house .", "House .")))
+    there, back = section(page_of(run, other), "Samples").split('<div class="example">')[1:]
+    assert '<span lang="en" dir="auto">A boat .</span>' in there
+    assert '<span lang="de" dir="auto">Boot .</span>' in there
+    assert '<span lang="de" dir="auto">Ein Haus .</span>' in back
+    assert '<span lang="en" dir="auto">House .</span>' in back
+
+
 def test_two_runs_are_compared_by_the_settings_that_differ(tmp_path: Path, run: Path) -> None:
     other = tmp_path / "wide"
     write_run(other, updates=2, recipe=tiny_recipe(model={"d_ff": 48}, training={"updates": 2000}), finished="x")

@@ -217,20 +217,20 @@ def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[Va
 
 def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Each sample with its reference, and for each run the translations over time, thinned."""
-    sentences = dict.fromkeys(
-        (sample["source"], sample["reference"])
+    languages_of = {
+        (sample["source"], sample["reference"]): one.facts["languages"]
         for one in reported
         for point in one.history.validations[-1:]
         for sample in point.samples
-    )
+    }
     rows_per_run = max(2, _SAMPLE_ROWS // len(reported))
-    for source, reference in sentences:
+    for (source, reference), languages in languages_of.items():
         rows = [
             {"run": one, "updates": updates, "translation": translation}
             for one in reported
             for updates, translation in _over_time(one.history, source, max_rows=rows_per_run)
         ]
-        yield {"source": source, "reference": reference, "rows": rows}
+        yield {"source": source, "reference": reference, "languages": languages, "rows": rows}
 
 
 def _over_time(history: History, source: str, *, max_rows: int) -> list[tuple[str, str]]:
