@@ -76,6 +76,9 @@ def test_the_mean_is_measured_beside_its_newest_part_and_a_worse_one_is_not_chos
     assert "The average is worse: prefer the newest part." in card
     assert model_of_run(run) == model
     assert newest_model(run.parent) == model
+    caplog.clear()
+    average([run], output=run.parent / "mean", last=3, best=None, overwrite=False)
+    assert f"newest part, so take {model}; -m {run.parent / 'mean'} names the mean" in caplog.text
     shutil.rmtree(model)
     assert model_of_run(run) == run / "averaged"  # there is no other
 

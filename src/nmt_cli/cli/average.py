@@ -113,9 +113,9 @@ def _better_model(run: Run, average: Path) -> Path:
 
     single = run.directory / "model"
     if kind_of(single) == "model":
-        logger.warning(
-            "the mean is worse than its newest part, so decode and serve take %s; -m %s names the mean", single, average
-        )
+        is_own = average.resolve() == (run.directory / "averaged").resolve()
+        takes = "decode and serve take" if is_own else "take"
+        logger.warning("the mean is worse than its newest part, so %s %s; -m %s names the mean", takes, single, average)
         return single
     command = f"nmt average {shlex.quote(str(run.directory))} --last 1"
     logger.warning("the mean is worse than its newest part, of which this makes a model: %s", command)
