@@ -70,6 +70,21 @@ def test_blank_lines_before_the_header_of_csv_are_no_rows(tmp_path: Path) -> Non
     assert read(tmp_path / "a.csv", b"\n\r\nid,de,en\n\n7,eins,one\n") == [("one", "eins")]
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_table_with_nothing_below_its_header_is_answered(tmp_path: Path, name: str) -> None:
+    error = error_of(tmp_path / name, "en\tde\n")
+    assert (error.message, error.hint) == (f"{name} has only a header", "give a file with text in it")
+
+
+def test_csv_without_the_column_is_answered_with_its_width(tmp_path: Path) -> None:
+    write_prefix(tmp_path / "valid", invented_pairs(3, seed=2))
+    (tmp_path / "train.csv").write_text("one,eins\ntwo,zwei\n")
+    located = corpus_of(tmp_path, "{kind: csv, file: train.csv, source: 1, target: 4}")
+    error = refusal(lambda: list(read_chunks(fetch_inputs(located, progress=silent).sources["train"])))
+    assert error.message == "no row of train.csv has a column 4: the longest has 2"
+    assert error.hint == "set source and target in the corpus file to columns that it has"
+
+
 def test_columns_that_are_called_by_the_languages_are_found_among_others(tmp_path: Path) -> None:
     rows = [("id", "de-DE", "note", "en"), ("1", "eins", "", "one"), ("2", "zwei", "x", "two")]
     for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):

@@ -161,7 +161,7 @@ def test_an_empty_file_is_an_error(tmp_path: Path, source: AnySource) -> None:
     error = refusal(source, tmp_path)
     assert error.message == "train.en is empty"
     assert error.where == str(tmp_path / "train.en")
-    assert error.hint == "give a file with one sentence a line"
+    assert error.hint == "give a file with text in it"
 
 
 def test_what_cannot_be_opened_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,12 +136,21 @@ def test_without_clean_text_the_rule_that_dropped_it_is_named(tmp_path: Path) ->
     error = refusal(lambda: run(of_tsv(tmp_path, [("same", "same")] * 3), tmp_path / "data"))
     assert error.message == "no training pair is left after cleaning: 3 of 3 dropped for identical sides"
     assert error.where == "my.tsv:1"
+    assert error.hint == "--set cleaning.identical_sides=false keeps them"
     error = refusal(lambda: run(of_tsv(tmp_path, [("same", "same"), ("one", "eins")]), tmp_path / "data"))
     assert error.message == "there is too little text to set validation pairs aside: 1 clean training pairs"
     assert error.hint == "give more training text, or validation text in files of its own: --valid FILE"
+
+
+def test_latin1_of_which_nothing_is_kept_is_answered_with_its_conversion(tmp_path: Path) -> None:
+    located = of_tsv(tmp_path, [])
+    (tmp_path / "my.tsv").write_bytes("größe\tsize\n".encode("latin-1"))
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.hint == "if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW"
 
 
 def test_pairs_that_all_share_a_sentence_with_those_set_aside_leave_nothing(tmp_path: Path) -> None:
     pairs = [("one dog", tgt) for _, tgt in invented_pairs(10, seed=5)]
     error = refusal(lambda: run(of_tsv(tmp_path, pairs), tmp_path / "data"))
     assert error.message == ("no training pair is left after cleaning: 9 of 9 dropped for in validation or test text")
+    assert error.hint == "give validation text in files of its own: --valid FILE"

@@ -114,9 +114,9 @@ def write_clean_text(
     shards = open_shards(directory)
     by_source = count_by_source(shards, sources["train"])
     copies = choose_copies(shards, corpus.cleaning, by_source)
-    _refuse_nothing(copies, shards, by_source)
+    _refuse_nothing(copies, shards, by_source, corpus.cleaning)
     chosen = set_aside(corpus, shards, copies, by_source)
-    _refuse_nothing(copies, shards, by_source)
+    _refuse_nothing(copies, shards, by_source, corpus.cleaning)
     write_pairs(chosen, directory, languages=corpus.languages)
     num_pairs = sum(int(each.sum()) for each in copies)
     total = CleaningCounts()
@@ -127,7 +127,10 @@ def write_clean_text(
     texts = training_sides(sample_by_source(shards), sources["train"], corpus.languages)
     refuse_pieces(texts)  # of the sources after the first
     splits = {**heldout, **chosen}
-    found = [*warnings_of_little_validation(splits["valid"]), *(warnings_of_dropped(by_source) if not swapped else [])]
+    found = [
+        *warnings_of_little_validation(splits["valid"]),
+        *(warnings_of_dropped(by_source, corpus.cleaning) if not swapped else []),
+    ]
     found += doubts([*texts, *heldout_texts], with_languages=swapped is None)
     _log(found)
     lost = warn_of_lost_sources(by_source)
@@ -223,13 +226,16 @@ def _clean_shards(
 
 
 def _refuse_nothing(
-    copies: Sequence[NDArray[np.uint16]], shards: Sequence[CleanShard], by_source: Sequence[SourceCounts]
+    copies: Sequence[NDArray[np.uint16]],
+    shards: Sequence[CleanShard],
+    by_source: Sequence[SourceCounts],
+    config: CleaningConfig,
 ) -> None:
     """Remove the shards and raise DataError if no training pair is taken."""
     if not any(each.any() for each in copies):
         for shard in shards:
             shard.path.unlink()
-        raise nothing_left_error(by_source)
+        raise nothing_left_error(by_source, config)
 
 
 def _expected(corpus: Corpus) -> int | None:

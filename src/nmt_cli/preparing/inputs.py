@@ -113,5 +113,5 @@ def _record(split: Split, name: str, path: Path) -> InputRecord:
     with reading_errors(path):
         record = InputRecord(split=split, name=name, bytes=path.stat().st_size, sha256=file_hash(path))
     if record.bytes == 0:
-        raise empty_file(path)
+        raise empty_file(path, below_header=False)
     return record

@@ -36,6 +36,7 @@ _FIXES_OF_TEXT = {
     "invalid UTF-8": "if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW",
     MALFORMED: "look at that line",
 }
+_OTHER_FIX = "look at that line; rules are relaxed with --set cleaning.KEY=null"
 _RELAXED = {
     "control characters": "cleaning.control_characters=false",
     "length ratio": "cleaning.max_length_ratio=9",
@@ -150,7 +151,7 @@ def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
     return warnings
 
 
-def warnings_of_dropped(by_source: Sequence[SourceCounts]) -> Iterator[str]:
+def warnings_of_dropped(by_source: Sequence[SourceCounts], config: CleaningConfig) -> Iterator[str]:
     """The warning, with what to do, if most pairs were dropped, or if more than a few could not be read.
 
     A source of which nothing is kept does not count: `warn_of_lost_sources` tells of it.
@@ -165,14 +166,12 @@ def warnings_of_dropped(by_source: Sequence[SourceCounts]) -> Iterator[str]:
         if dropped.count <= _MANY_UNREADABLE * read:
             return
     place = f", first at {dropped.examples[0].where}" if dropped.examples else ""
-    fix = _FIXES_OF_TEXT.get(reason) or (f"--set {_RELAXED[reason]} keeps them" if reason in _RELAXED else "see there")
-    if reason == MALFORMED and whole.problem:
-        fix = whole.problem
+    fix = _fix(reason, whole, config) or "see there"
     among = f", {dropped.count:,} of them" if dropped.count < read - kept else ""
     yield f"{read - kept:,} of {read:,} training pairs are dropped{among} for {reason}{place}: {fix}"
 
 
-def nothing_left_error(by_source: Sequence[SourceCounts]) -> DataError:
+def nothing_left_error(by_source: Sequence[SourceCounts], config: CleaningConfig) -> DataError:
     """The error if no training pair is left."""
     whole = _whole(by_source)
     reason, dropped = whole.commonest
@@ -182,14 +181,20 @@ def nothing_left_error(by_source: Sequence[SourceCounts]) -> DataError:
             where="train",
             hint="raise the weights of the sources: a weight below 1 takes that share of the pairs",
         )
-    hint = "look at that line; rules are relaxed with --set cleaning.KEY=null"
-    if reason == MALFORMED and whole.problem is not None:
-        hint = whole.problem
     return DataError(
         f"no training pair is left after cleaning: {dropped.count:,} of {whole.counts.read:,} dropped for {reason}",
         where=dropped.examples[0].where if dropped.examples else None,
-        hint=hint,
+        hint=_fix(reason, whole, config) or _OTHER_FIX,
     )
+
+
+def _fix(reason: str, counts: SourceCounts, config: CleaningConfig) -> str | None:
+    """The fix of text that was dropped for a reason, or the setting that keeps it; None if there is neither."""
+    if reason == MALFORMED and counts.problem:
+        return counts.problem
+    if reason == HELD_OUT and config.overlap == "report":  # by pairs that are set aside, not by the rule
+        return "give validation text in files of its own: --valid FILE"
+    return _FIXES_OF_TEXT.get(reason) or (f"--set {_RELAXED[reason]} keeps them" if reason in _RELAXED else None)
 
 
 def _whole(by_source: Sequence[SourceCounts]) -> SourceCounts:

@@ -200,9 +200,10 @@ def matching_files(path: str, *, folder: Path) -> list[Path]:
     return files
 
 
-def empty_file(file: Path) -> DataError:
-    """The error for an empty file."""
-    return DataError(f"{file.name} is empty", where=str(file), hint="give a file with one sentence a line")
+def empty_file(file: Path, *, below_header: bool) -> DataError:
+    """The error for an empty file, or for a table with nothing but a header."""
+    problem = "has only a header" if below_header else "is empty"
+    return DataError(f"{file.name} {problem}", where=str(file), hint="give a file with text in it")
 
 
 def first_line(problem: Exception) -> str:

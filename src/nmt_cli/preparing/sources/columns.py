@@ -155,7 +155,7 @@ class CsvFile(LocalPairs):
     def _records(self) -> Iterator[Record]:
         """The line and the two cells of each row; blank lines are no rows."""
         source, target, needed = self.source - 1, self.target - 1, max(self.source, self.target)
-        is_first, is_empty = self.header, True
+        is_first, widest, has_pairs = self.header, 0, False
         lines = _Lines(self.file)
         rows = csv.reader(lines, delimiter=self.delimiter, strict=True, skipinitialspace=True)
         while True:
@@ -168,13 +168,21 @@ class CsvFile(LocalPairs):
                 raise _broken_row(self.file, line, str(problem)) from None
             if is_first or not row:
                 is_first = is_first and not row
-            elif len(row) < needed:
+                continue
+            widest = max(widest, len(row))
+            if len(row) < needed:
                 yield line, on_one_line(" ".join(row)), None
             else:
-                is_empty = False
+                has_pairs = True
                 yield line, on_one_line(row[source]), on_one_line(row[target])
-        if is_empty:
-            raise empty_file(self.file)
+        if widest == 0:
+            raise empty_file(self.file, below_header=self.header)
+        if not has_pairs:
+            raise DataError(
+                f"no row of {self.file.name} has a column {needed}: the longest has {widest}",
+                where=str(self.file),
+                hint="set source and target in the corpus file to columns that it has",
+            )
 
 
 class _Lines:

@@ -34,7 +34,7 @@ def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]
             yield number, lines
             number += len(lines)
     if number == 1 + skip:
-        raise empty_file(file)
+        raise empty_file(file, below_header=skip > 0)
 
 
 def too_long(file: Path, line: int) -> DataError:

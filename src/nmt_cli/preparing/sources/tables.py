@@ -115,7 +115,7 @@ class TableFile(LocalPairs):
         if waiting.num_rows:
             yield _packed(waiting, first_row, self.origin)
         elif first_row == 1:
-            raise empty_file(self.file)
+            raise empty_file(self.file, below_header=False)
 
     def _parquet(self) -> Iterator[pyarrow.Table]:
         """The columns of the keys, so that others, such as images, are not read; all columns if a key has none."""
