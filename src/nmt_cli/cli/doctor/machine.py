@@ -20,7 +20,7 @@ from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, missi
 # The packages that every command may need, then those of the extras, by their names on PyPI.
 REQUIRED = (
     *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
-    *("schedulefree", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard"),
+    *("huggingface-hub", "schedulefree", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard"),
 )
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "serve": ("nmt serve", ("starlette", "uvicorn", "httptools", "prometheus-client", "python-multipart")),
@@ -74,7 +74,7 @@ def _torch() -> dict[str, Any]:
     try:
         import torch
     except (ImportError, OSError) as problem:
-        return {"error": str(problem).splitlines()[0]}
+        return {"error": str(problem).partition("\n")[0] or type(problem).__name__}
     blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return {
@@ -157,8 +157,8 @@ def _openmp_libraries() -> list[str]:
 
 
 def _existing(path: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+    """The folder, or the nearest one above it that exists and may be seen."""
+    return next(folder for folder in (path, *path.parents) if os.path.exists(folder))  # Path.exists may raise
 
 
 def _is_writable(path: Path) -> bool:
