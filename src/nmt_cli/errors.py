@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
+_FEWEST_LETTERS = 3  # of the beginning of a word, so that it says which
+
 
 class NmtError(Exception):
     """A mistake that the user can mend: what happened, where, and what to type next.
@@ -106,7 +108,6 @@ def nearest_word(word: str, known: Iterable[str]) -> str | None:
     return spelt[near[0]] if near else spelt[begun[0]] if len(begun) == 1 else None
 
 
-_FEWEST_LETTERS = 3  # of the beginning of a word, so that it says which
 EXIT_INTERRUPTED = 130
 EXIT_PREEMPTED = 75
 EXIT_CLOSED_PIPE = 141
