@@ -355,6 +355,7 @@ def test_what_is_a_name_on_the_hub_and_what_is_a_path(tmp_path: Path, monkeypatc
     with pytest.raises(ModelError) as caught:
         hub_name(f"https://huggingface.co/{NAME}/tree/main")
     assert caught.value.hint == f"check the path; for the model on the hub write {NAME}"
+    assert hub_name(f"https://huggingface.co/{NAME}/") == HubName(NAME, None)
 
 
 def test_a_model_of_the_hub_is_fine_tuned_by_its_name_alone(ready: Machine) -> None:

@@ -288,6 +288,15 @@ def test_what_our_model_has_not_is_refused_by_the_name_of_the_option(folder: Pat
     assert error.hint == "translate with Marian itself: nmt's model has no such part"
 
 
+def test_an_option_that_repeats_itself_stays_short_in_its_error(folder: Path) -> None:
+    lists = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
+    arrays: dict[str, Any] = {SETTINGS: np.frombuffer(f"a0: &a0 [x]\n{lists}type: *a9\n".encode(), np.int8)}
+    np.savez(folder / "model.npz", **arrays)
+    message = refusal(folder / "model.npz").message
+    assert message.startswith("model.npz was trained with --type [[[")
+    assert len(message) < 100  # spelt out, it has 10 to the power of 9 words
+
+
 def test_damaged_and_foreign_files_are_named(folder: Path) -> None:
     file = write_model(folder, without=("encoder_l1_self_Wq",))
     assert refusal(file).message == "the tensor encoder_l1_self_Wq is missing"

@@ -92,7 +92,7 @@ def hub_name(given: str | Path) -> HubName | None:
     path, text = Path(given), str(given)
     if path.exists() or path.is_absolute() or path.parts[:1] in ((), (".",), ("..",)):
         return None
-    plain = _ADDRESS.sub("", text, count=1)
+    plain = _ADDRESS.sub("", text, count=1).rstrip("/")
     if path.parts[0] in _OUR_FOLDERS or (path.parent != Path() and Path(path.parts[0]).exists()):
         return None
     if found := _NAME.fullmatch(plain):

@@ -6,6 +6,7 @@ Marian model take one way to ours. Nothing is unpickled.
 
 from __future__ import annotations
 
+import reprlib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,7 @@ _LOGIT_OF_NOTHING = -100.0  # of the row that is added for the start, which Mari
 _POSITIONS = 1024  # Marian's sinusoids have no end
 _END, _UNKNOWN = "</s>", "<unk>"
 _YAML_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_LONGEST_VALUE = 60  # characters that an error shows; YAML can name one list a million times
 _KEEP_MARIAN = "translate with Marian itself: nmt's model has no such part"
 # The values of Marian's options with which its Transformer is one of ours. An option that is not there has the first.
 _TAKEN: Mapping[str, tuple[Any, ...]] = {
@@ -146,7 +148,8 @@ def _refuse_unsupported(options: Mapping[str, Any], file: Path) -> PlaceOfNorms:
 
 
 def _unsupported(name: str, value: Any, file: Path) -> ModelError:
-    shown = "''" if value == "" else str(value).lower() if isinstance(value, bool) else value
+    shown = value or "''" if isinstance(value, str) else reprlib.repr(value)[:_LONGEST_VALUE]
+    shown = shown.lower() if isinstance(value, bool) else shown
     return ModelError(f"{file.name} was trained with --{name} {shown}", where=str(file), hint=_KEEP_MARIAN)
 
 
