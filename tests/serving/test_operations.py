@@ -187,6 +187,24 @@ def test_an_address_that_is_taken_is_named(models: dict[str, Path]) -> None:
     assert error.value.setting == "port"
 
 
+def test_an_address_that_another_server_takes_meanwhile_is_named(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+
+        async def load(router: ModelRouter) -> None:
+            other.listen()
+
+        monkeypatch.setattr(ModelRouter, "load", load)
+        with pytest.raises(UsageError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use") as error:
+            serve(model=[models["en-de"]], port=port)
+    assert error.value.setting == "port"
+    assert error.value.hint.startswith("give another `port`, ")
+
+
 @pytest.mark.parametrize("host", ["300.1.1.1", "192.0.2.1", "a" * 80])
 def test_an_address_that_is_not_of_this_machine_is_named(models: dict[str, Path], host: str) -> None:
     with pytest.raises(UsageError, match=f"cannot listen at {host}:0: ") as error:

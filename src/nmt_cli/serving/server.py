@@ -97,7 +97,10 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
         await loading
         collect_garbage_rarely()
         loop.add_signal_handler(signal.SIGHUP, _swap_models, models, set())
-        listener.listen(_BACKLOG)
+        try:
+            listener.listen(_BACKLOG)
+        except OSError as problem:  # another server has taken the address while the models were loaded
+            raise _taken_address(settings.host, settings.port, problem) from None
         host, port = listener.getsockname()[:2]
         _address_logger.info("ready: http://%s:%d", f"[{host}]" if ":" in host else host, port)
         await server.serve(sockets=[listener])
@@ -148,10 +151,13 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as problem:
         if problem.errno == errno.EADDRNOTAVAIL:
             raise _wrong_host(host, port, problem.strerror) from None
-        hint = "give another `port`, or end what listens there; `host: 0.0.0.0` is every address of this machine"
-        message = f"cannot listen at {host}:{port}: {problem.strerror}"
-        raise UsageError(message, setting="port", hint=hint) from None
+        raise _taken_address(host, port, problem) from None
     return listener
+
+
+def _taken_address(host: str, port: int, problem: OSError) -> UsageError:
+    hint = "give another `port`, or end what listens there; `host: 0.0.0.0` is every address of this machine"
+    return UsageError(f"cannot listen at {host}:{port}: {problem.strerror}", setting="port", hint=hint)
 
 
 def _wrong_host(host: str, port: int, reason: object) -> UsageError:
