@@ -207,6 +207,32 @@ def test_a_closed_stdout_ends_it_quietly(arguments: list[str]) -> None:
     assert (process.returncode, process.stderr) == (141, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["recipes"],
+        ["info", "run"],
+        ["train", "demo", "--dry-run"],
+        ["score", "ref", "-i", "ref"],
+        ["score", "ref", "-i", "ref", "--fail-under", "BLEU=101"],
+    ],
+    ids=" ".join,
+)
+def test_a_full_disk_behind_stdout_is_told_in_three_lines(run: Path, arguments: list[str]) -> None:
+    (run.parent / "ref").write_text("a small house\n", encoding="utf-8")
+    with Path("/dev/full").open("wb") as full:
+        process = run_forked([sys.executable, "-m", "nmt_cli", *arguments], stdout=full.fileno(), cwd=run.parent)
+    assert process.returncode == 4
+    assert process.stderr.splitlines()[-3:] == [
+        "error: cannot write to standard output: No space left on device",
+        "at:    stdout",
+        "fix:   free some space, or write to another disk",
+    ]
+    assert "Traceback" not in process.stderr
+
+
 def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:
     process = subprocess.run(
         [sys.executable, "-m", "nmt_cli", "trian"], cwd=tmp_path, capture_output=True, text=True, check=False

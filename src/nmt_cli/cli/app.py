@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import inspect
 import os
 import signal
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -19,7 +21,7 @@ import nmt_cli
 from nmt_cli import console
 from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error, with_decoding_options
 from nmt_cli.cli.spellings import check_spellings
-from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, NmtError
+from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, DataError, NmtError
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -135,25 +137,54 @@ def complete() -> None:
 def _run(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code, after the three lines of an error if there was one."""
     try:
-        check_spellings(arguments)
-        code = _invoke(arguments or ["--help"])
+        code = _code_of(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return EXIT_CLOSED_PIPE
+    except OSError as problem:
+        if "--debug" in arguments or not _is_of_stdout(problem):
+            raise
+        _drop_output()
+        message = f"cannot write to standard output: {problem.strerror}"
+        error = DataError(message, where="stdout", hint="free some space, or write to another disk")
+        console.print_error(error)
+        return error.exit_code
+    return code
+
+
+def _code_of(arguments: Sequence[str]) -> int:
+    """The exit code of one command line whose output may still wait in a buffer."""
+    try:
+        check_spellings(arguments)
+        return _invoke(arguments or ["--help"])
     except NmtError as error:
         if "--debug" in arguments:
             raise
         console.print_error(error)
         return error.exit_code
-    except BrokenPipeError:
-        # The interpreter flushes stdout at exit: let it flush into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_CLOSED_PIPE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as ending:
         # How typer ends after --show-completion, and Rich if stdout was closed; nothing of ours raises it below.
         return EXIT_CLOSED_PIPE if ending.code else 0
-    return code
+
+
+def _is_of_stdout(problem: OSError) -> bool:
+    """True if stdout is a file or a device that can be full, and the error of a write that names no file says so."""
+    if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or problem.filename is not None:
+        return False
+    try:
+        mode = os.fstat(sys.stdout.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # stdout is closed
+        return False
+    return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not sys.stdout.isatty())
+
+
+def _drop_output() -> None:
+    """Let the interpreter, which flushes stdout at exit, flush into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _invoke(arguments: Sequence[str]) -> int:
