@@ -20,8 +20,8 @@ from nmt_cli.errors import ModelError
 from nmt_cli.templates.render import render
 
 _TOKENIZERS = ("source.spm", "target.spm")
-# What a model may have in its architecture that the other has not: nothing in its weights depends on it.
-_FREE = ("dropout", "max_positions")
+# Settings that may differ between the models. Learned positions are a table with a row for each of max_positions.
+_FREE = frozenset({"dropout", "max_positions"})
 
 
 def write_mean_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool, command: Sequence[str]) -> None:
@@ -80,7 +80,8 @@ def _refuse_others(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -
                 hint = "average models of one vocabulary: a model, and what --init-from made of it"
                 raise ModelError(f"{path} has another {name} than {paths[0]}", where=where, hint=hint)
         ours, first = config.recipe.model, configs[0].recipe.model
+        free = _FREE - {"max_positions"} if first.positions == "learned" else _FREE
         for key in type(ours).model_fields:
-            if key not in _FREE and getattr(ours, key) != getattr(first, key):
+            if key not in free and getattr(ours, key) != getattr(first, key):
                 message = f"{path} has model.{key} {getattr(ours, key)}, and {paths[0]} {getattr(first, key)}"
                 raise ModelError(message, where=where, hint="average models of one architecture")
