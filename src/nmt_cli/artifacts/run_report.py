@@ -201,7 +201,7 @@ def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 
 def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[ValidationPoint | None]]]:
-    """Validations of all runs by update, at most two dozen rows: spread evenly, with each run's best and last."""
+    """Validations of all runs by update, about two dozen rows: spread evenly, with each run's best and last."""
     by_update: dict[int, dict[int, ValidationPoint]] = {}
     always: set[int] = set()
     for one in reported:
