@@ -29,6 +29,17 @@ _MIN_ZEROS = 0.35
 
 def refuse_other_encodings(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; `name` is its file or `STDIN`."""
+    refuse_compressed(beginning, name=name)
+    if (encoding := _wide_encoding(beginning)) is not None:
+        raise DataError(
+            f"{_short(name)} is {encoding}, not UTF-8",
+            where=name,
+            hint=_convert_hint(name, encoding=encoding),
+        )
+
+
+def refuse_compressed(beginning: bytes, *, name: str) -> None:
+    """Raise DataError if a text begins like compressed data; `name` is its file or `STDIN`."""
     for magic, (program, ending, reader) in _COMPRESSED.items():
         if beginning.startswith(magic):
             raise DataError(
@@ -36,12 +47,6 @@ def refuse_other_encodings(beginning: bytes, *, name: str) -> None:
                 where=name,
                 hint=_uncompress_hint(name, ending=ending, reader=reader),
             )
-    if (encoding := _wide_encoding(beginning)) is not None:
-        raise DataError(
-            f"{_short(name)} is {encoding}, not UTF-8",
-            where=name,
-            hint=_convert_hint(name, encoding=encoding),
-        )
 
 
 def not_utf8(line: bytes, *, name: str, number: int) -> DataError:

@@ -16,6 +16,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.sources.lines import LONGEST_LINE
 from nmt_cli.preparing.sources.units import Unit, on_one_line
+from nmt_cli.text_encoding import refuse_compressed
 
 _BLOCK = 1 << 18
 _LONGEST_TOKEN = 1 << 24
@@ -62,6 +63,8 @@ class UnitParser(ABC):
         fed = 0
         with open_bytes(self.file) as stream:
             while block := stream.read(_BLOCK):
+                if fed == 0:
+                    refuse_compressed(block, name=str(self.file))
                 self._feed(block)
                 fed += len(block)
                 if fed - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
