@@ -129,7 +129,7 @@ def _locate(
     settings: list[str],
 ) -> LocatedCorpus:
     """The corpus that the arguments name; UsageError if they name none, or two."""
-    from nmt_cli.preparing.corpus import as_text, corpus_from_files, load_corpus
+    from nmt_cli.preparing.corpus import corpus_from_files, load_corpus, prepare_command
     from nmt_cli.preparing.sources.text import kind_of_file, name_without_endings
 
     given = {split: paths for split, paths in files.items() if paths}
@@ -138,7 +138,7 @@ def _locate(
             flag = "--languages" if not given else f"--{next(iter(given))}"
             hint = f"one of: {_FORMS}"
             if languages and not given and kind_of_file(Path(corpus)):
-                hint = as_text(corpus, languages=languages[0])
+                hint = prepare_command(corpus, languages=languages[0])
             raise UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
         return load_corpus(corpus, overrides=settings)
     missing = [flag for flag, value in {"--train": files["train"], "--languages": languages}.items() if not value]

@@ -48,6 +48,7 @@ DESCRIPTIVE_KEYS = frozenset({"description", "licence", "citation", "pairs", "by
 """The keys of a corpus file that do not change its text."""
 
 _VALID_SIZE = 2_000
+_EXAMPLE_LANGUAGES = "en-de"
 _FORMER_KEYS = {
     "generator": "nmt prepare demo reads its sentences from files; --set limit=N takes the first N training pairs",
     "mirror": "in a copy of the corpus file, write file: PATH in place of url: for each archive; PATH may also be the "
@@ -310,7 +311,7 @@ def corpus_from_files(
     return LocatedCorpus(_with_overrides(document, overrides, source="nmt prepare"), Path())
 
 
-def as_text(file: str, *, languages: str = "en-de") -> str:
+def prepare_command(file: str, *, languages: str) -> str:
     """The command that prepares a file of pairs."""
     return f"nmt prepare --train {shlex.quote(file)} -l {languages}"
 
@@ -324,13 +325,18 @@ def source_of(path: str) -> dict[str, str]:
 def _corpus_document(file: Path) -> Document:
     """The values of a corpus file. If the file seems to be text itself, the error says how text is given."""
     if kind_of_file(file) is not None:
-        raise RecipeError(f"{file.name} is text, not a corpus file", where=str(file), hint=as_text(str(file)))
+        raise RecipeError(
+            f"{file.name} is text, not a corpus file",
+            where=str(file),
+            hint=prepare_command(str(file), languages=_EXAMPLE_LANGUAGES),
+        )
     try:
         return read_document(file)
     except RecipeError as problem:
         if file.suffix in (".yaml", ".yml"):
             raise
-        hint = f"a corpus file is YAML; text is given as {as_text('my.tsv')}, or as --train PREFIX for PREFIX.en"
+        example = prepare_command("my.tsv", languages=_EXAMPLE_LANGUAGES)
+        hint = f"a corpus file is YAML; text is given as {example}, or as --train PREFIX for PREFIX.en"
         raise RecipeError(problem.message, where=problem.where, hint=hint) from None
 
 

@@ -227,7 +227,7 @@ def printable(text: str) -> str:
 
 
 def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
-    """A quick test of tidy pairs: if it is True, `CleaningRules._reason` finds nothing. Most pairs pass it.
+    """A quick test of tidy pairs: if it is True, `CleaningRules._fault` finds nothing. Most pairs pass it.
 
     In printable text the space is the only white space. So words are counted by their spaces, and there are no more
     words than half the characters.
