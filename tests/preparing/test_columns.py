@@ -110,6 +110,25 @@ def test_csv_with_columns_that_nothing_names_is_refused_with_what_names_them(tmp
     assert error_of(file, "one\ntwo\n").message.startswith("a.csv has no columns: no comma, semicolon or tab")
 
 
+def test_a_delimiter_inside_quoted_cells_of_csv_without_header_cuts_nothing(tmp_path: Path) -> None:
+    quoted = [('He said "Two"; yes', 'Er sagte "x"; ja'), ("a; b; c", "a; b; c"), ("so, so; then\tno", "so; dann")]
+    numbered = [(f"{number}", *pair) for number, pair in enumerate(quoted)]
+    for delimiter in (",", ";", "\t"):
+        file = io.StringIO(newline="")
+        csv.writer(file, delimiter=delimiter, quoting=csv.QUOTE_ALL).writerows(quoted * 20)
+        assert len(read(tmp_path / "a.csv", file.getvalue())) == 60
+        error = error_of(tmp_path / "b.csv", written_by_csv(numbered, delimiter))
+        assert error.message.startswith("b.csv has 3 columns, ")
+        assert "source: 2, target: 3" in (error.hint or "")
+    text = '0,"He said ""Two""; yes","Er sagte ""x""; ja"\n'
+    assert "source: 2, target: 3" in (error_of(tmp_path / "c.csv", text).hint or "")
+
+
+def test_a_long_identifier_is_not_guessed_as_text(tmp_path: Path) -> None:
+    text = "7f3a9c0e5b2d4861,one,eins\n0e5b2d48617f3a9c,two,zwei\n"
+    assert "source: 2, target: 3" in (error_of(tmp_path / "a.csv", text).hint or "")
+
+
 def test_tsv_with_more_columns_takes_the_first_two_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ Column: TypeAlias = PositiveInt | Annotated[str, Field(min_length=1)] | None
 
 _DELIMITERS: Mapping[DelimiterName, str] = {"tab": "\t", "semicolon": ";", "comma": ","}
 _SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "commas"}
+# A quoted cell between two delimiters of any kind, or the ends of a line.
+_QUOTED_CELL = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
 _ROWS_COMPARED = 200
 _MAX_LINES = 100
 _CELLS_SHOWN = 8
@@ -88,10 +91,11 @@ class CsvSource(OneFileSource):
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace") for line in islice(_first_lines(file), _ROWS_COMPARED)]
         delimiter = _DELIMITERS[self.delimiter] if self.delimiter else _delimiter(lines, file)
-        first = next(filter(None, _rows(lines, delimiter)), [])  # blank lines are no rows
+        rows = list(filter(None, _rows(lines, delimiter)))  # blank lines are no rows
+        first = rows[0] if rows else []
         columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
         if columns is None and len(first) > 2:
-            raise _unnamed_columns(file, first, at)
+            raise _unnamed_columns(file, rows, at)
         columns = columns or Columns(1, 2, header=bool(self.header))
         return CsvFile(((name, file),), file.name, self.weight, file, *columns, delimiter)
 
@@ -240,10 +244,14 @@ def _number(column: int | str, first: Sequence[str], file: Path) -> int:
 
 
 def _delimiter(lines: Sequence[str], file: Path) -> str:
-    """The delimiter with which most rows have one number of columns. DataError if there is none."""
+    """The delimiter with which most rows have one number of columns. DataError if there is none.
+
+    Quoted cells are emptied first, so that no delimiter inside them counts.
+    """
+    emptied = _QUOTED_CELL.sub(r"\1x", "".join(lines)).split("\n")
     ranked = []
     for place, delimiter in enumerate(_DELIMITERS.values()):
-        rows = [row for row in _rows(lines, delimiter) if row]
+        rows = [row for row in _rows(emptied, delimiter) if row]
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1:
             ranked.append((count / len(rows), width == 2, -place, delimiter))
@@ -262,10 +270,11 @@ def _rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 
 
-def _unnamed_columns(file: Path, first: Sequence[str], at: Location) -> DataError:
-    """The error for columns without names; its fix takes the two with the longest cells."""
-    source, target = at.codes
-    longest = sorted(sorted(range(len(first)), key=lambda place: -len(first[place]))[:2])
+def _unnamed_columns(file: Path, rows: Sequence[Sequence[str]], at: Location) -> DataError:
+    """The error for columns without names; its fix takes the two with the most text."""
+    (source, target), first = at.codes, rows[0]
+    lengths = [sum(_text_length(row[place]) for row in rows if place < len(row)) for place in range(len(first))]
+    longest = sorted(sorted(range(len(first)), key=lambda place: -lengths[place])[:2])
     guess = ", ".join(f"{name}: {place + 1}" for name, place in zip(("source", "target"), longest, strict=True))
     return DataError(
         f"{file.name} has {len(first)} columns, and its first line does not call any by {source} and {target}: "
@@ -273,6 +282,12 @@ def _unnamed_columns(file: Path, first: Sequence[str], at: Location) -> DataErro
         where=f"{file}:1",
         hint=f"name the two columns: add --set 'train=[{{kind: csv, file: {file}, {guess}}}]'",
     )
+
+
+def _text_length(cell: str) -> int:
+    """The characters of a cell; 0 for a number or an identifier, a single word with digits."""
+    text = cell.strip()
+    return 0 if " " not in text and any(map(str.isdigit, text)) else len(text)
 
 
 def _broken_row(file: Path, line: int, problem: str) -> DataError:
