@@ -57,7 +57,7 @@ def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
         assert given.give(plain, number, update) == given.give(recorded, number, update)
         assert torch.equal(plain.weights.values, recorded.weights.values)
         sizes.add(sum(len(rows) for rows in update.micro))
-    assert min(sizes) < max(sizes) // 2, "the short, last update of the epoch has come by"
+    assert len(sizes) > 2, "updates with different numbers of pairs have come by"
 
 
 @pytest.fixture(scope="module")

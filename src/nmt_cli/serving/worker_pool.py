@@ -233,7 +233,8 @@ class _PoolSlot:
                 self.has_failed = True
                 # An unforeseen error is logged with its traceback.
                 log = logger.error if isinstance(problem, NmtError | WorkerFailed | OSError) else logger.exception
-                log("no new worker for %s: %s; next try in %.1f s", self._model, problem, self.pause)
+                reason = problem.message if isinstance(problem, NmtError) else problem
+                log("no new worker for %s: %s; next try in %.1f s", self._model, reason, self.pause)
         self._is_idle = False
         self._has_died = False
         self.has_failed = False
