@@ -95,6 +95,7 @@ def test_a_score_is_sacrebleus() -> None:
     assert [one.metric for one in reports] == ["chrF2", "TER"]
     assert reports[0].value == pytest.approx(sacrebleu.corpus_chrf(hypotheses, others).score, abs=1e-9)
     assert reports[1].value == sacrebleu.corpus_ter(hypotheses, others).score
+    assert score(hypotheses, references, metrics=report.metric) == report  # the title that a report shows
     paper = score(hypotheses, references, metrics="paper-bleu", language="de")
     assert paper.metric == "paper-BLEU"
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Self, get_args, overload
+from typing import Self, overload
 
 from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.interchange.hub import find_model
-from nmt_cli.scoring.metrics import EvaluationSet, MetricName, ScoreReport, score_systems
+from nmt_cli.scoring.metrics import METRICS_BY_NAME, TITLES, EvaluationSet, MetricName, ScoreReport, score_systems
 
 _OF_CORPORA_ALONE = ("paper-bleu", "moses-bleu")
 
@@ -103,13 +103,14 @@ def _are_texts(columns: Iterable[Iterable[object]]) -> bool:
 
 
 def _metric(name: str, *, language: str | None) -> MetricName:
-    known: dict[str, MetricName] = {one: one for one in get_args(MetricName) if one != "comet"}
-    if name == "comet":
+    metric = METRICS_BY_NAME.get(name.strip().lower())
+    if metric == "comet":
         hint = "nmt score REF -i HYP -s SRC -m comet scores files with it"
         raise UsageError("comet needs the source text, and a program of its own", setting="metrics", hint=hint)
-    if name not in known:
-        raise UsageError(f"there is no metric {name!r}", setting="metrics", hint=f"take one of {', '.join(known)}")
-    if name in _OF_CORPORA_ALONE and language is None:
+    if metric is None:
+        known = ", ".join(one for one in TITLES if one != "comet")
+        raise UsageError(f"there is no metric {name!r}", setting="metrics", hint=f"take one of {known}")
+    if metric in _OF_CORPORA_ALONE and language is None:
         message = f"{name} needs to know the target language"
         raise UsageError(message, setting="language", hint="add its code, such as `language: de`")
-    return known[name]
+    return metric

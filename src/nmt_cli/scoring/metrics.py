@@ -34,6 +34,11 @@ TITLES: dict[MetricName, str] = {
     "comet": "COMET",
 }
 
+# What people may call a metric, in lower case: its title or its name.
+METRICS_BY_NAME: dict[str, MetricName] = {title.lower(): name for name, title in TITLES.items()} | {
+    name: name for name in TITLES
+}
+
 # The names of the tokenizers that `EvaluationSet.tokenize` takes.
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 

@@ -183,15 +183,14 @@ def read_texts(names: TextNames) -> Texts:
 
 
 def _metric(name: str, *, where: str) -> MetricName:
-    from nmt_cli.scoring.metrics import TITLES
+    from nmt_cli.scoring.metrics import METRICS_BY_NAME, TITLES
 
-    known = {title.lower(): name for name, title in TITLES.items()} | {str(name): name for name in TITLES}
     key = name.strip().lower()
-    if key not in known:
-        near = nearest_word(key, known)
+    if key not in METRICS_BY_NAME:
+        near = nearest_word(key, METRICS_BY_NAME)
         hint = f"did you mean {near}?" if near else f"take one or more of {','.join(TITLES)}"
         raise UsageError(f"there is no metric {name.strip()!r}", where=where, hint=hint)
-    return known[key]
+    return METRICS_BY_NAME[key]
 
 
 def _bound(value: str, metric: MetricName, *, where: str) -> float:
