@@ -24,7 +24,7 @@ from tests.cli.conftest import Shell
 ALL = complete_commands()
 ANSWERS = [(command, hint, spellings) for command, known in SPELLINGS.items() for hint, spellings in known.items()]
 NO_DROPOUT = "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out"
-PEAK = "--set training.schedule='{name: inverse_sqrt, peak: 0.0005}'"
+PEAK = "--set training.schedule='{name: inverse_sqrt, peak: 0.0005, warmup_updates: 4000}'"
 RESUMES = "give the same command as before: it resumes by itself"
 FILES = "name the files: nmt score REFERENCE -i HYPOTHESIS"
 # Typed values for which a setting is valid, if a number is not.
@@ -52,6 +52,8 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("train base --set training.max_steps=9", "here it is --set training.updates=9"),
         ("train base --set training.steps=9", "here it is --set training.updates=9"),
         ("train base --lr 0.0005", f"here it is {PEAK}; noam has a factor, which is no rate"),
+        ("train demo --lr 0.0005", f"here it is {PEAK.replace('4000', '300')}; noam has a factor"),
+        ("train --lr 0.0005 no-recipe", f"here it is {PEAK}; noam has a factor"),
         ("train base --lr=0.0005", f"here it is {PEAK}; noam has a factor, which is no rate"),
         ("train base --set training.learning_rate=0.0005", f"here it is {PEAK}; noam has a factor"),
         ("train base --set lr=5e-4", f"here it is {PEAK}"),

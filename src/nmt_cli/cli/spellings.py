@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import NmtError, UsageError
 from nmt_cli.recipe.other_toolkits import RECIPE_KEYS, answer_to_key
 
 # For each command: what to type here, or a sentence, and the spellings that this answers. {N} is the value that was
 # typed. --beam-size stands for -beam_size and --beam_size as well; a spelling with one hyphen stands for itself alone.
 # The settings of a recipe are in nmt_cli.recipe.other_toolkits.
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
+_WARMUP = re.compile(r"(warmup_updates: )\d+")
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "prepare": {
         "--languages en-de": "--source-lang --target-lang --src-lang --tgt-lang --trg-lang",
@@ -140,7 +142,7 @@ def setting_for(option: str, arguments: Sequence[str]) -> str | None:
     value = next((value for given, value in _options(arguments) if given == option), None)
     key = option.lstrip("-").replace("-", "_")
     if answer := answer_to_key(key, value, known=RECIPE_KEYS, as_flags=True):
-        return answer
+        return _with_own_warmup(answer, arguments)
     from nmt_cli.recipe.mistakes import dotted, key_paths
     from nmt_cli.recipe.schema import Recipe
 
@@ -149,6 +151,20 @@ def setting_for(option: str, arguments: Sequence[str]) -> str | None:
     own = [dotted(path) for path in paths if path[-1] == key and path not in sections]
     flags = [f"--set {name}={'N' if value is None else shlex.quote(value)}" for name in own]
     return f"here it is {' or '.join(flags)}" if own else None
+
+
+def _with_own_warmup(answer: str, arguments: Sequence[str]) -> str:
+    """The answer with the warm-up of the recipe on the command line, if it proposes a schedule and there is one."""
+    if _WARMUP.search(answer) is None:
+        return answer
+    from nmt_cli.recipe.loading import load_recipe
+
+    for name in arguments:
+        with suppress(NmtError):  # most words are no recipe
+            schedule = load_recipe(name).training.schedule
+            warmup_updates = getattr(schedule, "warmup_updates", None)
+            return answer if warmup_updates is None else _WARMUP.sub(rf"\g<1>{warmup_updates}", answer)
+    return answer
 
 
 def command_for(name: str) -> str | None:

@@ -28,11 +28,11 @@ RECIPE_KEYS: Mapping[str, str] = {
     "training.batch_tokens=N # from which accumulation is derived": (
         "update_freq accum_count optimizer_delay update_interval gradient_accumulation_steps batch_multiplier"
     ),
-    "training.schedule={name: inverse_sqrt, peak: {N}} # noam has a factor, which is no rate: its peak is "
-    "factor / sqrt(d_model * warmup_updates)": (
+    "training.schedule={name: inverse_sqrt, peak: {N}, warmup_updates: 4000} # noam has a factor, which is no rate: "
+    "its peak is factor / sqrt(d_model * warmup_updates)": (
         "lr learning_rate learn_rate initial_learning_rate peak_lr max_lr base_lr peak_learning_rate"
     ),
-    "training.schedule={name: inverse_sqrt, peak: RATE} # or name: noam, cosine, wsd, constant": (
+    "training.schedule={name: inverse_sqrt, peak: RATE, warmup_updates: 4000} # or name: noam, cosine, wsd, constant": (
         "lr_scheduler scheduler scheduling decay_method learning_rate_scheduler_type lr_scheduler_type "
         "learning_rate_scheduling lr_decay lr_decay_inv_sqrt"
     ),
