@@ -126,6 +126,15 @@ def test_other_files_are_refused(model: bytes, reason: str) -> None:
         with_our_ids(model)
 
 
+def test_a_model_that_is_cut_short_anywhere_is_refused() -> None:
+    model, reasons = own(), set()
+    for size in range(len(model) - 2):  # the last field may be an empty section
+        with pytest.raises(ValueError, match="SentencePiece model") as caught:
+            with_our_ids(model[:size])
+        reasons.add(str(caught.value))
+    assert "a damaged SentencePiece model: it is cut short, before its settings" in reasons
+
+
 @pytest.mark.parametrize(("model_type", "name"), [("word", "word"), ("char", "character")])
 def test_models_of_words_and_characters_are_refused(model_type: str, name: str) -> None:
     with pytest.raises(ValueError, match=f"^a {name} model, not unigram or BPE$"):

@@ -106,6 +106,8 @@ def with_our_ids(model: bytes) -> AdaptedModel:
     has both already is returned as it is. ValueError, with the reason, for bytes that are no unigram or BPE model.
     """
     pieces = read_pieces(model)
+    if not {_TRAINER, _NORMALIZER} <= {number for number, _, _ in _fields(model)}:  # these stand after the pieces
+        raise ValueError("a damaged SentencePiece model: it is cut short, before its settings")
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as problem:
