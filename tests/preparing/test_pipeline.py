@@ -96,7 +96,9 @@ def test_invalid_utf8_is_counted_in_training_and_refused_in_held_out_text(tmp_pa
     error = refusal(lambda: run(located, tmp_path / "other"))
     assert error.message == "the valid text has a target that is not valid UTF-8"
     assert error.where == "valid.de:7"
-    assert error.hint.startswith("if the file is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > NEW; or mend that line")
+    assert error.hint.startswith(
+        "if the file is Latin-1: iconv -f LATIN1 -t UTF-8 valid.de > utf8-valid.de; or mend that line"
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,6 +169,10 @@ def test_finished_data_is_found_again_until_something_changes(tmp_path: Path) ->
     error = refusal(lambda: run(other, tmp_path / "data"))
     assert error.message == f"{tmp_path / 'data'} holds other data: tokenizer.vocab_size is 400 there, 380 here"
     assert "--overwrite" in error.hint
+    error = refusal(lambda: run(small_corpus(tmp_path, "cleaning.url_only=true"), tmp_path / "data"))
+    assert error.message.endswith("holds other data: cleaning.url_only is false there, true here")
+    error = refusal(lambda: run(small_corpus(tmp_path, "cleaning.max_length_ratio=null"), tmp_path / "data"))
+    assert error.message.endswith(" there, null here")
     assert not run(other, tmp_path / "data", overwrite=True).was_finished
     assert open_prepared(tmp_path / "data").manifest.tokenizers.source.vocab_size == 380
 

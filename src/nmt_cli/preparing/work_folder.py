@@ -163,5 +163,10 @@ def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
     there, here = flatten(manifest.corpus), flatten(corpus.model_dump(mode="json"))
     for path, value in here.items():
         if path[0] not in _WITHOUT_EFFECT and there.get(path) != value:
-            return f"{'.'.join(path)} is {there.get(path)} there, {value} here"
+            return f"{'.'.join(path)} is {_shown(there.get(path))} there, {_shown(value)} here"
     return "its sources had other contents, or were read in another way"
+
+
+def _shown(value: Any) -> str:
+    """A value as a corpus file has it: null, true and false in place of Python's words."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
