@@ -58,6 +58,12 @@ def not_utf8(line: bytes, *, name: str, number: int) -> DataError:
     )
 
 
+def latin1_conversion(name: str) -> str:
+    """The command that converts a file of Latin-1; it names no file if the file is compressed."""
+    is_compressed = any(ending is not None and name.endswith(ending) for _, ending, _ in _COMPRESSED.values())
+    return "iconv -f LATIN1 -t UTF-8 FILE > NEW" if is_compressed else _convert_hint(name, encoding="LATIN1")
+
+
 def _wide_encoding(beginning: bytes) -> str | None:
     for mark, encoding in _WIDE.items():
         if beginning.startswith(mark):

@@ -179,7 +179,7 @@ def test_most_pairs_dropped_is_told_with_the_rule_and_what_to_do(raw: Pairs, tmp
     num_dropped = sum(not line.isascii() for line in text.splitlines())
     (warning,) = report["warnings"]
     assert warning.startswith(f"{num_dropped:,} of 1,000 training pairs are dropped for invalid UTF-8, first at ")
-    assert warning.endswith("if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW")
+    assert warning.endswith("if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 train.de > utf8-train.de")
     repeated = [*raw[:300], *raw[:300], *raw[:300]]
     (warning,) = warnings_of(tmp_path, train=repeated, valid=raw[900:])
     assert warning.startswith("600 of 900 training pairs are dropped for duplicate, first at train.en:301: ")
@@ -192,5 +192,7 @@ def test_a_nearly_empty_validation_set_is_told(raw: Pairs, tmp_path: Path) -> No
     assert warning.startswith("3 of 3 validation pairs have a blank side, and score nothing: ")
     (warning,) = warnings_of(tmp_path, train=raw[:800], valid=raw[800:819])
     assert warning.startswith("the validation text has only 19 pairs, so its loss and BLEU say little: ")
-    assert warning.endswith("--valid-size 1000")
+    assert warning.endswith("--valid-size 80")
+    (warning,) = warnings_of(tmp_path, train=raw[:199], valid=raw[800:819])
+    assert warning.endswith("say little: give text of its own with --valid FILE, or more text")
     assert warnings_of(tmp_path, train=raw[:800], valid=raw[800:820]) == []

@@ -128,7 +128,7 @@ def write_clean_text(
     refuse_pieces(texts)  # of the sources after the first
     splits = {**heldout, **chosen}
     found = [
-        *warnings_of_little_validation(splits["valid"]),
+        *warnings_of_little_validation(splits["valid"], num_train=num_pairs),
         *(warnings_of_dropped(by_source, corpus.cleaning) if not swapped else []),
     ]
     found += doubts([*texts, *heldout_texts], with_languages=swapped is None)

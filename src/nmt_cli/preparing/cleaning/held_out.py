@@ -23,6 +23,7 @@ from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split, read_chunks
 from nmt_cli.preparing.sources.text import TextFiles
+from nmt_cli.text_encoding import latin1_conversion
 from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 logger = logging.getLogger(__name__)
@@ -155,10 +156,14 @@ def warn_if_swapped(train: Pairs, valid: Pairs, languages: CorpusLanguages) -> s
     return None
 
 
-def warnings_of_little_validation(pairs: Pairs) -> Iterator[str]:
-    """The warning if validation text has few pairs, or if many of them have a blank side."""
+def warnings_of_little_validation(pairs: Pairs, *, num_train: int) -> Iterator[str]:
+    """The warning if validation text has few pairs, or if many of them have a blank side.
+
+    It proposes to set aside at most a tenth of the `num_train` pairs, if these are enough.
+    """
     num_blank = sum(not (src.strip() and tgt.strip()) for src, tgt in pairs)
-    more = "give text of its own with --valid FILE, or set training pairs aside: --valid-size 1000"
+    more, size = "give text of its own with --valid FILE", min(1000, num_train // 10)
+    more += f", or set training pairs aside: --valid-size {size}" if size >= _FEW_PAIRS else ", or more text"
     if num_blank > _MANY_BLANK * len(pairs):
         yield f"{num_blank:,} of {len(pairs):,} validation pairs have a blank side, and score nothing: {more}"
     elif len(pairs) < _FEW_PAIRS:
@@ -182,12 +187,13 @@ def _checked(chunks: Iterable[ParsedChunk], split: Split) -> Iterator[tuple[str,
                 continue
             if found := _problem(chunk, index, src, tgt):
                 problem, side = found
+                where = chunk.where(index, side=side)
                 other_fix = f"{chunk.problem}; or " if index in chunk.malformed else ""
                 if problem.endswith("UTF-8"):
-                    other_fix = "if the file is Latin-1: iconv -f LATIN1 -t UTF-8 FILE > NEW; or "
+                    other_fix = f"if the file is Latin-1: {latin1_conversion(where.rpartition(':')[0])}; or "
                 raise DataError(
                     f"the {split} text has {problem}",
-                    where=chunk.where(index, side=side),
+                    where=where,
                     hint=f"{other_fix}mend that line: all lines of validation and test text are kept, none is cleaned "
                     "away",
                 )

@@ -23,6 +23,7 @@ from nmt_cli.preparing.cleaning.rules import (
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import LocalPairs
+from nmt_cli.text_encoding import latin1_conversion
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ _MOST_DROPPED = 0.5
 _MANY_UNREADABLE = 0.02
 # What to do if pairs are dropped for a reason: mend the text, or relax the rule.
 _FIXES_OF_TEXT = {
-    "invalid UTF-8": "if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW",
+    "invalid UTF-8": "if the text is Latin-1, convert it: {CONVERSION}",
     MALFORMED: "look at that line",
 }
 _OTHER_FIX = "look at that line; rules are relaxed with --set cleaning.KEY=null"
@@ -194,7 +195,11 @@ def _fix(reason: str, counts: SourceCounts, config: CleaningConfig) -> str | Non
         return counts.problem
     if reason == HELD_OUT and config.overlap == "report":  # by pairs that are set aside, not by the rule
         return "give validation text in files of its own: --valid FILE"
-    return _FIXES_OF_TEXT.get(reason) or (f"--set {_RELAXED[reason]} keeps them" if reason in _RELAXED else None)
+    if fix := _FIXES_OF_TEXT.get(reason):
+        examples = counts.counts.dropped[reason].examples
+        name = examples[0].where.rpartition(":")[0] if examples else "FILE"
+        return fix.replace("{CONVERSION}", latin1_conversion(name))
+    return f"--set {_RELAXED[reason]} keeps them" if reason in _RELAXED else None
 
 
 def _whole(by_source: Sequence[SourceCounts]) -> SourceCounts:
