@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 import pytest
@@ -9,6 +10,7 @@ from pydantic import Field
 
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.documents import parse_document, validate
+from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.mistakes import fields_at
 from nmt_cli.recipe.schema import Recipe, Section
 
@@ -44,7 +46,21 @@ def refuse(text: str) -> RecipeError:
             "did you mean training.schedule.peak?",
         ),
         ("<<: {d_ff: 1}", "unknown key '<<'", "allowed here: name, description, corpus, model"),
-        ("training:\n  schedule: {name: cosine}", "the key 'training.schedule.peak' is missing", "add peak: VALUE"),
+        (
+            "training:\n  schedule: {name: cosine}",
+            "the key 'training.schedule.peak' is missing",
+            "add peak: 0.001; 0.001 is an example",
+        ),
+        (
+            "training: {schedule: {name: invsqrt}}",
+            "training.schedule: there is no 'invsqrt'; allowed: 'noam', 'inverse_sqrt', 'cosine', 'wsd', 'constant'",
+            "did you mean inverse_sqrt?",
+        ),
+        (
+            "training: {schedule: inverse_sqrt}",
+            "training.schedule is 'inverse_sqrt', but should be a section of keys and values",
+            "write schedule: {name: inverse_sqrt, peak: 0.001}; 0.001 is an example",
+        ),
         (
             "training: {optimizer: {beta2: 0.9}}",
             "training.optimizer does not say which one: 'name' is missing",
@@ -178,6 +194,29 @@ def test_a_mistake_is_told_with_the_way_out(text: str, message: str, hint: str) 
     error = refuse(text)
     assert error.message == message
     assert error.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("training.schedule=inverse_sqrt", "SET training.schedule='{name: inverse_sqrt, peak: 0.001}'"),
+        ("training.schedule=inverse-sqrt", "SET training.schedule='{name: inverse_sqrt, peak: 0.001}'"),
+        ("training.schedule=invsqrt", "SET training.schedule='{name: inverse_sqrt, peak: 0.001}'"),
+        ("training.schedule.name=inverse_sqrt", "add SET training.schedule.peak=0.001"),
+        ("training.schedule={name: wsd, decay_updates: 9}", "add SET training.schedule.peak=0.001"),
+        ("training.optimizer=adamw", "SET training.optimizer='{name: adamw}'"),
+        ("model.heads=7", "SET model.heads=8"),
+        ("averaging.best=3", "SET averaging.last=5"),
+        ("training.optimizer.name=schedule_free", "SET training.schedule='{name: constant, peak: 0.0025, "),
+    ],
+)
+def test_a_mistake_of_a_set_is_answered_with_one_that_holds(given: str, hint: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("base", overrides=[given])
+    assert caught.value.hint.startswith(hint.replace("SET", "--set"))
+    if given != "averaging.best=3":  # of which one of two is to be null
+        answer = shlex.split(caught.value.hint.replace(";", " ").replace(", or", " "))
+        load_recipe("base", overrides=[given, answer[answer.index("--set") + 1]])
 
 
 @pytest.mark.parametrize(

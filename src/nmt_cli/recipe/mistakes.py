@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from nmt_cli.errors import nearest_word
 from nmt_cli.recipe.other_toolkits import answer_to_key
 
 KeyPath = tuple[str | int, ...]
+
+_NO_EXAMPLE = "VALUE"
+_FEWEST_LETTERS = 4  # of an abbreviation, so that it says which word
 
 _SHOULD_BE = {
     "int_type": "a whole number",
@@ -99,7 +104,7 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
         case "literal_error" | "union_tag_invalid":
             allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
             got = str(error["ctx"].get("tag", error["input"]))
-            near = nearest_word(got, allowed)
+            near = _nearest_choice(got, allowed)
             return f"did you mean {near}?" if near else fix
         case "union_tag_not_found":
             key = error["ctx"]["discriminator"].strip("'")
@@ -107,9 +112,10 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             choices = [choice for section in sections for choice in get_args(section.model_fields[key].annotation)]
             return "write " + " or ".join(f"{key}: {choice}" for choice in choices) + " in it"
         case "value_error":
-            return str(error["ctx"]["error"].args[1]) if len(error["ctx"]["error"].args) > 1 else fix
+            own = str(error["ctx"]["error"].args[1]) if len(error["ctx"]["error"].args) > 1 else fix
+            return _with_flags(own, path, schema=schema) if as_flags else own
         case "missing":
-            return f"add {path[-1]}: VALUE"
+            return _missing_key(path, schema=schema, values=values, as_flags=as_flags)
         case "string_type" if isinstance(error["input"], int | float) and not isinstance(error["input"], bool):
             return f'write "{error["input"]}", in quotes'
         case "string_pattern_mismatch":
@@ -119,10 +125,9 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             return fix if number is None else f"write {number}"
         case "bool_type":
             return "write true or false, without quotes"
-        case "model_type" | "model_attributes_type" if _is_variant(error["input"], path, schema=schema, values=values):
-            return f"write {path[-1]}: {{name: {error['input']}}}, or --set {dotted(path)}.name={error['input']}"
         case "model_type" | "model_attributes_type":
-            return f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
+            variant = _variant_hint(error["input"], path, schema=schema, values=values, as_flags=as_flags)
+            return variant or f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
         case _:
             return fix
 
@@ -171,14 +176,58 @@ def key_paths(schema: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]
         yield from dict.fromkeys(place for section in sections for place in key_paths(section, (*above, key)))
 
 
-def _is_variant(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any) -> bool:
-    """True for the name of a variant where the section of the variant is to stand."""
-    named = [
-        section.model_fields["name"]
+def _variant_hint(value: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str | None:
+    """How to write a variant if its name, or nearly its name, stands where its section is to stand."""
+    variants = {
+        name: section
         for section in sections_at(schema, path, values=values)
         if "name" in section.model_fields
-    ]
-    return any(value in get_args(field.annotation) for field in named)
+        for name in get_args(section.model_fields["name"].annotation)
+    }
+    name = _nearest_choice(value, list(variants)) if isinstance(value, str) else None
+    if name is None:
+        return None
+    needed = {key: _example(field) for key, field in variants[name].model_fields.items() if field.is_required()}
+    section = "{" + ", ".join(f"{key}: {given}" for key, given in {"name": name, **needed}.items()) + "}"
+    note = "".join(f"; {given} is an example" for given in needed.values())
+    if as_flags:
+        return f"--set {dotted(path)}='{section}'{note}"
+    return f"write {path[-1]}: {section}{note}" + ("" if needed else f", or --set {dotted(path)}.name={name}")
+
+
+def _missing_key(path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str:
+    """What to add for a key that is missing, with the schema's example of its value if there is one."""
+    fields = [section.model_fields.get(str(path[-1])) for section in sections_at(schema, path[:-1], values=values)]
+    example = next((_example(field) for field in fields if field is not None), _NO_EXAMPLE)
+    note = "" if example == _NO_EXAMPLE else f"; {example} is an example"
+    return f"add --set {dotted(path)}={example}{note}" if as_flags else f"add {path[-1]}: {example}{note}"
+
+
+def _example(field: FieldInfo) -> str:
+    return str(field.examples[0]) if field.examples else _NO_EXAMPLE
+
+
+def _with_flags(hint: str, path: KeyPath, *, schema: type[BaseModel]) -> str:
+    """A validator's suggestion with each `key: value` of the section at `path`, or around it, as a --set."""
+    places = set(key_paths(schema))
+
+    def typed(found: re.Match[str]) -> str:
+        for place in ((*path, found[1]), (*path[:-1], found[1])):
+            if place in places:
+                return f"--set {dotted(place)}={shlex.quote(found[2])}"
+        return found[0]
+
+    return re.sub(r"(?:write )?\b(\w+): (\{[^}]*\}|[^\s,;{}]+)", typed, hint)
+
+
+def _nearest_choice(word: str, allowed: Sequence[str]) -> str | None:
+    """The allowed word nearest to `word`, or the only one that `word` abbreviates, as invsqrt does inverse_sqrt."""
+    near = nearest_word(word, allowed)
+    letters = re.sub("[^a-z0-9]", "", word.lower())
+    if near or len(letters) < _FEWEST_LETTERS:
+        return near
+    abbreviated = [one for one in allowed if re.match(".*".join(letters), one)]
+    return abbreviated[0] if len(abbreviated) == 1 else None
 
 
 def _as_number(value: Any, *, whole: bool) -> int | float | None:

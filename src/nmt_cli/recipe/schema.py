@@ -157,7 +157,7 @@ class CosineConfig(Section):
     """Linear warm-up to a peak, then half a cosine down to zero at the last update."""
 
     name: Literal["cosine"] = Field("cosine", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="highest learning rate")
+    peak: PositiveFloat = Field(description="highest learning rate", examples=[0.001])
     warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
 
 
@@ -165,7 +165,7 @@ class WsdConfig(Section):
     """Linear warm-up, a constant rate, and a linear fall to zero at the end (Hu et al. 2024, arXiv:2404.06395)."""
 
     name: Literal["wsd"] = Field("wsd", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="highest learning rate")
+    peak: PositiveFloat = Field(description="highest learning rate", examples=[0.001])
     warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
     decay_updates: PositiveInt = Field(description="last updates, in which the rate falls")
 
@@ -174,7 +174,7 @@ class ConstantConfig(Section):
     """Linear warm-up to a rate that stays."""
 
     name: Literal["constant"] = Field("constant", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="the learning rate")
+    peak: PositiveFloat = Field(description="the learning rate", examples=[0.001])
     warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
 
 
@@ -182,7 +182,7 @@ class InverseSqrtConfig(Section):
     """Linear warm-up to a peak, then peak * sqrt(warmup_updates / update), as in fairseq: noam with its peak given."""
 
     name: Literal["inverse_sqrt"] = Field("inverse_sqrt", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="highest learning rate, fairseq's --lr")
+    peak: PositiveFloat = Field(description="highest learning rate, fairseq's --lr", examples=[0.001])
     warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
 
 
