@@ -44,6 +44,18 @@ def run(tmp_path: Path) -> Path:
             "nmt average RUN|CHECKPOINT|MODEL...; see nmt average --help",
         ),
         (
+            "import Helsinki-NLP/opus-mt-en-de",
+            "--output is missing",
+            "nmt import",
+            "nmt import Helsinki-NLP/opus-mt-en-de -o models/opus-mt-en-de; see nmt import --help",
+        ),
+        (
+            "export runs/x -o x",
+            "--to is missing",
+            "nmt export",
+            "nmt export runs/x -o x --to ctranslate2|huggingface; see nmt export --help",
+        ),
+        (
             "decode --beam four",
             "--beam is 'four', but should be a whole number",
             "--beam",

@@ -323,7 +323,7 @@ def test_what_is_nothing_of_ours_says_what_was_looked_for(tmp_path: Path) -> Non
     (tmp_path / "hf" / "config.json").write_text("{}")
     save_tiny(tmp_path / "models" / "x", spm_folder=tmp_path)
     cases = {
-        "nowhere": ("there is no", "name a model, a run, a checkpoint or prepared data"),
+        "nowhere": ("there is no", "name a model, a run, a checkpoint or prepared data; a model on the hub is"),
         "hf/config.json": ("is a file", f"name a directory, such as {tmp_path / 'hf'}"),
         "empty": ("it has no config.yaml (a model), run.json (a run) or manifest.json", "name what nmt train"),
         "hf": ("looks like a Hugging Face model", "name what nmt train, nmt average or nmt prepare wrote"),

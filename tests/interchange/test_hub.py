@@ -99,6 +99,7 @@ def test_info_tells_where_a_model_of_the_hub_lies_its_commit_and_its_licence(rea
         f"hub          {NAME}@{COMMIT}",
         "licence      cc-by-4.0",
         "search       beam 6, length penalty 1.0",
+        f"use          nmt decode -m {NAME} < input.txt > output.txt",
     ):
         assert f"\n{line}" in f"\n{told}"
     described = json.loads(ready.nmt("info", NAME, "--json").stdout)
@@ -235,6 +236,26 @@ def test_a_damaged_model_in_the_cache_is_imported_again(machine: Machine) -> Non
             ],
         ),
         (
+            f"./{NAME}",
+            [
+                f"there is no model directory FOLDER/{NAME}",
+                f"FOLDER/{NAME}",
+                "check the path; nmt average RUN makes one",
+            ],
+        ),
+        *(
+            (
+                name,
+                [
+                    f"there is no model directory {name}",
+                    name,
+                    "check the path; nmt average RUN makes one; a model on the hub is named OWNER/NAME, such as "
+                    "Helsinki-NLP/opus-mt-en-de",
+                ],
+            )
+            for name in ("opus-mt-en-de", f"hf:{NAME}")
+        ),
+        (
             "runs/other",
             [
                 "there is no model directory runs/other",
@@ -245,7 +266,9 @@ def test_a_damaged_model_in_the_cache_is_imported_again(machine: Machine) -> Non
     ],
 )
 def test_names_that_stand_for_no_marian_model_are_refused(machine: Machine, name: str, expected: list[str]) -> None:
-    assert machine.refusal("decode", "-m", name) == [line.replace("HUB", machine.hub.endpoint) for line in expected]
+    assert machine.refusal("decode", "-m", name) == [
+        line.replace("HUB", machine.hub.endpoint).replace("FOLDER", str(machine.folder)) for line in expected
+    ]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +369,7 @@ def test_unsupported_settings_and_unknown_languages_name_the_model(machine: Mach
 def test_what_is_a_name_on_the_hub_and_what_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    for path in ("folder", "folder/other", "../x/y", "/x/y", "x", "runs/x", "models/x", "x/.y", "x/y z"):
+    for path in ("folder", "folder/other", "../x/y", "./x/y", "/x/y", "x", "runs/x", "models/x", "x/.y", "x/y z"):
         assert hub_name(path) is None, path
     assert hub_name(Path(NAME)) == HubName(NAME, None)
     assert hub_name(f"{NAME}@b199e40") == HubName(NAME, "b199e40")

@@ -145,6 +145,9 @@ def foreign_kind(path: Path) -> str | None:
     return None
 
 
+OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
+
+
 def require_model(path: Path) -> None:
     """Raise ModelError unless `path` is a model directory of ours.
 
@@ -156,6 +159,8 @@ def require_model(path: Path) -> None:
     other = foreign_kind(path)
     if not path.exists():
         message, hint = f"there is no model directory {path}", "check the path; nmt average RUN makes one"
+        if len(path.parts) == 1 or path.parts[0].startswith("hf:"):
+            hint = f"{hint}; {OWNER_AND_NAME}"
     elif not path.is_dir():
         message, hint = f"{path} is a file, not a model directory", f"try {path.parent}"
         if kind_of(path.parent) is None:

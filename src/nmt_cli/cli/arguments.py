@@ -8,6 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
+import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args, get_origin
@@ -127,6 +130,19 @@ def models_of(given: Sequence[Path] | None) -> list[Path]:
     return models
 
 
+def with_plain_paths(arguments: Sequence[str]) -> list[str]:
+    """The arguments with ./OWNER/NAME as an absolute path if it could be taken for a name on the hub.
+
+    A `Path` drops the dot, by which the user says that a path is meant.
+    """
+    return [
+        re.sub(r"^(--[a-z-]+=)?(\./.*)", lambda found: (found[1] or "") + os.path.abspath(found[2]), one)
+        if (path := re.search(r"^(?:--[a-z-]+=)?\./+([^/]+)/+[^/]+/*$", one)) and not os.path.exists(path[1])
+        else one
+        for one in arguments
+    ]
+
+
 def one_of(given: str, words: Any, *, flag: str, refusal: str) -> Any:
     """The word given, if it is one of the Literal `words`; UsageError with the message `refusal` otherwise."""
     allowed: tuple[str, ...] = get_args(words)
@@ -147,7 +163,10 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
         is_argument = isinstance(parameter, TyperArgument)
         usage = _usage(parameter) if is_argument else f"{parameter.opts[0]} {parameter.metavar}"
         missing = parameter.metavar if is_argument else parameter.opts[0]
-        return UsageError(f"{missing} is missing", where=command, hint=f"{command} {usage}; see {more}")
+        typed = command if is_argument else f"nmt {shlex.join(arguments)}"
+        if missing == "--output" and context is not None and (named := context.params.get("directory")):
+            usage = f"-o models/{shlex.quote(Path(named).name)}"  # of nmt import
+        return UsageError(f"{missing} is missing", where=command, hint=f"{typed} {usage}; see {more}")
     if parameter is not None:
         name = max(parameter.opts, key=len)
         hint = f"{command} {name} {parameter.metavar}; see {more}"

@@ -42,12 +42,12 @@ def info(
     from nmt_cli.artifacts import descriptions
     from nmt_cli.artifacts.manifest import kind_of
 
-    kind = kind_of(path)
+    kind, given = kind_of(path), str(path)
     if kind is None and (runs := _runs_in(path)):
         _print_runs(path, runs, as_json=as_json)
         return
     if kind is None:
-        path = _of_the_hub(path)
+        path, given = _of_the_hub(path)
         kind = "model"
     describe_path, facts = {
         "model": (descriptions.describe_model, _model_facts),
@@ -59,7 +59,7 @@ def info(
     if as_json:
         print_json(described)
     else:
-        print_facts(facts(described), commands=_COMMANDS)
+        print_facts(facts(described | {"given": given}), commands=_COMMANDS)
 
 
 def _runs_in(path: Path) -> list[Path]:
@@ -159,7 +159,7 @@ def _model_facts(model: dict[str, Any]) -> Facts:
     if model["license"]:
         yield "licence", model["license"]
     yield "search", f"beam {recipe['decoding']['beam']}, length penalty {recipe['decoding']['length_penalty']}"
-    yield _damage(model) or ("use", f"nmt decode -m {model['path']} < input.txt > output.txt")
+    yield _damage(model) or ("use", f"nmt decode -m {model['given']} < input.txt > output.txt")
 
 
 def _run_facts(run: dict[str, Any]) -> Facts:
@@ -232,8 +232,8 @@ def _damage(described: dict[str, Any]) -> tuple[str, str] | None:
     return ("damage", described["damage"]) if described["damage"] else None
 
 
-def _of_the_hub(path: Path) -> Path:
-    """The model directory of a name on the hub in the cache; ModelError if it is not there, or is no such name."""
+def _of_the_hub(path: Path) -> tuple[Path, str]:
+    """The model directory of a name on the hub, in the cache, and the name; ModelError if there is none."""
     from nmt_cli.interchange.hub import cached_model, hub_name
 
     name = hub_name(path)
@@ -244,16 +244,17 @@ def _of_the_hub(path: Path) -> Path:
         message = f"there is no {path} here, and no model of that name of the hub is in the cache"
         hint = f"check the path; nmt decode -m {path} downloads a model of the hub"
         raise ModelError(message, where=str(path), hint=hint)
-    return model
+    return model, str(name)
 
 
 def _unknown(path: Path) -> ModelError:
     """The error for a path that is not ours: what was looked for, and what lies below the path."""
-    from nmt_cli.artifacts.manifest import foreign_kind, kind_of
+    from nmt_cli.artifacts.manifest import OWNER_AND_NAME, foreign_kind, kind_of
 
     where = str(path)
     if not path.exists():
-        return ModelError(f"there is no {path}", where=where, hint="name a model, a run, a checkpoint or prepared data")
+        hint = f"name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
+        return ModelError(f"there is no {path}", where=where, hint=hint)
     if path.is_file():
         return ModelError(f"{path} is a file", where=where, hint=f"name a directory, such as {path.parent}")
     below = [child for child in sorted(path.iterdir()) if not child.name.startswith(".") and kind_of(child)]

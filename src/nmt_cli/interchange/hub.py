@@ -90,7 +90,8 @@ def hub_name(given: str | Path) -> HubName | None:
     model's name. Raises ModelError for a name on the hub with more in it than owner and name.
     """
     path, text = Path(given), str(given)
-    if path.exists() or path.is_absolute() or path.parts[:1] in ((), (".",), ("..",)):
+    # Path("./x/y") drops the dot, so the text as it was typed is asked as well.
+    if path.exists() or path.is_absolute() or not path.parts or text.startswith("./") or path.parts[0] == "..":
         return None
     plain = _ADDRESS.sub("", text, count=1).rstrip("/")
     if path.parts[0] in _OUR_FOLDERS or (path.parent != Path() and Path(path.parts[0]).exists()):
