@@ -54,6 +54,10 @@ def folder(workshop: Workshop, tmp_path: Path) -> Path:
     workshop.begin(tmp_path, "demo")
     (tmp_path / "recipes").mkdir()
     shutil.copyfile(ROOT / "recipes" / "demo.yaml", tmp_path / "recipes" / "demo.yaml")
+    (tmp_path / "tests").mkdir()
+    for side in ("en", "de"):
+        shutil.copyfile(tmp_path / "data" / "demo" / f"test.{side}", tmp_path / "tests" / f"newstest.{side}")
+    shutil.copytree(tmp_path / "runs" / "demo" / "averaged", tmp_path / "models" / "en-de")
     return tmp_path
 
 
@@ -72,6 +76,14 @@ def test_each_step_but_the_installation_runs(workflow: dict[str, Any], workshop:
         if name not in ("install", "gate"):
             process = run_step(workflow, script, workshop=workshop, folder=folder)
             assert process.returncode == 0, f"{name}: {process.stderr}"
+
+
+def test_a_repository_without_recipes_has_none_to_check(
+    workflow: dict[str, Any], workshop: Workshop, folder: Path
+) -> None:
+    shutil.rmtree(folder / "recipes")
+    process = run_step(workflow, steps(workflow)["lint"], workshop=workshop, folder=folder)
+    assert process.returncode == 0, process.stderr
 
 
 def test_the_gate_tells_a_bad_translation_from_a_broken_model(
