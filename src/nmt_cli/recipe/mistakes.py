@@ -196,7 +196,7 @@ def _variant_hint(value: Any, path: KeyPath, *, schema: type[BaseModel], values:
 
 
 def _missing_key(path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str:
-    """What to add for a key that is missing, with the schema's example of its value if there is one."""
+    """The line or the flag that adds a missing key, with the schema's example of its value if there is one."""
     fields = [section.model_fields.get(str(path[-1])) for section in sections_at(schema, path[:-1], values=values)]
     example = next((_example(field) for field in fields if field is not None), _NO_EXAMPLE)
     note = "" if example == _NO_EXAMPLE else f"; {example} is an example"
