@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt_cli.errors import ScoreError, UsageError, nearest_word
+from nmt_cli.errors import DataError, ScoreError, UsageError, nearest_word
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import MetricName
@@ -170,7 +171,13 @@ def read_texts(names: TextNames) -> Texts:
     def read(*files: str) -> list[SegmentedText]:
         return [read_segments(file, stdin=sys.stdin.buffer) for file in files]
 
-    hypotheses, baselines = read(*names.hypotheses), read(*names.baselines)
+    try:
+        hypotheses = read(*names.hypotheses)
+    except DataError as problem:
+        if problem.where == "stdin" and "is empty" in problem.message:
+            problem.hint = _two_files_hint(names) or problem.hint
+        raise
+    baselines = read(*names.baselines)
     sources = [] if source_name is None else read(source_name)
     references = read(*reference_names)
     for text in (*hypotheses, *baselines):
@@ -225,8 +232,17 @@ def _check_stdin(names: TextNames) -> None:
         raise UsageError(message, where=_STDIN, hint=hint)
     if waiting and (sys.stdin is None or sys.stdin.isatty()):
         message = f"the {waiting[0]} is to come from stdin, but stdin is a terminal"
-        hint = "give a file with -i HYP, or pipe: nmt decode < input.txt | nmt score REF"
+        pipe = "give a file with -i HYP, or pipe: nmt decode < input.txt | nmt score REF"
+        hint = _two_files_hint(names) or pipe
         raise UsageError(message, where="stdin", hint=hint)
+
+
+def _two_files_hint(names: TextNames) -> str | None:
+    """The command that is meant if the second of two files is the translation and not another reference."""
+    if len(names.references) != 2 or names.test_set is not None:
+        return None
+    reference, translation = map(shlex.quote, names.references)
+    return f"if {translation} is the translation, nmt score {reference} -i {translation}"
 
 
 def _check_systems(names: TextNames) -> None:
