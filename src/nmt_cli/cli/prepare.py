@@ -101,7 +101,8 @@ def prepare(
     else:
         _show_summary(prepared.report)
     logger.info("data:   %s (report.html tells more)", output)
-    for line in _next_lines(prepared.report, output):
+    lines = list(_next_lines(prepared.report, output))
+    for line in [*lines, *_lines_from_weights(located, lines[0])]:
         logger.info("%s", line)
 
 
@@ -257,6 +258,25 @@ def _next_lines(report: dict[str, Any], output: Path) -> Iterator[str]:
             f"        {recipe} takes a GPU, and none is seen here: on a CPU it takes weeks. To try the data here: "
             f"nmt train small {arguments}"
         )
+
+
+def _lines_from_weights(located: LocatedCorpus, next_line: str) -> Iterator[str]:
+    """The same command with the weights of the model whose vocabulary the data has, if it has that of a model."""
+    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.interchange.hub import hub_name
+
+    taken_from = located.corpus.tokenizer.taken_from
+    if taken_from is None:
+        return
+    path = Path(taken_from).expanduser()
+    found = next((one for one in (located.folder / path, path) if one.exists()), None)
+    if hub_name(taken_from) is None if found is None else kind_of(found) not in ("model", "run"):
+        return
+    if found is not None:
+        taken_from = str(path if path.exists() and path.samefile(found) else found)
+    model = shlex.quote(taken_from)
+    command = next_line.removeprefix("next:   ").removesuffix(" --set model.tying=target")  # the model has its own
+    yield f"        It begins with random weights. To go on from those of {model}: {command} --init-from {model}"
 
 
 def _recipe_of_corpus(corpus: str) -> str | None:
