@@ -180,6 +180,12 @@ def test_finished_data_is_found_again_until_something_changes(tmp_path: Path) ->
     error = refusal(lambda: run(other, tmp_path / "data"))
     difference = "its sources had other contents, or were read in another way"
     assert error.message == f"{tmp_path / 'data'} holds other data: {difference}"
+    # Data of an earlier version, which does not know a key: the key is not the difference.
+    manifest = tmp_path / "data" / "manifest.json"
+    values = json.loads(manifest.read_text(encoding="utf-8"))
+    del values["corpus"]["split_seed"]
+    manifest.write_text(json.dumps(values), encoding="utf-8")
+    assert refusal(lambda: run(other, tmp_path / "data")).message.endswith(difference)
 
 
 def test_damaged_data_is_prepared_again_by_the_same_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -160,7 +160,9 @@ def _is_whole(output: Path) -> bool:
 
 
 def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
-    there, here = flatten(manifest.corpus), flatten(corpus.model_dump(mode="json"))
+    # A key that the manifest does not have is newer than the data, which has its default.
+    defaults = {key: field.default for key, field in Corpus.model_fields.items() if key not in manifest.corpus}
+    there, here = flatten(defaults | manifest.corpus), flatten(corpus.model_dump(mode="json"))
     for path, value in here.items():
         if path[0] not in _WITHOUT_EFFECT and there.get(path) != value:
             return f"{'.'.join(path)} is {_shown(there.get(path))} there, {_shown(value)} here"
