@@ -59,9 +59,21 @@ def not_utf8(line: bytes, *, name: str, number: int) -> DataError:
 
 
 def latin1_conversion(name: str) -> str:
-    """The command that converts a file of Latin-1; it names no file if the file is compressed."""
-    is_compressed = any(ending is not None and name.endswith(ending) for _, ending, _ in _COMPRESSED.values())
-    return "iconv -f LATIN1 -t UTF-8 FILE > NEW" if is_compressed else _convert_hint(name, encoding="LATIN1")
+    """The command that converts a file of Latin-1."""
+    return _convert_hint(name, encoding="LATIN1")
+
+
+def conversion(file: Path | None, command: str, *, new: str) -> str:
+    """The command line that reads a file, also a compressed one, through `command`, and writes `new`-FILE beside it.
+
+    Without a file, the user has to write its name.
+    """
+    if file is None:
+        return f"{command} < FILE > NEW"
+    reader = next((reader for _, ending, reader in _COMPRESSED.values() if ending == file.suffix), None)
+    plain = file.with_suffix("") if reader else file
+    source = f"{reader} {quote(str(file))} | {command}" if reader else f"{command} < {quote(str(file))}"
+    return f"{source} > {quote(str(plain.with_name(f'{new}-{plain.name}')))}"
 
 
 def _wide_encoding(beginning: bytes) -> str | None:
@@ -95,9 +107,7 @@ def _uncompress_hint(name: str, *, ending: str | None, reader: str) -> str:
 
 def _convert_hint(name: str, *, encoding: str) -> str:
     command = f"iconv -f {encoding} -t UTF-8"
-    if name == STDIN:
-        return f"{command}, before the pipe"
-    return f"{command} {quote(name)} > {quote(str(Path(name).with_name(f'utf8-{_short(name)}')))}"
+    return f"{command}, before the pipe" if name == STDIN else conversion(Path(name), command, new="utf8")
 
 
 def _short(name: str) -> str:

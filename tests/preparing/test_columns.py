@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import logging
 import lzma
 import resource
+import shutil
+import subprocess
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -285,7 +288,23 @@ def test_the_longest_line_is_read_wherever_the_blocks_end(tmp_path: Path) -> Non
 def test_utf16_text_is_answered_with_the_command_that_converts_it(tmp_path: Path, ending: str) -> None:
     error = error_of(tmp_path / f"a{ending}", "one\teins\n".encode("utf-16"))
     assert error.message == f"a{ending} is UTF-16, not UTF-8"
-    assert error.hint == f"iconv -f UTF-16 -t UTF-8 {tmp_path}/a{ending} > {tmp_path}/utf8-a{ending}"
+    assert error.hint == f"iconv -f UTF-16 -t UTF-8 < {tmp_path}/a{ending} > {tmp_path}/utf8-a{ending}"
+
+
+@pytest.mark.parametrize(
+    ("packing", "reader"),
+    [(".gz", "zcat"), (".zst", "zstdcat"), (".xz", "xzcat")],
+)
+def test_compressed_text_of_another_encoding_is_answered_with_the_command_that_converts_it(
+    tmp_path: Path, packing: str, reader: str
+) -> None:
+    compress = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress, ".xz": lzma.compress}[packing]
+    error = error_of(tmp_path / f"a b.tsv{packing}", compress("one\tgrößer\n".encode("utf-16")))
+    new = tmp_path / "utf8-a b.tsv"
+    assert error.hint == f"{reader} '{tmp_path}/a b.tsv{packing}' | iconv -f UTF-16 -t UTF-8 > '{new}'"
+    if shutil.which(reader):
+        subprocess.run(error.hint, shell=True, check=True)
+        assert new.read_text(encoding="utf-8") == "one\tgrößer\n"
 
 
 def test_several_training_files_of_any_kind_are_all_used(tmp_path: Path) -> None:

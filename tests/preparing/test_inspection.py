@@ -179,7 +179,7 @@ def test_most_pairs_dropped_is_told_with_the_rule_and_what_to_do(raw: Pairs, tmp
     num_dropped = sum(not line.isascii() for line in text.splitlines())
     (warning,) = report["warnings"]
     assert warning.startswith(f"{num_dropped:,} of 1,000 training pairs are dropped for invalid UTF-8, first at ")
-    assert warning.endswith("if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 train.de > utf8-train.de")
+    assert warning.endswith("if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 < train.de > utf8-train.de")
     repeated = [*raw[:300], *raw[:300], *raw[:300]]
     (warning,) = warnings_of(tmp_path, train=repeated, valid=raw[900:])
     assert warning.startswith("600 of 900 training pairs are dropped for duplicate, first at train.en:301: ")

@@ -146,7 +146,7 @@ def test_latin1_of_which_nothing_is_kept_is_answered_with_its_conversion(tmp_pat
     located = of_tsv(tmp_path, [])
     (tmp_path / "my.tsv").write_bytes("größe\tsize\n".encode("latin-1"))
     error = refusal(lambda: run(located, tmp_path / "data"))
-    assert error.hint == "if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 my.tsv > utf8-my.tsv"
+    assert error.hint == "if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 < my.tsv > utf8-my.tsv"
 
 
 def test_pairs_that_all_share_a_sentence_with_those_set_aside_leave_nothing(tmp_path: Path) -> None:

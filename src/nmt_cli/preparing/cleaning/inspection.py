@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from shlex import quote
 from typing import TypeAlias
 
 import numpy as np
@@ -24,6 +23,7 @@ from nmt_cli.preparing.cleaning.rules import printable
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split
 from nmt_cli.preparing.sources.text import TextFiles
+from nmt_cli.text_encoding import conversion
 from nmt_cli.tokenization.traces import mark_of_text_in_pieces, sign_of_tokenisation
 
 Pairs: TypeAlias = Sequence[tuple[str, str]]
@@ -47,7 +47,6 @@ _SAMPLED_SHARDS = 16
 _SAMPLED_SOURCES = 16
 # Any number, but the same in every preparation.
 _SEED = 20_170_612
-_READERS = {".gz": "zcat", ".zst": "zstdcat", ".xz": "xzcat"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ def refuse_pieces(sides: Iterable[TextSide]) -> None:
     found = [(side, mark) for side in sides if (mark := mark_of_text_in_pieces(side.lines)) is not None]
     if found:
         first, mark = found[0]
-        commands = dict.fromkeys(_converted(side.file, mark.join_command, new="joined") for side, mark in found)
+        commands = dict.fromkeys(conversion(side.file, mark.join_command, new="joined") for side, mark in found)
         raise DataError(
             f"{_named(side for side, _ in found)} holds pieces instead of words: {mark.mark!r} in "
             f"{printable(mark.around)!r}",
@@ -144,7 +143,7 @@ def _tokenised(sides: Sequence[TextSide]) -> Iterator[str]:
     found = [(side, sign) for side in sides if (sign := sign_of_tokenisation(side.lines)) is not None]
     if found:
         commands = dict.fromkeys(
-            _converted(side.file, f"sacremoses -l {short_code(side.language)} detokenize", new="plain")
+            conversion(side.file, f"sacremoses -l {short_code(side.language)} detokenize", new="plain")
             for side, _ in found
         )
         yield (
@@ -220,16 +219,6 @@ def _joined(lines: Sequence[str]) -> list[str]:
             texts.append(" ".join(group))
             group = []
     return texts[:: max(1, len(texts) // _MAX_IDENTIFIED)]
-
-
-def _converted(file: Path | None, command: str, *, new: str) -> str:
-    """The command line that converts a file, and writes a file beside it whose name begins with `new`."""
-    if file is None:
-        return f"{command} < FILE > NEW"
-    reader = _READERS.get(file.suffix)
-    plain = file.with_suffix("") if reader else file
-    source = f"{reader} {quote(str(file))} | {command}" if reader else f"{command} < {quote(str(file))}"
-    return f"{source} > {quote(str(plain.with_name(f'{new}-{plain.name}')))}"
 
 
 def _named(sides: Iterable[TextSide]) -> str:
