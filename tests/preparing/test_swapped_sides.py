@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.preparing.cleaning import held_out
-from nmt_cli.preparing.cleaning.held_out import warn_if_swapped
+from nmt_cli.preparing.cleaning import swapped_sides
+from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
 from nmt_cli.preparing.corpus import corpus_from_files
 from nmt_cli.preparing.sources.base import CorpusLanguages
 from tests.preparing.corpus_files import invented_pairs, run, write_prefix
@@ -47,7 +47,7 @@ def has_identifier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if request.param:
         pytest.importorskip("py3langid")
     else:
-        monkeypatch.setattr(held_out, "find_spec", lambda name: None)
+        monkeypatch.setattr(swapped_sides, "find_spec", lambda name: None)
     return bool(request.param)
 
 
@@ -58,8 +58,8 @@ def test_real_corpora_are_judged_right(
     languages = CorpusLanguages(source="en", target=language)
     sample, held_out = read(shared_data, train, language, number=500), read(shared_data, valid, language, number=1000)
     for number in (50, 500):
-        assert warn_if_swapped(sample[:number], held_out, languages) is None
-        warning = warn_if_swapped(turned(sample[:number]), held_out, languages)
+        assert warning_of_swapped_sides(sample[:number], held_out, languages) is None
+        warning = warning_of_swapped_sides(turned(sample[:number]), held_out, languages)
         assert warning is not None
         assert warning.startswith("the two sides of the training text seem to be swapped")
         assert warning.endswith("give its two files, columns or keys in the other order")
@@ -68,48 +68,51 @@ def test_real_corpora_are_judged_right(
 def test_the_text_that_is_swapped_is_named(shared_data: Path) -> None:
     pytest.importorskip("py3langid")
     train, valid = (read(shared_data, name, "de", number=300) for name in ("multi30k/train", "multi30k/val"))
-    assert warn_if_swapped(train, turned(valid), EN_DE) == (
+    assert warning_of_swapped_sides(train, turned(valid), EN_DE) == (
         "the two sides of the validation text seem to be swapped: its source side is identified as de and its target "
         "side as en, unlike the training text; give its two files, columns or keys in the other order"
     )
-    assert warn_if_swapped(turned(train), turned(valid), EN_DE) == (
+    assert warning_of_swapped_sides(turned(train), turned(valid), EN_DE) == (
         "the languages seem to be given in the wrong order: they are en-de, and the source side of the training and "
         "validation text is identified as de, the target side as en"
     )
-    assert warn_if_swapped(turned(train), turned(valid), CorpusLanguages(source="de", target="en")) is None
+    assert warning_of_swapped_sides(turned(train), turned(valid), CorpusLanguages(source="de", target="en")) is None
 
 
 def test_without_an_identifier_the_two_texts_are_compared(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_out, "find_spec", lambda name: None)
+    monkeypatch.setattr(swapped_sides, "find_spec", lambda name: None)
     train, valid = (read(shared_data, name, "de", number=300) for name in ("multi30k/train", "multi30k/val"))
-    for warning in (warn_if_swapped(turned(train), valid, EN_DE), warn_if_swapped(train, turned(valid), EN_DE)):
+    for warning in (
+        warning_of_swapped_sides(turned(train), valid, EN_DE),
+        warning_of_swapped_sides(train, turned(valid), EN_DE),
+    ):
         assert warning is not None
         assert "in 100% of 300 training pairs the source is more like the validation text's target" in warning
-    assert warn_if_swapped(turned(train), turned(valid), EN_DE) is None
+    assert warning_of_swapped_sides(turned(train), turned(valid), EN_DE) is None
 
 
 def test_nothing_is_said_of_small_samples(*, has_identifier: bool) -> None:
     pairs = invented_pairs(200, seed=3)
-    assert warn_if_swapped(turned(pairs[:49]), pairs[100:], EN_DE) is None
-    assert warn_if_swapped(turned(pairs[:100]), pairs[100:149], EN_DE) is None
-    assert warn_if_swapped([], [], EN_DE) is None
+    assert warning_of_swapped_sides(turned(pairs[:49]), pairs[100:], EN_DE) is None
+    assert warning_of_swapped_sides(turned(pairs[:100]), pairs[100:149], EN_DE) is None
+    assert warning_of_swapped_sides([], [], EN_DE) is None
 
 
 def test_nothing_is_said_of_sides_that_are_alike(*, has_identifier: bool) -> None:
     words = [src for src, _ in invented_pairs(600, seed=4)]
     alike = list(zip(words[:300], words[300:], strict=True))
     for start in (0, 100, 150):
-        assert warn_if_swapped(turned(alike[start : start + 100]), alike[200:], EN_DE) is None
+        assert warning_of_swapped_sides(turned(alike[start : start + 100]), alike[200:], EN_DE) is None
     empty = [("", "")] * 100
-    assert warn_if_swapped(empty, empty, EN_DE) is None
-    assert warn_if_swapped(empty, alike, EN_DE) is None
+    assert warning_of_swapped_sides(empty, empty, EN_DE) is None
+    assert warning_of_swapped_sides(empty, alike, EN_DE) is None
 
 
 def test_languages_that_nothing_identifies_are_compared_all_the_same() -> None:
     klingon = CorpusLanguages(source="tlh", target="de")
     pairs = invented_pairs(200, seed=5)  # told apart by their last characters
-    assert warn_if_swapped(pairs[:100], pairs[100:], klingon) is None
-    assert warn_if_swapped(turned(pairs[:100]), pairs[100:], klingon) is not None
+    assert warning_of_swapped_sides(pairs[:100], pairs[100:], klingon) is None
+    assert warning_of_swapped_sides(turned(pairs[:100]), pairs[100:], klingon) is not None
 
 
 @pytest.mark.parametrize("rules", [[], ["cleaning.other_language=true"]], ids=["default rules", "other_language"])

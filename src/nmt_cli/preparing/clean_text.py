@@ -19,19 +19,17 @@ from nmt_cli.files import write_file
 from nmt_cli.memory import return_freed_memory
 from nmt_cli.preparing.cleaning.held_out import (
     HeldOut,
-    Pairs,
     overlap,
-    warn_if_swapped,
-    warnings_of_little_validation,
     write_heldout,
     write_pairs,
 )
 from nmt_cli.preparing.cleaning.inspection import (
-    doubts,
     heldout_sides,
     refuse_pieces,
     sample_by_source,
     training_sides,
+    warnings_of_little_validation,
+    warnings_of_unusual_text,
 )
 from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
 from nmt_cli.preparing.cleaning.selection import (
@@ -44,9 +42,10 @@ from nmt_cli.preparing.cleaning.selection import (
     warnings_of_dropped,
 )
 from nmt_cli.preparing.cleaning.split import set_aside
+from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
 from nmt_cli.preparing.shards import CleanShard, RawShard, open_shards, read_shards, write_arrays, write_shard
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.processes import worker_pool
 
 logger = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ def write_clean_text(
     heldout_texts = heldout_sides(heldout, sources, corpus.languages)
     refuse_pieces([*training_sides({0: beginning}, sources["train"], corpus.languages), *heldout_texts])
     # Set aside from the training text, validation text has the same sides.
-    swapped = warn_if_swapped(beginning, heldout.get("valid", beginning), corpus.languages)
+    swapped = warning_of_swapped_sides(beginning, heldout.get("valid", beginning), corpus.languages)
     _log([swapped] if swapped else [])
     job = CleaningJob(corpus.cleaning, corpus.languages, heldout, directory)
     _clean_shards(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
@@ -131,7 +130,7 @@ def write_clean_text(
         *warnings_of_little_validation(splits["valid"], num_train=num_pairs),
         *(warnings_of_dropped(by_source, corpus.cleaning) if not swapped else []),
     ]
-    found += doubts([*texts, *heldout_texts], with_languages=swapped is None)
+    found += warnings_of_unusual_text([*texts, *heldout_texts], with_languages=swapped is None)
     _log(found)
     lost = warn_of_lost_sources(by_source)
     counts = {

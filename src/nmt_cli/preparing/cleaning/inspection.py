@@ -1,7 +1,7 @@
-"""Checks of whole texts: pieces of words, tokenised or lower-cased text, quoting, another language.
+"""Checks of whole texts: pieces of words, tokenised or lower-cased text, quoting, another language, too few lines.
 
-A rule of cleaning sees one pair and drops it. A check sees many lines of a side, and says what to do. In doubt it is
-silent.
+A rule of cleaning sees one pair and drops it. A check sees many lines of a side, and tells the user what to do. In
+doubt it is silent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
@@ -21,37 +20,41 @@ from nmt_cli.errors import DataError
 from nmt_cli.languages import are_close, language_identifier, script_of, short_code
 from nmt_cli.preparing.cleaning.rules import printable
 from nmt_cli.preparing.shards import CleanShard
-from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Split
+from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split
 from nmt_cli.preparing.sources.text import TextFiles
 from nmt_cli.text_encoding import conversion
 from nmt_cli.tokenization.traces import mark_of_text_in_pieces, sign_of_tokenisation
 
-Pairs: TypeAlias = Sequence[tuple[str, str]]
-
-_MIN_LINES = 50  # nothing but pieces is told of fewer
+_MIN_LINES = 50  # fewer lines get no warning
+# Capital letters.
 _CASED_SCRIPTS = ("Latn", "Cyrl", "Grek", "Armn")
 _MIN_LETTERS = 2_000
 _MAX_CAPITALS = 0.0005
-# A field of a CSV file that has quotes inside.
+# Lines that are a cell of a CSV file with quotes inside.
 _QUOTED = re.compile(r'"(?=.*"")(?:[^"]|"")*"')
 _MIN_QUOTED = 3
 _MIN_SHARE_QUOTED = 0.001
-_CHARACTERS_IDENTIFIED = 120  # short sentences are identified together
+# Languages that py3langid identifies, of several short sentences together.
+_CHARACTERS_IDENTIFIED = 120
 _MAX_IDENTIFIED = 100
 _MIN_IDENTIFIED = 10
 _MIN_OTHER_LANGUAGE = 0.6
 _MAX_OWN_LANGUAGE = 0.2
 _NO_LANGUAGE = "zxx"
+# Pairs of validation text.
+_FEW_PAIRS = 20
+_MANY_BLANK = 0.1
+_MOST_SET_ASIDE = 1_000
+# The sample that is checked; the seed is any number, but the same in every preparation.
 _SAMPLED_LINES = 4_000
 _SAMPLED_SHARDS = 16
 _SAMPLED_SOURCES = 16
-# Any number, but the same in every preparation.
 _SEED = 20_170_612
 
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """Lines of one side of a text. `text` names the text; `file` is its file if it is a file of plain lines."""
+    """Lines of one side of a text. `text` is its name in messages; `file` is its file if it is one of plain lines."""
 
     text: str
     language: str
@@ -62,7 +65,7 @@ class TextSide:
 def training_sides(
     samples: Mapping[int, Pairs], sources: Sequence[LocalPairs], languages: CorpusLanguages
 ) -> list[TextSide]:
-    """The sides of samples of training text; `samples` are by the place of their source."""
+    """Both sides of the training text, as one text per source; `samples` are pairs by the place of their source."""
     return [
         side
         for place, pairs in samples.items()
@@ -78,7 +81,7 @@ def training_sides(
 def heldout_sides(
     splits: Mapping[str, Pairs], sources: Mapping[Split, Sequence[LocalPairs]], languages: CorpusLanguages
 ) -> list[TextSide]:
-    """The sides of validation and test text; of long text, lines evenly over it."""
+    """Both sides of the validation and of the test text; long text is sampled evenly."""
     texts: Mapping[Split, str] = {"valid": "the validation text", "test": "the test text"}
     return [
         side
@@ -94,14 +97,14 @@ def heldout_sides(
 
 
 def text_sides(text: str, pairs: Pairs, languages: CorpusLanguages, *, source: LocalPairs | None) -> list[TextSide]:
-    """The two sides of pairs, which are all from `source` if it is not None."""
+    """The two sides of pairs. `source` is where all of them come from; None if they have several sources."""
     codes = (languages.source, languages.target)
     paths = (source.source, source.target) if isinstance(source, TextFiles) else (None, None)
     return [TextSide(text, codes[side], [pair[side] for pair in pairs], paths[side]) for side in (0, 1)]
 
 
 def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, str]]]:
-    """Some thousand pairs of the clean training text by the place of their source, the same at every preparation."""
+    """A sample of the clean training text: pairs by the place of their source, the same in every preparation."""
     by_source: dict[int, list[CleanShard]] = {}
     for shard in shards:
         if len(shard):
@@ -112,7 +115,7 @@ def sample_by_source(shards: Sequence[CleanShard]) -> dict[int, list[tuple[str, 
     for source in sorted(largest):
         places = np.linspace(0, len(by_source[source]) - 1, num_shards).round().astype(int)
         chosen = [by_source[source][place] for place in dict.fromkeys(places.tolist())]
-        samples[source] = [pair for shard in chosen for pair in _drawn(shard, num_lines // len(chosen))]
+        samples[source] = [pair for shard in chosen for pair in _sampled(shard, num_lines // len(chosen))]
     return samples
 
 
@@ -130,13 +133,28 @@ def refuse_pieces(sides: Iterable[TextSide]) -> None:
         )
 
 
-def doubts(sides: Iterable[TextSide], *, with_languages: bool) -> Iterator[str]:
-    """Warnings of texts that seem to be other than they should be, each with what to do."""
+def warnings_of_unusual_text(sides: Iterable[TextSide], *, with_languages: bool) -> Iterator[str]:
+    """Warnings of text that is not as people write it, or is in another language, each with what to do."""
     sides = [side for side in sides if len(side.lines) >= _MIN_LINES]
     for describe in (_tokenised, _lower_cased, _quoted):
         yield from describe(sides)
     if with_languages and find_spec("py3langid") is not None:
         yield from _in_other_languages(sides)
+
+
+def warnings_of_little_validation(pairs: Pairs, *, num_train: int) -> Iterator[str]:
+    """The warning if validation text has few pairs, or if many of them have a blank side.
+
+    Its fix is to set aside a tenth of the `num_train` pairs, or more text if a tenth is too few as well.
+    """
+    num_blank = sum(not (src.strip() and tgt.strip()) for src, tgt in pairs)
+    size = min(_MOST_SET_ASIDE, num_train // 10)
+    other_fix = f"set training pairs aside: --valid-size {size}" if size >= _FEW_PAIRS else "more text"
+    fix = f"give text of its own with --valid FILE, or {other_fix}"
+    if num_blank > _MANY_BLANK * len(pairs):
+        yield f"{num_blank:,} of {len(pairs):,} validation pairs have a blank side, and score nothing: {fix}"
+    elif len(pairs) < _FEW_PAIRS:
+        yield f"the validation text has only {len(pairs):,} pairs, so its loss and BLEU say little: {fix}"
 
 
 def _tokenised(sides: Sequence[TextSide]) -> Iterator[str]:
@@ -185,19 +203,19 @@ def _in_other_languages(sides: Sequence[TextSide]) -> Iterator[str]:
         if identified := _other_language(side):
             other, share = identified
             found.setdefault((side.language, other), []).append((side, share))
-    for (language, other), those in found.items():
+    for (language, other), shares in found.items():
         yield (
-            f"{_named(side for side, _ in those)} is identified as {other}, not as {language}, in {those[0][1]:.0%} of "
-            "a sample: check the files, their columns and --languages"
+            f"{_named(side for side, _ in shares)} is identified as {other}, not as {language}, in {shares[0][1]:.0%} "
+            "of a sample: check the files, their columns and --languages"
         )
 
 
 def _other_language(side: TextSide) -> tuple[str, float] | None:
-    """The language that most of a text is in, and its share, if it is clearly another than it should be."""
+    """The language that most of a text is in, and its share; None unless it is clearly not the stated language."""
     identifier = language_identifier(where=None)
     if short_code(side.language) not in identifier.labels:
         return None
-    labels = [str(identifier.classify(text)[0]) for text in _joined(side.lines)]
+    labels = [str(identifier.classify(text)[0]) for text in _texts_to_identify(side.lines)]
     counts = Counter(labels)
     if len(labels) < _MIN_IDENTIFIED:
         return None
@@ -209,8 +227,8 @@ def _other_language(side: TextSide) -> tuple[str, float] | None:
     return (other, number / len(labels)) if is_clear and own <= _MAX_OWN_LANGUAGE * len(labels) else None
 
 
-def _joined(lines: Sequence[str]) -> list[str]:
-    """Lines, evenly over the text, several of them together if they are short."""
+def _texts_to_identify(lines: Sequence[str]) -> list[str]:
+    """A sample of the lines, evenly over the text; short lines are joined."""
     texts: list[str] = []
     group: list[str] = []
     for line in lines:
@@ -222,14 +240,14 @@ def _joined(lines: Sequence[str]) -> list[str]:
 
 
 def _named(sides: Iterable[TextSide]) -> str:
-    """Sides in words: the training text (en and de) and the validation text (de)."""
+    """Sides in words, such as: the training text (en and de) and the validation text (de)."""
     by_text: dict[str, dict[str, None]] = {}
     for side in sides:
         by_text.setdefault(side.text, {})[side.language] = None
     return " and ".join(f"{text} ({' and '.join(languages)})" for text, languages in by_text.items())
 
 
-def _drawn(shard: CleanShard, number: int) -> list[tuple[str, str]]:
+def _sampled(shard: CleanShard, number: int) -> list[tuple[str, str]]:
     """At most `number` pairs of a shard, in order."""
     generator = np.random.default_rng([_SEED, shard.number])
     places = sorted(generator.permutation(len(shard))[:number].tolist())

@@ -38,6 +38,9 @@ Weight: TypeAlias = Annotated[
     ),
 ]
 
+Pairs: TypeAlias = Sequence[tuple[str, str]]
+"""Sentences of the source, each with its translation."""
+
 T = TypeVar("T")
 
 
