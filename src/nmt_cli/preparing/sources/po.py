@@ -11,9 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from nmt_cli.errors import DataError
-from nmt_cli.preparing.sources.base import Location, OneFileSource, Weight
 from nmt_cli.preparing.sources.lines import LONGEST_LINE, line_chunks, too_long
-from nmt_cli.preparing.sources.units import Unit, UnitsFile, on_one_line
+from nmt_cli.preparing.sources.units import Unit, UnitsFile, UnitsSource, on_one_line
 
 _KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?\s*(".*)')
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -21,17 +20,6 @@ _ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|[0-7]{1,3}|.)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _LANGUAGE = re.compile(r"^Language:[ \t]*([A-Za-z][\w@.-]*)", re.MULTILINE)
 _CHARSET = re.compile(r"charset=([\w-]+)")
-
-
-class PoSource(OneFileSource):
-    """A PO file of gettext. Messages that are fuzzy or without a translation are left out and counted."""
-
-    kind: Literal["po"] = Field(description="messages and translations of a PO file")
-    weight: Weight = 1.0
-
-    def local_pairs(self, file: Path, name: str, at: Location) -> PoFile:
-        """The two languages of a file."""
-        return PoFile(((name, file),), file.name, self.weight, file, at.codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +77,13 @@ class PoFile(UnitsFile):
                     raise _no_po(self.file, number)
         if "msgid" in entry.texts:
             yield entry
+
+
+class PoSource(UnitsSource):
+    """A PO file of gettext. Messages that are fuzzy or without a translation are left out and counted."""
+
+    kind: Literal["po"] = Field(description="messages and translations of a PO file")
+    format = PoFile
 
 
 class _Entry:

@@ -4,37 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field
 
-from nmt_cli.preparing.sources.base import Location, OneFileSource, Weight
-from nmt_cli.preparing.sources.units import Unit, UnitsFile
+from nmt_cli.preparing.sources.units import Unit, UnitsFile, UnitsSource
 from nmt_cli.preparing.sources.xml_units import UnitParser
-
-
-class TmxSource(OneFileSource):
-    """A translation memory (TMX 1.1 to 1.4b). Languages match loosely, en-US is en; text inside code is left out."""
-
-    kind: Literal["tmx"] = Field(description="two languages of a translation memory")
-    weight: Weight = 1.0
-
-    def local_pairs(self, file: Path, name: str, at: Location) -> TmxFile:
-        """The two languages of a file."""
-        return TmxFile(((name, file),), file.name, self.weight, file, at.codes)
-
-
-class XliffSource(OneFileSource):
-    """A file of XLIFF 1.2 or 2. Units without a target are left out and counted."""
-
-    kind: Literal["xliff"] = Field(description="source and target of an XLIFF file")
-    weight: Weight = 1.0
-
-    def local_pairs(self, file: Path, name: str, at: Location) -> XliffFile:
-        """The two languages of a file."""
-        return XliffFile(((name, file),), file.name, self.weight, file, at.codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +29,20 @@ class XliffFile(UnitsFile):
     def units(self) -> Iterator[Unit]:
         """Each <trans-unit>, or <segment> of version 2, with source and target."""
         return _XliffParser(self.file).units()
+
+
+class TmxSource(UnitsSource):
+    """A translation memory (TMX 1.1 to 1.4b). Languages match loosely, en-US is en; text inside code is left out."""
+
+    kind: Literal["tmx"] = Field(description="two languages of a translation memory")
+    format = TmxFile
+
+
+class XliffSource(UnitsSource):
+    """A file of XLIFF 1.2 or 2. Units without a target are left out and counted."""
+
+    kind: Literal["xliff"] = Field(description="source and target of an XLIFF file")
+    format = XliffFile
 
 
 class _TmxParser(UnitParser):

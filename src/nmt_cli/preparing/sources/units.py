@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from nmt_cli.errors import DataError
 from nmt_cli.languages import match_code, name_of, short_code
 from nmt_cli.preparing.chunks import RawChunk, Record, unit_chunks
-from nmt_cli.preparing.sources.base import LocalPairs
+from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,17 @@ class UnitsFile(LocalPairs):
     def count(self, *, most: int) -> int:
         """The number of units, or `most` if there are more."""
         return sum(1 for _ in islice(self.units(), most))
+
+
+class UnitsSource(OneFileSource):
+    """A source of a file of units. Each subclass names the class that reads its format."""
+
+    format: ClassVar[type[UnitsFile]]
+    weight: Weight = 1.0
+
+    def local_pairs(self, file: Path, name: str, at: Location) -> UnitsFile:
+        """The two languages of a file."""
+        return self.format(((name, file),), file.name, self.weight, file, at.codes)
 
 
 class TakenLanguages:
