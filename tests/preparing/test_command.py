@@ -60,7 +60,7 @@ def test_one_command_makes_data_of_a_translation_memory(tmp_path: Path, reposito
     refused = nmt(both, folder=tmp_path, repository=repository)
     assert refused.returncode == 4
     assert refused.stderr.endswith(
-        "error: valid_size 300: more than half, of 400 clean training pairs\n"
+        "error: valid_size 300 is more than half of the 400 clean training pairs\n"
         "at:    train\n"
         "fix:   --valid-size 40, or text in files of its own: --valid FILE\n"
     )

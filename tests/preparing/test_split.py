@@ -102,27 +102,37 @@ def test_without_validation_text_a_tenth_is_set_aside(tmp_path: Path, caplog: py
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message", "flags"),
+    ("sizes", "message", "flags", "own_text"),
     [
-        (["valid_size=5000"], "valid_size 5,000: more than there are", "--valid-size 40"),
+        (["valid_size=5000"], "valid_size 5,000 is more", "--valid-size 40", "--valid FILE"),
         (
             ["valid_size=150", "test_size=51"],
-            "valid_size 150 and test_size 51: more than half",
+            "valid_size 150 and test_size 51 are together more",
             "--valid-size 40 --test-size 40",
+            "--valid FILE --test FILE",
         ),
     ],
 )
 def test_a_validation_size_that_leaves_too_little_is_refused_with_one_that_fits(
-    tmp_path: Path, sizes: list[str], message: str, flags: str
+    tmp_path: Path, sizes: list[str], message: str, flags: str, own_text: str
 ) -> None:
     located = of_tsv(tmp_path, invented_pairs(400, seed=5), *sizes)
     error = refusal(lambda: run(located, tmp_path / "data"))
-    assert error.message == f"{message}, of 400 clean training pairs"
-    assert error.hint == f"{flags}, or text in files of its own: --valid FILE"
+    assert error.message == f"{message} than half of the 400 clean training pairs"
+    assert error.hint == f"{flags}, or text in files of its own: {own_text}"
     assert not (tmp_path / "data").exists()
     fitting = [f"{flag.removeprefix('--').replace('-', '_')}=40" for flag in flags.split() if flag.startswith("--")]
     run(of_tsv(tmp_path, invented_pairs(400, seed=5), *fitting), tmp_path / "data")
     assert len(split_of(tmp_path / "data", "valid")) == 40
+
+
+def test_a_test_size_beside_validation_text_is_answered_with_a_test_file(tmp_path: Path) -> None:
+    located = of_tsv(
+        tmp_path, invented_pairs(40, seed=5), "test_size=30", f"valid=[{{kind: tsv, file: {tmp_path}/my.tsv}}]"
+    )
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message == "test_size 30 is more than half of the 40 clean training pairs"
+    assert error.hint == "--test-size 4, or text in files of its own: --test FILE"
 
 
 def test_pairs_that_all_share_sentences_cannot_be_split(tmp_path: Path) -> None:
@@ -138,8 +148,8 @@ def test_without_clean_text_the_rule_that_dropped_it_is_named(tmp_path: Path) ->
     assert error.where == "my.tsv:1"
     assert error.hint == "--set cleaning.identical_sides=false keeps them"
     error = refusal(lambda: run(of_tsv(tmp_path, [("same", "same"), ("one", "eins")]), tmp_path / "data"))
-    assert error.message == "there is too little text to set validation pairs aside: 1 clean training pairs"
-    assert error.hint == "give more training text, or validation text in files of its own: --valid FILE"
+    assert error.message == "there is too little text to set validation pairs aside: it has 1 clean training pair"
+    assert error.hint == "give more training text, or text in files of its own: --valid FILE"
 
 
 def test_latin1_of_which_nothing_is_kept_is_answered_with_its_conversion(tmp_path: Path) -> None:

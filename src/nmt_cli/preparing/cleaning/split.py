@@ -66,22 +66,23 @@ def set_aside(
 def _sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
     """The number of pairs of each split."""
     sizes = {split: corpus.size_of(split, clean_pairs=clean_pairs) for split in corpus.set_aside}
+    own_text = f"text in files of its own: {' '.join(f'--{split} FILE' for split in sizes)}"
     if clean_pairs < 2 * len(sizes):
         raise DataError(
-            f"there is too little text to set {' and '.join(map(_NAMES.__getitem__, sizes))} pairs aside: "
-            f"{clean_pairs:,} clean training pairs",
+            f"there is too little text to set {' and '.join(map(_NAMES.__getitem__, sizes))} pairs aside: it has "
+            f"{clean_pairs:,} clean training {'pair' if clean_pairs == 1 else 'pairs'}",
             where="train",
-            hint="give more training text, or validation text in files of its own: --valid FILE",
+            hint=f"give more training text, or {own_text}",
         )
     if sum(sizes.values()) > _LARGEST_SHARE * clean_pairs:
         asked = " and ".join(f"{split}_size {size:,}" for split, size in sizes.items())
         tenth = max(1, clean_pairs // 10)
         flags = " ".join(f"--{split}-size {min(size, tenth)}" for split, size in sizes.items())
-        more = "more than there are" if sum(sizes.values()) > clean_pairs else "more than half"
         raise DataError(
-            f"{asked}: {more}, of {clean_pairs:,} clean training pairs",
+            f"{asked} {'are together' if len(sizes) > 1 else 'is'} more than half of the {clean_pairs:,} clean "
+            "training pairs",
             where="train",
-            hint=f"{flags}, or text in files of its own: --valid FILE",
+            hint=f"{flags}, or {own_text}",
         )
     return sizes
 
