@@ -31,16 +31,16 @@ from nmt_cli.preparing.cleaning.inspection import (
     warnings_of_little_validation,
     warnings_of_unusual_text,
 )
-from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
-from nmt_cli.preparing.cleaning.selection import (
+from nmt_cli.preparing.cleaning.losses import (
     SourceCounts,
-    choose_copies,
     count_by_source,
     nothing_left_error,
-    pair_digests,
+    sum_of_sources,
     warn_of_lost_sources,
-    warnings_of_dropped,
+    warnings_of_dropped_pairs,
 )
+from nmt_cli.preparing.cleaning.rules import CleaningCounts, CleaningRules
+from nmt_cli.preparing.cleaning.selection import choose_copies, pair_digests
 from nmt_cli.preparing.cleaning.split import set_aside
 from nmt_cli.preparing.cleaning.swapped_sides import warning_of_swapped_sides
 from nmt_cli.preparing.corpus import CleaningConfig, Corpus
@@ -118,9 +118,7 @@ def write_clean_text(
     _refuse_nothing(copies, shards, by_source, corpus.cleaning)
     write_pairs(chosen, directory, languages=corpus.languages)
     num_pairs = sum(int(each.sum()) for each in copies)
-    total = CleaningCounts()
-    for one in by_source:
-        total.add(one.counts)
+    total = sum_of_sources(by_source).counts
     write_arrays(directory / _COPIES, {str(number): each for number, each in enumerate(copies)})
     logger.info("cleaned: %s of %s training pairs kept", f"{total.kept:,}", f"{total.read:,}")
     texts = training_sides(sample_by_source(shards), sources["train"], corpus.languages)
@@ -128,7 +126,7 @@ def write_clean_text(
     splits = {**heldout, **chosen}
     found = [
         *warnings_of_little_validation(splits["valid"], num_train=num_pairs),
-        *(warnings_of_dropped(by_source, corpus.cleaning) if not swapped else []),
+        *(warnings_of_dropped_pairs(by_source, corpus.cleaning) if not swapped else []),
     ]
     found += warnings_of_unusual_text([*texts, *heldout_texts], with_languages=swapped is None)
     _log(found)

@@ -79,7 +79,7 @@ class DroppedPairs:
 
 @dataclass(slots=True)
 class CleaningCounts:
-    """The number of pairs read, of kept pairs that lost spaces, and of pairs dropped for each reason."""
+    """The number of pairs that were read, of kept pairs whose spaces were tidied, and of pairs dropped by reason."""
 
     read: int = 0
     tidied: int = 0
@@ -119,9 +119,9 @@ class CleaningCounts:
 
 @dataclass(frozen=True, slots=True)
 class CleanedChunk:
-    """The pairs of a chunk that the rules keep, in order and without outer and repeated spaces, and the counts.
+    """The pairs of a chunk that the rules keep, in order, and the counts.
 
-    `indices` are the places of the pairs in the chunk.
+    The pairs are tidy: without outer and repeated spaces. `indices` are their places in the chunk.
     """
 
     src: list[str]
@@ -131,7 +131,7 @@ class CleanedChunk:
 
 
 class CleaningRules:
-    """The rules of a corpus for single pairs. Duplicates and overlap, which need all of the text, are found elsewhere.
+    """The rules of a corpus for single pairs. Duplicates and overlap need all of the text: `selection.py` finds them.
 
     Raises DataError if languages are to be identified and that is not possible: see `LanguageRule`.
     """
@@ -177,7 +177,7 @@ class CleaningRules:
         return CleanedChunk(src, tgt, indices, counts)
 
     def _fault(self, src: str, tgt: str) -> tuple[str, int] | None:
-        """The reason to drop a tidy pair, by the rules that compare or measure its sides, and the side at fault."""
+        """The reason to drop a tidy pair, and the side at fault; None if its characters and lengths are in order."""
         config = self._config
         faults = [(self._fault_of_side(text), side) for side, text in enumerate((src, tgt))]
         found = [(reason, side) for reason, side in faults if reason is not None]
@@ -227,10 +227,10 @@ def printable(text: str) -> str:
 
 
 def _plainness(config: CleaningConfig) -> Callable[[str, str], bool]:
-    """A quick test of tidy pairs: if it is True, `CleaningRules._fault` finds nothing. Most pairs pass it.
+    """A quick test of tidy pairs, which most pairs pass. If it is True, `CleaningRules._fault` would find nothing.
 
-    In printable text the space is the only white space. So words are counted by their spaces, and there are no more
-    words than half the characters.
+    In printable text the space is the only white space. So a text has one word more than spaces, and at least two
+    characters per word.
     """
     least = config.min_characters or 1
     most = min(config.max_characters or inf, 2 * (config.max_words or inf))

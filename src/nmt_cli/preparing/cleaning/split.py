@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from nmt_cli.dataset.store import SIDES
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.cleaning.held_out import NOWHERE, HeldOut
+from nmt_cli.preparing.cleaning.losses import SourceCounts, count_as_dropped
 from nmt_cli.preparing.cleaning.rules import HELD_OUT
-from nmt_cli.preparing.cleaning.selection import SourceCounts, drop_pairs
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import Split
@@ -22,7 +22,7 @@ from nmt_cli.preparing.sources.base import Split
 logger = logging.getLogger(__name__)
 
 Place: TypeAlias = tuple[int, int]
-"""A pair by its shard and its place there."""
+"""Where a pair is: the number of its shard, and its place in the shard."""
 
 _LARGEST_SHARE = 0.5
 _NAMES: Mapping[Split, str] = {"valid": "validation", "test": "test"}
@@ -43,19 +43,19 @@ def set_aside(
 ) -> dict[str, list[tuple[str, str]]]:
     """The pairs that are set aside for each split of `corpus.set_aside`, in the order of the text.
 
-    `copies` becomes 0 for them, and for each training pair that shares a side with one of them; the latter is counted
-    as dropped. The choice depends on the clean pairs and the seed alone. DataError if the splits would take more than
-    half of the text.
+    In `copies` they get 0. So do training pairs that share a side with a pair that is set aside; these are counted as
+    dropped. The choice depends on the clean pairs and the seed alone. DataError if the splits would take more than half
+    of the text.
     """
     if not corpus.set_aside:
         return {}
     sizes = _sizes(corpus, clean_pairs=sum(int(np.count_nonzero(each)) for each in copies))
     chosen = _choose(shards, copies, sizes, seed=corpus.split_seed)
     splits: dict[str, list[tuple[str, str]]] = {
-        split: [(one.src, one.tgt) for one in found] for split, found in chosen.items()
+        split: [(pair.src, pair.tgt) for pair in pairs] for split, pairs in chosen.items()
     }
-    places = {one.place for candidates in chosen.values() for one in candidates}
-    num_dropped = _drop_sharing(shards, copies, by_source, HeldOut(splits), places)
+    places = {pair.place for pairs in chosen.values() for pair in pairs}
+    num_dropped = _remove_from_training(places, HeldOut(splits), shards, copies, by_source)
     for split, size in sizes.items():
         logger.info("set aside: %s clean pairs as %s text", f"{size:,}", _NAMES[split])
     if num_dropped:
@@ -90,15 +90,15 @@ def _sizes(corpus: Corpus, *, clean_pairs: int) -> dict[Split, int]:
 def _choose(
     shards: Sequence[CleanShard], copies: Sequence[NDArray[np.uint16]], sizes: Mapping[Split, int], *, seed: int
 ) -> dict[Split, list[_Candidate]]:
-    """The pairs of each split: the first ones in an order by a hash of seed and text, and no side twice.
+    """The pairs of each split: the first pairs by a hash of seed and text, none of which shares a side with another.
 
-    DataError if there are too few pairs without a side in common.
+    DataError if there are too few such pairs.
     """
     wanted = sum(sizes.values())
     number = 2 * wanted
     while True:
         ranked = _first_by_hash(shards, copies, number, seed=seed)
-        candidates = _distinct(_candidates(shards, ranked))
+        candidates = _without_shared_sides(_candidates(shards, ranked))
         if len(candidates) >= wanted or len(ranked) < number:
             break
         number *= 4
@@ -110,7 +110,7 @@ def _choose(
         )
     chosen, start = {}, 0
     for split, size in sizes.items():
-        chosen[split] = sorted(candidates[start : start + size], key=lambda one: one.place)
+        chosen[split] = sorted(candidates[start : start + size], key=lambda pair: pair.place)
         start += size
     return chosen
 
@@ -152,26 +152,28 @@ def _candidates(shards: Sequence[CleanShard], ranked: Sequence[Place]) -> Iterat
     return (texts[place] for place in ranked)
 
 
-def _distinct(candidates: Iterator[_Candidate]) -> list[_Candidate]:
-    """The candidates without those that share a side with an earlier one."""
-    seen: tuple[set[str], set[str]] = (set(), set())
-    found = []
-    for one in candidates:
-        if one.src not in seen[0] and one.tgt not in seen[1]:
-            found.append(one)
-            seen[0].add(one.src)
-            seen[1].add(one.tgt)
+def _without_shared_sides(candidates: Iterator[_Candidate]) -> list[_Candidate]:
+    """The candidates whose source and target no earlier candidate has."""
+    sources, targets, found = set[str](), set[str](), []
+    for pair in candidates:
+        if pair.src not in sources and pair.tgt not in targets:
+            found.append(pair)
+            sources.add(pair.src)
+            targets.add(pair.tgt)
     return found
 
 
-def _drop_sharing(
+def _remove_from_training(
+    places: set[Place],
+    held_out: HeldOut,
     shards: Sequence[CleanShard],
     copies: Sequence[NDArray[np.uint16]],
     by_source: Sequence[SourceCounts],
-    held_out: HeldOut,
-    places: set[Place],
 ) -> int:
-    """Drop the training pairs that share a side with a chosen pair, and take the chosen ones out; how many share."""
+    """Take the chosen pairs at `places` out of the training text, and drop pairs that share a side with them.
+
+    Returns the number of dropped pairs.
+    """
     num_dropped = 0
     for index, (shard, taken) in enumerate(zip(shards, copies, strict=True)):
         matches, _ = held_out.find(*_lines(shard))
@@ -181,12 +183,12 @@ def _drop_sharing(
             counts.read -= 1
         shared = np.flatnonzero((matches > NOWHERE) & (taken > 0))
         taken[shared] = 0
-        drop_pairs(shared, HELD_OUT, shard, counts)
+        count_as_dropped(shared, HELD_OUT, shard, counts)
         num_dropped += len(shared)
     return num_dropped
 
 
 def _lines(shard: CleanShard) -> tuple[list[str], list[str]]:
-    """The lines of both sides."""
+    """The sentences of both sides."""
     src, tgt = (shard.text(side).decode().split("\n")[:-1] for side in SIDES)
     return src, tgt
