@@ -57,7 +57,7 @@ NEIGHBOURS = {
     "processes": {"errors"},
     "languages": {"errors", "files"},
     "testsets": {"errors", "files"},
-    "text_encoding": {"errors"},
+    "text_encoding": {"errors", "files"},
 }
 MIN_FILE_LINES = 60
 # Small files, each with its reason.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 
 from nmt_cli.errors import DataError
+from nmt_cli.files import open_bytes
 
 STDIN = "stdin"
 # The first bytes of compressed data: the program, the ending of its files if nmt reads them, and a reader to stdout.
@@ -25,16 +28,26 @@ _WIDE = {
 }
 _LOOKED_AT = 64
 _MIN_ZEROS = 0.35
+_FILES_SHOWN = 8
+_BLOCK = 1 << 20
 
 
 def refuse_other_encodings(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; `name` is its file or `STDIN`."""
-    refuse_compressed(beginning, name=name)
-    if (encoding := _wide_encoding(beginning)) is not None:
+    refuse_any_other_encoding({name: beginning})
+
+
+def refuse_any_other_encoding(beginnings: Mapping[str, bytes]) -> None:
+    """Raise DataError if one or more of several texts begin like these; the keys are their files."""
+    for name, beginning in beginnings.items():
+        refuse_compressed(beginning, name=name)
+    found = {name: encoding for name, beginning in beginnings.items() if (encoding := _wide_encoding(beginning))}
+    if found:
+        names, encodings = (" and ".join(dict.fromkeys(words)) for words in (map(_short, found), found.values()))
         raise DataError(
-            f"{_short(name)} is {encoding}, not UTF-8",
-            where=name,
-            hint=_convert_hint(name, encoding=encoding),
+            f"{names} {'is' if len(found) == 1 else 'are'} {encodings}, not UTF-8",
+            where=", ".join(found),
+            hint="; ".join(_convert_hint(name, encoding=encoding) for name, encoding in found.items()),
         )
 
 
@@ -58,9 +71,15 @@ def not_utf8(line: bytes, *, name: str, number: int) -> DataError:
     )
 
 
-def latin1_conversion(name: str) -> str:
-    """The command that converts a file of Latin-1."""
-    return _convert_hint(name, encoding="LATIN1")
+def files_not_utf8(files: Iterable[Path]) -> list[Path]:
+    """The files, compressed or not, that are not UTF-8 from beginning to end."""
+    return [file for file in files if not _is_utf8(file)]
+
+
+def latin1_conversions(files: Sequence[Path]) -> str:
+    """The fix that converts files of Latin-1; it has the commands of the first few files."""
+    commands = [_convert_hint(str(file), encoding="LATIN1") for file in files[:_FILES_SHOWN]]
+    return f"if the text is Latin-1: {'; '.join(commands)}"
 
 
 def conversion(file: Path | None, command: str, *, new: str) -> str:
@@ -74,6 +93,16 @@ def conversion(file: Path | None, command: str, *, new: str) -> str:
     plain = file.with_suffix("") if reader else file
     source = f"{reader} {quote(str(file))} | {command}" if reader else f"{command} < {quote(str(file))}"
     return f"{source} > {quote(str(plain.with_name(f'{new}-{plain.name}')))}"
+
+
+def _is_utf8(file: Path) -> bool:
+    with open_bytes(file) as stream:
+        try:
+            for _ in codecs.iterdecode(iter(partial(stream.read, _BLOCK), b""), "utf-8"):
+                pass
+        except UnicodeDecodeError:
+            return False
+    return True
 
 
 def _wide_encoding(beginning: bytes) -> str | None:

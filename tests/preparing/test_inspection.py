@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -169,22 +169,70 @@ def test_without_py3langid_nothing_is_said_of_languages(raw: Pairs, monkeypatch:
     assert doubts_of([(src, src) for src, _ in raw]) == []
 
 
-def test_most_pairs_dropped_is_told_with_the_rule_and_what_to_do(raw: Pairs, tmp_path: Path) -> None:
-    write(tmp_path, "train", raw)
-    text = (tmp_path / "train.de").read_text(encoding="utf-8")
+def latin1(folder: Path, name: str, lines: Sequence[str]) -> list[bytes]:
+    """The lines of a file in which they are Latin-1; of these, the ones that are no UTF-8."""
+    encoded = [line.encode("latin-1", "replace") for line in lines]
+    (folder / name).write_bytes(b"".join(line + b"\n" for line in encoded))
+    return [line for line in encoded if not line.isascii()]
+
+
+def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it(raw: Pairs, tmp_path: Path) -> None:
+    umlauts = [(src, tgt) for src, tgt in raw if not tgt.isascii()]
+    english = [src.replace("e", "é") for src, _ in umlauts]
+    for name, pairs in (("train", umlauts), ("valid", raw[:100])):
+        write(tmp_path, name, pairs)
+    files: dict[Split, list[str]] = {"train": [str(tmp_path / "train")], "valid": [str(tmp_path / "valid")]}
+    located = corpus_from_files(files, languages="en-de", name="mine", overrides=[])
+    latin1(tmp_path, "train.de", [tgt for _, tgt in umlauts])
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    number = f"{len(umlauts):,}"
+    assert error.message == f"train.de is not UTF-8: {number} of {number} pairs cannot be read"
+    assert error.where == "train.de:1"
+    convert = f"iconv -f LATIN1 -t UTF-8 < {tmp_path}/train.{{0}} > {tmp_path}/utf8-train.{{0}}"
+    assert error.hint == f"if the text is Latin-1: {convert.format('de')}; then give the new files"
+    assert not (tmp_path / "data.partial").exists()
+    latin1(tmp_path, "train.en", english)
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message == f"train.en and train.de are not UTF-8: {number} of {number} pairs cannot be read"
+    commands = error.hint.removeprefix("if the text is Latin-1: ").removesuffix("; then give the new files")
+    assert commands == f"{convert.format('en')}; {convert.format('de')}"
+    subprocess.run(commands, shell=True, check=True)
+    assert (tmp_path / "utf8-train.en").read_text(encoding="utf-8").splitlines() == english
+
+
+def test_some_pairs_of_latin1_and_most_pairs_dropped_are_told_with_what_to_do(raw: Pairs, tmp_path: Path) -> None:
     write(tmp_path, "valid", raw[:100])
-    (tmp_path / "train.de").write_bytes(text.encode("latin-1", "replace"))
+    plain = [pair for pair in raw if pair[1].isascii()]
+    latin = [pair for pair in raw if not pair[1].isascii()][: len(plain) // 2]
+    write(tmp_path, "train", [*plain, *latin])
+    wrong = latin1(tmp_path, "train.de", [tgt for _, tgt in [*plain, *latin]])
     files: dict[Split, list[str]] = {"train": [str(tmp_path / "train")], "valid": [str(tmp_path / "valid")]}
     report = run(corpus_from_files(files, languages="en-de", name="mine", overrides=[]), tmp_path / "data").report
-    num_dropped = sum(not line.isascii() for line in text.splitlines())
     (warning,) = report["warnings"]
-    assert warning.startswith(f"{num_dropped:,} of 1,000 training pairs are dropped for invalid UTF-8, first at ")
-    assert warning.endswith("if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 < train.de > utf8-train.de")
+    convert = f"iconv -f LATIN1 -t UTF-8 < {tmp_path}/train.de > {tmp_path}/utf8-train.de"
+    assert warning == (
+        f"{len(wrong):,} of {len(plain) + len(latin):,} training pairs are dropped for invalid UTF-8, first at "
+        f"train.de:{len(plain) + 1}: if the text is Latin-1: {convert}"
+    )
     repeated = [*raw[:300], *raw[:300], *raw[:300]]
     (warning,) = warnings_of(tmp_path, train=repeated, valid=raw[900:])
     assert warning.startswith("600 of 900 training pairs are dropped for duplicate, first at train.en:301: ")
     assert warning.endswith("--set cleaning.duplicates=false keeps them")
     assert warnings_of(tmp_path, "cleaning.duplicates=false", train=repeated, valid=raw[900:]) == []
+
+
+def test_two_files_of_utf16_are_answered_with_both_commands(raw: Pairs, tmp_path: Path) -> None:
+    for side, code in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in raw)
+        (tmp_path / f"wide.{code}").write_bytes(text.encode("utf-16"))
+    located = corpus_from_files({"train": [str(tmp_path / "wide")]}, languages="en-de", name="mine", overrides=[])
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message == "wide.en and wide.de are UTF-16, not UTF-8"
+    assert error.where == f"{tmp_path}/wide.en, {tmp_path}/wide.de"
+    subprocess.run(error.hint, shell=True, check=True)
+    for side, code in enumerate(("en", "de")):
+        converted = (tmp_path / f"utf8-wide.{code}").read_text(encoding="utf-8").splitlines()
+        assert converted == [pair[side] for pair in raw]
 
 
 def test_a_nearly_empty_validation_set_is_told(raw: Pairs, tmp_path: Path) -> None:

@@ -152,13 +152,6 @@ def test_without_clean_text_the_rule_that_dropped_it_is_named(tmp_path: Path) ->
     assert error.hint == "give more training text, or text in files of its own: --valid FILE"
 
 
-def test_latin1_of_which_nothing_is_kept_is_answered_with_its_conversion(tmp_path: Path) -> None:
-    located = of_tsv(tmp_path, [])
-    (tmp_path / "my.tsv").write_bytes("größe\tsize\n".encode("latin-1"))
-    error = refusal(lambda: run(located, tmp_path / "data"))
-    assert error.hint == "if the text is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 < my.tsv > utf8-my.tsv"
-
-
 def test_pairs_that_all_share_a_sentence_with_those_set_aside_leave_nothing(tmp_path: Path) -> None:
     pairs = [("one dog", tgt) for _, tgt in invented_pairs(10, seed=5)]
     error = refusal(lambda: run(of_tsv(tmp_path, pairs), tmp_path / "data"))

@@ -32,9 +32,9 @@ from nmt_cli.preparing.cleaning.inspection import (
     warnings_of_unusual_text,
 )
 from nmt_cli.preparing.cleaning.losses import (
-    SourceCounts,
     count_by_source,
     nothing_left_error,
+    other_encoding_error,
     sum_of_sources,
     warn_of_lost_sources,
     warnings_of_dropped_pairs,
@@ -112,10 +112,11 @@ def write_clean_text(
     _clean_shards(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
     by_source = count_by_source(shards, sources["train"])
+    _refuse(shards, other_encoding_error(by_source))
     copies = choose_copies(shards, corpus.cleaning, by_source)
-    _refuse_nothing(copies, shards, by_source, corpus.cleaning)
+    _refuse(shards, nothing_left_error(copies, by_source, corpus.cleaning))
     chosen = set_aside(corpus, shards, copies, by_source)
-    _refuse_nothing(copies, shards, by_source, corpus.cleaning)
+    _refuse(shards, nothing_left_error(copies, by_source, corpus.cleaning))
     write_pairs(chosen, directory, languages=corpus.languages)
     num_pairs = sum(int(each.sum()) for each in copies)
     total = sum_of_sources(by_source).counts
@@ -222,17 +223,12 @@ def _clean_shards(
             progress("cleaning", done, total)
 
 
-def _refuse_nothing(
-    copies: Sequence[NDArray[np.uint16]],
-    shards: Sequence[CleanShard],
-    by_source: Sequence[SourceCounts],
-    config: CleaningConfig,
-) -> None:
-    """Remove the shards and raise DataError if no training pair is taken."""
-    if not any(each.any() for each in copies):
+def _refuse(shards: Sequence[CleanShard], error: DataError | None) -> None:
+    """Remove the shards and raise the error of their text, if it has one."""
+    if error is not None:
         for shard in shards:
             shard.path.unlink()
-        raise nothing_left_error(by_source, config)
+        raise error
 
 
 def _expected(corpus: Corpus) -> int | None:

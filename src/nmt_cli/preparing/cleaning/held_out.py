@@ -19,7 +19,7 @@ from nmt_cli.preparing.chunks import ParsedChunk
 from nmt_cli.preparing.cleaning.rules import is_unicode
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, Pairs, Split, read_chunks
 from nmt_cli.preparing.sources.text import TextFiles
-from nmt_cli.text_encoding import latin1_conversion
+from nmt_cli.text_encoding import files_not_utf8, latin1_conversions
 from nmt_cli.tokenization.tokenizer import normalize_spaces
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def write_heldout(
     Text files are copied byte for byte, uncompressed; a byte-order mark between two of them is removed. Every line
     stays, so a line that cannot be kept is a DataError. Only units without a translation are left out.
     """
-    pairs = list(_checked(_translated(read_chunks(sources), split), split))
+    pairs = list(_checked(sources, split))
     files = [source for source in sources if isinstance(source, TextFiles)]
     if len(files) < len(sources):
         write_pairs({split: pairs}, directory, languages=languages)
@@ -108,46 +108,39 @@ def write_pairs(splits: Mapping[str, Pairs], directory: Path, *, languages: Corp
                 file.writelines(f"{pair[side]}\n".encode() for pair in pairs)
 
 
-def _translated(chunks: Iterable[ParsedChunk], split: Split) -> Iterator[ParsedChunk]:
-    """The chunks, and at their end a line in the log with the number of units that have no translation."""
-    number = 0
-    for chunk in chunks:
-        number += len(chunk.untranslated)
-        yield chunk
-    if number:
-        logger.info("%s: %s units without a translation are left out", split, f"{number:,}")
+def _checked(sources: Sequence[LocalPairs], split: Split) -> Iterator[tuple[str, str]]:
+    """The pairs of the sources, but for units without a translation, which the log counts.
+
+    DataError for the first pair that cannot be kept.
+    """
+    num_untranslated = 0
+    for source in sources:
+        for chunk in read_chunks([source]):
+            num_untranslated += len(chunk.untranslated)
+            for index, pair in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
+                if index not in chunk.untranslated:
+                    _refuse_fault(chunk, index, *pair, source=source, split=split)
+                    yield pair
+    if num_untranslated:
+        logger.info("%s: %s units without a translation are left out", split, f"{num_untranslated:,}")
 
 
-def _checked(chunks: Iterable[ParsedChunk], split: Split) -> Iterator[tuple[str, str]]:
-    for chunk in chunks:
-        for index, (src, tgt) in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
-            if index in chunk.untranslated:
-                continue
-            if found := _problem(chunk, index, src, tgt):
-                problem, side = found
-                where = chunk.where(index, side=side)
-                other_fix = f"{chunk.problem}; or " if index in chunk.malformed else ""
-                if problem.endswith("UTF-8"):
-                    other_fix = f"if the file is Latin-1: {latin1_conversion(where.rpartition(':')[0])}; or "
-                raise DataError(
-                    f"the {split} text has {problem}",
-                    where=where,
-                    hint=f"{other_fix}mend that line: all lines of validation and test text are kept, none is cleaned "
-                    "away",
-                )
-            yield src, tgt
-
-
-def _problem(chunk: ParsedChunk, index: int, src: str, tgt: str) -> tuple[str, int] | None:
-    """The fault of a pair, and the side that has it."""
+def _refuse_fault(chunk: ParsedChunk, index: int, src: str, tgt: str, *, source: LocalPairs, split: Split) -> None:
+    """Raise DataError if a pair cannot be kept."""
+    fixes, side = ["mend that line: all lines of validation and test text are kept, none is cleaned away"], 0
     if index in chunk.malformed:
-        return "a malformed record", 0
-    for side, (name, text) in enumerate((("source", src), ("target", tgt))):
-        if not is_unicode(text):
-            return f"a {name} that is not valid UTF-8", side
-    if "\n" in src or "\n" in tgt:
-        return "a line break inside a sentence", int("\n" not in src)
-    return None
+        problem = "a malformed record"
+        fixes = [chunk.problem or "", *fixes]
+    elif not (is_unicode(src) and is_unicode(tgt)):
+        side = int(is_unicode(src))
+        problem = f"a {('source', 'target')[side]} that is not valid UTF-8"
+        if files := files_not_utf8(file for _, file in source.inputs):
+            fixes = [latin1_conversions(files), *fixes]
+    elif "\n" in src or "\n" in tgt:
+        problem, side = "a line break inside a sentence", int("\n" not in src)
+    else:
+        return
+    raise DataError(f"the {split} text has {problem}", where=chunk.where(index, side=side), hint="; or ".join(fixes))
 
 
 def _copy(path: Path, file: IO[bytes]) -> None:

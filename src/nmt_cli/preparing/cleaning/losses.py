@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,25 +16,24 @@ from nmt_cli.preparing.cleaning.rules import (
     EXAMPLES_PER_REASON,
     HELD_OUT,
     MALFORMED,
+    NOT_UTF8,
     CleaningCounts,
     DroppedPairs,
 )
 from nmt_cli.preparing.corpus import CleaningConfig
 from nmt_cli.preparing.shards import CleanShard
 from nmt_cli.preparing.sources.base import LocalPairs
-from nmt_cli.text_encoding import latin1_conversion
+from nmt_cli.text_encoding import files_not_utf8, latin1_conversions
 
 logger = logging.getLogger(__name__)
 
 _MAX_WARNINGS_LOGGED = 5
+_FILES_NAMED = 2
 _MOST_DROPPED = 0.5
 _MANY_UNREADABLE = 0.02
-# What to do if pairs are dropped for a reason: mend the text, or relax the rule.
-_FIXES_OF_TEXT = {
-    "invalid UTF-8": "if the text is Latin-1, convert it: {CONVERSION}",
-    MALFORMED: "look at that line",
-}
-_OTHER_FIX = "look at that line; rules are relaxed with --set cleaning.KEY=null"
+_UNREADABLE = (NOT_UTF8, MALFORMED)
+_LOOK = "look at that line"
+# The setting that relaxes the rule of a reason.
 _RELAXED = {
     "control characters": "cleaning.control_characters=false",
     "length ratio": "cleaning.max_length_ratio=9",
@@ -50,10 +50,11 @@ _RELAXED = {
 
 @dataclass(slots=True)
 class SourceCounts:
-    """The counts of one source. `problem` describes its first malformed record."""
+    """The counts of one source, and its files. `problem` describes its first malformed record."""
 
     name: str
     counts: CleaningCounts = field(default_factory=CleaningCounts)
+    files: Sequence[Path] = ()
     problem: str | None = None
 
     @property
@@ -65,7 +66,9 @@ class SourceCounts:
 def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs]) -> list[SourceCounts]:
     """The counts of each source; a source beyond the limit has read nothing."""
     found = [
-        SourceCounts(f"{source.origin} (training file {number} of {len(sources)})")
+        SourceCounts(
+            f"{source.origin} (training file {number} of {len(sources)})", files=[file for _, file in source.inputs]
+        )
         for number, source in enumerate(sources, start=1)
     ]
     for shard in shards:
@@ -76,11 +79,13 @@ def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs])
 
 
 def sum_of_sources(by_source: Sequence[SourceCounts]) -> SourceCounts:
-    """The counts of all sources together."""
+    """The counts of all sources together, and the files of sources with invalid UTF-8."""
     whole = SourceCounts("train")
     for one in by_source:
         whole.counts.add(one.counts)
         whole.problem = whole.problem or one.problem
+        if one.counts.dropped[NOT_UTF8].count:
+            whole.files = [*whole.files, *one.files]
     return whole
 
 
@@ -90,6 +95,24 @@ def count_as_dropped(places: NDArray[np.int64], reason: str, shard: CleanShard, 
     for place in places[:num_examples].tolist():
         counts.drop(reason, shard.where(place), *shard.pair(place))
     counts.dropped[reason].count += len(places[num_examples:])
+
+
+def other_encoding_error(by_source: Sequence[SourceCounts]) -> DataError | None:
+    """The error if more than half of the pairs of a source are lost because its files are not UTF-8."""
+    lost = [one for one in by_source if one.counts.dropped[NOT_UTF8].count > _MOST_DROPPED * one.counts.read]
+    files = [file for one in lost for file in files_not_utf8(one.files)]
+    if not files:  # also if JSON holds half characters
+        return None
+    dropped = sum_of_sources(lost).counts.dropped[NOT_UTF8]
+    num_read = sum(one.counts.read for one in lost)
+    names = [file.name for file in files[:_FILES_NAMED]]
+    names += [f"{len(files) - _FILES_NAMED:,} more"] if len(files) > _FILES_NAMED else []
+    return DataError(
+        f"{' and '.join(names)} {'is' if len(files) == 1 else 'are'} not UTF-8: {dropped.count:,} of {num_read:,} "
+        "pairs cannot be read",
+        where=dropped.examples[0].where,
+        hint=f"{latin1_conversions(files)}; then give the new files",
+    )
 
 
 def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
@@ -120,19 +143,23 @@ def warnings_of_dropped_pairs(by_source: Sequence[SourceCounts], config: Cleanin
     read, kept = whole.counts.read, whole.counts.kept
     reason, dropped = whole.commonest
     if read - kept <= _MOST_DROPPED * read:
-        reason = max(_FIXES_OF_TEXT, key=lambda reason: whole.counts.dropped[reason].count)
+        reason = max(_UNREADABLE, key=lambda reason: whole.counts.dropped[reason].count)
         dropped = whole.counts.dropped[reason]
         kept = read - dropped.count
         if dropped.count <= _MANY_UNREADABLE * read:
             return
     place = f", first at {dropped.examples[0].where}" if dropped.examples else ""
-    fix = _fix(reason, whole, config) or "see there"
+    fix = _fix(reason, whole, config) or _LOOK
     among = f", {dropped.count:,} of them" if dropped.count < read - kept else ""
     yield f"{read - kept:,} of {read:,} training pairs are dropped{among} for {reason}{place}: {fix}"
 
 
-def nothing_left_error(by_source: Sequence[SourceCounts], config: CleaningConfig) -> DataError:
+def nothing_left_error(
+    copies: Sequence[NDArray[np.uint16]], by_source: Sequence[SourceCounts], config: CleaningConfig
+) -> DataError | None:
     """The error if no training pair is left."""
+    if any(each.any() for each in copies):
+        return None
     whole = sum_of_sources(by_source)
     reason, dropped = whole.commonest
     if dropped.count == 0:
@@ -144,7 +171,7 @@ def nothing_left_error(by_source: Sequence[SourceCounts], config: CleaningConfig
     return DataError(
         f"no training pair is left after cleaning: {dropped.count:,} of {whole.counts.read:,} dropped for {reason}",
         where=dropped.examples[0].where if dropped.examples else None,
-        hint=_fix(reason, whole, config) or _OTHER_FIX,
+        hint=_fix(reason, whole, config) or f"{_LOOK}; rules are relaxed with --set cleaning.KEY=null",
     )
 
 
@@ -154,8 +181,6 @@ def _fix(reason: str, counts: SourceCounts, config: CleaningConfig) -> str | Non
         return counts.problem
     if reason == HELD_OUT and config.overlap == "report":  # by pairs that are set aside, not by the rule
         return "give validation text in files of its own: --valid FILE"
-    if fix := _FIXES_OF_TEXT.get(reason):
-        examples = counts.counts.dropped[reason].examples
-        name = examples[0].where.rpartition(":")[0] if examples else "FILE"
-        return fix.replace("{CONVERSION}", latin1_conversion(name))
+    if reason == NOT_UTF8 and (files := files_not_utf8(counts.files)):
+        return latin1_conversions(files)
     return f"--set {_RELAXED[reason]} keeps them" if reason in _RELAXED else None

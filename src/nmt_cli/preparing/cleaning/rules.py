@@ -29,13 +29,14 @@ from nmt_cli.tokenization.tokenizer import normalize_spaces
 EXAMPLES_PER_REASON = 3
 MALFORMED = "malformed record"
 UNTRANSLATED = "no translation"
+NOT_UTF8 = "invalid UTF-8"
 DUPLICATE = "duplicate"
 HELD_OUT = "in validation or test text"
 # A pair counts for the first of these that applies to it.
 REASONS = (
     MALFORMED,
     UNTRANSLATED,
-    "invalid UTF-8",
+    NOT_UTF8,
     "line break",
     "control characters",
     "empty",
@@ -194,7 +195,7 @@ class CleaningRules:
     def _fault_of_side(self, text: str) -> str | None:
         config = self._config
         if not is_unicode(text):
-            return "invalid UTF-8"
+            return NOT_UTF8
         if "\n" in text:
             return "line break"  # whatever the rules: in the files of clean text it would part the two sides
         if config.control_characters and _CONTROL.search(text):

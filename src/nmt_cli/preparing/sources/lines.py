@@ -18,6 +18,7 @@ LONGEST_LINE = 1 << 20
 """Bytes of the longest line, and characters of the longest text of other formats."""
 
 _BUFFER = 1 << 18
+_BEGINNING = 1 << 10
 
 
 def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
@@ -35,6 +36,12 @@ def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]
             number += len(lines)
     if number == 1 + skip:
         raise empty_file(file, below_header=skip > 0)
+
+
+def first_bytes(file: Path) -> bytes:
+    """The beginning of a file, by which its encoding is recognised."""
+    with open_bytes(file) as stream:
+        return stream.read(_BEGINNING)
 
 
 def too_long(file: Path, line: int) -> DataError:

@@ -27,7 +27,8 @@ from nmt_cli.preparing.sources.base import (
     is_address,
     matching_files,
 )
-from nmt_cli.preparing.sources.lines import line_chunks
+from nmt_cli.preparing.sources.lines import first_bytes, line_chunks
+from nmt_cli.text_encoding import refuse_any_other_encoding
 
 _ENDINGS = ("", ".gz", ".zst", ".xz")
 _KINDS = {
@@ -117,6 +118,7 @@ class TextFiles(LocalPairs):
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
+        refuse_any_other_encoding({str(file): first_bytes(file) for file in (self.source, self.target)})
         sides = zip_longest(line_chunks(self.source), line_chunks(self.target), fillvalue=(0, list[bytes]()))
         for (first_line, src), (_, tgt) in sides:
             if len(src) != len(tgt):
