@@ -24,7 +24,7 @@ MAX_TOKENS = 320
 
 @dataclass(frozen=True)
 class Feed:
-    """The updates of a recipe on prepared data, two micro-batches each, but for the last of an epoch: 8 updates."""
+    """The updates of a recipe on prepared data: 8 in an epoch, of two micro-batches each."""
 
     recipe: Recipe
     data: PreparedData
@@ -63,10 +63,15 @@ def take(updater: Updater, batches: Sequence[tuple[int, Batch]], number: int, up
     ).result()
 
 
-def feed(data: PreparedData, *settings: str, device: str = "cpu") -> Feed:
-    """The tiny recipe with two layers in the encoder, without dropout, changed by settings."""
+def feed(data: PreparedData, *settings: str, device: str = "cpu", has_even_end: bool = True) -> Feed:
+    """The tiny recipe with two layers in the encoder, without dropout, changed by settings.
+
+    Without an even end, the last update of an epoch is short, as in runs of earlier versions.
+    """
     recipe = tiny_recipe("model.encoder_layers=2", "model.dropout=0", *settings)
-    order = DataOrder(data, recipe, world_size=1, max_tokens=MAX_TOKENS, has_even_end=True, fallback=Path("not-needed"))
+    order = DataOrder(
+        data, recipe, world_size=1, max_tokens=MAX_TOKENS, has_even_end=has_even_end, fallback=Path("not-needed")
+    )
     return Feed(recipe, data, order, torch.device(device))
 
 

@@ -48,7 +48,7 @@ def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
     prepared: PreparedData, precision: Precision, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt_cli.model.dropout._BITS", {})  # masks by torch's own dropout, as on a GPU
-    given = feed(prepared, f"model.dropout={dropout}")
+    given = feed(prepared, f"model.dropout={dropout}", has_even_end=False)
     plain, recorded = given.updater(precision), with_recorder(given.updater(precision), taped)
     recorded.warm_up([given.batch(given.order.full)])
     assert not recorded.weights.gradients.any()
@@ -57,7 +57,7 @@ def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
         assert given.give(plain, number, update) == given.give(recorded, number, update)
         assert torch.equal(plain.weights.values, recorded.weights.values)
         sizes.add(sum(len(rows) for rows in update.micro))
-    assert len(sizes) > 2, "updates with different numbers of pairs have come by"
+    assert min(sizes) < max(sizes) // 2, "the short, last update of the epoch has come by"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def of_two(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_two_ranks_replay_a_micro_batch_each_and_sum_to_what_one_rank_has(
     of_two: dict[str, dict[str, Any]], prepared: PreparedData
 ) -> None:
-    given = feed(prepared)
+    given = feed(prepared, has_even_end=False)
     alone = given.updater("bf16")
     results = [given.give(alone, number, update) for number, update in given.updates(NUM_UPDATES)]
     assert of_two["replayed"]["replayed"] == NUM_UPDATES
