@@ -68,10 +68,10 @@ def test_any_iterable_of_lines_is_translated(translator: Translator) -> None:
     ],
 )
 def test_an_error_reads_as_python_and_includes_the_fix(
-    translator: Translator, options: dict[str, object], text: str
+    translator: Translator, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(NmtError) as caught:
-        translator.translate(["a"], **options)  # type: ignore[arg-type]  # wrong ones are the subject
+        translator.translate(["a"], **options)
     assert str(caught.value) == text
 
 

@@ -47,9 +47,9 @@ def find_test_set(
     if not folder.is_dir():
         logger.info("fetching %s through sacreBLEU into %s", name, folder)
     try:
-        source: str = dataset.get_source_file(languages)  # type: ignore[no-untyped-call]  # not annotated
+        source: str = dataset.get_source_file(languages)
         # Of sets with several, those that sacreBLEU scores with: of wmt21 the first translator's alone.
-        references: list[str] = dataset.get_reference_files(languages)  # type: ignore[no-untyped-call]  # not annotated
+        references: list[str] = dataset.get_reference_files(languages)
     except (Exception, SystemExit) as problem:
         raise _failure(name, languages, folder, problem) from None
     return TestSetFiles(Path(source), [Path(file) for file in references])

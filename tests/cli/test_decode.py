@@ -127,7 +127,6 @@ def test_closed_stdout_ends_it_quietly(folder: Path) -> None:
     assert (process.returncode, process.stderr) == (141, "")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
 def test_a_full_disk_is_told_in_three_lines(folder: Path) -> None:
     process = run(folder, "decode", "-m", "runs/tiny/model", "--device", "cpu", "-o", "/dev/full", text=b"sea\n")
     assert process.returncode == 4

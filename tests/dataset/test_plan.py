@@ -10,6 +10,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,9 +49,9 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The epochs that this process has planned."""
     planned: list[int] = []
 
-    def noted(*arguments: object, key: PlanKey) -> object:
+    def noted(*arguments: Any, key: PlanKey) -> object:
         planned.append(key.epoch)
-        return plan_epoch(*arguments, key=key)  # type: ignore[arg-type]  # passed through
+        return plan_epoch(*arguments, key=key)
 
     monkeypatch.setattr(planning, "plan_epoch", noted)
     return planned
@@ -236,10 +237,10 @@ def test_if_the_disk_of_the_data_is_full_the_plan_goes_to_the_run(
 ) -> None:
     caplog.set_level("INFO")
 
-    def full_disk(directory: Path, *arguments: object, **options: object) -> None:
+    def full_disk(directory: Path, *arguments: Any, **options: Any) -> None:
         if is_full_everywhere or data.directory in directory.parents:
             raise OSError(28, "No space left on device")
-        write_plan(directory, *arguments, **options)  # type: ignore[arg-type]  # passed through
+        write_plan(directory, *arguments, **options)
 
     monkeypatch.setattr(planning, "write_plan", full_disk)
     if is_full_everywhere:
@@ -263,10 +264,10 @@ def test_plans_that_somebody_keeps_to_himself_are_none(data: PreparedData, monke
             raise PermissionError(13, "Permission denied")
         return stat(self, **options)
 
-    def refused_too(path: object, *arguments: int) -> int:
-        if beside in Path(str(path)).parents:
+    def refused_too(path: str, *arguments: int) -> int:
+        if beside in Path(path).parents:
             raise PermissionError(13, "Permission denied")
-        return open_file(path, *arguments)  # type: ignore[arg-type]  # passed through
+        return open_file(path, *arguments)
 
     open_file = os.open
     monkeypatch.setattr(Path, "stat", refused)

@@ -51,16 +51,16 @@ def test_the_weights_are_those_that_mix_the_values(loaded: LoadedModel, part: At
     source = pack([[*loaded.source.encode([SOURCE])[0], EOS]], device=CPU)
     target = pack([[BOS, *loaded.target.encode([TARGET])[0]]], device=CPU)
     layers = model.encoder if part == "encoder" else model.decoder
+    seen: list[tuple[torch.Tensor, ...]] = []
     for layer, weights_HTS in zip(layers, found.weights, strict=True):
         module = layer.cross_attention if part == "cross" else layer.self_attention
         assert isinstance(module, CrossAttention | SelfAttention)
-        seen: list[tuple[torch.Tensor, ...]] = []
-        handle = module.register_forward_hook(lambda module, given, out: seen.append((given[0], out)))  # noqa: B023
+        handle = module.register_forward_hook(lambda module, given, out: seen.append((given[0], out)))
         with torch.inference_mode():
             memory = model.encode(source)
             model.decode(target, memory, source)
             handle.remove()
-            x, out = seen[0]
+            x, out = seen.pop()
             if isinstance(module, CrossAttention):
                 values = module.kv(memory)[:, module.heads * module.d_k :]
             else:

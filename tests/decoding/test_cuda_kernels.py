@@ -256,8 +256,8 @@ def written(state: StaticState) -> list[Tensor]:
 def test_the_kernels_choose_and_sort_as_the_operators_do(
     beam: int, nbest: int, vocab: int, dtype: torch.dtype, step: int, is_first: bool
 ) -> None:
-    settings = {"beam": beam, "nbest": nbest, "step": step, "is_first": is_first}
-    by_kernels, plain = (random_state(3, **settings) for _ in range(2))  # type: ignore[arg-type]  # of several types
+    settings: dict[str, Any] = {"beam": beam, "nbest": nbest, "step": step, "is_first": is_first}
+    by_kernels, plain = (random_state(3, **settings) for _ in range(2))
     # Many logits in bf16 are equal, and columns behind the vocabulary are of the padding.
     logits = torch.randn(4 * beam, vocab + 11).to(dtype)
     logits[:, vocab:] = torch.nan

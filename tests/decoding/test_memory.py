@@ -32,7 +32,6 @@ def test_freed_memory_is_returned_now_and_then(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_memory_is_flat_over_100_000_lines(trained: Path, tmp_path: Path, engine: str) -> None:
     if engine == "ctranslate2":

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -254,7 +255,7 @@ def test_a_file_of_the_users_is_checked_in_the_same_way(tmp_path: Path) -> None:
         f"its SHA-256 is {digest}, not {'f' * 64}": (3, "f" * 64),
     }
     for differs, (size, sha256) in wanted.items():
-        error = refusal(lambda: check_file(file, size=size, sha256=sha256))  # noqa: B023  # called at once
+        error = refusal(partial(check_file, file, size=size, sha256=sha256))
         assert error.message == f"a.tgz is not the file that it should be: {differs}"
         assert error.where == str(file)
         assert error.hint == "fetch it again; if another version is meant, correct bytes and sha256 in the corpus file"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -216,7 +217,7 @@ def test_a_folder_of_other_things_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for name in ("thesis", "file"):
         for overwrite in (False, True):
-            error = refusal(lambda: run(located, tmp_path / name, overwrite=overwrite))  # noqa: B023  # called at once
+            error = refusal(partial(run, located, tmp_path / name, overwrite=overwrite))
             assert error.message == f"{tmp_path / name} exists and is not prepared data"
             assert error.hint == "choose another folder with -o"
     assert contents(tmp_path / "thesis") == {"manifest.json": b"mine"}
@@ -243,7 +244,7 @@ def test_finished_data_leaves_the_work_of_others_alone(tmp_path: Path) -> None:
     with open_work_folder(output) as work:  # as a second process does with --overwrite
         cleaned = work.stage("cleaned", key="x", build=lambda to: None, has_pieces=lambda at: False)
         for overwrite in (False, True):
-            error = refusal(lambda: run(located, output, overwrite=overwrite))  # noqa: B023  # called at once
+            error = refusal(partial(run, located, output, overwrite=overwrite))
             assert error.message.startswith(f"another nmt prepare is writing {output}: process {os.getpid()} on ")
             assert error.where == str(output)
             assert error.hint == "wait until it ends, or choose another folder with -o"

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -220,7 +221,7 @@ def test_a_model_that_cannot_be_used_is_refused_with_what_to_type(here: Path) ->
     for name, (message, hint) in cases.items():
         others = ["tokenizer.vocab_size=300", "tokenizer.kind=bpe"] if name.endswith("--set") else []
         located = small_corpus(here, f"tokenizer.model={name.removesuffix(' --set')}", *others)
-        error = refusal(lambda located=located: run(located, here / "out"))  # type: ignore[misc]
+        error = refusal(partial(run, located, here / "out"))
         assert error.message == message
         assert hint in error.hint
         assert not (here / "out").exists()

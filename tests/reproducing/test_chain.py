@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Timer
+from typing import Any
 
 import pytest
 
@@ -182,10 +183,10 @@ def command(monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = sys.executable
     real = subprocess.Popen
 
-    def popen(arguments: list[str], **options: object) -> object:
+    def popen(arguments: list[str], **options: Any) -> object:
         assert arguments[:4] == [interpreter, "-P", "-m", "nmt_cli"]
         rest = [argument for argument in arguments[4:] if argument != "--quiet"]
-        return real([interpreter, "-c", *rest], **options)  # type: ignore[call-overload]  # options of any kind
+        return real([interpreter, "-c", *rest], **options)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -121,11 +122,11 @@ def test_a_replay_takes_the_batch_and_the_divisor_that_it_is_given() -> None:
 
 
 def test_there_is_one_recording_for_each_bound() -> None:
-    recorded = []
-    steps = RecordedSteps(summed, lambda function: recorded.append(function) or taped(function))  # type: ignore[func-returns-value]  # append, then the tape
+    recorder = Mock(wraps=taped)
+    steps = RecordedSteps(summed, recorder)
     for bound in (128, 512, 128, 512):
         steps.record(batch_of(3, bound=bound))
-    assert len(recorded) == 4, "the first micro-batch of an update, and later ones"
+    assert recorder.call_count == 4, "the first micro-batch of an update, and later ones"
     assert batch_of(3, bound=256) not in steps
     assert steps.replay(batch_of(4, bound=512), divisor=1, is_first=True).tolist() == [10.0, 6.0]
 

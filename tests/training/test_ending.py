@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,12 +60,12 @@ def test_a_second_ctrl_c_ends_a_training_at_once_and_loses_no_checkpoint(
         assert train(prepared, run) == 75
     accumulate = Updater.accumulate
 
-    def twice(self: Updater, *arguments: object, key: tuple[int, int], **options: object) -> object:
+    def twice(self: Updater, *arguments: Any, key: tuple[int, int], **options: Any) -> object:
         if key == (5, 0):
             send(signal.SIGINT)
         if key == (5, 1):
             send(signal.SIGINT)
-        return accumulate(self, *arguments, key=key, **options)  # type: ignore[arg-type]  # passed through
+        return accumulate(self, *arguments, key=key, **options)
 
     monkeypatch.setattr(Updater, "accumulate", twice)
     with pytest.raises(KeyboardInterrupt):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -49,16 +51,16 @@ class _BitMask(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, probability: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
         mask = _draw(x.numel(), 1 - probability)[: x.numel()].view(x.shape).to(_BITS[x.dtype])
         ctx.save_for_backward(mask)
-        ctx.scale = 1 / (1 - probability)  # type: ignore[attr-defined]  # a context takes any attribute
+        ctx.scale = 1 / (1 - probability)
         return _masked(x, mask, 1 / (1 - probability))
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors  # type: ignore[attr-defined]  # missing from torch's annotations
-        return _masked(gradients[0], mask, ctx.scale), None  # type: ignore[attr-defined]  # set in forward
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return _masked(gradients[0], mask, ctx.scale), None
 
 
 def _keep_mask(x: Tensor, seed: Tensor, kept: float) -> Tensor:

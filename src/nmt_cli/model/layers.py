@@ -6,7 +6,7 @@ Shapes: N packed target (or only) tokens, M packed source tokens, D d_model, F =
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Any, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -137,14 +137,14 @@ class _LinearReLU(torch.autograd.Function):
     """`torch._addmm_activation` with the backward pass that it lacks."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         hidden = torch._addmm_activation(bias, x, weight.mT)
         ctx.save_for_backward(x, weight, hidden)
         return hidden
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, weight, hidden = ctx.saved_tensors  # type: ignore[attr-defined]  # missing from torch's annotations
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, hidden = ctx.saved_tensors
         from nmt_cli.model.kernels.layers import relu_backward
 
         gradient, bias_gradient = relu_backward(gradients[0].contiguous(), hidden)

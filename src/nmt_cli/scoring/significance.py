@@ -118,7 +118,7 @@ def _paired_scores(scorer: Scorer, prepared: Sequence[Sequence[str]], *, test: T
     )
     signatures, found = paired()
     ((_, signature),) = signatures.items()
-    results: list[Result] = next(list(column) for title, column in found.items() if title != "System")  # type: ignore[arg-type]  # this column holds results
+    results = [result for column in found.values() for result in column if isinstance(result, Result)]
     scores: list[PairedScore] = []
     for result in results:
         assert result.mean is not None

@@ -11,7 +11,7 @@ from nmt_cli import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Each counter would have a second one with the time when it was made.
-disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client annotates most of itself
+disable_created_metrics()
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx,
+        ctx: Any,
         hidden: Tensor,
         output_weight: Tensor,
         output_bias: Tensor | None,
@@ -77,7 +78,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         has_backward: bool,
     ) -> tuple[Tensor, Tensor]:
         # Under no_grad `needs_input_grad` still says that the weights would need one.
-        keeps_gradient = has_backward and any(ctx.needs_input_grad)  # type: ignore[attr-defined]  # not annotated
+        keeps_gradient = has_backward and any(ctx.needs_input_grad)
         num_tokens, num_columns = hidden.size(0), min(output_weight.size(0), -(-vocab // _COLUMNS) * _COLUMNS)
         weight, bias = output_weight[:num_columns], None if output_bias is None else output_bias[:num_columns]
         if keeps_gradient and loss_and_gradient is not None:
@@ -100,20 +101,20 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         smoothed, nll = torch.stack(losses).sum(0)
         if keeps_gradient:
             ctx.save_for_backward(logits, hidden, output_weight)
-            ctx.has_bias = output_bias is not None  # type: ignore[attr-defined]  # a context takes any attribute
+            ctx.has_bias = output_bias is not None
         ctx.mark_non_differentiable(nll)
         return smoothed, nll
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        logit_gradient, hidden, output_weight = ctx.saved_tensors  # type: ignore[attr-defined]  # not annotated
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        logit_gradient, hidden, output_weight = ctx.saved_tensors
         scale = gradients[0]  # a float32 scalar, which leaves the products in their precision
         num_columns = logit_gradient.size(1)
         weight_gradient = torch.empty_like(output_weight)
         torch.mm(logit_gradient.t(), hidden, out=weight_gradient[:num_columns]).mul_(scale)
         weight_gradient[num_columns:] = 0
         bias_gradient = None
-        if ctx.has_bias:  # type: ignore[attr-defined]  # set in forward
+        if ctx.has_bias:
             bias_gradient = output_weight.new_zeros(len(output_weight))
             bias_gradient[:num_columns] = logit_gradient.sum(0, dtype=torch.float32) * scale
         hidden_gradient = (logit_gradient @ output_weight[:num_columns]) * scale
