@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from nmt_cli.decoding.batching import BatchedSearch
 from nmt_cli.decoding.search import cuda
@@ -23,37 +21,10 @@ from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
 from tests.decoding.reference import CPU, assert_same, decoding, random_model, random_sources, search
+from tests.operators import Operators
 
 # Sums over padded slots add zeros in another order; log-probabilities are sums of up to fifty terms of size 2.
 TOLERANCE = 5e-5
-
-
-class Operators(TorchDispatchMode):
-    """What operators are called with, and what they return."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # not annotated
-        self.calls: list[tuple[Any, Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, out))
-        return out
-
-    @property
-    def names(self) -> list[str]:
-        return [str(func) for func, *_ in self.calls]
-
-    def repeat(self) -> None:
-        """Call them again as a graph does: with the same numbers, and with the same tensors or what became of them."""
-        renewed: dict[int, Any] = {}
-
-        def present(x: Any) -> Any:
-            return renewed.get(id(x), x)
-
-        for func, args, kwargs, out in self.calls:
-            again = func(*tree_map(present, args), **tree_map(present, kwargs))
-            renewed |= {id(old): new for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True)}
 
 
 class Tape(CudaGraphs):

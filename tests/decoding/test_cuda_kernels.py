@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from nmt_cli.decoding.search import cuda
 from nmt_cli.decoding.search.cuda import CudaSearch
@@ -20,10 +18,11 @@ from nmt_cli.model.layers import DecoderLayer
 from nmt_cli.model.static_cache import StepInputs
 from nmt_cli.model.transformer import Transformer
 from tests.decoding.reference import CPU, decoding, random_model, random_sources
-from tests.decoding.test_cuda import Operators, assert_found
+from tests.decoding.test_cuda import assert_found
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
 from nmt_cli.model.kernels.layers import add_norm
+from tests.operators import Operators
 
 pytestmark = MARKS
 
@@ -96,29 +95,15 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
     assert launched == ["embed", *launches, *launches, "summarise_blocks", "choose_candidates", "sort_candidates"]
 
 
-class Shapes(TorchDispatchMode):
-    """The shapes of all float32 tensors that torch's operators make."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # not annotated
-        self.made: set[tuple[int, ...]] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.made |= {
-            tuple(leaf.shape) for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.dtype == torch.float32
-        }
-        return out
-
-
 @pytest.mark.parametrize("uses_kernels", [True, False])
 def test_no_float32_logits_of_all_pieces_are_made_of_those_in_bf16(uses_kernels: bool) -> None:
     beam = CudaSearch([random_model(1, vocab=53)], device=DEVICE, recorder=Again())
     state = beam.state(StaticSizes.that_hold(sentences=1, source=3, length=4, beam=2, nbest=1))
     logits = torch.randn(state.log_probs.numel(), 53).bfloat16()
-    with Shapes() as shapes, torch.inference_mode():
+    with Operators() as operators, torch.inference_mode():
         choose_candidates(state, logits, uses_kernels=uses_kernels)
-    assert (tuple(logits.shape) in shapes.made) is not uses_kernels, "torch's operators make them"
+    made = [tensor.shape for tensor in operators.made if tensor.dtype == torch.float32]
+    assert (logits.shape in made) is not uses_kernels, "torch's operators make them"
 
 
 WIDTHS = [{"d_k": 8, "d_v": 6}, {"d_k": 16, "d_v": 32, "heads": 1}, {"d_k": 12, "d_v": 12, "positions": "rotary"}]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training import loss as loss_module
 from nmt_cli.training.loss import Loss, smoothed_cross_entropy
+from tests.operators import Operators
 
 
 @dataclass(frozen=True)
@@ -164,31 +163,15 @@ def test_the_statistics_of_bf16_logits_are_float32() -> None:
     torch.testing.assert_close(case.ours(0.1).smoothed.double(), value, rtol=1e-6, atol=0)
 
 
-class LargestTensor(TorchDispatchMode):
-    """Notes the number of elements of the largest tensor that is made."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # not annotated
-        self.elements = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor):
-            self.elements = max(self.elements, out.numel())
-        return out
-
-
 def test_logits_of_all_tokens_exist_only_where_there_will_be_a_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_module, "_CPU_ELEMENTS", 24)
     case = make_case(vocab=20, rows=24, tokens=50)
-    with LargestTensor() as training:
+    with Operators() as training:
         trained = case.ours(0.1)
-    with LargestTensor() as validation, torch.no_grad():
+    with Operators() as validation, torch.no_grad():
         validated = case.ours(0.1)
-    assert training.elements == 50 * 24
-    assert validation.elements < 50 * 24
+    assert max(tensor.numel() for tensor in training.made) == 50 * 24
+    assert max(tensor.numel() for tensor in validation.made) < 50 * 24
     assert not validated.smoothed.requires_grad
     assert torch.equal(validated.smoothed, trained.smoothed)
     assert torch.equal(validated.nll, trained.nll)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmt_cli.devices import Precision
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.training.weights import MasterWeights
+from tests.operators import Operators
 from tests.reference.models import logits_of, random_model, random_pairs, tiny_config
 
 PRECISIONS: list[Precision] = ["fp32", "bf16"]
@@ -157,19 +155,6 @@ def test_few_operators_collect_the_same_bits() -> None:
         assert torch.equal(several.gradients, few.gradients)
 
 
-class Operators(TorchDispatchMode):
-    """Notes the operators that are not views."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func.is_view:
-            self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 def test_a_device_that_is_launched_for_collects_by_a_handful_of_operators() -> None:
     model = tied_model().to("meta")
     weights = MasterWeights(model, precision="bf16")
@@ -179,7 +164,7 @@ def test_a_device_that_is_launched_for_collects_by_a_handful_of_operators() -> N
             parameter.grad = torch.zeros_like(parameter)
         with Operators() as operators, weights.collecting(is_first=is_first):
             pass
-        counts.append(operators.names)
+        counts.append([str(func) for func, *_ in operators.calls if not func.is_view])
     assert counts == [["aten._foreach_copy_.default"], ["aten.cat.default", "aten.add_.Tensor"]]
 
 
