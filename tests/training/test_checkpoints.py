@@ -86,7 +86,7 @@ def small_training(*, precision: Precision = "fp32") -> tuple[MasterWeights, Opt
 
 
 def measured(*, loss: float, bleu: float | None) -> Validation:
-    return Validation(loss, loss, 1.0, bleu, None, 0.0)
+    return Validation(loss, loss, 1.0, bleu, None, 0.0, ())
 
 
 @pytest.mark.parametrize("damage", [shorten, change_a_bit])

@@ -122,9 +122,9 @@ def test_the_rate_of_a_training_leaves_out_validations_and_saves(
 
 def test_a_validation_is_told_with_all_that_it_measured(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    file, second = tmp_path / "metrics.jsonl", Validation(2.1, 1.6, 4.9530, None, None, 0.04)
+    file, second = tmp_path / "metrics.jsonl", Validation(2.1, 1.6, 4.9530, None, None, 0.04, ())
     with Reporter(file, updates=5000) as reporter:
-        reporter.validation(400, Validation(2.0, 1.5, 4.4817, 31.257, "sig", 12.34), is_best=True)
+        reporter.validation(400, Validation(2.0, 1.5, 4.4817, 31.257, "sig", 12.34, ()), is_best=True)
         reporter.validation(800, second, is_best=False)
     assert caplog.messages == [
         "update   400  validation loss 2.0000  perplexity 4.482  BLEU 31.26  in 12.3 s  best so far",

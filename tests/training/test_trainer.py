@@ -153,8 +153,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         def measure(self: Validator, *models: object, max_sentences: int | None, beat: object) -> Validation:
             if max_sentences is not None:
-                return Validation(9.0, 9.0, 9.0, 0.0, None, 0.0)
-            return Validation(next(losses), 1.0, math.e, next(bleus), "signature", 0.0)
+                return Validation(9.0, 9.0, 9.0, 0.0, None, 0.0, ())
+            return Validation(next(losses), 1.0, math.e, next(bleus), "signature", 0.0, ())
 
         monkeypatch.setattr(Validator, "measure", measure)
 

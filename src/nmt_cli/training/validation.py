@@ -64,7 +64,7 @@ class Validation:
     bleu: float | None
     signature: str | None
     seconds: float
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[Sample, ...]
 
     def is_better_than(self, other: float | None, *, metric: str) -> bool:
         """True if this is better by `metric`, or if there is nothing to compare with."""
