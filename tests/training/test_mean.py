@@ -92,13 +92,23 @@ def test_a_better_mean_is_chosen(run: Path) -> None:
     assert model_of_run(run) == run / "averaged"
 
 
+def test_a_gpu_that_a_training_may_have_is_left_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("the GPU is asked for memory")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
+    call(run, last=2)
+    assert load_saved_config(run / "averaged").mean is not None
+
+
 def test_without_free_memory_the_mean_is_written_and_not_measured(
     run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
 
     def fail(*arguments: object, **settings: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2147483648 bytes")
 
     monkeypatch.setattr("nmt_cli.training.validation.make_batch", fail)
     call(run, last=3)

@@ -85,7 +85,7 @@ def average(
 def _measure(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> MeasuredMean | None:
     """The validation losses of the mean and of its newest part, which the console shows.
 
-    None without the data, or if another program, such as a training, has the memory of the GPU.
+    None without the data or without free memory.
     """
     from nmt_cli.memory import is_out_of_memory
     from nmt_cli.training.validation import measure_mean

@@ -22,7 +22,7 @@ from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.store import Array, PreparedData, TokenPairs, open_prepared
 from nmt_cli.decoding.batching import plan_batches, search_batches
 from nmt_cli.decoding.search.cuda import CudaSearch
-from nmt_cli.devices import choose_device, multiply_float32_fast
+from nmt_cli.devices import multiply_float32_fast
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
@@ -184,15 +184,14 @@ class Validator:
 def measure_mean(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> MeasuredMean:
     """The validation losses of an average of checkpoints of a run, and of the newest of them.
 
-    DataError if the run's data is not there, or is other data.
+    The CPU measures them, because a training may have the GPU. DataError if the run's data is not there, or is other
+    data.
     """
-    record, device = run.record, choose_device("auto")
+    record, device = run.record, torch.device("cpu")
     data = open_prepared(Path(record.data))
     if data.manifest.fingerprint != record.data_summary.get("fingerprint"):
         raise DataError(f"{data.directory} holds other data than the run's", where=str(data.directory), hint="")
-    model = uninitialized_model(
-        run.recipe.model, source_vocab=record.source_vocab, target_vocab=record.target_vocab
-    ).to(device)
+    model = uninitialized_model(run.recipe.model, source_vocab=record.source_vocab, target_vocab=record.target_vocab)
     multiply_float32_fast(device)
     pairs = _usable_pairs(data, max_positions=run.recipe.model.max_positions)
 
