@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 from nmt_cli.artifacts.average import average_checkpoints, choose_checkpoints, write_averaged_model
+from nmt_cli.artifacts.manifest import read_manifest
 from nmt_cli.artifacts.model_directory import load_model
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import weights_of
-from nmt_cli.errors import ModelError
+from nmt_cli.errors import ModelError, NmtError
+from nmt_cli.files import remove_directory
 from tests.artifacts.builders import save_tiny, tiny_model, tiny_recipe, write_checkpoint, write_run
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -98,6 +101,24 @@ def test_of_equally_good_checkpoints_the_newer_is_taken(tmp_path: Path) -> None:
         write_checkpoint(tmp_path / "x", update, weights={"w": torch.tensor([update])}, loss=1.0, bleu=20.0)
     write_checkpoint(tmp_path / "x", 4, weights={"w": torch.tensor([4.0])})
     assert updates(tmp_path / "x", best=2) == [2, 3]
+
+
+def test_a_checkpoint_that_a_training_removes_meanwhile_is_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "x", updates=4)
+    removed = tmp_path / "x" / "checkpoints" / "update-00000200"
+
+    def late(directory: Path, *, error: type[NmtError], hint: str) -> dict[str, Any]:
+        if directory == removed:
+            remove_directory(removed)
+        return read_manifest(directory, error=error, hint=hint)
+
+    monkeypatch.setattr("nmt_cli.artifacts.run.read_manifest", late)
+    assert updates(tmp_path / "x", last=3) == [100, 300, 400]
+    (removed.with_name("update-00000300") / "manifest.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ModelError, match=r"manifest\.json is damaged"):
+        updates(tmp_path / "x", last=2)
 
 
 def test_too_few_checkpoints_say_how_many_there_are(tmp_path: Path) -> None:

@@ -151,8 +151,7 @@ class Run:
 
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, oldest first."""
-        manifests = (self.directory / CHECKPOINTS).glob(f"update-*/{MANIFEST}")
-        return sorted((read_checkpoint(file.parent) for file in manifests), key=lambda found: found.update)
+        return read_checkpoints(self.directory / CHECKPOINTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +206,18 @@ def open_run(directory: Path) -> Run:
     except NmtError as problem:
         raise ModelError(f"recipe.yaml: {problem.message}", where=problem.where, hint=_DAMAGED) from None
     return Run(directory, recipe, record)
+
+
+def read_checkpoints(folder: Path) -> list[Checkpoint]:
+    """The complete checkpoints in a folder, oldest first, without those that a training removes meanwhile."""
+    found = []
+    for manifest in folder.glob(f"update-*/{MANIFEST}"):
+        try:
+            found.append(read_checkpoint(manifest.parent))
+        except ModelError:
+            if manifest.exists():
+                raise
+    return sorted(found, key=lambda checkpoint: checkpoint.update)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

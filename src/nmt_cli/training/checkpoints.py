@@ -18,8 +18,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.manifest import MANIFEST, WEIGHTS, verify_files, write_manifest
-from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, best_first, read_checkpoint
+from nmt_cli.artifacts.manifest import WEIGHTS, verify_files, write_manifest
+from nmt_cli.artifacts.run import CHECKPOINTS, Checkpoint, best_first, read_checkpoint, read_checkpoints
 from nmt_cli.artifacts.weights import read_tensors, write_tensors
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
@@ -97,7 +97,7 @@ class CheckpointFolder:
 
     def newest_calm(self, *, spike_nats: float | None, leaving_out: Path | None) -> Checkpoint | None:
         """The newest checkpoint, except `leaving_out`, that was saved before any sign of trouble."""
-        for checkpoint in reversed([found for found in self._all() if found.path != leaving_out]):
+        for checkpoint in reversed([found for found in read_checkpoints(self.directory) if found.path != leaving_out]):
             state = self._state(checkpoint)
             if state.skipped_in_row == 0 and state.course.is_calm(spike_nats):
                 return checkpoint
@@ -108,7 +108,7 @@ class CheckpointFolder:
 
         After a kill in between, the same updates lead to the same rollback.
         """
-        for newer in reversed(self._all()):
+        for newer in reversed(read_checkpoints(self.directory)):
             if checkpoint is None or newer.update > checkpoint.update:
                 files.remove_directory(newer.path)
         if checkpoint is None:
@@ -126,7 +126,7 @@ class CheckpointFolder:
 
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint."""
-        found = self._all()
+        found = read_checkpoints(self.directory)
         return found[-1] if found else None
 
     def find(self, update: int) -> Checkpoint:
@@ -153,7 +153,7 @@ class CheckpointFolder:
 
     def prune(self, *, keep_last: int, keep_best: int, metric: Literal["loss", "bleu"]) -> None:
         """Remove all checkpoints but the newest `keep_last` and the best `keep_best` of the validated ones."""
-        found = self._all()
+        found = read_checkpoints(self.directory)
         kept = {checkpoint.path for checkpoint in found[-keep_last:]}
         kept |= {checkpoint.path for checkpoint in best_first(found, metric=metric)[:keep_best]}
         for checkpoint in found:
@@ -182,10 +182,6 @@ class CheckpointFolder:
         except (TypeError, KeyError) as problem:
             where = str(checkpoint.path / _STATE)
             raise ModelError(f"{_STATE} has other fields: {problem}", where=where, hint=_OTHER_VERSION) from None
-
-    def _all(self) -> list[Checkpoint]:
-        paths = sorted(path for path in self.directory.glob("update-*") if (path / MANIFEST).is_file())
-        return [read_checkpoint(path) for path in paths]
 
 
 def tensors_of(weights: MasterWeights, optimizer: Optimizer) -> TensorsByFile:
