@@ -70,6 +70,15 @@ def test_a_killed_process_is_an_error_that_says_what_to_do() -> None:
     assert caught.value.hint == "if memory ran out, run the command again with fewer `workers`"
 
 
+def test_a_worker_imports_nothing_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "nmt_cli", "numpy"):
+        (tmp_path / f"{name}.py").write_text("open('read', 'w'); raise SystemExit('a file of a stranger')")
+    monkeypatch.chdir(tmp_path)
+    with worker_pool([Squares()] * 2) as run:
+        assert [square for square, _ in run(range(4))] == [0, 1, 4, 9]
+    assert not (tmp_path / "read").exists()
+
+
 def with_source(repository: Path) -> dict[str, str]:
     """The environment of a process that imports the package and its tests from here."""
     return {**os.environ, "PYTHONPATH": f"{repository / 'src'}:{repository}"}

@@ -194,8 +194,7 @@ class NmtCommands:
         stdout: int | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start `nmt ARGUMENTS`, which gets the signal `ends_by` when this process ends."""
-        # -P: a file in the working directory is no module, as it is none for the command `nmt`.
-        command = ["-P", "-m", "nmt_cli", *arguments]
+        command = ["-m", "nmt_cli", *arguments]
         child = _Child(command, environment=environment or {}, stdout=stdout, ends_by=ends_by)
         self._children.append(child)
         for number in self.signals:
@@ -272,7 +271,8 @@ class _Child:
         self._lifeline = open(ours, "wb")  # noqa: SIM115  # open until the child has ended
         try:
             self.process = subprocess.Popen(
-                [sys.executable, *arguments],
+                # -P: a file in the working directory is no module, as it is none for the command `nmt`.
+                [sys.executable, "-P", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 pass_fds=[theirs, *pass_fds],
