@@ -18,13 +18,13 @@ _SECONDS = 30
 class Browser:
     """One page; what it logs and what it asks the network for is kept."""
 
-    def __init__(self, profile: Path) -> None:
+    def __init__(self, profile: Path, *options: str) -> None:
         assert CHROMIUM is not None
         command_read, self._write = os.pipe()
         self._read, answer_write = os.pipe()
         script = f'exec "$0" "$@" 3<&{command_read} 4>&{answer_write}'
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
-        more = [f"--user-data-dir={profile}", "--no-first-run", "--disable-dev-shm-usage", "about:blank"]
+        more = [f"--user-data-dir={profile}", "--no-first-run", "--disable-dev-shm-usage", *options, "about:blank"]
         self._process = subprocess.Popen(
             ["bash", "-c", script, CHROMIUM, *flags, *more],
             pass_fds=(command_read, answer_write),

@@ -19,6 +19,7 @@ from nmt_cli.serving.app import APIS, create_app
 from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter
+from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.service import RequestLimits, Service
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +31,7 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
 ) -> None:
     metrics = ServerMetrics()
     service = Service(ModelRouter([]), LIMITS, ApiKeys([]), metrics)
-    app = create_app(service, origins=[])
+    app = create_app(service, allowed=AllowedOrigins([], []))
     sent: list[dict[str, object]] = []
 
     async def wrong(request: Request) -> None:
@@ -61,7 +62,8 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
 async def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_is_none() -> None:
     metrics = ServerMetrics()
     limits = replace(LIMITS, requests=1)
-    app = create_app(Service(ModelRouter([]), limits, ApiKeys([]), metrics), origins=["https://example.org"])
+    allowed = AllowedOrigins(["https://example.org"], [])
+    app = create_app(Service(ModelRouter([]), limits, ApiKeys([]), metrics), allowed=allowed)
 
     async def ask(body: asyncio.Future[bytes]) -> tuple[int, dict[bytes, bytes]]:
         sent: list[Message] = []

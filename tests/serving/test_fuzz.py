@@ -20,7 +20,7 @@ schemathesis = pytest.importorskip("schemathesis")
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance  # noqa: E402
 
 _EXAMPLES = 15
-_ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 422, 429, 499}
+_ALLOWED = {200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 499}
 QUIETLY = settings(
     max_examples=_EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )

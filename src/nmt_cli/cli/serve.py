@@ -75,6 +75,10 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Site whose pages may call the server; * is any. Repeatable."),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Further name that the server answers to; * is any. Repeatable."),
+    ] = None,
 ) -> None:
     """Serve models over HTTP: a page, and the APIs of LibreTranslate and DeepL.
 
@@ -83,6 +87,7 @@ def serve(
     _check_extra()
     from nmt_cli.serving.keys import ApiKeys, read_keys
     from nmt_cli.serving.models import ModelSettings
+    from nmt_cli.serving.origins import AllowedOrigins
     from nmt_cli.serving.server import ServerSettings, run
     from nmt_cli.serving.service import RequestLimits
     from nmt_cli.serving.worker import EngineSettings
@@ -113,7 +118,7 @@ def serve(
             beam=_MAX_BEAM,
         ),
         keys=ApiKeys([]) if api_key_file is None else read_keys(api_key_file, clock=time.monotonic),
-        origins=_origins(cors or []),
+        allowed=AllowedOrigins(_origins(cors or []), [host.lower(), *_hosts(allow_host or [])]),
     )
     run(settings)
 
@@ -125,6 +130,15 @@ def _origins(given: Sequence[str]) -> Sequence[str]:
             hint = "give scheme and host, as in --cors https://example.org; or --cors '*' for any site"
             raise UsageError(f"{origin!r} is not the address of a site", where="--cors", hint=hint)
     return given
+
+
+def _hosts(given: Sequence[str]) -> Sequence[str]:
+    """The names in lower case; UsageError if one has a scheme, a port or a path."""
+    for name in given:
+        if name != "*" and not re.fullmatch(r"[^\s:/@]+", name):
+            hint = "give the name alone, as in --allow-host nmt.example.org; or --allow-host '*' for any name"
+            raise UsageError(f"{name!r} is not the name of a host", where="--allow-host", hint=hint)
+    return [name.lower() for name in given]
 
 
 def _workers(engine: str, *, num_models: int, device: str, precision: str) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.resources import files
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -23,6 +22,7 @@ from nmt_cli.serving import metrics
 from nmt_cli.serving.api import deepl, libretranslate, v1
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response, openapi_document
 from nmt_cli.serving.errors import ClientGone, RequestError, refusal_for, server_busy
+from nmt_cli.serving.origins import AllowedOrigins, OriginsMiddleware, wrong_origin
 from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
 
@@ -86,19 +86,13 @@ _OPERATIONS = Api(
 APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
 
 
-def create_app(service: Service, *, origins: Sequence[str]) -> Starlette:
-    """The application of a service; pages of `origins` may call it from a browser."""
-    middleware = [Middleware(RequestMiddleware, service=service)]
-    if origins:
-        # Outermost, so that a page may read every error, and a browser's preflight does not count as a request.
-        cors = Middleware(
-            OriginsMiddleware,
-            allow_origins=list(origins),
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["Retry-After"],
-        )
-        middleware.insert(0, cors)
+def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
+    """The application of a service for the pages that are allowed to use it."""
+    middleware = [
+        # Outermost, so that a page may read every error, and a browser's question does not count as a request.
+        Middleware(OriginsMiddleware, allowed=allowed, refuse=_refuse_origin),
+        Middleware(RequestMiddleware, service=service, allowed=allowed),
+    ]
     app = Starlette(
         routes=[*(route for api in APIS for route in api.routes(service)), *_pages()],
         middleware=middleware,
@@ -126,32 +120,16 @@ def _pages() -> list[Route]:
     return [*(Route(path, page) for path in contents), Route("/openapi.json", openapi)]
 
 
-class OriginsMiddleware(CORSMiddleware):
-    """Lets pages of the named sites call the server; an error in the API's own form refuses other pages."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a browser that asks whether a page may call, or let the application answer."""
-        headers = Headers(raw=scope.get("headers", []))
-        asks = "access-control-request-method" in headers and "origin" in headers
-        is_question = scope.get("method") == "OPTIONS" and asks
-        if not is_question or self.preflight_response(headers).status_code == 200:
-            await super().__call__(scope, receive, send)
-            return
-        hint = "nmt serve --cors names the sites whose pages may"
-        message = "a page of that site may not call the server"
-        refused = RequestError(message, hint=hint, status=403, code="wrong_origin")
-        await _error_response(refused, path=scope["path"])(scope, receive, send)
-
-
 class RequestMiddleware:
     """Counts, times and logs requests, without text, query or address, and limits the requests in work.
 
     A request is in work from the last byte of its body on, so a slow sender takes no place.
     """
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, allowed: AllowedOrigins) -> None:
         self._app = app
         self._service = service
+        self._allowed = allowed
         self._num_inside = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -187,6 +165,7 @@ class RequestMiddleware:
             await send(message)
 
         try:
+            self._allowed.check(scope)
             if not _has_body(scope):
                 enter()
             await self._app(scope, receive_and_enter, send_and_look)
@@ -218,6 +197,10 @@ class RequestMiddleware:
             "client": scope.get("state", {}).get("client"),
         }
         logger.info("%s", json.dumps(event))
+
+
+async def _refuse_origin(scope: Scope, receive: Receive, send: Send) -> None:
+    await _error_response(wrong_origin(), path=scope["path"])(scope, receive, send)
 
 
 def _has_body(scope: Scope) -> bool:

@@ -23,6 +23,7 @@ from nmt_cli.serving.http_protocol import protocol_for
 from nmt_cli.serving.keys import ApiKeys
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ModelSettings, ServedModel
+from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.service import RequestLimits, Service
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class ServerSettings:
     model_settings: ModelSettings
     limits: RequestLimits
     keys: ApiKeys
-    origins: Sequence[str]
+    allowed: AllowedOrigins
 
 
 def missing_library() -> str | None:
@@ -76,7 +77,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     limits = settings.limits
     service = Service(models, limits, settings.keys, metrics)
     config = uvicorn.Config(
-        create_app(service, origins=settings.origins),
+        create_app(service, allowed=settings.allowed),
         http=protocol_for(
             max_connections=_CONNECTIONS_PER_REQUEST * limits.requests, patience_seconds=_PATIENCE_SECONDS
         ),

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nmt_cli import __version__
-from nmt_cli.serving.api.requests import read_fields, validate_fields
+from nmt_cli.serving.api.requests import read_fields, read_json_fields, validate_fields
 from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.keys import KeyOwner
 from nmt_cli.serving.service import Service
@@ -31,6 +31,7 @@ _REASONS = {
     408: "The body did not arrive in time.",
     409: "A model cannot be loaded; the old one stays.",
     413: "A limit of the server, or of the key.",
+    415: "The body is not sent as JSON.",
     429: "The key's requests of this minute are used up; see Retry-After.",
     503: "No room, no time or no model now; see Retry-After.",
 }
@@ -61,7 +62,7 @@ class Call(Generic[Fields]):
 class Endpoint(Generic[Fields]):
     """A path and method of an API, the function that answers, and the models of request and answer.
 
-    `request_model` is read from JSON, a form or the query string; the document names forms only if `forms`.
+    `request_model` is read from JSON. With `forms`, and in a GET, it may also be a form or the query string.
     `answer_model` is only for the OpenAPI document. With `streams`, the answer may also be a stream of that media type.
     `errors` are the statuses of refusals, if the endpoint needs a key.
     """
@@ -100,10 +101,11 @@ class Api:
     def _route(self, endpoint: Endpoint[Any], service: Service) -> Route:
         model, keys, no_fields = endpoint.request_model, service.keys, NoFields()
         has_fields = model is not NoFields
+        read = read_fields if endpoint.forms or endpoint.method == "GET" else read_json_fields
         has_key_field = "api_key" in model.model_fields
 
         async def answer(request: Request) -> Response:
-            given = await read_fields(request, service.limits, kind=model) if has_fields else {}
+            given = await read(request, service.limits, kind=model) if has_fields else {}
             owner = keys.anonymous
             if endpoint.needs_key and keys.are_required:
                 key = given.get("api_key") if has_key_field else None
@@ -128,6 +130,8 @@ class Api:
         }
         if endpoint.needs_key:
             reasons = {status: _REASONS[status] for status in endpoint.errors}
+            if endpoint.request_model is not NoFields and endpoint.method == "POST" and not endpoint.forms:
+                reasons[415] = _REASONS[415]
             reasons[self.missing_key_status] = _REASONS_WITH_MISSING_KEY[self.missing_key_status]
             for status, reason in sorted(reasons.items()):
                 content = {"application/json": {"schema": _schema(self.error, schemas, mode="serialization")}}

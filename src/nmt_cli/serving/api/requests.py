@@ -27,6 +27,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _JSON = json.JSONDecoder(parse_constant=_no_constant)
+_HEADER_HINT = "send it with -H 'Content-Type: application/json'"
 _JSON_HINT = "send UTF-8 JSON with Content-Type: application/json"
 
 
@@ -40,18 +41,36 @@ async def read_fields(request: Request, limits: RequestLimits, *, kind: type[Bas
     body = await _read_body(request, max_bytes=limits.body_bytes, timeout_seconds=limits.timeout_seconds)
     if not body:
         return fields
-    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content.endswith("json"):
+    if _is_json(request):
         return fields | _json_fields(body, kind=kind, max_texts=limits.texts)
-    if content == "multipart/form-data":
+    if _content_type(request) == "multipart/form-data":
         return fields | await _multipart_fields(body, request.headers)
     if body.lstrip().startswith(b"{"):
-        hint = "send it with -H 'Content-Type: application/json'"
-        raise invalid_request("the body looks like JSON, and is sent as a form", hint=hint)
+        raise invalid_request("the body looks like JSON, and is sent as a form", hint=_HEADER_HINT)
     try:
         return fields | _form_fields(body.decode("utf-8"))
     except UnicodeDecodeError:
         raise invalid_request("the body is not UTF-8", hint=_JSON_HINT) from None
+
+
+async def read_json_fields(request: Request, limits: RequestLimits, *, kind: type[BaseModel]) -> dict[str, Any]:
+    """The fields of a body that must be JSON; RequestError 415 otherwise.
+
+    A browser asks the server before it sends JSON for a page of another site. It sends forms without asking.
+    """
+    if not _is_json(request):
+        message = "the body is not sent as JSON"
+        raise RequestError(message, hint=_HEADER_HINT, status=415, code="unsupported_media_type")
+    body = await _read_body(request, max_bytes=limits.body_bytes, timeout_seconds=limits.timeout_seconds)
+    return _json_fields(body, kind=kind, max_texts=limits.texts)
+
+
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _is_json(request: Request) -> bool:
+    return _content_type(request).endswith("json")
 
 
 def validate_fields(kind: type[M], fields: Mapping[str, Any]) -> M:

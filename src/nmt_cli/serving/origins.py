@@ -1,0 +1,111 @@
+"""Origins and hosts: which pages in a browser may use the server, and under which names it answers.
+
+A page of any site can send requests to a server on its visitor's machine. After DNS rebinding, it can also read the
+answers: the name of its own site then leads to the server. The browser tells the truth in the headers Origin,
+Sec-Fetch-Site and Host, which a page cannot change. Programs other than browsers send no Origin and no Sec-Fetch-Site.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nmt_cli.serving.errors import RequestError, shortened
+
+ANY = "*"
+# They change nothing and cost little, and a browser does not let another site read the answers.
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+# They tell nothing of the server, and a load balancer asks under any name.
+_PROBES = ("/health", "/ready")
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]*)(:[0-9]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedOrigins:
+    """The sites whose pages may use the server, and its names besides those of the machine; `*` allows all."""
+
+    origins: Sequence[str]
+    hosts: Sequence[str]
+
+    def check(self, scope: Scope) -> None:
+        """Raise RequestError 403 if a page of another site sends the request, or under a foreign name."""
+        # A header that comes twice, as only programs send it, counts with its last value.
+        headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if scope["path"] not in _PROBES and not self._has_name(host):
+            name = shortened(host.encode("ascii", "backslashreplace").decode())
+            hint = "nmt serve --allow-host gives the server further names; its address in numbers always works"
+            raise RequestError(f"the server does not answer as {name}", hint=hint, status=403, code="wrong_host")
+        if scope["method"] not in _SAFE_METHODS and not self._is_own_page(headers, host):
+            raise wrong_origin()
+
+    def _has_name(self, host: str) -> bool:
+        """Whether the Host header names this server.
+
+        Addresses do, and names without a dot: no site on the internet has such a name, so it cannot be rebound.
+        """
+        if ANY in self.hosts:
+            return True
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = found[1].rstrip(".")
+        if "." not in name or name.endswith(".localhost") or name in self.hosts or name == socket.gethostname().lower():
+            return True
+        try:
+            ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+    def _is_own_page(self, headers: Mapping[bytes, bytes], host: str) -> bool:
+        """Whether no page sends the request, or one of the server's own, or one of an allowed site.
+
+        The order of the questions is that of CrossOriginProtection in Go's net/http. Browsers send Sec-Fetch-Site to
+        https and to this machine only; elsewhere Origin is compared with Host.
+        """
+        origin = headers.get(b"origin")
+        if ANY in self.origins or (origin is not None and origin.decode("latin-1") in self.origins):
+            return True
+        if (site := headers.get(b"sec-fetch-site")) is not None:
+            return site in (b"same-origin", b"none")
+        return origin is None or origin.decode("latin-1").lower().partition("://")[2] == host
+
+
+def wrong_origin() -> RequestError:
+    """The refusal of a page: 403."""
+    hint = "nmt serve --cors names the sites whose pages may"
+    return RequestError("a page of that site may not call the server", hint=hint, status=403, code="wrong_origin")
+
+
+class OriginsMiddleware(CORSMiddleware):
+    """Lets browsers read the answers on pages of allowed sites; tells pages of other sites that they may not call."""
+
+    def __init__(self, app: ASGIApp, *, allowed: AllowedOrigins, refuse: ASGIApp) -> None:
+        super().__init__(
+            app,
+            allow_origins=list(allowed.origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            allow_private_network=True,
+            expose_headers=["Retry-After"],
+        )
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a browser that asks whether a page may call, or let the application answer."""
+        headers = Headers(raw=scope.get("headers", []))
+        asks = "access-control-request-method" in headers and "origin" in headers
+        if scope.get("method") == "OPTIONS" and asks and self.preflight_response(headers).status_code != 200:
+            await self._refuse(scope, receive, send)
+        elif self.allow_origins:
+            await super().__call__(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)

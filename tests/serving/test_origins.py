@@ -1,0 +1,166 @@
+"""Which pages of a browser may use the server, and under which names: by header, and in a real browser."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.cli.serve import serve
+from nmt_cli.errors import UsageError
+from nmt_cli.serving.errors import RequestError
+from nmt_cli.serving.origins import AllowedOrigins
+from tests.serving.browser import CHROMIUM, Browser
+from tests.serving.servers import Server
+
+NAMED = AllowedOrigins(["https://app.example"], ["nmt.example"])
+TEXT = {"text": "the old sea", "source": "en"}
+
+
+@pytest.mark.parametrize(
+    ("host", "is_answered"),
+    [
+        ("127.0.0.1:8000", True),
+        ("10.1.2.3", True),
+        ("[::1]:8000", True),
+        ("localhost:8000", True),
+        ("page.localhost", True),
+        ("gpubox", True),
+        ("NMT.example:80", True),
+        ("nmt.example.", True),
+        ("", True),
+        ("evil.example", False),
+        ("nmt.example.evil.example", False),
+        ("evil.example:8000@127.0.0.1", False),
+        ("127.0.0.1.evil.example", False),
+        ("[::1].evil.example", False),
+        ("[", False),
+    ],
+)
+def test_the_server_answers_to_addresses_plain_names_and_names_that_it_was_given(host: str, is_answered: bool) -> None:
+    scope = {"method": "GET", "path": "/metrics", "headers": [(b"host", host.encode())]}
+    if is_answered:
+        NAMED.check(scope)
+    else:
+        with pytest.raises(RequestError, match="the server does not answer as") as refused:
+            NAMED.check(scope)
+        assert (refused.value.status, refused.value.code) == (403, "wrong_host")
+        assert refused.value.hint.startswith("nmt serve --allow-host gives the server further names")
+    AllowedOrigins([], ["*"]).check(scope)
+    NAMED.check({**scope, "path": "/ready"})
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_taken"),
+    [
+        ({}, True),  # no browser
+        ({"origin": "http://nmt.example:8000"}, True),
+        ({"origin": "https://nmt.example:8000"}, True),  # a proxy brings TLS
+        ({"origin": "https://app.example"}, True),
+        ({"origin": "https://app.example", "sec-fetch-site": "cross-site"}, True),
+        ({"origin": "https://behind.example", "sec-fetch-site": "same-origin"}, True),  # a proxy changes Host
+        ({"sec-fetch-site": "none"}, True),
+        ({"origin": "http://nmt.example:9000"}, False),
+        ({"origin": "https://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "https://nmt.example:8000", "sec-fetch-site": "same-site"}, False),
+        ({"sec-fetch-site": "cross-site"}, False),
+    ],
+)
+def test_only_its_own_pages_and_pages_of_named_sites_may_ask_for_work(sent: dict[str, str], is_taken: bool) -> None:
+    headers = {"host": "nmt.example:8000", **sent}
+    scope = {"method": "POST", "path": "/translate"}
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
+    if is_taken:
+        NAMED.check(scope)
+    else:
+        with pytest.raises(RequestError, match="a page of that site may not call the server") as refused:
+            NAMED.check(scope)
+        assert (refused.value.status, refused.value.code) == (403, "wrong_origin")
+        assert refused.value.hint == "nmt serve --cors names the sites whose pages may"
+    AllowedOrigins(["*"], ["nmt.example"]).check(scope)
+    NAMED.check({**scope, "method": "GET"})  # a link on a foreign page
+
+
+def test_a_running_server_refuses_foreign_names_and_pages_and_counts_them(server: Server) -> None:
+    before = server.metric('nmt_requests_total{code="403",endpoint="other"}')
+    renamed = server.get("/v1/models", Host="evil.example")
+    assert (renamed.status, renamed.json["error"]["code"]) == (403, "wrong_host")
+    foreign = server.post("/translate", b"q=sea&source=en&target=de", Origin="https://evil.example")
+    assert foreign.status == 403
+    assert foreign.json == {
+        "error": "a page of that site may not call the server (nmt serve --cors names the sites whose pages may)"
+    }
+    assert server.metric('nmt_requests_total{code="403",endpoint="other"}') == before + 2
+    assert server.post("/v1/translate", TEXT, Origin=server.url).status == 200
+    assert server.get("/health", Host="evil.example").status == 200
+
+
+def test_browsers_questions_are_answered_and_count_as_no_request(server: Server, strict: Server) -> None:
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Private-Network": "true"}
+    logged = len(strict.log)
+    allowed = strict.ask("OPTIONS", "/translate", headers=asks | {"Origin": "https://example.org"})
+    assert allowed.status == 200
+    assert allowed.headers["access-control-allow-private-network"] == "true"
+    assert len(strict.log) == logged
+    logged = len(server.log)
+    refused = server.ask("OPTIONS", "/translate", headers=asks | {"Origin": "https://example.org"})
+    assert (refused.status, len(server.log)) == (403, logged)
+    assert "access-control-allow-origin" not in refused.headers
+
+
+@pytest.mark.parametrize("name", ["https://nmt.example", "nmt.example:8000", "nmt.example/page", ""])
+def test_a_name_that_no_browser_would_send_is_refused(models: dict[str, Path], name: str) -> None:
+    with pytest.raises(UsageError, match="is not the name of a host") as error:
+        serve(model=[models["en-de"]], allow_host=["*", "nmt.example", name], port=0)
+    assert (error.value.where, error.value.message.split()[0]) == ("--allow-host", repr(name))
+    assert error.value.hint == (
+        "give the name alone, as in --allow-host nmt.example.org; or --allow-host '*' for any name"
+    )
+
+
+@pytest.fixture(scope="module")
+def foreign_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The port of a site of somebody else's."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "index.html").write_text("<title>a page of somebody else's</title>")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
+        threading.Thread(target=site.serve_forever).start()
+        yield f"http://evil.example:{site.server_address[1]}/"
+        site.shutdown()
+
+
+FORM = "new URLSearchParams({q: 'the old sea', source: 'en', target: 'de'})"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_page_of_another_site_gets_nothing_done_in_a_browser(
+    server: Server, foreign_page: str, tmp_path: Path
+) -> None:
+    browser = Browser(tmp_path, "--host-resolver-rules=MAP *.example 127.0.0.1")
+    tokens = 'nmt_tokens_total{model="en-de",side="source"}'
+    before = server.metric(tokens)
+    try:
+        browser.open(foreign_page)
+        send = f"fetch('{server.url}/translate', {{method: 'POST', mode: 'no-cors', body: {FORM}}})"
+        assert browser.run(f"{send}.then(answer => answer.type)") == "opaque"
+        text = f"{{method: 'POST', mode: 'no-cors', body: {json.dumps(json.dumps(TEXT))}}}"
+        browser.run(f"fetch('{server.url}/v1/translate', {text}).then(answer => answer.type)")
+        browser.run(f"navigator.sendBeacon('{server.url}/translate', {FORM})")
+        for url in ("/v1/models", "/metrics"):
+            assert browser.run(f"fetch('{server.url}{url}').then(() => 'read', () => 'not read')") == "not read"
+        # The name of the page now leads to the server.
+        browser.open(f"http://rebound.example:{server.port}/health")
+        post = "{method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{\"text\": \"the sea\"}'}"
+        for url, sent in (("/v1/models", "{}"), ("/metrics", "{}"), ("/v1/translate", post)):
+            assert browser.run(f"fetch('{url}', {sent}).then(answer => answer.status)") == 403
+        server.until('"endpoint": "other", "status": 403')
+    finally:
+        browser.close()
+    assert server.metric(tokens) == before
