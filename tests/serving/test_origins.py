@@ -74,8 +74,8 @@ def test_the_server_answers_to_addresses_plain_names_and_names_that_it_was_given
 )
 def test_only_its_own_pages_and_pages_of_named_sites_may_ask_for_work(sent: dict[str, str], is_taken: bool) -> None:
     headers = {"host": "nmt.example:8000", **sent}
-    scope = {"method": "POST", "path": "/translate"}
-    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
+    sent_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"method": "POST", "path": "/translate", "headers": sent_headers}
     if is_taken:
         NAMED.check(scope)
     else:
