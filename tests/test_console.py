@@ -9,6 +9,7 @@ from rich.progress import Progress
 
 from nmt_cli import console
 from nmt_cli.console import ProgressLines, log_above, show_progress, time_left
+from nmt_cli.errors import ModelError
 
 
 def test_a_line_tells_the_speed_since_the_line_before_and_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
@@ -67,3 +68,22 @@ def test_on_a_terminal_the_current_stage_has_a_bar_that_is_gone_at_the_end(
     assert "5,000 of 10,000" in shown
     assert "reading" not in shown
     assert end.endswith("\x1b[1A\x1b[2K")  # the line above is cleared
+
+
+def test_control_characters_of_strangers_are_shown_and_not_obeyed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    title, reversed_name = "x\x1b]0;PWNED\a", "runs/\u202egnp.exe"
+    error = ModelError(f"{title} is no model\r", where=reversed_name, hint="remove \x9b31m it\n\tby hand")
+    console.print_error(error)
+    logger = logging.getLogger("nmt_cli")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", False)
+    console.configure_logging(quiet=False)
+    logger.warning("%s is gone: \u017eena, \u05d0", title)
+    assert capsys.readouterr().err == (
+        "error: x\\x1b]0;PWNED\\x07 is no model\\x0d\n"
+        "at:    runs/\\u202egnp.exe\n"
+        "fix:   remove \\x9b31m it\n\tby hand\n"
+        "warning: x\\x1b]0;PWNED\\x07 is gone: \u017eena, \u05d0\n"
+    )

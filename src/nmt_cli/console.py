@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 30.0
 _USUAL_COLUMNS = 80
 _COMMAND = re.compile(r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|rm|mv|iconv) |^next:")
+# C0 and C1, and what reverses the direction of the text after it.
+_ESCAPES = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\t\n"
+}
 logger = logging.getLogger(__name__)
 
 # Settings whose flags are not spelt like them.
@@ -146,6 +152,14 @@ def folded(text: str, *, width: int, indent: int) -> list[str]:
     return lines
 
 
+def without_controls(text: str) -> str:
+    """The text with control characters as escapes, except tabs and line ends.
+
+    The name of a file or a language may come from a stranger, and terminals obey control characters.
+    """
+    return text if text.isprintable() else text.translate(_ESCAPES)
+
+
 def size_text(number: float) -> str:
     """A number of bytes as a person reads it: `7.5 GB`, `818.5 MB`."""
     return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
@@ -232,7 +246,8 @@ class _Formatter(logging.Formatter):
 
 
 def _on_screen(text: str, *, indent: int) -> str:
-    """A text for stderr: broken between words if a terminal shows it."""
+    """A text for stderr without control characters, and broken between words if a terminal shows it."""
+    text = without_controls(text)
     if not is_interactive():
         return text
     return "\n".join(folded(text, width=_num_columns(), indent=indent))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from nmt_cli.console import folded
+from nmt_cli.console import folded, without_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,8 @@ def print_facts(facts: Iterable[tuple[str, str]], *, commands: Collection[str] =
 
     console = Console(highlight=False)
     width = console.width - _LABEL if is_terminal() else _WIDEST
-    for label, fact in facts:
+    for label, raw in facts:
+        fact = without_controls(raw)
         lines = _folded_command(fact, width) if label in commands else folded(fact, width=width, indent=0)
         for number, line in enumerate(lines):
             console.print(Text.assemble((f"{'' if number else label:<{_LABEL}}", "bold"), line), soft_wrap=True)
@@ -76,7 +77,7 @@ def print_table(
         justify: Literal["right", "left"] = "right" if name in right else "left"
         table.add_column(name, justify=justify, no_wrap=name in whole or name in right, overflow="fold")
     for row, style in zip_longest(rows, styles):
-        table.add_row(*row, style=style)
+        table.add_row(*map(without_controls, row), style=style)
     print_whole(Console(highlight=False, markup=False, emoji=False), table)
 
 
@@ -90,7 +91,7 @@ def print_list(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: C
     from rich.text import Text
 
     console = Console(highlight=False, markup=False, emoji=False)
-    cells = [header, *rows]
+    cells = [header, *([without_controls(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-num_below]
     for number, row in enumerate(cells):
         aligned = [
@@ -114,7 +115,7 @@ def print_whole(console: Console, table: Table) -> None:
 
 
 def _print_with_tabs(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    typer.echo("\n".join("\t".join(row) for row in (header, *rows)))
+    typer.echo("\n".join("\t".join(map(without_controls, row)) for row in (header, *rows)))
 
 
 def _folded_command(command: str, width: int) -> list[str]:
