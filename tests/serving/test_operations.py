@@ -130,6 +130,24 @@ def test_a_broken_model_is_not_swapped_in(operated: Server, model: Path) -> None
     assert operated.get("/ready").status == 200
 
 
+def test_a_yaml_bomb_is_not_swapped_in_and_nobody_waits_for_it(operated: Server, model: Path) -> None:
+    before, config = text_of(operated), model / "config.yaml"
+    lists = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9 if n else ['ha'] * 9)}]" for n in range(9)]
+    config.rename(model / "kept")
+    told = ("the old model stays: there are more than 100,000 values", "the old model stays: this is not YAML: lists")
+    for bomb, line in zip(("\n".join(lists), "a: " + "[" * 20_000), told, strict=True):
+        config.write_text(bomb)
+        operated.process.send_signal(signal.SIGHUP)
+        while line not in operated.log:
+            asked = time.monotonic()
+            assert operated.get("/health").status == 200
+            assert time.monotonic() - asked < 3
+            assert "Traceback" not in operated.log
+    (model / "kept").rename(config)
+    assert text_of(operated) == before
+    assert operated.get("/ready").status == 200
+
+
 def test_a_dead_worker_is_replaced_and_its_sentences_are_translated(operated: Server) -> None:
     with under_load(operated) as load:
         time.sleep(0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -247,6 +248,24 @@ async def test_a_mistake_while_a_worker_is_replaced_is_told_and_tried_again(
     (record,) = [one for one in caplog.records if one.message.startswith("no new worker for")]
     assert record.message.endswith("'digest'; next try in 0.0 s")
     assert record.exc_info is not None
+
+
+async def test_a_lack_of_open_files_is_not_taken_for_a_missing_model(
+    models: dict[str, Path], fake: type[FakeWorker], caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.sayings.append(lose_worker)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with serving(models["en-de"]) as model:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            with pytest.raises(RequestError, match="the model en-de is not loaded now"):
+                await answers_of(model)
+            assert "Too many open files" in caplog.text
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await until(lambda: "a new worker serves en-de" in caplog.text)
+        assert await answers_of(model) == {model.digest}
+    assert "is gone, or another model by now" not in caplog.text
 
 
 async def test_no_worker_is_left_if_another_could_not_start(models: dict[str, Path], fake: type[FakeWorker]) -> None:

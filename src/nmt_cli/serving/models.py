@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.artifacts.manifest import DAMAGED, kind_of, model_digest, require_model, verify_files
-from nmt_cli.artifacts.model_directory import SavedModelConfig, load_saved_config, model_of_run
+from nmt_cli.artifacts.model_directory import (
+    SavedModelConfig,
+    load_saved_config,
+    load_tokenizer,
+    model_of_run,
+)
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.languages import Detected, detect_language, match_code
 from nmt_cli.serving.errors import invalid_request, shortened
@@ -73,8 +78,8 @@ class ServedModel:
     async def swap(self) -> None:
         """Load the model that its path names now; on any error the old one stays. Swaps wait for each other."""
         async with self._swapping:
-            # All that may fail comes before the workers are replaced.
-            found = _read_model(self.given)
+            # All that may fail comes before the workers are replaced. It may take long, and requests do not wait.
+            found = await asyncio.to_thread(_read_model, self.given)
             if found.pair != self.pair:
                 message = f"{found.directory} now translates {'-'.join(found.pair)}"
                 raise UsageError(message, where=str(found.directory), hint="restart nmt serve")
@@ -132,7 +137,8 @@ def _read_model(given: Path) -> _ModelFiles:
         config = load_saved_config(directory)
         # Only the file that is read here; each worker verifies all files.
         verify_files(directory, error=ModelError, hint=DAMAGED, hashed=[_TOKENIZER])
-        return _ModelFiles(directory, digest, config, Tokenizer.load(directory / _TOKENIZER))
+        tokenizer = load_tokenizer(directory / _TOKENIZER, num_pieces=config.vocabulary.source)
+        return _ModelFiles(directory, digest, config, tokenizer)
     except OSError as problem:
         hint = "the user that runs nmt serve must have the right to read it"
         raise ModelError(f"the model cannot be read: {problem.strerror}", where=problem.filename, hint=hint) from None
@@ -233,6 +239,10 @@ class ModelRouter:
             if isinstance(outcome, NmtError):
                 logger.error("the old model stays: %s; %s", outcome.message, outcome.hint)
                 problems.append(outcome)
+            elif isinstance(outcome, Exception):
+                logger.error("the old model stays: a mistake in nmt", exc_info=outcome)
+                hint = "see the server's log, and tell the authors of nmt"
+                problems.append(ModelError("the model cannot be loaded: a mistake in nmt", hint=hint))
             elif outcome is not None:
                 raise outcome
         return problems

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -224,8 +225,11 @@ class _PoolSlot:
             if (refusal := self._pool.refusal) is not None:
                 self._queue.refuse(refusal)
             await asyncio.sleep(self.pause)
-            is_same = holds_model(self._model, self._digest)
-            longest = _LONGEST_PAUSE_SECONDS if is_same else _LONGEST_SWAP_PAUSE_SECONDS
+            longest = _LONGEST_PAUSE_SECONDS
+            # No file can be opened: the start fails with the same error.
+            with suppress(OSError):
+                if not holds_model(self._model, self._digest):
+                    longest = _LONGEST_SWAP_PAUSE_SECONDS
             self.pause = min(max(_FIRST_PAUSE_SECONDS, 2 * self.pause), longest)
             try:
                 self.worker = await self._start()
