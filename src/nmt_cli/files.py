@@ -171,7 +171,7 @@ def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
         raise error(f"{path.name} is missing", where=str(path), hint=hint) from None
     except OSError as problem:
         raise error(f"{path.name} cannot be read: {problem.strerror}", where=str(path), hint=hint) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as problem:
         raise error(f"{path.name} is damaged: {problem}", where=str(path), hint=hint) from None
 
 

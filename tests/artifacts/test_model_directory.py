@@ -124,6 +124,13 @@ def test_every_file_is_checked(tmp_path: Path, file: str) -> None:
         ("format: 1", "format: 2", "format is 2"),
         ("d_ff: 24", "d_fff: 24", "recipe.model.d_fff"),
         ("format: 1", "format: [", "this is not YAML"),
+        ("source: en", 'source: "e\\e[31mn"', "languages.source is 'e\\x1b[31mn', but should match"),
+        ("target: de", 'target: "de\\r\\nfiles  none"', "languages.target is 'de\\r\\nfiles  none', but should match"),
+        # Memory for these would be more than any machine has: nothing is made before shapes are compared.
+        ("d_ff: 24", "d_ff: 100000000000", "shape [24, 16], but the recipe makes it [100000000000, 16]"),
+        ("d_ff: 24", "d_ff: 4000000000000000000", "describes a model larger than any memory"),
+        ("encoder_layers: 2", "encoder_layers: 100000", "which are too few for the layers of the recipe"),
+        ("max_positions: 64", "max_positions: 2000000000", "recipe.model.max_positions is 2000000000, but should be"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_explained(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -136,6 +143,19 @@ def test_a_configuration_that_does_not_fit_is_explained(tmp_path: Path, old: str
     assert message in caught.value.message
     assert caught.value.where
     assert str(tmp_path / "m") in caught.value.where
+
+
+@pytest.mark.parametrize("file", ["source.spm", "target.spm"])
+def test_a_tokenizer_that_was_damaged_before_it_was_hashed_is_an_error_of_the_model(tmp_path: Path, file: str) -> None:
+    save_tiny(tmp_path / "m", spm_folder=tmp_path)
+    path = tmp_path / "m" / file
+    for before, after in (("\u2581".encode(), b"\xe2\x96\xff"), (path.read_bytes()[:200], b"")):
+        path.write_bytes(path.read_bytes().replace(before, after))
+        write_manifest(tmp_path / "m", {"kind": "model", "updates": [7]})
+        with pytest.raises(ModelError, match=f"{file} is not a SentencePiece model") as caught:
+            load_on_cpu(tmp_path / "m")
+        assert caught.value.where == str(path)
+        assert caught.value.hint.startswith("copy the whole directory again")
 
 
 @pytest.mark.parametrize(

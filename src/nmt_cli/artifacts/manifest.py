@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -123,7 +124,7 @@ def kind_of(path: Path) -> Kind | None:
     """The kind of a directory of ours, by its manifest, or by its files if the manifest is lost; otherwise None."""
     try:
         content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         content = None
     kinds: dict[Any, Kind] = {"model": "model", "checkpoint": "checkpoint", "prepared data": "data"}
     if (path / RUN_FILE).is_file():
@@ -193,10 +194,16 @@ def model_digest(directory: Path) -> str:
 
 
 def holds_model(directory: Path, digest: str) -> bool:
-    """Whether the directory holds the model of that digest, and its manifest can be read."""
+    """Whether the directory holds the model of that digest, and its manifest can be read.
+
+    OSError if the process has no file left to open: that says nothing about the model.
+    """
     try:
         return model_digest(directory) == digest
-    except ModelError:
+    except ModelError as problem:
+        reason = problem.__context__
+        if isinstance(reason, OSError) and reason.errno in (errno.EMFILE, errno.ENFILE):
+            raise reason from None
         return False
 
 

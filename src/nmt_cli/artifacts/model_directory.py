@@ -28,7 +28,7 @@ from nmt_cli.artifacts.manifest import (
     verify_files,
     write_manifest,
 )
-from nmt_cli.errors import ModelError, RecipeError
+from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.documents import parse_document, validate
 from nmt_cli.recipe.schema import LanguagePair, PositiveInt, Recipe, Section
 
@@ -164,11 +164,13 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Loade
     verify_files(path, error=ModelError, hint=DAMAGED, hashed=_NEEDED)
     config = load_saved_config(path)
     vocabulary = config.vocabulary
-    source = _tokenizer(path / "source.spm", num_pieces=vocabulary.source)
-    target = _tokenizer(path / "target.spm", num_pieces=vocabulary.target)
+    source = load_tokenizer(path / "source.spm", num_pieces=vocabulary.source)
+    target = load_tokenizer(path / "target.spm", num_pieces=vocabulary.target)
 
     from nmt_cli.artifacts import weights
 
+    architecture, sizes = config.recipe.model, {"source_vocab": vocabulary.source, "target_vocab": vocabulary.target}
+    weights.check_tensors_fit(path / WEIGHTS, architecture, **sizes, hint=DAMAGED)
     model = _uninitialized(config).to(device=device, dtype=dtype)
     tensors = weights.read_tensors(path / WEIGHTS, hint=DAMAGED)
     weights.load_weights(model, tensors, where=str(path / WEIGHTS), hint=DAMAGED)
@@ -256,6 +258,23 @@ def is_worse_average(model: Path) -> bool:
     return mean is not None and mean.is_worse
 
 
+def load_tokenizer(file: Path, *, num_pieces: int) -> Tokenizer:
+    """The tokenizer of a model directory; ModelError if it is damaged, or has another number of pieces."""
+    from nmt_cli.tokenization.tokenizer import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.load(file)
+    except DataError as problem:
+        raise ModelError(problem.message, where=problem.where, hint=DAMAGED) from None
+    if tokenizer.vocab_size != num_pieces:
+        raise ModelError(
+            f"{file.name} has {tokenizer.vocab_size:,} pieces, but {CONFIG} says {num_pieces:,}",
+            where=str(file),
+            hint=DAMAGED,
+        )
+    return tokenizer
+
+
 def _uninitialized(config: SavedModelConfig) -> Transformer:
     from nmt_cli.artifacts.weights import uninitialized_model
 
@@ -272,16 +291,3 @@ def _finished_at(run: Path) -> int:
 def _last_update(model: Path) -> int:
     updates: list[int] = read_manifest(model, error=ModelError, hint=DAMAGED).get("updates", [])
     return max(updates, default=0)
-
-
-def _tokenizer(file: Path, *, num_pieces: int) -> Tokenizer:
-    from nmt_cli.tokenization.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(file)
-    if tokenizer.vocab_size != num_pieces:
-        raise ModelError(
-            f"{file.name} has {tokenizer.vocab_size:,} pieces, but {CONFIG} says {num_pieces:,}",
-            where=str(file),
-            hint=DAMAGED,
-        )
-    return tokenizer

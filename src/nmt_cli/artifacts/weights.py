@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nmt_cli import files
+from nmt_cli.artifacts.manifest import CONFIG
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import ModelConfig
@@ -87,6 +88,22 @@ def uninitialized_model(config: ModelConfig, *, source_vocab: int, target_vocab:
     """
     with _WithoutRandomNumbers():
         return Transformer(config, source_vocab=source_vocab, target_vocab=target_vocab)
+
+
+def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, target_vocab: int, hint: str) -> None:
+    """Raise ModelError unless a safetensors file has the tensors of this architecture. No memory is taken for them."""
+    with open_tensors(file, hint=hint) as tensors:
+        found = shapes_in(tensors)
+    if config.encoder_layers + config.decoder_layers > len(found):
+        message = f"{file.name} has {len(found):,} tensors, which are too few for the layers of the recipe"
+        raise ModelError(message, where=str(file), hint=hint)
+    try:
+        with torch.device("meta"):
+            model = uninitialized_model(config, source_vocab=source_vocab, target_vocab=target_vocab)
+    except (RuntimeError, OverflowError):  # more elements than 63 bits count
+        message = f"the recipe in {CONFIG} describes a model larger than any memory"
+        raise ModelError(message, where=str(file.with_name(CONFIG)), hint=hint) from None
+    check_names_and_shapes(found, expected=shapes_of(weights_of(model)), where=str(file), hint=hint)
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:

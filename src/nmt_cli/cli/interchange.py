@@ -147,10 +147,13 @@ def _read(file: Path) -> list[str]:
 def _languages(given: str | None) -> LanguagePair | None:
     if given is None:
         return None
+    from pydantic import ValidationError
+
     from nmt_cli.recipe.schema import LanguagePair
 
     source, _, target = given.partition("-")
-    if not source or not target:
+    try:
+        return LanguagePair(source=source, target=target)
+    except ValidationError:
         hint = "write it as --languages en-de"
-        raise UsageError(f"{given!r} is no pair of languages", where="--languages", hint=hint)
-    return LanguagePair(source=source, target=target)
+        raise UsageError(f"{given!r} is no pair of languages", where="--languages", hint=hint) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,18 +228,18 @@ def _model(found: MarianModel) -> dict[str, Any]:
 
 
 def _languages(found: MarianModel) -> LanguagePair:
-    source, target = found.tokenizer.get("source_lang"), found.tokenizer.get("target_lang")
-    if not (isinstance(source, str) and isinstance(target, str) and source and target):
-        named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", found.directory.resolve().name)
-        if named is None:
-            silent = found.file.name if found.file.suffix == ".npz" else "tokenizer_config.json"
-            raise UsageError(
-                f"the languages of {found.directory} are not known: its {silent} does not say them",
-                where=str(found.directory),
-                setting="languages",
-                hint="add `languages: en-de`, the source's first",
-            )
-        source, target = named.groups()
+    with suppress(ValidationError):
+        return LanguagePair.model_validate({side: found.tokenizer.get(f"{side}_lang") for side in ("source", "target")})
+    named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", found.directory.resolve().name)
+    if named is None:
+        silent = found.file.name if found.file.suffix == ".npz" else "tokenizer_config.json"
+        raise UsageError(
+            f"the languages of {found.directory} are not known: its {silent} does not say them",
+            where=str(found.directory),
+            setting="languages",
+            hint="add `languages: en-de`, the source's first",
+        )
+    source, target = named.groups()
     return LanguagePair(source=source, target=target)
 
 

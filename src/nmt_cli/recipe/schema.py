@@ -39,8 +39,8 @@ class Section(BaseModel):
 class LanguagePair(Section):
     """The codes of the two languages, such as de."""
 
-    source: Annotated[str, Field(min_length=1)]
-    target: Annotated[str, Field(min_length=1)]
+    source: Name
+    target: Name
 
 
 class ModelConfig(Section):
@@ -70,7 +70,10 @@ class ModelConfig(Section):
         description="sinusoids as in section 3.5, tensor2tensor's layout (sine half, cosine half), a learned table, or "
         "queries and keys of self-attention turned by their position (Su et al. 2021)",
     )
-    max_positions: PositiveInt = Field(1024, description="longest side in pieces with EOS that the model takes")
+    # Tables of positions have no weights, so nothing else bounds their memory.
+    max_positions: Annotated[int, Field(gt=0, le=100_000)] = Field(
+        1024, description="longest side in pieces with EOS that the model takes"
+    )
     encoder_window: PositiveInt | None = Field(
         None, description="neighbourhood r of restricted self-attention in the encoder (section 4); null: none"
     )

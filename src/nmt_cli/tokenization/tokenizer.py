@@ -59,10 +59,12 @@ class Tokenizer:
         """The tokenizer of a `.spm` file. DataError if it is not one."""
         hint = "restore the file, or run nmt prepare again"
         try:
-            return cls(path.read_bytes())
+            tokenizer = cls(path.read_bytes())
+            tokenizer.pieces([PAD])  # decodes all pieces
+            return tokenizer
         except FileNotFoundError:
             raise DataError(f"{path.name} is missing", where=str(path), hint=hint) from None
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):
             raise DataError(f"{path.name} is not a SentencePiece model", where=str(path), hint=hint) from None
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, require_model, verify_files
-from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
 from nmt_cli.decoding.batching import makespan, plan_batches
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2
 from nmt_cli.decoding.engine import Details
@@ -20,7 +20,6 @@ from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, lengt
 from nmt_cli.devices import num_cpus
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.recipe.schema import DecodingConfig
-from nmt_cli.tokenization.tokenizer import Tokenizer
 
 # CTranslate2 ends a search after so many times the beam of finished hypotheses, even if a better one is still open:
 # with 1 that happened in 17 of 500 sentences, with 2 in none.
@@ -70,7 +69,8 @@ class CTranslate2Engine:
         config = load_saved_config(path)
         self.languages = config.languages
         self.decoding = config.recipe.decoding
-        self.source, self.target = Tokenizer.load(path / "source.spm"), Tokenizer.load(path / "target.spm")
+        self.source = load_tokenizer(path / "source.spm", num_pieces=config.vocabulary.source)
+        self.target = load_tokenizer(path / "target.spm", num_pieces=config.vocabulary.target)
         self.max_positions = config.recipe.model.max_positions
         self.longest_source = config.longest_source
         self._ids = {piece: number for number, piece in enumerate(self.target.pieces(range(self.target.vocab_size)))}
