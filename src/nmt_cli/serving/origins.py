@@ -29,7 +29,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]*)(:[0-9]*)?")
 
 @dataclass(frozen=True, slots=True)
 class AllowedOrigins:
-    """The sites whose pages may use the server, and its names besides those of the machine; `*` allows all."""
+    """The sites whose pages may use the server, and its further names; `*` allows all."""
 
     origins: Sequence[str]
     hosts: Sequence[str]
