@@ -127,6 +127,19 @@ def test_with_data_that_were_not_prepared(recipe_folder: Path, nmt: Shell) -> No
     assert outcome.stderr[0] == "error: texts is not prepared data: it has no manifest.json"
 
 
+@pytest.mark.parametrize("settings", [[], ["tokenizer.shared=false"]], ids=["one vocabulary", "two"])
+def test_prepared_data_in_place_of_a_recipe_is_answered_with_the_command(
+    recipe_folder: Path, nmt: Shell, settings: list[str]
+) -> None:
+    data = prepare_tiny(recipe_folder, *settings).directory.relative_to(recipe_folder)
+    outcome = nmt("train", f"{data}/")
+    assert outcome.code == 3
+    assert outcome.stderr[:2] == [f"error: {data} is prepared data, not a recipe", f"at:    {data}"]
+    command = f"nmt train small --data {data}" + " --set model.tying=target" * bool(settings)
+    assert outcome.stderr[2:] == [f"fix:   {command}"]
+    assert nmt(*shlex.split(command)[1:], "--dry-run", "--device", "cpu").code == 0
+
+
 def test_one_matrix_for_two_vocabularies(recipe_folder: Path, nmt: Shell) -> None:
     data = prepare_tiny(recipe_folder, "tokenizer.shared=false")
     outcome = nmt("train", "tiny.yaml", *SHORT)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from nmt_cli import devices
-from nmt_cli.cli.prepare import _lines_from_weights, _next_lines, _overlap_line, prepare
+from nmt_cli.cli.prepare import _model_of_vocabulary, _next_lines, _overlap_line, prepare
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.recipe.loading import load_recipe
 from tests.forks import run_forked
@@ -113,7 +113,7 @@ def test_the_next_command_has_a_recipe_that_fits_the_data_and_can_be_pasted(
 ) -> None:
     monkeypatch.setattr(devices, "has_gpu_driver", lambda: has_gpu)
     report = {"name": name, "pairs": {"train": pairs}, "vocabulary": {"shared": True}}
-    first, *others = _next_lines(report, Path("two words") / name)
+    first, *others = _next_lines(report, Path("two words") / name, model=None)
     assert first == f"next:   nmt train {recipe} --data 'two words/{name}'"
     assert load_recipe(recipe).name == recipe
     if pairs > 1_000_000 and not has_gpu:
@@ -126,7 +126,8 @@ def test_the_next_command_has_a_recipe_that_fits_the_data_and_can_be_pasted(
 
 def test_the_next_command_for_separate_vocabularies_ties_what_can_be_tied() -> None:
     report = {"name": "mine", "pairs": {"train": 10}, "vocabulary": {"shared": False}}
-    assert list(_next_lines(report, Path("d"))) == ["next:   nmt train small --data d --set model.tying=target"]
+    (line,) = _next_lines(report, Path("d"), model=None)
+    assert line == "next:   nmt train small --data d --set model.tying=target"
 
 
 @pytest.mark.parametrize(("mark", "is_told"), [("run.json", True), ("config.yaml", True), ("train.bin", False)])
@@ -137,9 +138,11 @@ def test_data_with_the_vocabulary_of_a_model_can_go_on_from_its_weights(
     for name in (mark, "source.spm", "target.spm"):
         (tmp_path / "m" / name).touch()
     located = small_corpus(tmp_path, f"tokenizer.taken_from={tmp_path}/m")
-    lines = list(_lines_from_weights(located, "next:   nmt train small --data d --set model.tying=target"))
-    assert [line.endswith(f": nmt train small --data d --init-from {tmp_path}/m") for line in lines] == [True] * is_told
-    assert list(_lines_from_weights(small_corpus(tmp_path), "next:   nmt train small --data d")) == []
+    report = {"name": "mine", "pairs": {"train": 10}, "vocabulary": {"shared": False}}
+    _, *others = _next_lines(report, Path("d"), model=_model_of_vocabulary(located))
+    command = f"nmt train small --data d --init-from {tmp_path}/m"
+    assert [line.partition(f" of {tmp_path}/m: ")[2] for line in others] == [command] * is_told
+    assert _model_of_vocabulary(small_corpus(tmp_path)) is None
 
 
 def test_a_dry_run_of_wmt14_names_what_would_be_read(

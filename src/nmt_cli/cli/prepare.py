@@ -13,6 +13,7 @@ import typer
 from nmt_cli.cli.arguments import models_of
 from nmt_cli.cli.corpora import complete_corpora
 from nmt_cli.cli.printing import print_whole
+from nmt_cli.cli.recipes import MOST_PAIRS_FOR_SMALL, recipe_for, train_command
 from nmt_cli.console import stderr_console
 from nmt_cli.errors import UsageError
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MUCH_OVERLAP = 0.01
-_MOST_PAIRS_FOR_SMALL = 200_000
 _WIDE = 72  # columns of a terminal that hold the table of sizes with two spaces between columns
 _FORMS = "nmt prepare NAME, or nmt prepare --train FILE --languages en-de"
 
@@ -101,8 +101,7 @@ def prepare(
     else:
         _show_summary(prepared.report)
     logger.info("data:   %s (report.html tells more)", output)
-    lines = list(_next_lines(prepared.report, output))
-    for line in [*lines, *_lines_from_weights(located, lines[0])]:
+    for line in _next_lines(prepared.report, output, model=_model_of_vocabulary(located)):
         logger.info("%s", line)
 
 
@@ -241,49 +240,35 @@ def _overlap_line(split: str, facts: dict[str, int], *, setting: str) -> tuple[i
     return logging.WARNING, f"{line}: scores on them may be too good; --set cleaning.overlap=sides drops them"
 
 
-def _next_lines(report: dict[str, Any], output: Path) -> Iterator[str]:
-    """The command that trains on the data: with the recipe of a packaged corpus, else one that fits the size."""
+def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> Iterator[str]:
+    """The command that trains on the data, and what else to know; `model` is the model that has its vocabulary."""
     from nmt_cli.devices import has_gpu_driver
 
-    num_pairs = report["pairs"]["train"]
-    arguments = f"--data {shlex.quote(str(output))}"
-    if not report["vocabulary"]["shared"]:
-        arguments += " --set model.tying=target"  # all would need one vocabulary
-    recipe = _recipe_of_corpus(report["name"])
-    if recipe is None:
-        recipe = "small" if num_pairs <= _MOST_PAIRS_FOR_SMALL else "base"
-    yield f"next:   nmt train {recipe} {arguments}"
-    if num_pairs > _MOST_PAIRS_FOR_SMALL and not has_gpu_driver():
+    num_pairs, is_shared = report["pairs"]["train"], report["vocabulary"]["shared"]
+    recipe = recipe_for(report["name"], num_pairs=num_pairs)
+    yield f"next:   {train_command(recipe, output, is_shared=is_shared, init_from=None)}"
+    if num_pairs > MOST_PAIRS_FOR_SMALL and not has_gpu_driver():
         yield (
             f"        {recipe} takes a GPU, and none is seen here: on a CPU it takes weeks. To try the data here: "
-            f"nmt train small {arguments}"
+            f"{train_command('small', output, is_shared=is_shared, init_from=None)}"
         )
+    if model is not None:
+        command = train_command(recipe, output, is_shared=is_shared, init_from=model)
+        yield f"        It begins with random weights. To go on from those of {shlex.quote(model)}: {command}"
 
 
-def _lines_from_weights(located: LocatedCorpus, next_line: str) -> Iterator[str]:
-    """The same command with the weights of the model whose vocabulary the data has, if it has that of a model."""
+def _model_of_vocabulary(located: LocatedCorpus) -> str | None:
+    """The model or run whose vocabulary the data has, as --init-from takes it; None for any other vocabulary."""
     from nmt_cli.artifacts.manifest import kind_of
     from nmt_cli.interchange.hub import hub_name
 
     taken_from = located.corpus.tokenizer.taken_from
     if taken_from is None:
-        return
+        return None
     path = Path(taken_from).expanduser()
     found = next((one for one in (located.folder / path, path) if one.exists()), None)
-    if hub_name(taken_from) is None if found is None else kind_of(found) not in ("model", "run"):
-        return
-    if found is not None:
-        taken_from = str(path if path.exists() and path.samefile(found) else found)
-    model = shlex.quote(taken_from)
-    command = next_line.removeprefix("next:   ").removesuffix(" --set model.tying=target")  # the model has its own
-    yield f"        It begins with random weights. To go on from those of {model}: {command} --init-from {model}"
-
-
-def _recipe_of_corpus(corpus: str) -> str | None:
-    """The first packaged recipe for a packaged corpus; variants in folders do not count."""
-    from nmt_cli.recipe.loading import load_recipe, packaged_names
-
-    if corpus not in packaged_names(kind="corpus"):
+    if found is None:
+        return taken_from if hub_name(taken_from) is not None else None
+    if kind_of(found) not in ("model", "run"):
         return None
-    names = [name for name in packaged_names(kind="recipe") if "/" not in name]
-    return next((name for name in names if load_recipe(name).corpus == corpus), None)
+    return str(path if path.exists() and path.samefile(found) else found)

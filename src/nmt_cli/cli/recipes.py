@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("name", "parameters", "updates", "tokens", "corpus", "description")
 _NUMBERS = ("parameters", "updates", "tokens")
+MOST_PAIRS_FOR_SMALL = 200_000
 
 
 def complete_recipes(incomplete: str) -> list[str]:
@@ -50,6 +52,28 @@ def recipes(
         print_facts(_facts(described[0]))
     else:
         print_list(_COLUMNS, map(_row, described), right=_NUMBERS, num_below=1)
+
+
+def recipe_for(corpus: str, *, num_pairs: int) -> str:
+    """The packaged recipe for the prepared data of a corpus: the corpus's own, else one that fits the number of pairs.
+
+    Variants in folders do not count.
+    """
+    from nmt_cli.recipe.loading import load_recipe, packaged_names
+
+    if corpus in packaged_names(kind="corpus"):
+        names = [name for name in packaged_names(kind="recipe") if "/" not in name]
+        if own := next((name for name in names if load_recipe(name).corpus == corpus), None):
+            return own
+    return "small" if num_pairs <= MOST_PAIRS_FOR_SMALL else "base"
+
+
+def train_command(recipe: str, data: Path, *, is_shared: bool, init_from: str | None) -> str:
+    """The command that trains a recipe on prepared data, whose two languages share a vocabulary if `is_shared`."""
+    command = f"nmt train {recipe} --data {shlex.quote(str(data))}"
+    if init_from is not None:
+        return f"{command} --init-from {shlex.quote(init_from)}"  # the model has its own tying
+    return command if is_shared else f"{command} --set model.tying=target"  # all would need one vocabulary
 
 
 def num_parameters(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> int:

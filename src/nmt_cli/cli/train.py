@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.recipes import complete_recipes
+from nmt_cli.cli.recipes import complete_recipes, recipe_for, train_command
 from nmt_cli.console import show_progress
-from nmt_cli.errors import DataError, NmtError
+from nmt_cli.errors import DataError, NmtError, RecipeError
 
 if TYPE_CHECKING:
     from nmt_cli.dataset.store import PreparedData
@@ -79,6 +79,7 @@ def train(
     from nmt_cli.recipe.loading import resolve_recipe
 
     with _one_message():
+        _refuse_data(recipe)
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
         overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
@@ -120,6 +121,20 @@ def train(
             )
         if code:
             raise typer.Exit(code)
+
+
+def _refuse_data(recipe: str) -> None:
+    """Raise RecipeError, with the command that trains on it, if prepared data is given in place of a recipe."""
+    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.dataset.manifest import read_manifest
+
+    data = Path(recipe)
+    if kind_of(data) != "data":
+        return
+    manifest = read_manifest(data)
+    fitting = recipe_for(manifest.name, num_pairs=manifest.splits["train"].pairs)
+    hint = train_command(fitting, data, is_shared=manifest.shared_vocabulary, init_from=None)
+    raise RecipeError(f"{data} is prepared data, not a recipe", where=str(data), hint=hint)
 
 
 def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
