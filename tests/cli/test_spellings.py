@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.cli.app import complete_commands
-from nmt_cli.cli.spellings import COMMANDS, SPELLINGS, check_spellings
+from nmt_cli.cli.arguments import _options_of
+from nmt_cli.cli.spellings import COMMANDS, SPELLINGS, check_options
 from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.loading import load_recipe, parse_override
@@ -57,6 +58,14 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("train base --lr=0.0005", f"here it is {PEAK}; noam has a factor, which is no rate"),
         ("train base --set training.learning_rate=0.0005", f"here it is {PEAK}; noam has a factor"),
         ("train base --set lr=5e-4", f"here it is {PEAK}"),
+        ("train demo --set lr=5e-4", f"here it is {PEAK.replace('4000', '300')}; noam has a factor"),
+        (
+            "train base --set training.schedule.warmup_updates=70 --set lr=5e-4",
+            f"here it is {PEAK.replace('4000', '70')}",
+        ),
+        ("train base --set model.heads:9", "--set model.heads=9"),
+        ("train base --set model.heads=", "--set model.heads=VALUE, or --set model.heads=null"),
+        ("prepare demo --set tokenizer.model=", "--set tokenizer.model=VALUE, or --set tokenizer.model=null"),
         (
             "train base --epochs 20",
             "here it is --set training.updates=N; not epochs; with prepared data --dry-run says",
@@ -122,7 +131,7 @@ def test_only_a_near_word_is_suggested(word: str, known: list[str], near: str | 
 def test_every_setting_that_answers_a_key_makes_a_valid_recipe(answer: str) -> None:
     for key in RECIPE_KEYS[answer].split():
         value = next((word for place, word in WORDS.items() if place in answer), None) or _number_for(answer)
-        hint = answer_to_key(key, value, known=RECIPE_KEYS, as_flags=True)
+        hint = answer_to_key(key, value, known=RECIPE_KEYS, as_flags=True, warmup_updates=None)
         assert hint is not None
         arguments = shlex.split(hint.removeprefix("here it is ").split("; ")[0])
         settings = [value for flag, value in pairwise(arguments) if flag == "--set"]
@@ -148,9 +157,24 @@ def test_a_command_of_another_toolkit_is_none_of_ours(command: str) -> None:
     assert not set(COMMANDS[command].split()) & set(ALL)
 
 
-@pytest.mark.parametrize("arguments", ["", "decode -b 4 -n4 -i x", "train base --set a.b=--lr", "decode -- --lenpen"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "info",
+        "decode -b 4 -n4 -i x",
+        "decode -qn4 -ix --beam=4",
+        "decode -o --lenpen -i -beam_size",  # names of files
+        "train base --set a.b=--lr",
+        "train --set a.b=9 base",
+        "decode -- --lenpen",
+        "decode --stats --length-penalty -1 -",
+        "prepare -l en-de --quiet -h",
+        "attention -l 3 de_en",
+    ],
+)
 def test_our_own_command_lines_pass(arguments: str) -> None:
-    check_spellings(arguments.split())
+    command, *rest = arguments.split()
+    check_options(command, rest, _options_of(ALL[command]))
 
 
 @pytest.mark.parametrize("command", SPELLINGS)
@@ -174,7 +198,13 @@ def test_what_an_answer_names_exists(command: str, hint: str, spellings: str) ->
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        ("--quiet decode --beam-size=5", "here it is --beam 5"),
+        ("decode --beam-size=5", "here it is --beam 5"),
+        ("decode --quiet --beam-size 5", "here it is --beam 5"),
+        ("decode -beam 5", "here it is --beam 5"),
+        ("decode -stats", "here it is --stats"),
+        ("decode -input", "here it is --input FILE"),
+        ("decode --batch_tokens=5", "here it is --batch-tokens 5"),
+        ("train -lr 0.1 small", "here it is --set training.schedule='{name: inverse_sqrt, peak: 0.1, warmup_updates: "),
         ("decode -beam_size 5", "here it is --beam 5"),
         ("decode --beam-size", "here it is --beam N"),
         (r"decode --path 'C:\models'", r"here it is --model 'C:\models'"),
@@ -184,10 +214,63 @@ def test_what_an_answer_names_exists(command: str, hint: str, spellings: str) ->
     ],
 )
 def test_the_answer_names_our_option_with_the_value(arguments: str, hint: str) -> None:
+    command, *rest = shlex.split(arguments)
     with pytest.raises(UsageError) as error:
-        check_spellings(shlex.split(arguments))
-    assert error.value.hint == hint
-    assert error.value.message.endswith(f"has no option {error.value.where}")
+        check_options(command, rest, _options_of(ALL[command]))
+    assert error.value.hint == hint or (hint.endswith(": ") and error.value.hint.startswith(hint))
+    assert error.value.message == f"nmt {command} has no option {error.value.where}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "error", "where", "fix"),
+    [
+        (
+            "decode --path m --beam-size 5 --lenpen 0.6 --remove-bpe",
+            "nmt decode has no options --path, --beam-size, --lenpen, --remove-bpe",
+            "--path, --beam-size, --lenpen, --remove-bpe",
+            "here it is --model m --beam 5 --length-penalty 0.6 --length-penalty-form length; "
+            "--remove-bpe: leave it out: text is raw on both sides, and in order",
+        ),
+        (
+            "train small --max-update 10 --fp16 --bf16 --lr 0.001 --nosuch",
+            "nmt train has no options --max-update, --fp16, --bf16, --lr, --nosuch",
+            "--max-update, --fp16, --bf16, --lr, --nosuch",
+            "here it is --set training.updates=10 --precision bf16 "
+            "--set training.schedule='{name: inverse_sqrt, peak: 0.001, warmup_updates: 500}'; "
+            "--lr: noam has a factor, which is no rate: its peak is factor / sqrt(d_model * warmup_updates); "
+            "--nosuch: nmt train --help lists them all",
+        ),
+        (
+            "train base --set training.updates 9",
+            "--set takes KEY=VALUE, not training.updates 9",
+            "--set",
+            "--set training.updates=9",
+        ),
+        (
+            "prepare --set tokenizer.model = my.model",
+            "--set takes KEY=VALUE, not tokenizer.model my.model",
+            "--set",
+            "--set tokenizer.model=my.model",
+        ),
+        (
+            "prepare --set train=x.tsv -l en-de",
+            "--train is an option of its own, not a --set",
+            "--set train=x.tsv",
+            "--train x.tsv",
+        ),
+        ("prepare -l fr_en", "-l fr_en: a hyphen separates the two languages", "-l", "-l fr-en"),
+        (
+            "score r -i h --languages fr_en",
+            "--languages fr_en: a hyphen separates the two languages",
+            "--languages",
+            "--languages fr-en",
+        ),
+    ],
+)
+def test_a_command_line_is_answered_at_once(nmt: Shell, typed: str, error: str, where: str, fix: str) -> None:
+    outcome = nmt(*typed.split())
+    assert outcome.stderr == [f"error: {error}", f"at:    {where}", f"fix:   {fix}"]
+    assert outcome.code == 2
 
 
 def test_an_override_that_answers_a_key_parses() -> None:

@@ -20,7 +20,6 @@ import typer
 import nmt_cli
 from nmt_cli import console
 from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error, with_decoding_options, with_plain_paths
-from nmt_cli.cli.spellings import check_spellings
 from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, DataError, NmtError
 
 if TYPE_CHECKING:
@@ -157,7 +156,6 @@ def _run(arguments: Sequence[str]) -> int:
 def _code_of(arguments: Sequence[str]) -> int:
     """The exit code of one command line whose output may still wait in a buffer."""
     try:
-        check_spellings(arguments)
         return _invoke(arguments or ["--help"])
     except NmtError as error:
         if "--debug" in arguments:

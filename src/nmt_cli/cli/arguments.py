@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from nmt_cli.cli.spellings import command_for, command_name, setting_for
+from nmt_cli.cli.spellings import check_options, command_for, command_name
 from nmt_cli.errors import UsageError, nearest_word
 
 logger = logging.getLogger(__name__)
@@ -54,9 +54,15 @@ class Commands(TyperGroup):
         return [_without_type(parameter) for parameter in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the arguments name, with the options that are made from the schema."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, with_decoding_options(cast("TyperCommand", command)), rest
+        """The command that the arguments name, with the options that are made from the schema.
+
+        UsageError, with what to type instead, for options that it does not have.
+        """
+        name, found, rest = super().resolve_command(ctx, args)
+        command = with_decoding_options(cast("TyperCommand", found))
+        if not ctx.resilient_parsing:  # a shell asks how the line may go on
+            check_options(str(name), rest, _options_of(command))
+        return name, command, rest
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name; UsageError, with the nearest name, if there is none."""
@@ -172,20 +178,27 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
         hint = f"{command} {name} {parameter.metavar}; see {more}"
         return UsageError(_wrong_value(problem, name), where=name, hint=hint)
     if hasattr(problem, "possibilities"):
-        return UsageError(f"{command} has no option {option}", where=option, hint=_instead(problem, arguments, more))
+        return UsageError(f"{command} has no option {option}", where=option, hint=_nearest(problem, more))
     text = str(problem.format_message()).removesuffix(".").replace("(s)", "s")
     reads_input = context is not None and any("--input" in parameter.opts for parameter in context.command.params)
     input_option = f"for a file, {command} -i FILE; " if reads_input and "extra argument" in text else ""
     return UsageError(text[:1].lower() + text[1:], where=option or command, hint=f"{input_option}see {more}")
 
 
-def _instead(problem: Any, arguments: Sequence[str], more: str) -> str:
-    """The hint for an option that does not exist: a setting of the recipe, or the nearest option."""
-    if command_name(arguments) == "train" and (setting := setting_for(problem.option_name, arguments)):
-        return setting
-    own = [] if problem.ctx is None else [one for parameter in problem.ctx.command.params for one in parameter.opts]
-    near = nearest_word(problem.option_name, [one for one in own if one.startswith("--")])
+def _nearest(problem: Any, more: str) -> str:
+    """The hint for an option before the command that does not exist."""
+    near = nearest_word(problem.option_name, [opt for one in problem.ctx.command.params for opt in one.opts])
     return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
+
+
+def _options_of(command: TyperCommand) -> dict[str, str]:
+    """The options of a command, each with the name of its value, or with an empty string if it takes none."""
+    options = {"-h": "", "--help": ""}
+    for parameter in command.params:
+        if isinstance(parameter, TyperOption):
+            value = "" if parameter.is_flag else parameter.metavar or "VALUE"
+            options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), value)
+    return options
 
 
 def _decoding_parameters() -> Iterator[inspect.Parameter]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,6 +141,7 @@ def _locate(
                 hint = prepare_command(corpus, languages=languages[0])
             raise UsageError(f"{flag} does not go with the corpus {corpus}", where=flag, hint=hint)
         return load_corpus(corpus, overrides=settings)
+    _refuse_options_as_settings(settings, ["languages", *files])
     missing = [flag for flag, value in {"--train": files["train"], "--languages": languages}.items() if not value]
     if missing:
         what = "no corpus is given" if not (given or languages) else f"{' and '.join(missing)} missing"
@@ -150,6 +151,15 @@ def _locate(
         raise UsageError(message, where="--languages", hint=f"give the one that is meant: -l {languages[-1]}")
     name = output.resolve().name if output is not None else name_without_endings(Path(given["train"][0]))
     return corpus_from_files(given, languages=languages[0], name=name, overrides=settings)
+
+
+def _refuse_options_as_settings(settings: Sequence[str], options: Sequence[str]) -> None:
+    """Raise UsageError if --set gives plain text to a key that has an option of its own."""
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key in options and not value.startswith(("[", "{")):
+            message, hint = f"--{key} is an option of its own, not a --set", f"--{key} {shlex.quote(value or 'FILE')}"
+            raise UsageError(message, where=f"--set {setting}", hint=hint)
 
 
 def _fetch_model_of_vocabulary(located: LocatedCorpus) -> None:

@@ -10,14 +10,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from nmt_cli.errors import NmtError, UsageError
+from nmt_cli.errors import NmtError, UsageError, nearest_word
 from nmt_cli.recipe.other_toolkits import RECIPE_KEYS, answer_to_key
 
 # For each command: what to type here, or a sentence, and the spellings that this answers. {N} is the value that was
 # typed. --beam-size stands for -beam_size and --beam_size as well; a spelling with one hyphen stands for itself alone.
 # The settings of a recipe are in nmt_cli.recipe.other_toolkits.
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
-_WARMUP = re.compile(r"(warmup_updates: )\d+")
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "prepare": {
         "--languages en-de": "--source-lang --target-lang --src-lang --tgt-lang --trg-lang",
@@ -125,24 +124,73 @@ COMMANDS: Mapping[str, str] = {
 }
 
 
-def check_spellings(arguments: Sequence[str]) -> None:
-    """Raise UsageError, with our spelling, if the command line has an option of another toolkit."""
-    command = command_name(arguments)
+def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]) -> None:
+    """Raise UsageError, with what to type instead, if options are not the command's, or two values are spelt otherwise.
+
+    `own` are the options of the command, each with the name of its value, or with an empty string if it takes none.
+    """
+    answers: dict[str, str] = {}
+    for option, value, rest in _options(command, arguments, own):
+        if option not in own:
+            answers.setdefault(option, _answer(command, option, value, own=own, arguments=arguments))
+        elif option == "--set" and value and "=" not in value and rest and not rest[0].startswith("-"):
+            after = rest[1] if rest[0] == "=" and rest[1:] else rest[0]
+            message = f"--set takes KEY=VALUE, not {value} {after}"
+            raise UsageError(message, where="--set", hint=f"--set {value}={shlex.quote(after)}")
+        elif own[option] == own.get("--languages") and re.fullmatch("[a-z]{2,3}[_,:/][a-z]{2,3}", value or ""):
+            pair = re.sub("[_,:/]", "-", value or "")
+            message = f"{option} {value}: a hyphen separates the two languages"
+            raise UsageError(message, where=option, hint=f"{option} {pair}")
+    if answers:
+        names = ", ".join(answers)
+        what = "option" if len(answers) == 1 else "options"
+        raise UsageError(f"nmt {command} has no {what} {names}", where=names, hint=_in_one(answers))
+
+
+def _answer(command: str, option: str, value: str | None, *, own: Mapping[str, str], arguments: Sequence[str]) -> str:
+    """The answer to an option that the command does not have."""
+    if hint := _known(command, option):
+        typed = _with_value(hint, value)
+        return f"here it is {typed}" if typed.startswith("-") else typed
+    if (ours := _with_two_hyphens(option)) in own:
+        amount = value and shlex.quote(value)
+        return f"here it is {ours} {amount or own[ours]}".rstrip() if own[ours] else f"here it is {ours}"
+    if command == "train" and (setting := _setting(option, value, arguments)):
+        return setting
+    near, more = nearest_word(option, [one for one in own if one.startswith("--")]), f"nmt {command} --help"
+    return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
+
+
+def _known(command: str, option: str) -> str | None:
+    """The answer in the table to an option of another toolkit; None if it has none."""
     ours = {spelling: hint for hint, spellings in SPELLINGS.get(command, {}).items() for spelling in spellings.split()}
-    for option, value in _options(arguments):
-        hint = ours.get(option) or ours.get("--" + option.lstrip("-").replace("_", "-"))
-        if hint is not None:
-            typed = _with_value(hint, value)
-            here = f"here it is {typed}" if typed.startswith("-") else typed
-            raise UsageError(f"nmt {command} has no option {option}", where=option, hint=here)
+    return ours.get(option) or ours.get(_with_two_hyphens(option))
 
 
-def setting_for(option: str, arguments: Sequence[str]) -> str | None:
+def _with_two_hyphens(option: str) -> str:
+    return "--" + option.lstrip("-").replace("_", "-")
+
+
+def _in_one(answers: Mapping[str, str]) -> str:
+    """The answers to several options as one: first what can be typed, then the sentences, each after its option."""
+    if len(answers) == 1:
+        return next(iter(answers.values()))
+    typed, notes = [], []
+    for option, answer in answers.items():
+        here, _, note = answer.removeprefix("here it is ").partition("; ")
+        if not answer.startswith("here it is ") or re.search(r"[,:] | or ", re.sub("'[^']*'", "", here)):
+            here, note = "", answer
+        typed += [here] if here else []
+        notes += [f"{option}: {note}"] if note else []
+    return "; ".join([f"here it is {' '.join(dict.fromkeys(typed))}"] * bool(typed) + notes)
+
+
+def _setting(option: str, value: str | None, arguments: Sequence[str]) -> str | None:
     """The --set for an option that is a key of a recipe, here or in another toolkit, with its value; else None."""
-    value = next((value for given, value in _options(arguments) if given == option), None)
     key = option.lstrip("-").replace("-", "_")
-    if answer := answer_to_key(key, value, known=RECIPE_KEYS, as_flags=True):
-        return _with_own_warmup(answer, arguments)
+    warmup = _warmup_updates(arguments)
+    if answer := answer_to_key(key, value, known=RECIPE_KEYS, as_flags=True, warmup_updates=warmup):
+        return answer
     from nmt_cli.recipe.mistakes import dotted, key_paths
     from nmt_cli.recipe.schema import Recipe
 
@@ -153,18 +201,14 @@ def setting_for(option: str, arguments: Sequence[str]) -> str | None:
     return f"here it is {' or '.join(flags)}" if own else None
 
 
-def _with_own_warmup(answer: str, arguments: Sequence[str]) -> str:
-    """The answer with the warm-up of the recipe on the command line, if it proposes a schedule and there is one."""
-    if _WARMUP.search(answer) is None:
-        return answer
+def _warmup_updates(arguments: Sequence[str]) -> int | None:
+    """The warm-up of the recipe on the command line, or None if there is no recipe."""
     from nmt_cli.recipe.loading import load_recipe
 
     for name in arguments:
         with suppress(NmtError):  # most words are no recipe
-            schedule = load_recipe(name).training.schedule
-            warmup_updates = getattr(schedule, "warmup_updates", None)
-            return answer if warmup_updates is None else _WARMUP.sub(rf"\g<1>{warmup_updates}", answer)
-    return answer
+            return load_recipe(name).training.schedule.warmup_updates
+    return None
 
 
 def command_for(name: str) -> str | None:
@@ -182,15 +226,36 @@ def _with_value(hint: str, value: str | None) -> str:
     return _PLACEHOLDER.sub(lambda placeholder: shlex.quote(value) if value else placeholder[1], hint)
 
 
-def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """The options of a command line, each with the value after it, if there is one.
-
-    An option with a single hyphen counts only as a whole word.
-    """
-    for position, argument in enumerate(arguments):
-        if argument == "--":
+def _options(
+    command: str, arguments: Sequence[str], own: Mapping[str, str]
+) -> Iterator[tuple[str, str | None, list[str]]]:
+    """The options of a command line, each with its value if there is one, and the words after that."""
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        if word == "--":
             return
-        option, equals, value = argument.partition("=")
-        if re.match(r"--?[A-Za-z]", option):
-            following = arguments[position + 1] if position + 1 < len(arguments) else "-"
-            yield option, value if equals else None if following.startswith("-") else following
+        option, equals, value = word.partition("=")
+        if not re.match(r"--?[A-Za-z]", option):
+            continue
+        if short := _short_option(command, word, own):
+            option, value = short, word.partition(short[1])[2]
+            equals = value
+        if not own.get(option, "VALUE"):
+            yield option, None, words
+            continue
+        if not equals:
+            has_value = bool(words) and (option in own or not words[0].startswith("-"))
+            yield option, words.pop(0) if has_value else None, words
+        else:
+            yield option, value, words
+
+
+def _short_option(command: str, word: str, own: Mapping[str, str]) -> str | None:
+    """The last option of a word such as -n, -n5 or -qn5; None if it is another word than short options of ours."""
+    if word.startswith("--") or _known(command, word) or _with_two_hyphens(word) in own:
+        return None
+    for letter in word[1:]:
+        if own.get(f"-{letter}") != "":
+            return f"-{letter}" if f"-{letter}" in own else None
+    return f"-{word[-1]}"

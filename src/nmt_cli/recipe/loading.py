@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,8 +185,11 @@ def parse_override(text: str) -> Document:
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
-        hint = "for example --set training.updates=1000"
+        meant = re.fullmatch(r"([\w.]*\w)(?::\s*|\s+)(\S.*)", text)
+        hint = f"--set {meant[1]}={shlex.quote(meant[2])}" if meant else "for example --set training.updates=1000"
         raise RecipeError(f"--set takes key=value, not {text!r}", where=source, hint=hint)
+    if not value.strip():
+        raise RecipeError(f"--set {text} has no value", where=source, hint=f"--set {key}=VALUE, or --set {key}=null")
     values: Any = parse_value(value, source=source)
     origins: dict[KeyPath, str] = {path[:length]: source for length in range(1, len(path) + 1)}
     origins.update({(*path, *inner): source for inner in (flatten(values) if isinstance(values, dict) else {})})

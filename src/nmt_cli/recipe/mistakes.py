@@ -99,7 +99,10 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
     match error["type"]:
         case "extra_forbidden":
             known = schema.other_toolkits if hasattr(schema, "other_toolkits") else {}
-            answer = answer_to_key(str(path[-1]), error["input"], known=known, as_flags=as_flags)
+            warmup = _inside(_inside(_inside(values, "training"), "schedule"), "warmup_updates")
+            warmup = warmup if isinstance(warmup, int) else None
+            key, given = str(path[-1]), error["input"]
+            answer = answer_to_key(key, given, known=known, as_flags=as_flags, warmup_updates=warmup)
             return suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema, answer=answer)
         case "literal_error" | "union_tag_invalid":
             allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))

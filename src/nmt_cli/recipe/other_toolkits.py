@@ -185,11 +185,18 @@ def plain_settings(values: Mapping[str, Any]) -> list[str]:
     return list(settings.values())
 
 
-def answer_to_key(key: str, value: Any, *, known: Mapping[str, str], as_flags: bool) -> str | None:
-    """Our setting for the key of another toolkit, as --set or as a line of YAML; None if the key is unknown."""
+def answer_to_key(
+    key: str, value: Any, *, known: Mapping[str, str], as_flags: bool, warmup_updates: int | None
+) -> str | None:
+    """Our setting for the key of another toolkit, as --set or as a line of YAML; None if the key is unknown.
+
+    A schedule gets the `warmup_updates`, those of the recipe in force; for None it keeps the default.
+    """
     entry = _entry(key, known)
     if entry is None:
         return None
+    if warmup_updates is not None:
+        entry = re.sub(r"(warmup_updates: )\d+", rf"\g<1>{warmup_updates}", entry)
     settings = _settings(entry, value)
     if not settings:
         return entry.replace("{N}", _shown(value))
