@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -345,16 +346,18 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
     found = blocks([b"one\n", b"two\nthree\n", b"f\xfcnf\nsix\n"], max_lines=2)
     assert next(found) == ["one", "two"]
     assert next(found) == ["three"]
-    with pytest.raises(DataError, match=r"(?m)^line 4 is not UTF-8: it has the byte 0xfc$") as error:
+    with pytest.raises(
+        DataError, match=r"(?m)^line 4 is not UTF-8: it has the byte 0xfc; the lines before it are translated$"
+    ) as error:
         next(found)
     assert error.value.where == "stdin:4"
     assert error.value.hint == (
-        "if the text is Latin-1: iconv -f LATIN1 -t UTF-8, before the pipe, or --errors replace puts U+FFFD in place "
-        "of such bytes; the lines before were translated"
+        "if the text is Latin-1: iconv -f LATIN1 -t UTF-8, before the pipe; "
+        "or --errors replace, which writes U+FFFD for each such byte"
     )
     with pytest.raises(DataError) as error:
         next(blocks([b"f\xfcnf\n"]))
-    assert "translated" not in error.value.hint  # there are no lines before
+    assert "translated" not in error.value.message  # there are no lines before
 
 
 @pytest.mark.parametrize(
@@ -414,6 +417,73 @@ def test_files_that_are_no_utf8_are_answered_alike_by_prepare_decode_and_score(
         list(blocks([data]))
     with pytest.raises(DataError, match=message.replace("x.txt", "stdin")):
         read_segments("-", stdin=io.BytesIO(data))
+
+
+TMX = (
+    '<?xml version="1.0"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header srclang="en"/><body>\n'
+    '<tu><tuv xml:lang="en"><seg>one <bpt i="1">big</bpt>\n house &amp; sea</seg></tuv>'
+    '<tuv xml:lang="de"><seg>eins</seg></tuv></tu>\n<tu><tuv xml:lang="en"><seg>two</seg></tuv></tu></body></tmx>'
+)
+XLIFF = (
+    '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file><body><trans-unit id="1">'
+    "<source>one</source><alt-trans><source>other</source></alt-trans></trans-unit>"
+    '<trans-unit id="2"><source>two</source></trans-unit></body></file></xliff>'
+)
+XLIFF_2 = (
+    '<?xml version="1.0"?>\n<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0"><file><unit id="1">'
+    "<originalData/><segment><source>one</source></segment><segment><source>two</source></segment></unit></file></xliff>"
+)
+PO = (
+    '# A comment\nmsgid ""\nmsgstr ""\n"Language: de\\n"\n\n#: x.c:1\nmsgid "one \\"big\\""\nmsgstr "eins"\n\n'
+    'msgid ""\n"two"\n" houses"\nmsgid_plural "more"\nmsgstr[0] ""\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind", "text"),
+    [
+        ("my.tmx", TMX, "a translation memory (TMX)", "one big house & sea\ntwo\n"),
+        ("my.tmx.gz", TMX, "a translation memory (TMX)", "one big house & sea\ntwo\n"),
+        ("my.xlf", XLIFF, "XLIFF", "one\ntwo\n"),
+        ("my.xliff", XLIFF_2, "XLIFF", "one\ntwo\n"),
+        ("my.po", PO, "a PO file", 'one "big"\ntwo houses\n'),
+        ("my.tsv", "one\teins\ntwo\tzwei\n", "a table (TSV)", "one\ntwo\n"),
+        ("my.csv", '"one, ""big""",eins\ntwo,zwei\n', "a table (CSV)", 'one, "big"\ntwo\n'),
+        ("it's my.csv", "one;eins\ntwo;zwei\n", "a table (CSV)", "one\ntwo\n"),
+        ("my.csv", "one\teins\n", "a table (CSV)", "one\n"),
+        ("my.jsonl", '{"KEY": "one"}\n', "JSON lines", "one\n"),
+    ],
+)
+def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the_text_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: str, kind: str, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = data.encode()
+    Path(name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DataError) as error, opened_input(Path(name), is_streamed=False, errors="strict"):
+        pytest.fail("it is opened")
+    assert (error.value.message, error.value.where) == (f"{name} is {kind}, not lines of text", name)
+    subprocess.run(["bash", "-c", error.value.hint], check=True)
+    assert Path("NEW").read_text(encoding="utf-8") == text
+    is_certain = kind in ("a translation memory (TMX)", "XLIFF", "a PO file")
+    if is_certain:
+        with pytest.raises(DataError, match=re.escape(f"stdin is {kind}, not lines of text")) as error:
+            list(blocks([content]))
+        assert error.value.hint.endswith(" < FILE > NEW")
+    else:
+        assert sum(map(len, blocks([content]))) == data.count("\n")
+    Path("my.txt").write_bytes(content)
+    with opened_input(Path("my.txt"), is_streamed=False, errors="strict") as found:
+        assert [line for block in found for line in block] == content.decode().splitlines()
+
+
+@pytest.mark.parametrize("name", ["my.txt", "my.en", "my", "my.tmx", "my.po", "my.xlf", "my.tsv", "my.csv", "my.jsonl"])
+def test_lines_of_text_are_read_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
+    for text in ("", "\n", "one house\n", "<b>two</b> tmx\n", "msgid is a word\n", "<?xml is how it begins\n"):
+        (tmp_path / name).write_text(text)
+        with opened_input(tmp_path / name, is_streamed=False, errors="strict") as found:
+            assert [line for block in found for line in block] == text.splitlines()
+        assert [line for block in blocks([text.encode()] if text else []) for line in block] == text.splitlines()
 
 
 def test_plain_text_is_not_taken_for_another_encoding() -> None:

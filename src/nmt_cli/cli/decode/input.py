@@ -5,11 +5,14 @@ from __future__ import annotations
 import codecs
 import logging
 import os
+import re
 import select
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,6 +37,74 @@ Errors = Literal["strict", "replace"]
 """What is done about bytes that are not UTF-8: DataError, or U+FFFD in their place."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Structure:
+    """A kind of file with more than the lines of a text, and the command that takes its first language out.
+
+    `beginning` is how its contents begin. `is_certain` means that no text begins so.
+    """
+
+    kind: str
+    endings: Collection[str]
+    beginning: re.Pattern[bytes]
+    is_certain: bool
+    command: str
+
+
+def _python(imports: str, text: str, of: str) -> str:
+    return f'python3 -c "import {imports}; [print(*{text}.split()) for {of}]"'
+
+
+def _of_xml(path: str) -> str:
+    found = f"s in E.parse(sys.stdin.buffer).iterfind('{path}')"
+    return _python("sys, xml.etree.ElementTree as E", "''.join(s.itertext())", found)
+
+
+_XLIFF = {".xliff", ".xlf", ".sdlxliff", ".mxliff"}
+_MESSAGES = r"m in re.findall(r'^msgid ((?:\".*\"\s*)+)', sys.stdin.read(), re.M)[1:]"
+_ROWS = "row in csv.reader(sys.stdin, delimiter='{}') if row"  # {} is the delimiter
+_STRUCTURES = (
+    _Structure(
+        "a translation memory (TMX)",
+        {".tmx"},
+        re.compile(rb"\s*<(?:[?!][^<]*<)*tmx\b"),
+        True,
+        _of_xml(".//tu/tuv[1]/seg"),
+    ),
+    _Structure(
+        "XLIFF",
+        _XLIFF,
+        re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b[^>]*\bversion=.2"),
+        True,
+        _of_xml(".//{*}segment/{*}source"),
+    ),
+    _Structure(
+        "XLIFF",
+        _XLIFF,
+        re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b"),
+        True,
+        _of_xml(".//{*}trans-unit/{*}source"),
+    ),
+    _Structure(
+        "a PO file",
+        {".po", ".pot"},
+        re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'),
+        True,
+        _python("ast, re, sys", "ast.literal_eval('(' + m + ')')", _MESSAGES),
+    ),
+    _Structure("a table (TSV)", {".tsv"}, re.compile(rb"[^\n]*\t"), False, "cut -f1"),
+    _Structure("a table (CSV)", {".csv"}, re.compile(rb"[^\n]*[,;\t]"), False, _python("csv, sys", "row[0]", _ROWS)),
+    _Structure(
+        "JSON lines",
+        {".jsonl", ".ndjson"},
+        re.compile(rb"\s*\{"),
+        False,
+        _python("json, sys", "json.loads(line)['KEY']", "line in sys.stdin"),
+    ),
+)
+_UNPACK = {".gz": "zcat", ".zst": "zstdcat", ".xz": "xzcat"}
+
+
 @contextmanager
 def opened_input(source: Path, *, is_streamed: bool, errors: Errors) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` closes a block as soon as no more input is waiting."""
@@ -47,6 +118,9 @@ def opened_input(source: Path, *, is_streamed: bool, errors: Errors) -> Iterator
         patience = 0.0 if is_streamed else _PATIENCE_SECONDS
         yield _blocks_as_they_come(sys.stdin.fileno(), patience=patience, name=STDIN, errors=errors)
         return
+    if source.is_file():
+        with open_bytes(source) as beginning:
+            refuse_structured(beginning.read(_CHUNK_BYTES), name=str(source))
     with open_bytes(source) as stream:
         blocks = _blocks(stream.read, lambda: True, name=str(source), errors=errors)
         if is_streamed and not source.is_file():  # a named pipe
@@ -76,6 +150,28 @@ def opened_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[in
         yield lambda count: list(islice(lines, count))
         if next(lines, None) is not None:
             raise DataError(f"{file} has more lines than the text", where="--prefix", hint=_LIKE_THE_TEXT)
+
+
+def refuse_structured(beginning: bytes, *, name: str) -> None:
+    """Raise DataError, with the command that takes the text out, if a text is a file of TMX, CSV or the like.
+
+    A file is recognised by the ending of its name and its first bytes. `STDIN` has no ending: the first bytes must do.
+    """
+    file = Path(name)
+    unpack = _UNPACK.get(file.suffix)
+    ending = Path(file.stem if unpack else file.name).suffix.lower()
+    content = beginning.removeprefix(codecs.BOM_UTF8)
+    for found in _STRUCTURES:
+        is_possible = found.is_certain if name == STDIN else ending in found.endings
+        if not is_possible or not found.beginning.match(content):
+            continue
+        take, given = found.command, "FILE" if name == STDIN else shlex.quote(name)
+        if ending == ".csv":
+            line = content.partition(b"\n")[0].decode(errors="replace")
+            take = take.format(max(",;\t", key=line.count).replace("\t", "\\t"))
+        message = f"{STDIN if name == STDIN else file.name} is {found.kind}, not lines of text"
+        hint = f"{unpack} {given} | {take} > NEW" if unpack else f"{take} < {given} > NEW"
+        raise DataError(message, where=name, hint=hint)
 
 
 def without_first(blocks: Iterator[list[str]], count: int, *, skip: Callable[[int], object]) -> Iterator[list[str]]:
@@ -165,9 +261,11 @@ class _Decoder:
         self._has_replaced = False
 
     def look_at(self, chunk: bytes) -> None:
-        """Raise DataError if the first chunk begins like something other than UTF-8."""
+        """Raise DataError if the first chunk begins like something other than lines of UTF-8."""
         if self._is_at_start:
             refuse_other_encodings(chunk, name=self._name)
+            if self._name == STDIN:
+                refuse_structured(chunk, name=STDIN)
         self._is_at_start = False
 
     def block(self, lines: Sequence[bytes], *, first_line: int) -> Iterator[list[str]]:
@@ -188,8 +286,8 @@ class _Decoder:
 
     def _error(self, content: bytes, number: int) -> DataError:
         error = not_utf8(content, name=self._name, number=number)
-        done = "; the lines before were translated" if number > 1 else ""
-        error.hint += f", or --errors replace puts U+FFFD in place of such bytes{done}"
+        error.message += "; the lines before it are translated" if number > 1 else ""
+        error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
         return error
 
     def _tell_of_replacing(self, number: int) -> None:
