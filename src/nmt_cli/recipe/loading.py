@@ -14,7 +14,7 @@ from typing import Any, Literal
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.documents import Document, dump_values, merge, parse_document, parse_value, read_document, validate
 from nmt_cli.recipe.mistakes import KeyPath, dotted
-from nmt_cli.recipe.other_toolkits import PAGE, as_flag, plain_settings, toolkit_of
+from nmt_cli.recipe.other_toolkits import PAGE, as_flag, take_over, toolkit_of
 from nmt_cli.recipe.schema import Recipe
 
 Kind = Literal["recipe", "corpus"]
@@ -69,9 +69,12 @@ def _check_own_format(file: Path) -> None:
         hint = "write what differs from base into it, for example extends: base.yaml; or nmt train base"
         raise RecipeError(f"{file.name} holds no recipe: it is empty", where=str(file), hint=hint)
     if toolkit := toolkit_of(values):
-        settings = "".join(f" {as_flag(setting)}" for setting in plain_settings(values))
-        hint = f"nmt train base{settings}; {PAGE} maps the other keys"
+        taken = take_over(values)
         problem = f"{file.name} is a configuration of {toolkit}, not a recipe"
+        problem += f"; to set by hand, as {PAGE} says: {', '.join(taken.by_hand)}" if taken.by_hand else ""
+        without = ", ".join(taken.without_counterpart)
+        problem += f"; without a counterpart: {without}" if without else ""
+        hint = " ".join(["nmt train base --data DIR", *map(as_flag, taken.settings)])
         raise RecipeError(problem, where=str(file), hint=hint)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 PAGE = "docs/how-to/other-toolkits.md"
@@ -70,12 +71,13 @@ RECIPE_KEYS: Mapping[str, str] = {
         "validate_interval_updates valid_steps valid_freq validation_freq validation_every eval_steps eval_every"
     ),
     "model.d_model={N}": (
-        "encoder_embed_dim decoder_embed_dim hidden_size embedding_dim emb_dim dim_emb word_vec_size rnn_size d_embed "
-        "embed_dim num_embed model_dim transformer_model_size dim_model"
+        "d_model encoder_embed_dim decoder_embed_dim hidden_size embedding_dim emb_dim dim_emb word_vec_size rnn_size "
+        "d_embed embed_dim num_embed model_dim transformer_model_size dim_model"
     ),
     "model.d_ff={N}": (
-        "encoder_ffn_embed_dim decoder_ffn_embed_dim transformer_ff ff_size dim_feedforward ffn_dim encoder_ffn_dim "
-        "decoder_ffn_dim transformer_dim_ffn intermediate_size ffn_size transformer_feed_forward_num_hidden"
+        "d_ff encoder_ffn_embed_dim decoder_ffn_embed_dim transformer_ff ff_size dim_feedforward ffn_dim "
+        "encoder_ffn_dim decoder_ffn_dim transformer_dim_ffn intermediate_size ffn_size "
+        "transformer_feed_forward_num_hidden"
     ),
     "model.heads={N}": (
         "heads num_heads n_heads nhead nheads attention_heads encoder_attention_heads decoder_attention_heads "
@@ -83,8 +85,8 @@ RECIPE_KEYS: Mapping[str, str] = {
     ),
     "model={d_k: {N}, d_v: {N}} # else both are d_model / heads": "head_dim d_head dim_head",
     "model={encoder_layers: {N}, decoder_layers: {N}}": "layers num_layers n_layers num_hidden_layers",
-    "model.encoder_layers={N}": "enc_layers enc_depth num_encoder_layers n_encoder_layers",
-    "model.decoder_layers={N}": "dec_layers dec_depth num_decoder_layers n_decoder_layers",
+    "model.encoder_layers={N}": "encoder_layers enc_layers enc_depth num_encoder_layers n_encoder_layers",
+    "model.decoder_layers={N}": "decoder_layers dec_layers dec_depth num_decoder_layers n_decoder_layers",
     "model.dropout={N}": "dropout transformer_dropout hidden_dropout residual_dropout",
     "model.activation={N}": (
         "activation_fn activation_function hidden_act pos_ffn_activation_fn transformer_ffn_activation"
@@ -171,18 +173,41 @@ def toolkit_of(values: Mapping[str, Any]) -> str | None:
     return best if found[best] >= _ENOUGH else None
 
 
-def plain_settings(values: Mapping[str, Any]) -> list[str]:
-    """The settings of a configuration that can be taken over as they are, as `key=value`, each key once."""
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """A configuration as settings of ours, `key=value`, and the keys that are left.
+
+    `by_hand` have a counterpart whose value is another. Keys of text and vocabulary are in none of the lists.
+    """
+
+    settings: list[str]
+    by_hand: list[str]
+    without_counterpart: list[str]
+
+
+def take_over(values: Mapping[str, Any]) -> TakenOver:
+    """The settings of a configuration that mean the same here, each once, and the keys of the others."""
     settings: dict[str, str] = {}
-    for key, value in _leaves(values):
+    by_hand: list[str] = []
+    without: list[str] = []
+    for (*above, key), value in _leaves(values, ()):
+        if key == "_name":  # fairseq's name of a variant of the section
+            key = above.pop() if above else key
         entry = _entry(key, RECIPE_KEYS)
-        if entry is None or not entry.startswith(_PLAIN) or isinstance(value, list):
+        is_of_data = any(" to the data" in (_entry(part, RECIPE_KEYS) or "") for part in (*above, key))
+        if is_of_data or value in (None, "transformer"):
             continue
-        for setting in _settings(entry, value):
-            name, _, amount = setting.partition("=")
-            if "N" not in amount:
-                settings.setdefault(name, setting)
-    return list(settings.values())
+        if entry is None or entry.startswith("there is none"):
+            without.append(key)
+        elif same := _same_here(entry, value[0] if isinstance(value, list) and len(value) == 1 else value):
+            settings |= {name: amount for name, amount in same.items() if name not in settings}
+        elif _settings(entry, value):
+            by_hand.append(key)
+    return TakenOver(
+        [f"{name}={amount}" for name, amount in settings.items()],
+        list(dict.fromkeys(by_hand)),
+        list(dict.fromkeys(without)),
+    )
 
 
 def answer_to_key(
@@ -190,7 +215,7 @@ def answer_to_key(
 ) -> str | None:
     """Our setting for the key of another toolkit, as --set or as a line of YAML; None if the key is unknown.
 
-    A schedule gets the `warmup_updates`, those of the recipe in force; for None it keeps the default.
+    A schedule gets the `warmup_updates` of the recipe in force; for None it keeps the default.
     """
     entry = _entry(key, known)
     if entry is None:
@@ -213,6 +238,14 @@ def as_flag(setting: str) -> str:
 
 def _entry(key: str, known: Mapping[str, str]) -> str | None:
     return next((entry for entry, theirs in known.items() if _plain(key) in theirs.split()), None)
+
+
+def _same_here(entry: str, value: Any) -> dict[str, str]:
+    """The settings that an entry of the table stands for if they mean the same in all toolkits; else none."""
+    if not entry.startswith(_PLAIN) or isinstance(value, list):
+        return {}
+    settings = dict(setting.split("=", 1) for setting in _settings(entry, value))
+    return {name: amount for name, amount in settings.items() if "N" not in amount}
 
 
 def _settings(entry: str, value: Any) -> list[str]:
@@ -244,9 +277,9 @@ def _keys_of(value: Any) -> Iterator[object]:
         yield from value
 
 
-def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _leaves(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value)
+            yield from _leaves(value, (*above, key))
         else:
-            yield key, value
+            yield (*above, key), value
