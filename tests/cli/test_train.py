@@ -110,6 +110,33 @@ def test_a_run_that_an_earlier_version_named_after_the_recipe_goes_on(
     assert [path.name for path in (recipe_folder / "runs").glob("*")] == ["demo"]
 
 
+def test_a_run_that_begins_with_a_model_has_a_name_of_its_own(
+    recipe_folder: Path, on_own_data: list[str], nmt: Shell
+) -> None:
+    runs = recipe_folder / "runs"
+    assert nmt(*on_own_data).code == 0
+    tuned = [*on_own_data, "--init-from", "runs/tiny-demo"]
+    outcome = nmt(*tuned)
+    assert outcome.code == 0, outcome.stderr
+    name = "tiny-demo-from-tiny-demo"
+    assert outcome.stderr[-1] == f"next: nmt average runs/{name} && nmt decode < input.txt > output.txt"
+    assert open_run(runs / name).recipe.name == name
+    assert open_run(runs / "tiny-demo").record.init_from is None
+    # Either command goes on with its own run.
+    for command, run in ((on_own_data, "tiny-demo"), (tuned, name)):
+        assert nmt(*command, "--set", "training.updates=4").code == 0
+        assert checkpoints(runs / run)[-1] == 4
+    assert sorted(path.name for path in runs.iterdir()) == ["tiny-demo", name]
+    # A name that the user chose stays, and so does the run of an earlier version under the shorter name.
+    assert "name: mine" in nmt(*tuned, "--set", "name=mine", "--dry-run").stdout
+    (runs / "tiny-demo" / "model").rename(recipe_folder / "general")
+    tuned[-1] = "general"
+    assert nmt(*tuned, "-o", "runs/tiny-demo", "--restart").code == 0
+    assert nmt(*tuned, "--set", "training.updates=5").code == 0
+    assert checkpoints(runs / "tiny-demo")[-1] == 5
+    assert sorted(path.name for path in runs.iterdir()) == ["tiny-demo", name]
+
+
 def test_without_prepared_data(recipe_folder: Path, nmt: Shell) -> None:
     outcome = nmt("train", "tiny.yaml")
     assert outcome.code == 4

@@ -36,7 +36,9 @@ def train(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME, by data and recipe."),
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder to write; else runs/NAME, by data, recipe and --init-from."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe; repeatable.")
@@ -91,10 +93,12 @@ def train(
         # All that follows imports torch, which takes seconds.
         from nmt_cli.training import start
         from nmt_cli.training.initial_weights import with_initial_architecture
-        from nmt_cli.training.runs import named_after_data
+        from nmt_cli.training.runs import named_run
 
         is_packaged = not Path(recipe).is_file()
-        resolved, usual = named_after_data(resolved, directory, is_packaged=is_packaged, runs=Path("runs"))
+        resolved, usual = named_run(
+            resolved, directory, init_from=init_from, is_packaged=is_packaged, runs=Path("runs")
+        )
         output = output or usual
         resolved = with_initial_architecture(resolved, run=output, init_from=init_from, restart=restart)
         if dry_run or prepared is None:

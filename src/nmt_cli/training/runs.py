@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -45,35 +46,52 @@ RULES = 2
 _BLOCK_PAIRS = 1 << 20
 
 
-def named_after_data(
-    resolved: ResolvedRecipe, data: Path, *, is_packaged: bool, runs: Path
+def named_run(
+    resolved: ResolvedRecipe, data: Path, *, init_from: Path | None, is_packaged: bool, runs: Path
 ) -> tuple[ResolvedRecipe, Path]:
-    """The recipe, and its run in `runs`, with the name of the prepared data if the recipe is for other data.
+    """The recipe and its run in `runs`, both named after the recipe, other data than its own, and the initial model.
 
     A recipe of the package has the description of its own corpus, so another corpus gets another. A name that the user
-    chose stays. A run that an earlier nmt began on this data under the recipe's name goes on.
+    chose for the recipe stays. A run that an earlier nmt began in the same way under a shorter name goes on.
     """
     recipe = resolved.recipe
-    usual = runs / recipe.name
+    begun = [runs / recipe.name]
+    is_set = resolved.origins["name"].startswith("--set ")
+    changed: dict[str, str] = {}
     try:
-        manifest = read_manifest(data)
+        corpus = read_manifest(data).name
     except DataError:  # opening the data says what is wrong with it
-        return resolved, usual
-    is_own_name = not is_packaged or resolved.origins["name"].startswith("--set ")
-    if manifest.name == recipe.corpus or is_own_name:
-        return resolved, usual
-    changed = {
-        "name": f"{manifest.name}-{recipe.name}",
-        "description": f"The recipe {recipe.name}, trained on the corpus {manifest.name}.",
-        "corpus": manifest.name,
-    }
-    named = ResolvedRecipe(
-        recipe.model_copy(update=changed), resolved.origins | dict.fromkeys(changed, f"--data {data}")
-    )
-    run = runs / changed["name"]
-    if not run.exists() and kind_of(usual) == "run" and open_run(usual).record.corpus == manifest.name:
-        run = usual
-    return named, run
+        corpus = recipe.corpus
+    if corpus != recipe.corpus and is_packaged and not is_set:
+        changed["name"] = f"{corpus}-{recipe.name}"
+        changed["description"] = f"The recipe {recipe.name}, trained on the corpus {corpus}."
+        changed["corpus"] = corpus
+    origins = dict.fromkeys(changed, f"--data {data}")
+    if init_from is not None and not is_set:
+        begun.append(runs / changed.get("name", recipe.name))
+        changed["name"] = f"{begun[-1].name}-from-{_name_of(init_from)}"
+        origins["name"] = f"--init-from {init_from}"
+    named = ResolvedRecipe(recipe.model_copy(update=changed), resolved.origins | origins)
+    run = runs / named.recipe.name
+    if run.exists():
+        return named, run
+    return named, next((one for one in begun if _is_begun(one, corpus=corpus, init_from=init_from)), run)
+
+
+def _name_of(model: Path) -> str:
+    """The name of a model for the name of a run: that of its run, or of its folder."""
+    model = model.resolve()
+    name = model.parent.name if kind_of(model.parent) == "run" else model.name
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "model"
+
+
+def _is_begun(run: Path, *, corpus: str, init_from: Path | None) -> bool:
+    """Whether a run of this corpus began with the model, or with any weights for None."""
+    if kind_of(run) != "run":
+        return False
+    record = open_run(run).record
+    is_same = init_from is None or (record.init_from is not None and record.init_from.path == str(init_from.resolve()))
+    return is_same and record.corpus == corpus
 
 
 def open_or_begin(
@@ -178,7 +196,7 @@ def _reason_to_refuse(run: Run, recipe: Recipe, data: PreparedData, init_from: P
         return RecipeError(
             f"{the_run} was begun from {initial_weights}, not from {init_from}",
             setting="init_from",
-            hint=f"leave out --init-from to continue it, give {hint_new_run}",
+            hint=f"leave out --init-from to continue it with -o {run.directory}, or give {hint_new_run}",
         )
     folders = (run.directory / CHECKPOINTS).glob("update-*")
     newest = max((int(path.name.removeprefix("update-")) for path in folders if (path / MANIFEST).is_file()), default=0)
