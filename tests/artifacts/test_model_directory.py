@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from nmt_cli.artifacts.model_directory import (
     newest_model,
 )
 from nmt_cli.errors import ModelError
+from nmt_cli.interchange.marian import read_marian
 from nmt_cli.model.packing import pack
 from nmt_cli.model.transformer import Transformer
 from tests.artifacts.builders import (
@@ -181,6 +184,36 @@ def test_what_another_toolkit_made_is_recognised(tmp_path: Path, files: str, mes
             load_on_cpu(path)
         assert (message if path == tmp_path else f"{path} is a file, not a model directory") in caught.value.message
         assert hint.format(tmp_path) in caught.value.hint
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "older form"])
+@pytest.mark.parametrize("settings", [{"args": argparse.Namespace(arch="transformer")}, {"args": None, "cfg": {}}])
+def test_a_checkpoint_of_fairseq_is_called_so_and_not_unpickled(
+    tmp_path: Path, settings: dict[str, Any], is_zip: bool
+) -> None:
+    file = tmp_path / "my checkpoint.pt"
+    weights = {"encoder.embed_tokens.weight": torch.zeros(2, 3)}
+    hostile = {"extra_state": Hostile(tmp_path / "unpickled")}
+    torch.save({**settings, "model": weights, **hostile}, file, _use_new_zipfile_serialization=is_zip)
+    for read in (load_on_cpu, read_marian):
+        with pytest.raises(ModelError) as caught:
+            read(file)
+        assert caught.value.message == f"{file} is a checkpoint of fairseq, which only fairseq reads"
+        assert caught.value.hint.startswith(f"fairseq-interactive DATA --path '{file}' translates with it; ")
+    assert not (tmp_path / "unpickled").exists()
+    torch.save({"model": weights}, file, _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(ModelError, match="is a file, not a model directory"):
+        load_on_cpu(file)
+
+
+class Hostile:
+    """An object whose unpickling makes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self._file,)
 
 
 def test_our_other_directories_say_what_to_type(tmp_path: Path) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import pickletools
+import shlex
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from nmt_cli import files
 from nmt_cli.errors import ModelError, NmtError
@@ -19,6 +24,7 @@ _UNLISTED = frozenset({"README.md", "LICENSE", "NOTICE"})
 CONFIG = "config.yaml"
 WEIGHTS = "model.safetensors"
 DAMAGED = "copy the whole directory again from where it was made, or make it again: nmt average runs/NAME"
+_MOST_OPERATIONS = 200_000  # of a pickle that are read
 Kind = Literal["model", "run", "checkpoint", "data"]
 RUN_FILE = "run.json"
 _CTRANSLATE2 = "a CTranslate2 model"
@@ -146,6 +152,40 @@ def foreign_kind(path: Path) -> str | None:
     return None
 
 
+def refuse_fairseq(file: Path) -> None:
+    """Raise ModelError, with what can be done, if a file is a checkpoint of fairseq: a pickle with its keys.
+
+    Nothing is unpickled.
+    """
+    if not file.is_file() or not ("model" in (words := _words_of_pickle(file)) and words & {"args", "cfg"}):
+        return
+    name = shlex.quote(str(file))
+    raise ModelError(
+        f"{file} is a checkpoint of fairseq, which only fairseq reads",
+        where=str(file),
+        hint=f"fairseq-interactive DATA --path {name} translates with it; to train such a model on the same text: "
+        "nmt prepare --train PREFIX -l en-de -o data/NAME && nmt train base --data data/NAME",
+    )
+
+
+def _words_of_pickle(file: Path) -> set[str]:
+    """The texts in the pickles of a file of torch.save, of either form; none for any other file."""
+    words: set[str] = set()
+    with suppress(OSError, ValueError, KeyError, zipfile.BadZipFile), ExitStack() as opened:
+        stream: IO[bytes] = opened.enter_context(file.open("rb"))
+        if zipfile.is_zipfile(stream):
+            archive = opened.enter_context(zipfile.ZipFile(stream))
+            inner = next((name for name in archive.namelist() if name.endswith("data.pkl")), "data.pkl")
+            stream = opened.enter_context(archive.open(inner))
+        else:
+            stream.seek(0)
+        # torch's older form has three short pickles before the one of the checkpoint.
+        for _ in range(4):
+            operations = islice(pickletools.genops(stream), _MOST_OPERATIONS)
+            words.update(value for _, value, _ in operations if isinstance(value, str))
+    return words
+
+
 OWNER_AND_NAME = "a model on the hub is named OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
 
 
@@ -163,6 +203,7 @@ def require_model(path: Path) -> None:
         if len(path.parts) == 1 or path.parts[0].startswith("hf:"):
             hint = f"{hint}; {OWNER_AND_NAME}"
     elif not path.is_dir():
+        refuse_fairseq(path)
         message, hint = f"{path} is a file, not a model directory", f"try {path.parent}"
         if kind_of(path.parent) is None:
             hint = _way_to_a_model(path.parent, foreign_kind(path.parent))

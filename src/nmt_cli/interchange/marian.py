@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from torch import Tensor
 
 from nmt_cli import files
-from nmt_cli.artifacts.manifest import kind_of
+from nmt_cli.artifacts.manifest import kind_of, refuse_fairseq
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import sinusoids
@@ -92,6 +92,7 @@ def read_marian(directory: Path) -> MarianModel:
     Raises ModelError if it is no Marian model, lacks a file, is damaged or not supported.
     """
     if not directory.is_dir():
+        refuse_fairseq(directory)
         what = "is a file, not a directory" if directory.exists() else "does not exist"
         hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
         raise ModelError(f"{directory} {what}", where=str(directory), hint=hint)
