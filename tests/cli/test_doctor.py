@@ -193,6 +193,12 @@ def test_each_shell_gets_its_script(shell: str) -> None:
         ("nmt prepare iws", {"iwslt14-de-en"}),
         ("nmt recipes table3/e", {"table3/e-learned"}),
         ("nmt nonsense --", set()),
+        ("nmt decode -m ru", {"runs/one"}),
+        ("nmt serve --model runs/one/", {"runs/one/averaged"}),
+        ("nmt score --model Hels", {"Helsinki-NLP/opus-mt-en-de"}),
+        ("nmt train demo --init-from mo", {"models/general"}),
+        ("nmt score -m moses", {"moses-bleu"}),
+        ("nmt score -m bleu,ch", {"bleu,chrf", "bleu,chrf++"}),
         ("nmt decode -i READ", set()),  # the shell itself completes names of files
     ],
 )
@@ -205,8 +211,16 @@ def test_bash_completes_commands_options_and_packaged_names(tmp_path: Path, type
         f"COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _nmt_completion nmt; "
         'printf "%s\\n" "${COMPREPLY[@]}"; complete -p nmt'
     )
-    variables = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    process = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, check=True)
+    cache = tmp_path / "cache"
+    for folder in ("runs/one/averaged", "runs/none", "models/general", f"{cache}/models/Helsinki-NLP/opus-mt-en-de"):
+        (tmp_path / folder).mkdir(parents=True)
+        if folder != "runs/none":
+            (tmp_path / folder / "manifest.json").write_text('{"kind": "model"}')
+    (tmp_path / "runs/one/run.json").touch()
+    variables = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NMT_CACHE": str(cache)}
+    process = subprocess.run(
+        ["bash", "-c", script], env=variables, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     *found, registered = process.stdout.splitlines()
     assert set(filter(None, found)) == expected
     assert "-o default" in registered, "without an answer of ours, bash completes files"

@@ -136,6 +136,26 @@ def models_of(given: Sequence[Path] | None) -> list[Path]:
     return models
 
 
+def complete_models(incomplete: str) -> list[str]:
+    """The runs and models here, and the cached models of the hub, whose names begin so, for the shell."""
+    from nmt_cli.artifacts.manifest import kind_of
+    from nmt_cli.cache import cache_folder
+
+    cached, typed = cache_folder() / "models", Path(f"{incomplete}x").parent
+    here = {path for folder in ("runs", "models", typed) for path in Path(folder).glob("*")}
+    names = [str(path) for path in here if kind_of(path) in ("run", "model")]
+    names += [path.relative_to(cached).as_posix() for path in cached.glob("*/*") if kind_of(path) == "model"]
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_metrics(incomplete: str) -> list[str]:
+    """The metrics, after those already named, for the shell."""
+    from nmt_cli.scoring.metrics import TITLES
+
+    before, comma, begun = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in TITLES if name.startswith(begun) and name not in before.split(",")]
+
+
 def with_plain_paths(arguments: Sequence[str]) -> list[str]:
     """The arguments with ./OWNER/NAME as an absolute path if it could be taken for a name on the hub.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import models_of, one_of
+from nmt_cli.cli.arguments import complete_models, models_of, one_of
 from nmt_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ def attention(
     model: Annotated[
         list[Path] | None,  # a list so that a second one is refused, not dropped
         typer.Option(
-            "--model", "-m", metavar="DIR", help="Model, or a run for its model; else the newest under runs/."
+            "--model",
+            "-m",
+            metavar="DIR",
+            help="Model, or a run for its model; else the newest under runs/.",
+            autocompletion=complete_models,
         ),
     ] = None,
     part: Annotated[

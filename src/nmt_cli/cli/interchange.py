@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import models_of, one_of
+from nmt_cli.cli.arguments import complete_models, models_of, one_of
 from nmt_cli.console import show_progress
 from nmt_cli.errors import ModelError, UsageError
 
@@ -26,7 +26,13 @@ _MOST_LINES = 100_000
 
 def export(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A model, or a run for its model.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model, or a run for its model.",
+            show_default=False,
+            autocompletion=complete_models,
+        ),
     ],
     to: Annotated[str, typer.Option("--to", metavar="ctranslate2|huggingface", help="The program that will read it.")],
     output: Annotated[

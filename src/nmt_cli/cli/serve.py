@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nmt_cli.cli.arguments import models_of
+from nmt_cli.cli.arguments import complete_models, models_of
 from nmt_cli.errors import UsageError
 
 # A batch takes seconds; a worker that is silent for longer than this hangs.
@@ -23,7 +23,13 @@ _MOST_WORKERS = 4
 def serve(
     model: Annotated[
         list[Path] | None,
-        typer.Option("--model", "-m", metavar="DIR", help="Model or run, one per language pair; else the newest."),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="DIR",
+            help="Model or run, one per language pair; else the newest.",
+            autocompletion=complete_models,
+        ),
     ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is every address.")

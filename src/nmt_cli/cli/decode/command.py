@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt_cli.cli.arguments import COMPUTING, OUTPUT, SEARCH, models_of, one_of, takes_decoding_options
+from nmt_cli.cli.arguments import COMPUTING, OUTPUT, SEARCH, complete_models, models_of, one_of, takes_decoding_options
 from nmt_cli.cli.decode.input import STANDARD, Errors, count_lines, opened_input, opened_prefixes, without_first
 from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, opened_output
 from nmt_cli.console import live_bars, shows_live_views, time_left
@@ -31,7 +31,13 @@ _computing_option = partial(typer.Option, rich_help_panel=COMPUTING)
 def decode(
     model: Annotated[
         list[Path] | None,
-        typer.Option("--model", "-m", metavar="DIR", help="Model or run; repeated: an ensemble. Else the newest run."),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="DIR",
+            help="Model or run; repeated: an ensemble. Else the newest run.",
+            autocompletion=complete_models,
+        ),
     ] = None,
     source: Annotated[
         Path, typer.Option("--input", "-i", metavar="FILE", help="Text to translate, .gz and .zst too; - is stdin.")

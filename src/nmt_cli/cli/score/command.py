@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmt_cli.cli.arguments import complete_metrics, complete_models
 from nmt_cli.cli.score.options import (
     TextNames,
     Texts,
@@ -63,6 +64,7 @@ def score(
             "-m",
             metavar="NAMES",
             help="Of bleu, paper-bleu, moses-bleu, chrf, chrf++, ter, comet; else bleu,chrf,ter.",
+            autocompletion=complete_metrics,
         ),
     ] = None,
     tokenize: Annotated[
@@ -88,7 +90,13 @@ def score(
         int | None, typer.Option(min=1, metavar="N", help="Print the N largest gains and losses against the baseline.")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option("--model", metavar="DIR", help="Print the log-probability of REF under this model.")
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="DIR",
+            help="Print the log-probability of REF under this model.",
+            autocompletion=complete_models,
+        ),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="With --model: the log-probability of each piece.")] = False,
     batch_tokens: Annotated[
