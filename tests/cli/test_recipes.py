@@ -43,6 +43,27 @@ def test_one_recipe_is_described_with_what_to_type(nmt: Shell, tmp_path: Path, m
     assert "next         nmt train demo\n" in nmt("recipes", "demo").stdout
 
 
+def test_the_corpus_of_a_recipe_for_your_own_text_is_your_own(
+    nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [line.split("\t") for line in nmt("recipes").stdout.splitlines()]
+    assert [row[0] for row in rows if row[4] == "your own"] == ["small"]
+    told = nmt("recipes", "small").stdout
+    assert "corpus       your own\n" in told
+    assert "next         nmt prepare --train FILE --languages en-de\n" in told
+    assert "multi30k" not in told
+    outcome = nmt("train", "small")
+    assert (outcome.code, outcome.stderr) == (
+        4,
+        [
+            "error: the recipe small is for your own text, and --data does not name it",
+            "at:    --data",
+            "fix:   nmt prepare --train FILE -l en-de -o data/NAME && nmt train small --data data/NAME",
+        ],
+    )
+
+
 def test_a_recipe_of_ones_own_is_described_too(nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("extends: base.yaml\ncorpus: company\nmodel: {heads: 16}\n", encoding="utf-8")

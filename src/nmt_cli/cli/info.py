@@ -69,7 +69,7 @@ def _runs_in(path: Path) -> list[Path]:
 
 
 def _print_runs(folder: Path, runs: list[Path], *, as_json: bool) -> None:
-    """Print a row per run of a folder; a run that cannot be read has its problem in place of its state."""
+    """Print one row per run of a folder. The row of a run that cannot be read says why."""
     from nmt_cli.artifacts.descriptions import summarise_run
     from nmt_cli.artifacts.run import open_run
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("name", "parameters", "updates", "tokens", "corpus", "description")
 _NUMBERS = ("parameters", "updates", "tokens")
 MOST_PAIRS_FOR_SMALL = 200_000
+_OWN_TEXT = "your own"
 
 
 def complete_recipes(incomplete: str) -> list[str]:
@@ -52,6 +53,11 @@ def recipes(
         print_facts(_facts(described[0]))
     else:
         print_list(_COLUMNS, map(_row, described), right=_NUMBERS, num_below=1)
+
+
+def is_for_own_text(description: str) -> bool:
+    """Whether a recipe of this description is for your own text, and has a corpus only because its parent has one."""
+    return _OWN_TEXT in description
 
 
 def recipe_for(corpus: str, *, num_pairs: int) -> str:
@@ -128,9 +134,13 @@ def _row(recipe: dict[str, Any]) -> list[str]:
         "?" if recipe["parameters"] is None else f"{recipe['parameters'] / 1e6:.1f} M",
         f"{recipe['updates']:,}",
         f"{recipe['batch_tokens']:,}",
-        recipe["corpus"],
+        _corpus(recipe),
         _first_sentence(recipe["description"]),
     ]
+
+
+def _corpus(recipe: dict[str, Any]) -> str:
+    return _OWN_TEXT if is_for_own_text(recipe["description"]) else str(recipe["corpus"])
 
 
 def _first_sentence(text: str) -> str:
@@ -140,7 +150,7 @@ def _first_sentence(text: str) -> str:
 def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
     model, schedule = recipe["model"], recipe["schedule"]
     yield "recipe", f"{recipe['name']}: {recipe['description'] or 'no description'}"
-    yield "corpus", recipe["corpus"]
+    yield "corpus", _corpus(recipe)
     if recipe["parameters"] is not None:
         yield "parameters", f"{recipe['parameters']:,} with {recipe['vocabulary']:,} shared pieces"
     yield (
@@ -153,5 +163,8 @@ def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
     rates = ", ".join(f"{key} {value}" for key, value in schedule.items() if key != "name")
     yield "schedule", f"{schedule['name']} ({rates}), {recipe['optimizer']['name']}"
     data = Path("data") / recipe["corpus"]
-    yield "next", f"nmt train {recipe['name']}" if data.is_dir() else f"nmt prepare {recipe['corpus']}"
+    if is_for_own_text(recipe["description"]):
+        yield "next", "nmt prepare --train FILE --languages en-de"
+    else:
+        yield "next", f"nmt train {recipe['name']}" if data.is_dir() else f"nmt prepare {recipe['corpus']}"
     yield "every value", f"nmt train {recipe['name']} --dry-run"

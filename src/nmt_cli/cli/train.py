@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt_cli.cli.recipes import complete_recipes, recipe_for, train_command
+from nmt_cli.cli.arguments import complete_models
+from nmt_cli.cli.recipes import complete_recipes, is_for_own_text, recipe_for, train_command
 from nmt_cli.console import show_progress
 from nmt_cli.errors import DataError, NmtError, RecipeError
 
@@ -56,7 +57,13 @@ def train(
         int | None, typer.Option("--gpus", min=1, metavar="N", help="Use N GPUs; else all of them.")
     ] = None,
     init_from: Annotated[
-        Path | None, typer.Option("--init-from", metavar="MODEL", help="Begin with a model's weights (fine-tuning).")
+        Path | None,
+        typer.Option(
+            "--init-from",
+            metavar="MODEL",
+            help="Begin with a model's weights (fine-tuning).",
+            autocompletion=complete_models,
+        ),
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Remove the run at -o, and begin anew.")] = False,
     tensorboard: Annotated[
@@ -150,6 +157,12 @@ def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
         corpus = recipe.corpus if recipe.corpus in packaged_names(kind="corpus") else "FILE.yaml"
         is_usual = directory == Path("data") / corpus
         prepare = f"nmt prepare {corpus}" if is_usual else f"nmt prepare {corpus} -o {shlex.quote(str(directory))}"
+        if is_usual and is_for_own_text(recipe.description):
+            raise DataError(
+                f"the recipe {recipe.name} is for your own text, and --data does not name it",
+                where="--data",
+                hint=f"nmt prepare --train FILE -l en-de -o data/NAME && nmt train {recipe.name} --data data/NAME",
+            )
         raise DataError(
             f"there is no prepared data in {directory}",
             where=str(directory),
