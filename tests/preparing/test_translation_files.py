@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 import resource
 import shutil
 import subprocess
@@ -277,6 +278,19 @@ def test_xliff_gives_the_sources_and_targets_of_its_units(tmp_path: Path, name: 
     assert pairs_of(read(tmp_path / name, XLIFF_2, "de-en")) == [("Ein roter Hund. Sitz!", "A red dog. Sit!")]
     unnamed = XLIFF_1.replace(' target-language="de-DE"', "")
     assert pairs_of(read(tmp_path / name, unnamed))[1] == ("Close", "Schlie\xdfen")
+
+
+@pytest.mark.parametrize("text", [XLIFF_1, XLIFF_2, tmx([[("en", "a <ph>code</ph>b"), ("de", "c")]])])
+def test_elements_with_the_prefix_of_their_namespace_are_read_alike(tmp_path: Path, text: str) -> None:
+    file = tmp_path / ("a.tmx" if "<tmx" in text else "a.xlf")
+    plain = pairs_of(read(file, text))
+    namespace = 'xmlns:y="urn:other" xmlns:x='
+    prefixed = re.sub(r"<(/?)(?=\w+[ />])", r"<\1x:", text).replace("xmlns=", namespace)
+    prefixed = prefixed.replace("<x:tmx", f'<x:tmx {namespace}"urn:tmx"')
+    assert ElementTree.fromstring(prefixed.partition('dtd">\n')[2] or prefixed).tag.startswith("{urn:")
+    assert pairs_of(read(file, prefixed)) == plain
+    other = "<y:seg>not a text</y:seg><y:target>not a target</y:target>"
+    assert pairs_of(read(file, re.sub("(<x:(tu|trans-unit|segment)[ >])", rf"{other}\1", prefixed))) == plain
 
 
 def test_xliff_without_targets_is_refused(tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ class UnitParser(ABC):
         self._parser.EndElementHandler = self._end
         self._parser.EntityDeclHandler = self._refuse_entity
         self._parser.SkippedEntityHandler = self._skipped_entity
-        self._parser.specified_attributes = True  # those that a DTD adds can be huge, and each element gets them
+        # Without the attributes that a DTD adds: they can be huge, and every element gets them.
+        self._parser.specified_attributes = True
+        self._prefixes: tuple[str, ...] = ()
         self._units: list[Unit] = []
         self._unit: tuple[int, list[tuple[str, str]]] | None = None
         self._unit_length = 0
@@ -139,10 +141,13 @@ class UnitParser(ABC):
                 where=f"{self.file}:{self.line}",
                 hint=f"give a file whose root is <{self.root}>",
             )
+        self._prefixes = _prefixes_of_root(name, attributes)
         self._parser.StartElementHandler = self._start
         self._start(name, attributes)
 
     def _start(self, name: str, attributes: Mapping[str, str]) -> None:
+        if self._prefixes and name.startswith(self._prefixes):
+            name = name.rpartition(":")[2]
         self._depth += 1
         if self._depth > _DEEPEST:
             raise self._unusual(f"nests more than {_DEEPEST:,} elements")
@@ -161,6 +166,8 @@ class UnitParser(ABC):
             self._text.append(" ")
 
     def _end(self, name: str) -> None:
+        if self._prefixes and name.startswith(self._prefixes):
+            name = name.rpartition(":")[2]
         if self._text is None:
             self.end(name)
         elif self._inside:
@@ -205,3 +212,13 @@ class UnitParser(ABC):
             where=f"{self.file}:{self.line}",
             hint="remove <!ENTITY ...> from its DOCTYPE: a small file with entities can fill the memory",
         )
+
+
+def _prefixes_of_root(name: str, attributes: Mapping[str, str]) -> tuple[str, ...]:
+    """The prefixes, such as `x:`, that stand for the namespace of the root element."""
+    own, colon, _ = name.rpartition(":")
+    namespace = attributes.get(f"xmlns:{own}" if colon else "xmlns")
+    declared = {
+        key.removeprefix("xmlns:") for key, value in attributes.items() if key[:6] == "xmlns:" and value == namespace
+    }
+    return tuple(f"{prefix}:" for prefix in declared | {own} if prefix)
