@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import zstandard
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk
-from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus
+from nmt_cli.preparing.corpus import AnySource, Corpus, LocatedCorpus, corpus_from_files
 from nmt_cli.preparing.download import Unreachable
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import CorpusLanguages, LocalPairs, read_chunks
@@ -88,6 +89,47 @@ def test_a_large_file_comes_in_chunks_that_know_their_lines(tmp_path: Path, monk
     assert [len(chunk.src) for chunk in chunks] == [3, 3, 1]
     assert [line for chunk in chunks for line in chunk.src] == [f"en {number}" for number in range(1, 8)]
     assert (chunks[1].src[2], chunks[1].where(2)) == ("en 6", "train.en:6")
+
+
+@pytest.mark.parametrize("kind", ["text", "tsv", "csv", "jsonl", "tmx", "parquet"])
+def test_chunks_of_long_lines_are_bounded_by_bytes_and_give_the_same_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pairs = [(f"one{'x' * (number % 7)}", f"eins {number}") for number in range(300)]
+    units = "".join(
+        f'<tu><tuv xml:lang="en"><seg>{src}</seg></tuv><tuv xml:lang="de"><seg>{tgt}</seg></tuv></tu>\n'
+        for src, tgt in pairs
+    )
+    for side, code in enumerate(("en", "de")):
+        (tmp_path / f"a.{code}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    (tmp_path / "a.csv").write_text("".join(f'"{src}",{tgt}\n' for src, tgt in pairs))
+    (tmp_path / "a.tmx").write_text(f"<tmx><body>\n{units}</body></tmx>")
+    records = [{"en": src, "de": tgt} for src, tgt in pairs]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "a.parquet")
+    name = "a" if kind == "text" else f"a.{kind}"
+    (source,) = corpus_from_files({"train": [name]}, languages="en-de", name="x", overrides=[]).corpus.train or []
+    (whole,) = read(source, tmp_path)
+    monkeypatch.setattr("nmt_cli.preparing.chunks.CHUNK_BYTES", 1_000)
+    chunks = read(source, tmp_path)
+    assert len(chunks) >= 4
+    assert [pair for one in chunks for pair in zip(one.src, one.tgt, strict=True)] == pairs
+    places = [one.where(place, side=1) for one in chunks for place in range(len(one.src))]
+    assert places == [whole.where(place, side=1) for place in range(300)]
+
+
+@pytest.mark.parametrize("name", ["a.tsv.zst", "a"])
+def test_many_of_the_longest_lines_do_not_fill_the_memory(tmp_path: Path, name: str) -> None:
+    line = b"x" * 1_000_000
+    packed = zstandard.ZstdCompressor().compress((line[:500_000] + b"\t" + line[500_000:] + b"\n") * 400)
+    for file in ("a.tsv.zst", "a.en.zst", "a.de.zst"):
+        (tmp_path / file).write_bytes(packed)
+    (source,) = corpus_from_files({"train": [name]}, languages="en-de", name="x", overrides=[]).corpus.train or []
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (pairs,) = local(source, tmp_path)
+    assert sum(raw.num_pairs for raw in pairs.read()) == 400
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
 
 
 @pytest.mark.parametrize(("num_src", "num_tgt"), [(7, 5), (2, 7), (3, 6)])

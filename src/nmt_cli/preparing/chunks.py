@@ -6,16 +6,20 @@ import json
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 CHUNK_PAIRS = 10_000
+CHUNK_BYTES = 1 << 25
+"""The most bytes, or characters, of a chunk, but for its last few pairs: only pathological lines reach it."""
+
 Record: TypeAlias = tuple[int, str, str | None]
 """A line and the two texts that begin there; None if there is no translation."""
 
 _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
+_GROUP = 32  # items whose sizes are added at once
 _KEYS_SHOWN = 8
 _KEY_CHARACTERS = 40
 _KINDS = {
@@ -27,6 +31,9 @@ _KINDS = {
     list: "a list",
     dict: "an object",
 }
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +129,24 @@ class UnitsChunk(RawChunk):
         )
 
 
+def batched(items: Iterable[T], *, size: Callable[[T], int]) -> Iterator[list[T]]:
+    """The items in lists of `CHUNK_PAIRS`, or of fewer items if their sizes add up to `CHUNK_BYTES`."""
+    remaining = iter(items)
+    batch: list[T] = []
+    total = 0
+    while group := list(islice(remaining, min(_GROUP, CHUNK_PAIRS - len(batch)))):
+        batch += group
+        total += sum(map(size, group))
+        if len(batch) == CHUNK_PAIRS or total >= CHUNK_BYTES:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
 def unit_chunks(records: Iterable[Record], *, origin: str) -> Iterator[UnitsChunk]:
-    """Records in chunks of `CHUNK_PAIRS`. The texts have no line breaks."""
-    remaining = iter(records)
-    while batch := list(islice(remaining, CHUNK_PAIRS)):
+    """Records in chunks. The texts have no line breaks."""
+    for batch in batched(records, size=lambda record: len(record[1]) + len(record[2] or "")):
         lines, src, tgt = zip(*batch, strict=True)
         sides = ["\n".join(text or "" for text in side).encode("utf-8", "surrogateescape") for side in (src, tgt)]
         untranslated = frozenset(index for index, text in enumerate(tgt) if text is None)

@@ -152,7 +152,7 @@ class LocalPairs(ABC):
 
     @abstractmethod
     def read(self) -> Iterator[RawChunk]:
-        """The pairs in chunks of `CHUNK_PAIRS`; only the last chunk may be shorter. No text is decoded.
+        """The pairs in chunks of `CHUNK_PAIRS`, or fewer if they are very long. No text is decoded.
 
         DataError if a file cannot be read or is empty, or if its sides are not aligned.
         """

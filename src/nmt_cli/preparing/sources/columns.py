@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from pydantic import Field
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import RawChunk, Record, TsvChunk, are_quoted, unit_chunks
 from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file
-from nmt_cli.preparing.sources.lines import line_chunks
+from nmt_cli.preparing.sources.lines import line_chunks, lines_of
 from nmt_cli.preparing.sources.units import on_one_line, places_of_languages
 from nmt_cli.recipe.schema import PositiveInt
 
@@ -193,7 +193,7 @@ class _Lines:
     """The lines of a CSV file as text; csv.Error if a row takes too many of them."""
 
     def __init__(self, file: Path) -> None:
-        self._lines = chain.from_iterable(lines for _, lines in line_chunks(file))
+        self._lines = lines_of(file)
         self._number = 0
         self._begin = 0
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
-from nmt_cli.preparing import chunks
+from nmt_cli.preparing.chunks import batched
 from nmt_cli.preparing.sources.base import empty_file
 from nmt_cli.text_encoding import refuse_other_encodings
 
@@ -22,20 +22,25 @@ _BEGINNING = 1 << 10
 
 
 def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """The lines of a file after the first `skip`, `CHUNK_PAIRS` at a time, each time with the first line's number.
+    """The lines of a file after the first `skip` in chunks, each time with the first line's number."""
+    number = 1 + skip
+    for lines in batched(lines_of(file, skip=skip), size=len):
+        yield number, lines
+        number += len(lines)
+
+
+def lines_of(file: Path, *, skip: int = 0) -> Iterator[bytes]:
+    """The lines of a file after the first `skip`, with their ends.
 
     DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is compressed or UTF-16.
     """
-    number = 1 + skip
     with open_bytes(file) as stream:
-        bounded = io.BufferedReader(_BoundedLines(stream, file), buffer_size=_BUFFER)
-        for _ in islice(bounded, skip):
-            pass
-        while lines := list(islice(bounded, chunks.CHUNK_PAIRS)):
-            yield number, lines
-            number += len(lines)
-    if number == 1 + skip:
-        raise empty_file(file, below_header=skip > 0)
+        lines = islice(io.BufferedReader(_BoundedLines(stream, file), buffer_size=_BUFFER), skip, None)
+        first = next(lines, None)
+        if first is None:
+            raise empty_file(file, below_header=skip > 0)
+        yield first
+        yield from lines
 
 
 def first_bytes(file: Path) -> bytes:

@@ -108,10 +108,12 @@ class TableFile(LocalPairs):
         for table in self._parquet() if self.builder == "parquet" else self._through_datasets():
             sides = [_text_column(_flattened(table), key, self.file) for key in (self.source, self.target)]
             waiting = pyarrow.concat_tables([waiting, pyarrow.table(sides, schema=waiting.schema)])
-            while waiting.num_rows >= chunks.CHUNK_PAIRS:
-                yield _packed(waiting.slice(0, chunks.CHUNK_PAIRS), first_row, self.origin)
-                first_row += chunks.CHUNK_PAIRS
-                waiting = waiting.slice(chunks.CHUNK_PAIRS)
+            while waiting.num_rows >= chunks.CHUNK_PAIRS or waiting.nbytes >= chunks.CHUNK_BYTES:
+                rows_of_bytes = chunks.CHUNK_BYTES * waiting.num_rows // waiting.nbytes
+                num_rows = min(chunks.CHUNK_PAIRS, max(1, rows_of_bytes))
+                yield _packed(waiting.slice(0, num_rows), first_row, self.origin)
+                first_row += num_rows
+                waiting = waiting.slice(num_rows)
         if waiting.num_rows:
             yield _packed(waiting, first_row, self.origin)
         elif first_row == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -15,7 +15,7 @@ from nmt_cli.cache import cache_folder, cache_lock, writing_errors
 from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes, reading_errors, sha256
-from nmt_cli.preparing.chunks import RawChunk, TextChunk
+from nmt_cli.preparing.chunks import RawChunk, TextChunk, batched
 from nmt_cli.preparing.download import download_file
 from nmt_cli.preparing.sources.base import (
     LocalPairs,
@@ -27,7 +27,7 @@ from nmt_cli.preparing.sources.base import (
     is_address,
     matching_files,
 )
-from nmt_cli.preparing.sources.lines import first_bytes, line_chunks
+from nmt_cli.preparing.sources.lines import first_bytes, line_chunks, lines_of
 from nmt_cli.text_encoding import refuse_any_other_encoding
 
 _ENDINGS = ("", ".gz", ".zst", ".xz")
@@ -119,11 +119,17 @@ class TextFiles(LocalPairs):
     def read(self) -> Iterator[RawChunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
         refuse_any_other_encoding({str(file): first_bytes(file) for file in (self.source, self.target)})
-        sides = zip_longest(line_chunks(self.source), line_chunks(self.target), fillvalue=(0, list[bytes]()))
-        for (first_line, src), (_, tgt) in sides:
-            if len(src) != len(tgt):
+        target = lines_of(self.target)
+        for first_line, src in line_chunks(self.source):
+            start = 0
+            for tgt in batched(islice(target, len(src)), size=len):
+                lines = b"".join(src[start : start + len(tgt)]), b"".join(tgt)
+                yield TextChunk(len(tgt), first_line + start, self.origin, *lines, self.target_origin)
+                start += len(tgt)
+            if start < len(src):
                 raise self._misaligned()
-            yield TextChunk(len(src), first_line, self.origin, b"".join(src), b"".join(tgt), self.target_origin)
+        if next(target, None) is not None:
+            raise self._misaligned()
 
     def key(self) -> dict[str, Any]:
         """How the files are read, without their names."""
@@ -132,7 +138,7 @@ class TextFiles(LocalPairs):
         return key
 
     def _misaligned(self) -> DataError:
-        source, target = (sum(len(lines) for _, lines in line_chunks(file)) for file in (self.source, self.target))
+        source, target = (sum(1 for _ in lines_of(file)) for file in (self.source, self.target))
         return DataError(
             f"{self.source.name} has {source:,} lines, {self.target.name} has {target:,}",
             where=f"{self.source}, {self.target}",
