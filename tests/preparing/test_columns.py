@@ -307,6 +307,18 @@ def test_compressed_text_of_another_encoding_is_answered_with_the_command_that_c
         assert new.read_text(encoding="utf-8") == "one\tgrößer\n"
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
+def test_lines_that_end_with_cr_alone_are_answered_with_the_command_that_converts_them(
+    tmp_path: Path, name: str
+) -> None:
+    error = error_of(tmp_path / name, "en,de\rone,eins\rtwo,zwei\r")
+    assert error.message == f"the lines of {name} end with CR alone, as on old Macs"
+    assert error.where == f"{tmp_path / name}:1"
+    subprocess.run(error.hint, shell=True, check=True)
+    assert (tmp_path / f"lf-{name}").read_bytes() == b"en,de\none,eins\ntwo,zwei\n"
+    assert read(tmp_path / "b.csv", "one,eins\r") == [("one", "eins")]
+
+
 def test_several_training_files_of_any_kind_are_all_used(tmp_path: Path) -> None:
     parts: list[Pairs] = [invented_pairs(90, seed=seed) for seed in (1, 2, 3)]
     (tmp_path / "a.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in parts[0]))

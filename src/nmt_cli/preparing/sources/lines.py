@@ -12,7 +12,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.chunks import batched
 from nmt_cli.preparing.sources.base import empty_file
-from nmt_cli.text_encoding import refuse_other_encodings
+from nmt_cli.text_encoding import conversion, refuse_other_encodings
 
 LONGEST_LINE = 1 << 20
 """Bytes of the longest line, and characters of the longest text of other formats."""
@@ -32,7 +32,8 @@ def line_chunks(file: Path, *, skip: int = 0) -> Iterator[tuple[int, list[bytes]
 def lines_of(file: Path, *, skip: int = 0) -> Iterator[bytes]:
     """The lines of a file after the first `skip`, with their ends.
 
-    DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is compressed or UTF-16.
+    DataError if there are none, if a line is longer than `LONGEST_LINE`, or if the file is compressed or UTF-16, or
+    ends its lines with CR alone.
     """
     with open_bytes(file) as stream:
         lines = islice(io.BufferedReader(_BoundedLines(stream, file), buffer_size=_BUFFER), skip, None)
@@ -58,6 +59,14 @@ def too_long(file: Path, line: int) -> DataError:
     )
 
 
+def _old_line_ends(file: Path) -> DataError:
+    return DataError(
+        f"the lines of {file.name} end with CR alone, as on old Macs",
+        where=f"{file}:1",
+        hint=conversion(file, r"tr '\r' '\n'", new="lf"),
+    )
+
+
 class _BoundedLines(io.RawIOBase):
     """The bytes of a stream; DataError as soon as a line is too long, so that no reader keeps the line."""
 
@@ -74,6 +83,8 @@ class _BoundedLines(io.RawIOBase):
         block = self._stream.read(len(buffer))
         if self._is_first:
             refuse_other_encodings(block, name=str(self._file))
+            if b"\n" not in block and b"\r" in block.rstrip(b"\r"):
+                raise _old_line_ends(self._file)
         self._is_first = False
         end = block.find(b"\n")
         if self._length + (end if end >= 0 else len(block)) > LONGEST_LINE:
