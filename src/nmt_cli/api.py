@@ -14,9 +14,15 @@ from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.interchange.hub import find_model
-from nmt_cli.scoring.metrics import METRICS_BY_NAME, TITLES, EvaluationSet, MetricName, ScoreReport, score_systems
-
-_OF_CORPORA_ALONE = ("paper-bleu", "moses-bleu")
+from nmt_cli.scoring.metrics import (
+    METRICS_BY_NAME,
+    MOSES_METRICS,
+    TITLES,
+    EvaluationSet,
+    MetricName,
+    ScoreReport,
+    score_systems,
+)
 
 
 class Translator(LineTranslator):
@@ -110,7 +116,7 @@ def _metric(name: str, *, language: str | None) -> MetricName:
     if metric is None:
         known = ", ".join(one for one in TITLES if one != "comet")
         raise UsageError(f"there is no metric {name!r}", setting="metrics", hint=f"take one of {known}")
-    if metric in _OF_CORPORA_ALONE and language is None:
+    if metric in MOSES_METRICS and language is None:
         message = f"{name} needs to know the target language"
         raise UsageError(message, setting="language", hint="add its code, such as `language: de`")
     return metric

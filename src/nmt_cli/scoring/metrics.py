@@ -39,6 +39,9 @@ METRICS_BY_NAME: dict[str, MetricName] = {title.lower(): name for name, title in
     name: name for name in TITLES
 }
 
+# BLEU of Moses' tokens: it needs the target language, and is a score of a whole test set only.
+MOSES_METRICS: tuple[MetricName, ...] = ("paper-bleu", "moses-bleu")
+
 # The names of the tokenizers that `EvaluationSet.tokenize` takes.
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 

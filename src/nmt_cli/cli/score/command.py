@@ -182,6 +182,8 @@ def _check_options(
     files: TextNames, metrics: Sequence[MetricName], *, comet_model: str | None, device: str | None, paired: str | None
 ) -> None:
     """Raise UsageError for options that mean nothing together, before anything is read."""
+    from nmt_cli.scoring.metrics import MOSES_METRICS
+
     if paired not in (None, "bs", "ar"):
         raise UsageError(f"--paired is {paired!r}, but should be bs or ar", where="--paired", hint="--paired bs")
     if not files.baselines:
@@ -189,9 +191,9 @@ def _check_options(
     if "comet" not in metrics:
         refuse_without("-m comet", {"--comet-model": comet_model})
         refuse_without("-m comet or --model", {"--device": device})
-    if files.test_set is None and not {"bleu", "paper-bleu", "moses-bleu"} & set(metrics):
+    if files.test_set is None and not {"bleu", *MOSES_METRICS} & set(metrics):
         refuse_without("-t, -m bleu or -m paper-bleu", {"-l": files.languages})
-    for name in ("paper-bleu", "moses-bleu"):
+    for name in MOSES_METRICS:
         if name in metrics and files.languages is None:
             hint = "add the languages, source first: -l en-de"
             raise UsageError(f"{name} needs to know the target language", where=f"-m {name}", hint=hint)

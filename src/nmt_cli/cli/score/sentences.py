@@ -37,10 +37,12 @@ def check_segment_options(
     differences: int | None,
 ) -> None:
     """Raise UsageError for options and texts that do not go with scores of sentences."""
+    from nmt_cli.scoring.metrics import MOSES_METRICS
+
     option = "--sentence" if by_sentence else "--differences"
     others = {**beside, **({"--differences": differences} if by_sentence else {})}
     refuse_beside(option, others, why="it shows sentences, and no score of the whole")
-    for name in ("paper-bleu", "moses-bleu"):
+    for name in MOSES_METRICS:
         if name in metrics:
             hint = f"leave {name} out of -m; bleu, chrf, ter and comet have scores of sentences"
             raise UsageError(f"{name} is a score of a whole test set, not for {option}", where="-m", hint=hint)
