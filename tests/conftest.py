@@ -1,11 +1,14 @@
-"""What all tests share: one thread for each process, the paths of the repository, and no GPU tests without a GPU."""
+"""What all tests share: one thread for each process, paths, a browser, and no GPU tests without a GPU."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.browser import CHROMIUM, Browser
 
 # Read by torch when it is imported, here and in the commands that tests start: two test processes share two cores.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -31,6 +34,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the corpora in ../shared/data, beside the repository")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium with one page; the test is skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from nmt_cli.cli.report import report
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import ModelError, UsageError
 from tests.artifacts.builders import save_tiny, write_run
+from tests.browser import Browser
 from tests.cli.conftest import Shell
-from tests.serving.browser import CHROMIUM, Browser
 from tests.training.tiny import events, train
 
 VISIBLE = "[...document.querySelectorAll('.charts svg')].filter(one => one.checkVisibility()).map(one => one.ariaLabel)"
@@ -121,15 +120,6 @@ def test_a_report_and_a_table_of_runs_import_nothing_heavy(tmp_path: Path, runs:
         command = [sys.executable, "-c", NO_HEAVY_IMPORTS, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium")
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

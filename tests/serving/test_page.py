@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from nmt_cli.api import Translator
-from tests.serving.browser import CHROMIUM, Browser
+from tests.browser import Browser
 from tests.serving.servers import Server
 
 _PAGE = files("nmt_cli.serving").joinpath("page.html").read_text(encoding="utf-8")
@@ -18,15 +17,6 @@ Colour = tuple[float, ...]
 # The page's own `$` finds an element by its id.
 READY = "$('into').options.length > 0"
 WORDS = "document.querySelectorAll('#target .word')"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium")
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture
