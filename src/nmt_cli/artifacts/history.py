@@ -1,4 +1,4 @@
-"""The history of a run by its metrics.jsonl: curves of the weights that it has, samples, starts, and troubles."""
+"""The history of a run, read from its metrics.jsonl: curves without lost updates, samples, starts, and troubles."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nmt_cli.artifacts.model_directory import Measurement
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """How far a training was: its update, the target tokens of all updates so far, and seconds.
+    """How far a training was: the update, the target tokens of all updates so far, and the seconds.
 
-    The seconds count updates and validations, also those that were lost, and no time in which no process ran.
+    The seconds add up all updates and validations, including lost ones. They leave out the time between processes.
     """
 
     update: int
@@ -44,10 +44,10 @@ class ValidationPoint:
 class History:
     """The curves of a run, its starts, and its troubles.
 
-    `training` and `validations` are the curves by rising update, without updates that were lost. `starts`, `returns`
-    and `skipped` are events as in metrics.jsonl. `ending` is the reason of the last end, None if a process still
-    trains or was killed. `last_update` is the last one that was reported, `last_line` the newest `train` event, and
-    `target_tokens_per_second` the mean over all updates.
+    `training` and `validations` are the curves by rising update, without lost updates. `starts`, `returns` and
+    `skipped` are events as in metrics.jsonl. `ending` says why the last process ended; it is None if a process still
+    trains or was killed. `last_update` is the newest update in metrics.jsonl, and `last_line` its newest `train` event.
+    `target_tokens_per_second` is the mean over all updates.
     """
 
     training: list[TrainingPoint] = field(default_factory=list)
@@ -63,7 +63,7 @@ class History:
 
 
 def read_history(events: Iterable[Mapping[str, Any]]) -> History:
-    """The history that the events of metrics.jsonl tell; events and values of other kinds are left out."""
+    """The history from the events of metrics.jsonl; unknown events and values that are no numbers are left out."""
     reader = _Reader()
     for event in events:
         update = event.get("update")
@@ -73,16 +73,17 @@ def read_history(events: Iterable[Mapping[str, Any]]) -> History:
 
 
 class _Reader:
-    """Reads event by event.
+    """Builds a history, event by event.
 
-    A process counts its seconds from its start, and tokens from its last line. After a resume or a return, points of
-    later updates are dropped, and the tokens of updates between two lines are taken from the rate of the line before.
+    A "line" is a `train` event. Its `seconds` count from the start of its process, its `target_tokens` from the line
+    before. A resume, or a return to a checkpoint, drops the points of later updates. It may lie between two lines: the
+    tokens up to it are estimated from the rate of the line before.
     """
 
     def __init__(self) -> None:
         self._history = History()
         self._tokens_at_line = 0.0
-        self._line = 0  # the update of the last line, resume or return, from which a line counts its tokens
+        self._line = 0  # the update of the last line, resume or return: the next line counts its tokens from there
         self._tokens_per_update = 0.0
         self._process_seconds = 0.0
         self._trained_seconds = self._trained_tokens = 0.0
@@ -122,7 +123,7 @@ class _Reader:
         seconds, tokens = _number(event, "seconds"), _number(event, "target_tokens") or 0.0
         seconds = self._process_seconds if seconds is None else seconds
         if seconds < self._process_seconds or (history.training and update <= history.training[-1].at.update):
-            self._begin_process(0)  # without a checkpoint a run begins anew, and runs of earlier versions do not say so
+            self._begin_process(0)  # a run without a checkpoint begins anew, and earlier versions wrote no event for it
         history.seconds += seconds - self._process_seconds
         self._trained_seconds += seconds - self._process_seconds
         self._process_seconds = seconds
@@ -185,7 +186,7 @@ def _number(event: Mapping[str, Any], key: str) -> float | None:
 
 
 def _samples(event: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The samples of a validation; none of a version that kept none."""
+    """The samples of a validation; earlier versions recorded none."""
     keys, found = ("source", "reference", "translation"), event.get("samples")
     return [
         {key: str(sample[key]) for key in keys}
