@@ -52,7 +52,7 @@ NEIGHBOURS = {
     "console": {"errors"},
     "files": {"errors"},
     "cache": {"errors", "files"},
-    "hub": {"console"},  # downloads show their progress
+    "hub": {"console", "errors"},  # downloads show their progress, and end in errors
     "devices": {"errors"},
     "processes": {"errors"},
     "languages": {"errors", "files"},

@@ -1,4 +1,4 @@
-"""The Hugging Face hub through its own library: why a request failed, and the progress of a download.
+"""The Hugging Face hub through its own library: downloads with progress, and the errors that they end in.
 
 The library raises errors of a dozen unrelated classes, and wraps some in others.
 """
@@ -6,23 +6,27 @@ The library raises errors of a dozen unrelated classes, and wraps some in others
 from __future__ import annotations
 
 import errno
+import http.client
 import inspect
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from nmt_cli.console import Progress
+from nmt_cli.errors import NmtError
 
 TIMEOUT_SECONDS = 20.0
-NETWORK_HINT = (
-    "check the network; behind a proxy, export HTTPS_PROXY=http://HOST:PORT and HTTP_PROXY; HF_ENDPOINT=https://HOST "
-    "names a mirror of the hub; HF_HUB_OFFLINE=1 uses what is in its cache, a folder (HF_HOME) that can be copied"
+PROXY_HINT = (
+    "behind a proxy, export HTTPS_PROXY=http://HOST:PORT and HTTP_PROXY; HF_ENDPOINT=https://HOST names a mirror of "
+    "the hub"
 )
-DISK_HINT = "free some space, or move the hub's cache: export HF_HOME=FOLDER; the same command continues"
-FailureKind = Literal["disk full", "gated", "no revision", "no repository", "offline", "unreachable", "other"]
+# Failures that have the same words for a model and for a data set.
+CommonKind = Literal["disk full", "gated", "overloaded"]
+FailureKind = CommonKind | Literal["no revision", "no repository", "offline", "unreachable", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,11 @@ class HubFailure:
 
     kind: FailureKind
     reason: str
+
+    @property
+    def is_temporary(self) -> bool:
+        """True if the hub did not say no: the same request may succeed later."""
+        return self.kind in ("overloaded", "offline", "unreachable")
 
 
 def failure_of(problem: Exception) -> HubFailure:
@@ -51,9 +60,43 @@ def failure_of(problem: Exception) -> HubFailure:
             return HubFailure(kind, reason)
     if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in causes):
         return HubFailure("offline", "HF_HUB_OFFLINE is set")
+    for cause in causes:
+        if isinstance(cause, errors.HfHubHTTPError) and cause.response is not None:
+            status = cause.response.status_code
+            is_overloaded = (
+                status == http.HTTPStatus.TOO_MANY_REQUESTS or status >= http.HTTPStatus.INTERNAL_SERVER_ERROR
+            )
+            answer = f"the hub answers {status} {http.client.responses.get(status, '')}".rstrip()
+            return HubFailure("overloaded" if is_overloaded else "unreachable", answer)
     if isinstance(problem, OSError) or any(map(_is_of_the_network, causes)):
         return HubFailure("unreachable", reason)
     return HubFailure("other", reason)
+
+
+def common_refusal(kind: CommonKind, name: str, *, reason: str, page: str) -> tuple[str, str]:
+    """The message and the hint for a model or a data set that cannot be downloaded; `page` is its page on the hub."""
+    match kind:
+        case "disk full":
+            hint = "free some space, or move the hub's cache: export HF_HOME=FOLDER; the same command continues"
+            return f"cannot download {name}: {reason}", hint
+        case "gated":
+            message = f"{name} is gated: the hub wants to know who takes it"
+            return message, f"accept its terms at {page}, then export HF_TOKEN=hf_..."
+        case "overloaded":
+            return f"cannot download {name}: {reason}", "try the same command again in a few minutes: it continues"
+        case other:
+            assert_never(other)
+
+
+@contextmanager
+def hub_errors(refusal: Callable[[Exception], NmtError]) -> Iterator[None]:
+    """Raise `refusal` of an error that the hub's library raises in the block, or a library that uses it."""
+    try:
+        yield
+    except NmtError:
+        raise
+    except Exception as problem:  # the libraries' errors have no class in common
+        raise refusal(problem) from problem
 
 
 def endpoint() -> str:

@@ -284,24 +284,24 @@ def test_names_that_stand_for_no_marian_model_are_refused(machine: Machine, name
             f"there is no folder {NAME} here, and no model of that name on the hub, or it is private",
             "export HF_TOKEN=hf_...",
         ),
-        (
-            (500, ""),
-            f"cannot download {NAME} from the hub: ",
-            "check the path or the network, and give the same command again: it continues",
+        *(
+            (status, f"cannot download {NAME}: the hub answers {said}", "try the same command again in a few minutes")
+            for status, said in (((503, ""), "503 Service Unavailable"), ((429, ""), "429 Too Many Requests"))
         ),
+        ((418, ""), f"cannot download {NAME}: the hub answers 418 I'm a Teapot", "check the path or the network"),
     ],
 )
 def test_a_hub_that_refuses_is_answered(machine: Machine, status: tuple[int, str], message: str, hint: str) -> None:
     machine.hub.status = {NAME: status}
     error, where, fix = machine.refusal("decode", "-m", NAME)
-    assert error.startswith(message)
+    assert error == message
     assert where == f"{machine.hub.endpoint}/{NAME}"
     assert hint.replace("HUB", machine.hub.endpoint) in fix
 
 
 def test_no_network_is_told_with_what_to_set(machine: Machine) -> None:
     error, _, fix = machine.refusal("decode", "-m", NAME, HF_ENDPOINT="http://127.0.0.1:9")
-    assert error == f"cannot download {NAME} from the hub: [Errno 111] Connection refused"
+    assert error == f"cannot download {NAME}: [Errno 111] Connection refused"
     assert fix.startswith(
         "check the path or the network, and give the same command again: it continues; behind a proxy"
     )

@@ -239,6 +239,7 @@ def test_a_wrong_file_from_the_hub_is_kept_aside_and_never_used(tmp_path: Path, 
             "for a private one export HF_TOKEN=hf_...",
         ),
         (404, "RevisionNotFound", "wmt/wmt14 has no such revision on the hub", "correct revision, or leave it out"),
+        (503, "", "cannot download wmt/wmt14: the hub answers 503 Service Unavailable", "again in a few minutes"),
     ],
 )
 def test_a_hub_that_refuses_says_what_is_missing(

@@ -1,7 +1,8 @@
 """Models of the Hugging Face hub by name: downloaded, imported and verified once, then kept in the cache of nmt.
 
-The cache holds a model directory for each name: models/OWNER/NAME. What the hub's library downloads stays in its own
-cache, where other programs find it. A model that is in the cache needs no network, and neither torch nor the library.
+There are two caches. The hub's cache has the files as the hub's library downloads them, and other programs use it, too.
+The cache of nmt has a model directory for each name: models/OWNER/NAME. A model in the cache of nmt needs no network,
+and neither torch nor the hub's library.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -26,6 +28,8 @@ from nmt_cli.console import Progress, size_text
 from nmt_cli.errors import ModelError, NmtError, UsageError
 
 if TYPE_CHECKING:
+    from huggingface_hub import ModelInfo
+
     from nmt_cli.interchange.importing import ImportedModel
     from nmt_cli.recipe.schema import LanguagePair
 
@@ -37,7 +41,7 @@ _NEEDED = ("vocab.json", "source.spm", "target.spm")
 _OPTIONAL = ("generation_config.json", "tokenizer_config.json", "target_vocab.json", "README.md")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _MEGABYTE = 1_000_000
-_OUR_FOLDERS = ("runs", "data", "models")  # where nmt and its documents write: a name in them is a path
+_OUR_FOLDERS = ("runs", "data", "models")  # nmt and its documents write there, so runs/x is a path
 
 # Opens the display of a download; None leaves the display to the hub's library.
 ShowProgress = Callable[[], AbstractContextManager[Progress | None]]
@@ -45,7 +49,7 @@ ShowProgress = Callable[[], AbstractContextManager[Progress | None]]
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """OWNER/NAME on the hub, and a commit, tag or branch if it is given: OWNER/NAME@REVISION."""
+    """A model on the hub as OWNER/NAME, or as OWNER/NAME@REVISION with a commit, a tag or a branch."""
 
     repository: str
     revision: str | None
@@ -55,7 +59,7 @@ class HubName:
 
     @property
     def folder(self) -> Path:
-        """The model directory in the cache, whether or not it is there."""
+        """The place of the model directory in the cache of nmt."""
         return cache_folder() / "models" / str(self)
 
 
@@ -68,11 +72,11 @@ class _HubFiles:
 
 
 def find_model(given: str | Path, *, show_progress: ShowProgress) -> Path:
-    """The model directory that a path, a run or a name on the hub stands for.
+    """The model directory for a path, a run or a name on the hub.
 
-    What exists as a path is a path. A model of the hub comes from the cache. If it is not there, it is downloaded,
-    imported and verified first. Raises ModelError if a run has no model, if the hub has no such Marian model or cannot
-    be reached, and if the model cannot be imported.
+    A path that exists wins over a name on the hub. A model of the hub is downloaded, imported and verified once, and
+    then comes from the cache of nmt. Raises ModelError if a run has no model, if the hub has no such Marian model or
+    cannot be reached, and if the model cannot be imported.
     """
     path = Path(given)
     if kind_of(path) == "run":
@@ -84,18 +88,18 @@ def find_model(given: str | Path, *, show_progress: ShowProgress) -> Path:
 
 
 def hub_name(given: str | Path) -> HubName | None:
-    """The name on the hub that is meant, or None for a path.
+    """The name on the hub that the user gave, or None if the user gave a path.
 
-    A path that exists is a path, and so is anything in a folder that exists. The address of a model's page is the
-    model's name. Raises ModelError for a name on the hub with more in it than owner and name.
+    A text is a path if it exists, or if its first folder exists. The address of a model's page stands for the model's
+    name. Raises ModelError if something follows owner and name, as in OWNER/NAME/tree/main.
     """
     path, text = Path(given), str(given)
-    # Path("./x/y") drops the dot, so the text as it was typed is asked as well.
-    if path.exists() or path.is_absolute() or not path.parts or text.startswith("./") or path.parts[0] == "..":
+    first = path.parts[0] if path.parts else ""
+    # Path("./x/y") drops the dot, so the text is tested as well.
+    is_path = path.is_absolute() or text.startswith("./") or first in ("", "..", *_OUR_FOLDERS)
+    if is_path or path.exists() or Path(first).exists():
         return None
     plain = _ADDRESS.sub("", text, count=1).rstrip("/")
-    if path.parts[0] in _OUR_FOLDERS or (path.parent != Path() and Path(path.parts[0]).exists()):
-        return None
     if found := _NAME.fullmatch(plain):
         return HubName(found[1], found[2])
     longer = _NAME.match(plain)
@@ -106,7 +110,7 @@ def hub_name(given: str | Path) -> HubName | None:
 
 
 def cached_model(name: HubName) -> Path | None:
-    """The model directory of a name on the hub if it is in the cache as a whole."""
+    """The model directory of a name on the hub if the cache of nmt has it, undamaged; else None."""
     if kind_of(name.folder) != "model":
         return None
     try:
@@ -139,7 +143,7 @@ def import_from_hub(
 
 
 def _fetch_model(name: HubName, *, show_progress: ShowProgress) -> Path:
-    """The model directory in the cache, made now, or by another process in the meantime."""
+    """The model directory in the cache of nmt; made by this process, or by another while this process waited."""
     with cache_lock(name.folder):
         if (model := cached_model(name)) is not None:
             return model
@@ -158,60 +162,71 @@ def _fetch_model(name: HubName, *, show_progress: ShowProgress) -> Path:
 
 
 def _download(name: HubName, *, progress: Progress | None) -> _HubFiles:
-    """The files of a Marian model, from the hub's cache or downloaded into it; config.json decides before the others.
+    """The files of a Marian model in the hub's cache; missing files are downloaded into it.
 
-    If the hub cannot be reached, they are those that are in the hub's cache, if that has all.
+    If the hub cannot be reached, all files must be there already.
     """
     import huggingface_hub
 
-    with _hub_errors(name):
-        try:
+    refusal = partial(_refusal, name)
+    try:
+        with hub.hub_errors(refusal):
             info = huggingface_hub.HfApi().model_info(
                 name.repository, revision=name.revision, timeout=hub.TIMEOUT_SECONDS, files_metadata=True
             )
-        except Exception as problem:
-            if hub.failure_of(problem).kind in ("offline", "unreachable") and (found := _copied(name)) is not None:
-                return found
+    except _Unreachable:
+        if (found := _downloaded_before(name)) is None:
             raise
-        siblings = {file.rfilename: file for file in info.siblings or []}
-        commit = str(info.sha)
-
-        def fetch(file: str, revision: str = commit) -> Path:
-            local = hub.download(name.repository, file, repo_type="model", revision=revision, progress=progress)
-            _check_hash(local, file, siblings[file].lfs, name=name)
-            return local
-
-        # By the name of a branch: then the hub's cache notes its commit, which `_copied` needs.
-        config = fetch("config.json", name.revision or "main") if "config.json" in siblings else None
-        _check_type(name, config)
-        wanted = _wanted(name, siblings)
-        in_cache = huggingface_hub.try_to_load_from_cache
-        missing = [file for file in wanted if not isinstance(in_cache(name.repository, file, revision=commit), str)]
-        if missing:
-            size = size_text(sum(siblings[file].size or 0 for file in missing))
-            logger.info("%s: downloading %s from %s", name, size, hub.endpoint())
-        return _HubFiles(commit, {file: fetch(file) for file in ("config.json", *wanted)})
+        return found
+    with hub.hub_errors(refusal):
+        return _fetch_files(name, info, progress=progress)
 
 
-def _copied(name: HubName) -> _HubFiles | None:
-    """The model in the hub's cache, if all its files are there."""
+def _fetch_files(name: HubName, info: ModelInfo, *, progress: Progress | None) -> _HubFiles:
+    """The files of a Marian model, downloaded unless they are in the hub's cache.
+
+    config.json comes first, because it says whether the model is a Marian model.
+    """
+    import huggingface_hub
+
+    siblings = {file.rfilename: file for file in info.siblings or []}
+    commit = str(info.sha)
+
+    def fetch(file: str, revision: str = commit) -> Path:
+        local = hub.download(name.repository, file, repo_type="model", revision=revision, progress=progress)
+        _check_hash(local, file, siblings[file].lfs, name=name)
+        return local
+
+    # By the name of a branch: then the hub's cache notes its commit, which `_downloaded_before` needs.
+    config = fetch("config.json", name.revision or "main") if "config.json" in siblings else None
+    _check_type(name, config)
+    wanted = _wanted(name, siblings)
+    in_cache = huggingface_hub.try_to_load_from_cache
+    missing = [file for file in wanted if not isinstance(in_cache(name.repository, file, revision=commit), str)]
+    if missing:
+        size = size_text(sum(siblings[file].size or 0 for file in missing))
+        logger.info("%s: downloading %s from %s", name, size, hub.endpoint())
+    return _HubFiles(commit, {file: fetch(file) for file in ("config.json", *wanted)})
+
+
+def _downloaded_before(name: HubName) -> _HubFiles | None:
+    """The files of the model in the hub's cache, or None if a file is missing."""
     import huggingface_hub
 
     config = huggingface_hub.try_to_load_from_cache(name.repository, "config.json", revision=name.revision or "main")
     if not isinstance(config, str):
         return None
-    files = {file.name: file for file in Path(config).parent.iterdir()}
+    snapshot = Path(config).parent
+    files = {file.name: file for file in snapshot.iterdir()}
     _check_type(name, Path(config))
     try:
-        return _HubFiles(
-            Path(config).parent.name, {file: files[file] for file in ("config.json", *_wanted(name, files))}
-        )
+        return _HubFiles(snapshot.name, {file: files[file] for file in ("config.json", *_wanted(name, files))})
     except ModelError:
-        return None  # some of its files were never downloaded
+        return None
 
 
 def _check_type(name: HubName, config: Path | None) -> None:
-    """Raise ModelError unless config.json is that of a Marian model."""
+    """Raise ModelError unless config.json belongs to a Marian model."""
     try:
         content = None if config is None else json.loads(config.read_text(encoding="utf-8"))
     except ValueError:
@@ -261,8 +276,11 @@ def _in_megabytes(progress: Progress) -> Progress:
 
 @contextmanager
 def _folder_of(name: HubName, found: _HubFiles) -> Iterator[Path]:
-    """A folder with the name of the model and links to its files; errors of an import in it name the hub's files."""
-    own = next(iter(found.files.values())).parents[2]
+    """A folder with links to the files of the model; it has the model's name, by which an import guesses the languages.
+
+    Errors in the block name the model on the hub, not the temporary folder.
+    """
+    in_hub_cache = next(iter(found.files.values())).parents[2]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / name.repository.rpartition("/")[2]
         folder.mkdir()
@@ -275,31 +293,24 @@ def _folder_of(name: HubName, found: _HubFiles) -> Iterator[Path]:
                 raise
             from nmt_cli.interchange.marian import FETCH_AGAIN
 
-            again = f"download it again: rm -r {shlex.quote(str(own))}, then the same command; or take another model"
+            remove = f"rm -r {shlex.quote(str(in_hub_cache))}"
+            again = f"download it again: {remove}, then the same command; or take another model"
             message, where = (text.replace(str(folder), str(name)) for text in (problem.message, str(problem.where)))
             hint = again if problem.hint == FETCH_AGAIN else problem.hint
             raise type(problem)(message, where=where, hint=hint, setting=problem.setting) from None
 
 
-@contextmanager
-def _hub_errors(name: HubName) -> Iterator[None]:
-    """Raise ModelError if the hub does not answer, refuses, or a file cannot be stored."""
-    try:
-        yield
-    except NmtError:
-        raise
-    except Exception as problem:  # the hub's library raises errors of a dozen unrelated classes
-        raise _refusal(name, hub.failure_of(problem)) from problem
+class _Unreachable(ModelError):
+    """The hub cannot be reached now."""
 
 
-def _refusal(name: HubName, failure: hub.HubFailure) -> ModelError:
-    page = f"{hub.endpoint()}/{name.repository}"
-    match failure.kind:
-        case "disk full":
-            message, hint = f"cannot download {name}: the disk is full", hub.DISK_HINT
-        case "gated":
-            message = f"{name} is gated: the hub wants to know who takes it"
-            hint = f"accept its terms at {page}, then export HF_TOKEN=hf_..."
+def _refusal(name: HubName, problem: Exception) -> ModelError:
+    """The error for a model that the hub does not give, or that cannot be stored."""
+    failure, page = hub.failure_of(problem), f"{hub.endpoint()}/{name.repository}"
+    kind = failure.kind
+    match kind:
+        case "disk full" | "gated" | "overloaded":
+            message, hint = hub.common_refusal(kind, str(name), reason=failure.reason, page=page)
         case "no revision":
             message = f"{name.repository} has no revision {name.revision} on the hub"
             hint = f"take a commit, a tag or a branch of {page}, or {name.repository} for the newest"
@@ -311,13 +322,10 @@ def _refusal(name: HubName, failure: hub.HubFailure) -> ModelError:
             message = f"{name} is neither a folder here nor in the cache, and HF_HUB_OFFLINE is set"
             hint = f"unset HF_HUB_OFFLINE, then the same command; or copy {name.folder} from another machine"
         case "unreachable":
-            message = f"cannot download {name} from the hub: {failure.reason}"
-            hint = (
-                "check the path or the network, and give the same command again: it continues; behind a proxy, export "
-                "HTTPS_PROXY=http://HOST:PORT; HF_ENDPOINT=https://HOST names a mirror of the hub"
-            )
+            message = f"cannot download {name}: {failure.reason}"
+            hint = f"check the path or the network, and give the same command again: it continues; {hub.PROXY_HINT}"
         case "other":
-            message, hint = f"cannot download {name} from the hub: {failure.reason}", f"look at {page}"
+            message, hint = f"cannot download {name}: {failure.reason}", f"look at {page}"
         case other:
             assert_never(other)
-    return ModelError(message, where=page, hint=hint)
+    return (_Unreachable if failure.is_temporary else ModelError)(message, where=page, hint=hint)

@@ -8,8 +8,9 @@ import logging
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
@@ -18,7 +19,7 @@ from pydantic import Field
 from nmt_cli import hub
 from nmt_cli.cache import cache_folder, difference, file_hash, writing_errors
 from nmt_cli.console import Progress
-from nmt_cli.errors import DataError, NmtError
+from nmt_cli.errors import DataError
 from nmt_cli.preparing.download import Unreachable, wrong_file
 from nmt_cli.preparing.sources.base import Location, Source, Weight
 from nmt_cli.preparing.sources.tables import TableFile, translation_columns
@@ -127,7 +128,7 @@ class HubSplit:
         """
         if self.commit is None:
             return Path(path)
-        with hub_errors(f"{self.repository}/{path}"):
+        with hub.hub_errors(partial(_hub_error, f"{self.repository}/{path}")):
             local = hub.download(self.repository, path, repo_type="dataset", revision=self.commit, progress=progress)
         if differs := difference(local, size=None, sha256=self.files[path]):
             hint = f"it is kept as {_set_aside(local)}, and not used; the same command downloads it again"
@@ -135,18 +136,8 @@ class HubSplit:
         return local
 
 
-@contextmanager
-def hub_errors(name: str) -> Iterator[None]:
-    """Raise Unreachable if the hub does not answer, DataError if it refuses or the disk is full."""
-    try:
-        yield
-    except NmtError:
-        raise
-    except Exception as problem:  # the libraries below raise errors of a dozen unrelated classes
-        raise _hub_error(name, problem) from problem
-
-
 def _hub_error(name: str, problem: Exception) -> DataError:
+    """The error for a data set that the hub does not give, or that cannot be stored."""
     import datasets.exceptions
 
     failure, causes = hub.failure_of(problem), list(hub.causes_of(problem))
@@ -158,15 +149,14 @@ def _hub_error(name: str, problem: Exception) -> DataError:
             "text, tsv, jsonl or parquet, such as {kind: tsv, file: my/x.tsv}"
         )
         return DataError(message, where=name, hint=hint)
+    is_missing = any(isinstance(cause, datasets.exceptions.DatasetNotFoundError) for cause in causes)
+    if is_missing and failure.kind != "gated":
+        failure = hub.HubFailure("no repository", failure.reason)
     kind = failure.kind
-    if any(isinstance(cause, datasets.exceptions.DatasetNotFoundError) for cause in causes) and kind != "gated":
-        kind = "no repository"
     match kind:
-        case "disk full":
-            return DataError(f"cannot download {name}: the disk is full", where=name, hint=hub.DISK_HINT)
-        case "gated":
-            message = f"{name} is gated: the hub wants to know who takes it"
-            hint = f"accept its terms at {hub.endpoint()}/datasets/{repository}, then export HF_TOKEN=hf_..."
+        case "disk full" | "gated" | "overloaded":
+            page = f"{hub.endpoint()}/datasets/{repository}"
+            message, hint = hub.common_refusal(kind, name, reason=failure.reason, page=page)
         case "no revision":
             message, hint = (
                 f"{name} has no such revision on the hub",
@@ -179,12 +169,15 @@ def _hub_error(name: str, problem: Exception) -> DataError:
             )
         case "offline" | "unreachable":
             message = f"cannot reach {name} on the hub: {failure.reason}"
-            return Unreachable(message, where=hub.endpoint(), hint=hub.NETWORK_HINT)
+            cache = "HF_HUB_OFFLINE=1 uses what is in its cache, a folder (HF_HOME) that can be copied"
+            hint = f"check the network; {hub.PROXY_HINT}; {cache}"
         case "other":
             message = f"cannot read the data set {name}: {failure.reason}"
             hint = "check repository, subset, split and revision"
         case other:
             assert_never(other)
+    if failure.is_temporary:
+        return Unreachable(message, where=hub.endpoint(), hint=hint)
     return DataError(message, where=name, hint=hint)
 
 
@@ -193,7 +186,7 @@ def _ask(source: HubSource) -> tuple[str, dict[str, str]] | Unreachable:
     import huggingface_hub
 
     try:
-        with hub_errors(source.repository):
+        with hub.hub_errors(partial(_hub_error, source.repository)):
             info = huggingface_hub.HfApi().dataset_info(
                 source.repository, revision=source.revision, timeout=hub.TIMEOUT_SECONDS, files_metadata=True
             )
@@ -207,7 +200,7 @@ def _split_of(source: HubSource, path: str, *, commit: str | None, checksums: Ma
     import datasets
 
     datasets.disable_progress_bars()
-    with hub_errors(_name(source)):
+    with hub.hub_errors(partial(_hub_error, _name(source))):
         builder = datasets.load_dataset_builder(path, source.subset, revision=commit)
         files = builder.config.data_files or {}
     if source.split not in files:
