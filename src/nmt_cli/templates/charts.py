@@ -1,4 +1,4 @@
-"""Charts as SVG, which scale and need no script: round axes, short numbers, and lines of several series."""
+"""Line charts as SVG, which scale and need no script; the round axes and short numbers of all charts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from itertools import count, groupby
 from nmt_cli.templates.render import render
 
 _MAX_TICKS = 5
-_LEAST_RANGE = 1e-9  # of the values: ticks have twelve digits, and those of a smaller range would be equal
-_COLUMNS = 200  # of a long line: about two units of the drawing each
-_STRIPS = 40  # of a chart: the mouse over a strip shows the values there
-_MOST_MARKS = 25
+_LEAST_RANGE = 1e-9  # relative to the values: ticks have twelve digits, and ticks of a smaller range would be equal
+_COLUMNS = 200  # into which a long line is divided, each about two units of the drawing wide
+_STRIPS = 40  # into which a chart is divided: the mouse over a strip shows the values there
+_MOST_MARKS = 25  # points of a line that are marked
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50.0, 392.0, 10.0, 186.0
 _UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 
@@ -31,10 +31,10 @@ class Line:
 
 
 def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], form: str) -> str:
-    """The lines over one axis of `unit`; `form` writes a value, and `bounds` are values that the chart must hold.
+    """The lines over one axis of `unit`, with room for the values between `bounds`; `form` writes a value.
 
-    A long line is thinned. Up to 25 points are marked as well. The title of the drawing says in words where each line
-    begins and ends.
+    A long line is thinned. A line of up to 25 points has a mark at each. The label of the drawing, which screen readers
+    read, names the first and the last value of each line.
     """
     drawn = [line for line in lines if line.points]
     x_ticks = axis(0, max(line.points[-1][0] for line in drawn), least_step=0)
