@@ -21,14 +21,15 @@ from nmt_cli.templates.charts import Line, line_chart
 from nmt_cli.templates.render import render
 
 PAGE_MARK = '<meta name="generator" content="nmt report">'
-"""Is in every page, so that a page may replace only a page."""
+"""Stands in every page: `nmt report` replaces a file only if the mark is in it."""
 
 MAX_RUNS = 12
 _MAX_ROWS = 24  # of the table of validations
 _MAX_EVENTS = 20  # of a run's starts, and of its returns and skipped updates
 _SAMPLE_ROWS = 8  # translations of a sample, of all runs together
 _MANY_WORSE = 3  # validations since the best one
-_OWN_KEYS = (("name",), ("description",))
+_OWN_KEYS = (("name",), ("description",))  # these settings differ between all runs
+# Name, seconds, and how many of the unit a training must have lasted.
 _TIME_UNITS = (("days", 86_400.0, 3.0), ("hours", 3600.0, 2.0), ("minutes", 60.0, 2.0), ("seconds", 1.0, 0.0))
 _NONE = "—"
 # The first six runs differ by colour and dashes; the next six have their colours, with other dashes.
@@ -37,7 +38,7 @@ _DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "5 2", "12 3 2 3 2 3", "3 6", "12 3", 
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """A run on the page: its name there, the number of its colour, and everything that is told of it."""
+    """A run, its label on the page, the number of its line style, and the data that the page shows."""
 
     label: str
     style: int
@@ -47,9 +48,9 @@ class ReportedRun:
 
 
 def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
-    """The page about these runs as HTML, which loads nothing and runs nothing; every text in it is escaped.
+    """The page about these runs as HTML, which loads nothing and runs no script; every text in it is escaped.
 
-    `command` writes the page again. UsageError if there are more runs than colours.
+    The page shows `command`, which writes it again. UsageError if there are more runs than line styles.
     """
     if len(runs) > MAX_RUNS:
         message = f"{len(runs)} runs are too many: a page tells {MAX_RUNS} apart by their colours"
@@ -154,7 +155,7 @@ def _best(one: ReportedRun, metric: str) -> ValidationPoint | None:
 
 
 def _axes(reported: Sequence[ReportedRun]) -> dict[str, tuple[str, Callable[[Elapsed], float]]]:
-    """By name the unit of each axis that the runs recorded, and its value."""
+    """The axes that the runs recorded, by name: the unit, and the place of a point on the axis."""
     ends = [point.at for one in reported for point in one.history.training[-1:]]
     ends += [point.at for one in reported for point in one.history.validations[-1:]]
     longest = max((at.seconds for at in ends), default=0.0)
@@ -168,7 +169,7 @@ def _axes(reported: Sequence[ReportedRun]) -> dict[str, tuple[str, Callable[[Ela
 
 
 def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
-    """Each chart with its title, what its values are, and a drawing per axis; none without values."""
+    """Each chart with its title, the unit of its values, and a drawing per axis; no drawing if there are no values."""
     loss = [[(point.at, point.loss) for point in one.history.training if point.loss is not None] for one in reported]
     validation = [[(point.at, point.measured.loss) for point in one.history.validations] for one in reported]
     bleu = [
@@ -201,7 +202,10 @@ def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 
 def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[ValidationPoint | None]]]:
-    """Validations of all runs by update, about two dozen rows: spread evenly, with each run's best and last."""
+    """The rows of the table of validations: an update, and the validation of each run after it, or None.
+
+    There are about two dozen rows. They are spread evenly, and include the best and the last validation of each run.
+    """
     by_update: dict[int, dict[int, ValidationPoint]] = {}
     always: set[int] = set()
     for one in reported:
@@ -216,7 +220,7 @@ def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[Va
 
 
 def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
-    """Each sample with its reference, and for each run the translations over time, thinned."""
+    """Each sample with its reference, and some of each run's translations over time."""
     languages_of = {
         (sample["source"], sample["reference"]): one.facts["languages"]
         for one in reported
@@ -234,7 +238,7 @@ def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 
 def _over_time(history: History, source: str, *, max_rows: int) -> list[tuple[str, str]]:
-    """The updates and the translation after them; equal translations in a row are one."""
+    """At most `max_rows` translations over time, each behind its update; equal ones in a row are one, behind a span."""
     found = [
         (point.measured.update, sample["translation"])
         for point in history.validations
@@ -274,7 +278,7 @@ def _setting_text(recipe: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) 
 
 
 def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
-    """The newest starts of each run with their hardware; versions that recorded none leave a row without it."""
+    """The newest starts of each run with their hardware, unless the run is of a version that recorded none."""
     for one in reported:
         if not one.history.starts:
             yield {"run": one, "time": one.facts["started"], "update": 0}
@@ -293,7 +297,7 @@ def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 
 def _troubles(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
-    """The newest returns to checkpoints, skipped updates of each run, by update."""
+    """The newest returns to checkpoints and skipped updates of each run, by update."""
     for one in reported:
         found = [
             *(
