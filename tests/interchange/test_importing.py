@@ -206,7 +206,9 @@ def test_without_transformers_a_model_is_imported_and_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert imported(tmp_path).agreement is None
+    made = imported(tmp_path)
+    assert made.agreement is None
+    assert made.comparison == 'not compared with the original: that needs pip install "nmt-cli[huggingface]"'
 
 
 @pytest.mark.usefixtures("opus")

@@ -194,6 +194,19 @@ def test_a_model_is_what_ctranslate2_s_own_converter_makes_of_it(
     assert len(Translator.from_pretrained(tmp_path / "model").translate(list(english(3)))) == 3
 
 
+def test_a_model_that_ctranslate2_does_not_convert_is_imported_and_says_so(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    write_model(folder)
+    with np.load(folder / "model.npz") as content:
+        tensors = {name: content[name] for name in content.files if name != SETTINGS}
+    options = {name: value for name, value in OPTIONS.items() if name != "transformer-no-projection"}
+    write_npz(folder / "model.npz", tensors, options)  # as versions of Marian without the option write it
+    found = imported(folder, tmp_path / "model")
+    assert found.agreement is None
+    reason = "CTranslate2 does not convert model.npz: 'transformer-no-projection'"
+    assert found.comparison == f"not compared with the original: {reason}"
+
+
 def test_the_weights_of_a_hugging_face_model_in_marian_s_form_give_its_log_probabilities(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -108,7 +108,6 @@ def import_(
         hint = "name a folder with a Hugging Face model, or OWNER/NAME on the hub"
         raise ModelError(f"{directory} does not exist", where=str(directory), hint=hint)
     from nmt_cli.interchange.importing import import_marian  # imports torch, which takes seconds
-    from nmt_cli.interchange.marian_npz import find_npz
 
     if name is None:
         imported = import_marian(directory, output, languages=pair_given, imported_from=None, overwrite=overwrite)
@@ -121,11 +120,7 @@ def import_(
             "%s pieces of source.spm are not in the vocabulary: where Marian reads <unk>, smaller pieces are taken",
             f"{imported.lost_pieces:,}",
         )
-    extra, program = ("export", "CTranslate2") if find_npz(directory) else ("huggingface", "transformers")
-    if imported.agreement is None:
-        logger.info('not compared with the original: that needs pip install "nmt-cli[%s]"', extra)
-    else:
-        logger.info("compared with %s on %s", program, imported.agreement)
+    logger.info("%s", imported.comparison)
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))
 
 

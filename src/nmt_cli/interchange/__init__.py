@@ -1,1 +1,1 @@
-"""Export to CTranslate2 and Hugging Face, import from Hugging Face, and the comparison with our model."""
+"""Models for other programs and of other programs: export, import, and the comparison with our model."""

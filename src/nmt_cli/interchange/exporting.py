@@ -1,6 +1,6 @@
 """The export of a model directory for CTranslate2 or Hugging Face, written only if both programs compute the same.
 
-MarianMTModel and MarianTokenizer of Hugging Face have the paper's architecture.
+Hugging Face's form is a MarianMTModel, which has the paper's architecture, and a MarianTokenizer.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def export(
 ) -> Agreement:
     """Write the model directory `model` as `output` for another program, and return how closely both agree on `lines`.
 
-    Without `lines`, random lines are made from the model's own pieces. `quantization` is CTranslate2's; float32
-    weights are always compared first. Raises ModelError if `model` is no model, if the target cannot express it, if
-    the two differ, or if `output` may not be replaced. Raises UsageError if a package is missing, and DataError if
-    `lines` are too few.
+    Without `lines`, the comparison takes random lines of the model's own pieces. `quantization` is for CTranslate2: a
+    quantised export is compared in float32 first. Raises ModelError if `model` is no model, if the other program cannot
+    express the model, if the two differ, or if `output` may not be replaced. Raises UsageError if a package is missing,
+    and DataError if `lines` are too few.
     """
     is_same_kind = foreign_kind(output) == _KINDS[to]
     files.check_replaceable(output, what=_KINDS[to], is_same_kind=is_same_kind, overwrite=overwrite)
@@ -103,7 +103,7 @@ def write_huggingface(loaded: LoadedModel, directory: Path) -> None:
 
 
 def marian_weights(model: Transformer) -> dict[str, Tensor]:
-    """The weights by the names, in the shapes and in the order of d_model of MarianMTModel."""
+    """The weights as MarianMTModel has them: its names, its shapes, and its order of the dimensions of d_model."""
     config = model.config
     found: dict[str, Tensor] = {}
     source = model.source_embedding.weight.detach()[: model.source_vocab]
@@ -176,6 +176,7 @@ def _card(
 
 
 def _refuse_inexpressible(config: ModelConfig) -> None:
+    """Raise ModelError for a setting that MarianMTModel cannot express."""
     width, rest = divmod(config.d_model, config.heads)
     problems = {
         f"norm: {config.norm}": config.norm != "post",
@@ -198,6 +199,7 @@ def _refuse_inexpressible(config: ModelConfig) -> None:
 
 
 def _layer(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tensor]:
+    """One layer's weights by MarianMTModel's names; `width` is that of a head."""
     weights: dict[str, Tensor] = {}
     norms = {"self_attn_layer_norm": layer.self_attention_residual.norm}
     attentions = {"self_attn": attention_weights(layer.self_attention, width=width)}

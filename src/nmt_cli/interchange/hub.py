@@ -156,7 +156,7 @@ def _fetch_model(name: HubName, *, show_progress: ShowProgress) -> Path:
             hint = f"nmt import {name} -o MODEL --languages en-de, with its languages, and then -m MODEL"
             raise ModelError(problem.message, where=problem.where, hint=hint) from None
     if imported.agreement is None:
-        logger.info('%s: not compared with the original: that needs pip install "nmt-cli[huggingface]"', name)
+        logger.info("%s: %s", name, imported.comparison)
     logger.info("%s: imported, and kept in %s", name, name.folder)
     return name.folder
 

@@ -1,4 +1,4 @@
-"""The import of Marian's models, of its own form or Hugging Face's, as model directories of ours."""
+"""The import of a Marian model, in its own form or Hugging Face's: a model directory, compared with the original."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.interchange.marian import (
     ACTIVATIONS,
     FETCH_AGAIN,
+    SILENT_LOGIT,
     MarianModel,
     damaged,
     marian_order,
@@ -36,26 +38,28 @@ from nmt_cli.interchange.marian import (
 )
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
 from nmt_cli.interchange.marian_vocabulary import VocabularyRow, lost_pieces, rows_by_our_ids, with_rows
-from nmt_cli.interchange.programs import TransformersProgram, ctranslate2_of_npz
-from nmt_cli.interchange.verification import Agreement, made_up_lines, verify
+from nmt_cli.interchange.programs import ConversionError, TransformersProgram, ctranslate2_of_npz
+from nmt_cli.interchange.verification import Agreement, OtherProgram, made_up_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
-# A logit that is never the largest and adds nothing to a softmax, for our padding where Marian has no such row.
-_SILENT = -100.0
-# Enough to see a wrong weight or setting. A hundred, as of an export, take a minute with a model of OPUS-MT's size.
+# A hundred lines, as for an export, take a minute in transformers with a model of OPUS-MT's size.
 _NUM_LINES = 25
+# The program that reads an original, its module, and the extra of nmt that installs it.
+_TRANSFORMERS = ("transformers", "transformers", "huggingface")
+_CTRANSLATE2 = ("CTranslate2", "ctranslate2", "export")
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """The result of an import; `agreement` is None if the program to compare with is not installed."""
+    """The result of an import. `agreement` is None without a comparison; `comparison` tells in words why."""
 
     languages: LanguagePair
     num_parameters: int
     lost_pieces: int
     agreement: Agreement | None
+    comparison: str
 
 
 def import_marian(
@@ -70,55 +74,55 @@ def import_marian(
     """
     check_replaceable(output, overwrite=overwrite)
     npz = find_npz(directory)
-    found = read_marian(directory) if npz is None else read_npz(npz)
-    languages = languages or _languages(found)
-    source = _rows(found, found.source_vocabulary, num_rows=found.settings.vocab_size)
-    target = _rows(found, found.target_vocabulary, num_rows=found.settings.target_rows)
-    source_spm = with_rows(found.source_spm, source, where=str(found.directory / "source.spm"))
-    target_spm = with_rows(found.target_spm, target, where=str(found.directory / "target.spm"))
+    marian = read_marian(directory) if npz is None else read_npz(npz)
+    languages = languages or _languages(marian)
+    source = _rows(marian, marian.source_vocabulary, num_rows=marian.settings.vocab_size)
+    target = _rows(marian, marian.target_vocabulary, num_rows=marian.settings.target_rows)
+    source_spm = with_rows(marian.source_spm, source, where=str(marian.directory / "source.spm"))
+    target_spm = with_rows(marian.target_spm, target, where=str(marian.directory / "target.spm"))
     config = SavedModelConfig(
         nmt_version=__version__,
         languages=languages,
         vocabulary=Vocabulary(source=len(source), target=len(target), shared=source_spm == target_spm),
         updates=[],
         imported_from=imported_from,
-        recipe=_recipe(found),
+        recipe=_recipe(marian),
     )
-    weights = our_weights(found, config.recipe.model, source=source, target=target)
+    weights = our_weights(marian, config.recipe.model, source=source, target=target)
     loaded = _loaded(config, weights, source_spm, target_spm, where=str(directory))
-    agreement = _compared(loaded, found.directory) if npz is None else _compared_npz(loaded, npz, source, target)
+    agreement, comparison = _compared(loaded, marian, source=source, target=target)
     num_parameters = loaded.model.num_parameters()
-    card = _card(found, config, num_parameters=num_parameters, agreement=agreement)
+    card = _card(marian, config, num_parameters=num_parameters, agreement=agreement)
     with tempfile.TemporaryDirectory() as folder:
         files = {"source_spm": Path(folder) / "source.spm", "target_spm": Path(folder) / "target.spm"}
         files["source_spm"].write_bytes(source_spm)
         files["target_spm"].write_bytes(target_spm)
         save_model(output, config=config, weights=weights, **files, card=card, overwrite=overwrite)
-    return ImportedModel(languages, num_parameters, lost_pieces(found.source_spm, source), agreement)
+    return ImportedModel(languages, num_parameters, lost_pieces(marian.source_spm, source), agreement, comparison)
 
 
 def our_weights(
-    found: MarianModel, config: ModelConfig, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
+    marian: MarianModel, config: ModelConfig, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> dict[str, Tensor]:
     """The weights by our names: rows by our ids, d_model in our order, projections of the same input as one."""
-    theirs: Mapping[str, Tensor] = found.weights
+    theirs: Mapping[str, Tensor] = marian.weights
     if config.positions == "sinusoidal":
         theirs = reordered(theirs, marian_order(config.d_model).argsort())
     shared = theirs.get("model.shared.weight")
-    rows = {
-        "source_embedding.weight": (theirs.get("model.encoder.embed_tokens.weight", shared), source),
-        "target_embedding.weight": (theirs.get("model.decoder.embed_tokens.weight", shared), target),
+    embeddings = {
+        side: theirs[f"model.{side}.embed_tokens.weight"] if shared is None else shared
+        for side in ("encoder", "decoder")
     }
-    rows["output_weight"] = (theirs.get("lm_head.weight", rows["target_embedding.weight"][0]), target)
-    kept = {"all": ["output_weight"], "target": ["output_weight", "source_embedding.weight"], "none": list(rows)}
-    weights: dict[str, Tensor] = {}
-    for name in kept[config.tying]:
-        matrix, wanted = rows[name]
-        assert matrix is not None
-        weights[name] = _by_our_ids(matrix, wanted, multiple=config.embedding_multiple, missing=0.0)
+    matrices = {"output_weight": (theirs.get("lm_head.weight", embeddings["decoder"]), target)}
+    if config.tying != "all":
+        matrices["source_embedding.weight"] = (embeddings["encoder"], source)
+    if config.tying == "none":
+        matrices["target_embedding.weight"] = (embeddings["decoder"], target)
+    multiple = config.embedding_multiple
+    weights = {name: _by_our_ids(*pair, multiple=multiple, missing=0.0) for name, pair in matrices.items()}
     if config.output_bias:
         bias = theirs["final_logits_bias"][0]
-        weights["output_bias"] = _by_our_ids(bias, target, multiple=config.embedding_multiple, missing=_SILENT)
+        weights["output_bias"] = _by_our_ids(bias, target, multiple=multiple, missing=SILENT_LOGIT)
     if config.positions == "learned":
         for side, name in (("source", "encoder"), ("target", "decoder")):
             weights[f"{side}_embedding.positions.table"] = theirs[f"model.{name}.embed_positions.weight"]
@@ -155,7 +159,10 @@ def _layer(theirs: Mapping[str, Tensor], prefix: str, *, ours: str) -> dict[str,
 
 
 def _by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple: int, missing: float) -> Tensor:
-    """The rows (or elements) of `theirs` in our order, followed by zeros up to a multiple."""
+    """The rows (or elements) of `theirs` in our order, followed by zeros up to a multiple.
+
+    A row of ours that `theirs` lacks is filled with `missing`.
+    """
     ours = theirs.new_zeros(-(-len(rows) // multiple) * multiple, *theirs.shape[1:])
     ours[: len(rows)] = theirs[[row.row or 0 for row in rows]]
     for number, row in enumerate(rows):
@@ -164,12 +171,12 @@ def _by_our_ids(theirs: Tensor, rows: Sequence[VocabularyRow], *, multiple: int,
     return ours
 
 
-def _rows(found: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:
-    settings = found.settings
-    given = found.tokenizer.get("unk_token") or "<unk>"
+def _rows(marian: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -> list[VocabularyRow]:
+    settings = marian.settings
+    given = marian.tokenizer.get("unk_token") or "<unk>"
     unknown = str(given.get("content") if isinstance(given, dict) else given)
     if unknown not in vocabulary:
-        raise damaged(f"the vocabulary has no {unknown}", where=found.directory / "vocab.json")
+        raise damaged(f"the vocabulary has no {unknown}", where=marian.directory / "vocab.json")
     return rows_by_our_ids(
         vocabulary,
         num_rows=num_rows,
@@ -180,15 +187,15 @@ def _rows(found: MarianModel, vocabulary: Mapping[str, int], *, num_rows: int) -
     )
 
 
-def _recipe(found: MarianModel) -> Recipe:
+def _recipe(marian: MarianModel) -> Recipe:
     values: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", found.directory.resolve().name).lstrip("._-") or "imported",
-        "description": f"Imported from a {_form(found)} model.",
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", marian.directory.resolve().name).lstrip("._-") or "imported",
+        "description": f"Imported from a {_form(marian)} model.",
         "corpus": "imported",
-        "model": _model(found),
+        "model": _model(marian),
         "decoding": {
-            "beam": found.settings.num_beams,
-            "length_penalty": found.settings.length_penalty,
+            "beam": marian.settings.num_beams,
+            "length_penalty": marian.settings.length_penalty,
             "length_penalty_form": "length",
         },
     }
@@ -197,16 +204,16 @@ def _recipe(found: MarianModel) -> Recipe:
     except ValidationError as problem:
         first = problem.errors()[0]
         what = f"{first['loc'][-1]}: {first['input']}, which nmt's model cannot have: {first['msg']}"
-        file = str(found.file)
+        file = str(marian.file)
         hint = "put another value there and, for the search, in generation_config.json"
-        raise ModelError(f"{found.directory} has {what}", where=file, hint=hint) from None
+        raise ModelError(f"{marian.directory} has {what}", where=file, hint=hint) from None
 
 
-def _model(found: MarianModel) -> dict[str, Any]:
-    settings = found.settings
+def _model(marian: MarianModel) -> dict[str, Any]:
+    settings = marian.settings
     width = settings.d_model // settings.encoder_attention_heads
     tying = "all" if settings.share_encoder_decoder_embeddings else "target"
-    has_bias = bool(found.weights["final_logits_bias"].any())
+    has_bias = bool(marian.weights["final_logits_bias"].any())
     return {
         "encoder_layers": settings.encoder_layers,
         "decoder_layers": settings.decoder_layers,
@@ -216,26 +223,28 @@ def _model(found: MarianModel) -> dict[str, Any]:
         "d_k": width,
         "d_v": width,
         "dropout": settings.dropout,
-        "norm": found.norm,
-        "norm_epsilon": found.norm_epsilon,
+        "norm": marian.norm,
+        "norm_epsilon": marian.norm_epsilon,
         "activation": ACTIVATIONS[settings.activation_function],
         "attention_bias": True,
-        "positions": "learned" if found.has_own_positions else "sinusoidal",
+        "positions": "learned" if marian.has_own_positions else "sinusoidal",
         "max_positions": settings.max_position_embeddings,
         "tying": tying if settings.tie_word_embeddings else "none",
         "output_bias": has_bias or settings.pad_token_id == settings.decoder_start_token_id,
     }
 
 
-def _languages(found: MarianModel) -> LanguagePair:
+def _languages(marian: MarianModel) -> LanguagePair:
     with suppress(ValidationError):
-        return LanguagePair.model_validate({side: found.tokenizer.get(f"{side}_lang") for side in ("source", "target")})
-    named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", found.directory.resolve().name)
+        return LanguagePair.model_validate(
+            {side: marian.tokenizer.get(f"{side}_lang") for side in ("source", "target")}
+        )
+    named = re.search(r"opus-mt-(?:tc-(?:big|base)-)?([A-Za-z_]+)-([A-Za-z_]+)$", marian.directory.resolve().name)
     if named is None:
-        silent = found.file.name if found.file.suffix == ".npz" else "tokenizer_config.json"
+        silent = marian.file.name if marian.is_npz else "tokenizer_config.json"
         raise UsageError(
-            f"the languages of {found.directory} are not known: its {silent} does not say them",
-            where=str(found.directory),
+            f"the languages of {marian.directory} are not known: its {silent} does not say them",
+            where=str(marian.directory),
             setting="languages",
             hint="add `languages: en-de`, the source's first",
         )
@@ -252,37 +261,39 @@ def _loaded(
     return LoadedModel(model.eval(), Tokenizer(source_spm), Tokenizer(target_spm), config)
 
 
-def _compared(loaded: LoadedModel, directory: Path) -> Agreement | None:
-    """The agreement with transformers on made-up lines that Marian has pieces for; None if transformers is missing."""
-    try:
-        engine = TransformersProgram(directory)
-    except UsageError:
-        return None
+def _compared(
+    loaded: LoadedModel, marian: MarianModel, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
+) -> tuple[Agreement | None, str]:
+    """The agreement with the other program that reads the model, or None; and the comparison in words."""
+    name, module, extra = _CTRANSLATE2 if marian.is_npz else _TRANSFORMERS
+    if find_spec(module) is None:
+        return None, f'not compared with the original: that needs pip install "nmt-cli[{extra}]"'
     lines = made_up_lines(loaded)
-    lines = [line for line, pieces in zip(lines, engine.encode(lines), strict=True) if engine.unknown not in pieces]
+    program: OtherProgram
+    if marian.is_npz:
+        try:
+            program = ctranslate2_of_npz(marian.file, loaded, source=source, target=target)
+        except ConversionError as problem:
+            return None, f"not compared with the original: {problem}"
+    else:
+        program = transformers = TransformersProgram(marian.directory)
+        # Marian reads <unk> for a piece that its vocabulary lacks; our tokenizer has no such pieces.
+        pieces = transformers.encode(lines)
+        lines = [line for line, row in zip(lines, pieces, strict=True) if transformers.unknown not in row]
+        lines = lines[:_NUM_LINES]
     if not lines:
         message = "no line can be spelt in pieces of vocab.json, so nothing can be compared"
-        raise damaged(message, where=directory / "vocab.json")
-    return verify(loaded, engine, lines[:_NUM_LINES], is_reduced=False)
+        raise damaged(message, where=marian.directory / "vocab.json")
+    agreement = verify(loaded, program, lines, is_reduced=False)
+    return agreement, f"compared with {name} on {agreement}"
 
 
-def _compared_npz(
-    loaded: LoadedModel, npz: Path, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
-) -> Agreement | None:
-    """The agreement with CTranslate2's own conversion of a .npz file; None if it is missing or cannot convert it."""
-    try:
-        program = ctranslate2_of_npz(npz, loaded, source=source, target=target)
-    except UsageError:
-        return None
-    return verify(loaded, program, made_up_lines(loaded), is_reduced=False)
+def _form(marian: MarianModel) -> str:
+    return "Marian" if marian.is_npz else "Hugging Face Marian"
 
 
-def _form(found: MarianModel) -> str:
-    return "Marian" if found.file.suffix == ".npz" else "Hugging Face Marian"
-
-
-def _card(found: MarianModel, config: SavedModelConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
-    original = found.directory / "README.md"
+def _card(marian: MarianModel, config: SavedModelConfig, *, num_parameters: int, agreement: Agreement | None) -> str:
+    original = marian.directory / "README.md"
     text = original.read_text(encoding="utf-8", errors="replace") if original.is_file() else ""
     values, body = split_front_matter(text)
     front: dict[str, Any] = {
@@ -294,5 +305,5 @@ def _card(found: MarianModel, config: SavedModelConfig, *, num_parameters: int, 
         front["base_model"] = config.imported_from.partition("@")[0]
     if "license" in values:
         front["license"] = values["license"]
-    numbers = {"num_parameters": num_parameters, "agreement": agreement, "form": _form(found)}
+    numbers = {"num_parameters": num_parameters, "agreement": agreement, "form": _form(marian)}
     return join_front_matter(front, render("imported_model_card.md", config=config, card=body.lstrip(), **numbers))

@@ -28,7 +28,8 @@ from nmt_cli.recipe.schema import DecodingConfig
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FETCH_AGAIN = "fetch the directory again, all its files"
 PlaceOfNorms = Literal["post", "pre"]
-_NORM_EPSILON = 1e-5  # torch's, which transformers takes
+SILENT_LOGIT = -100.0  # is never the largest, and adds nothing to a softmax
+_NORM_EPSILON = 1e-5  # the default of torch, which transformers uses
 _ONE_FILE = "they are in several files: load it with transformers, and save it with max_shard_size='100GB'"
 _OLD_WEIGHTS, _WEIGHTS = "pytorch_model.bin", "model.safetensors"
 _TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
@@ -36,7 +37,10 @@ _USE_TRANSFORMERS = "use it with transformers; OPUS-MT's own models are read"
 
 
 class MarianConfig(BaseModel):
-    """The part of config.json that we need; the defaults are transformers', but for the beam, which is ours."""
+    """The settings that an import needs, by the names of config.json.
+
+    Transformers has the same defaults, except for the beam: its default is ours.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -68,9 +72,12 @@ class MarianConfig(BaseModel):
         return self.decoder_vocab_size or self.vocab_size
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MarianModel:
-    """A model as read; the weights have transformers' names. `file` is the file with the settings."""
+    """A Marian model of either form; the weights have transformers' names in both.
+
+    `file` is the file with the settings: config.json or a .npz file. A vocabulary has the row of each piece.
+    """
 
     directory: Path
     file: Path
@@ -84,6 +91,11 @@ class MarianModel:
     has_own_positions: bool
     norm: PlaceOfNorms
     norm_epsilon: float
+
+    @property
+    def is_npz(self) -> bool:
+        """True for Marian's own form, False for Hugging Face's."""
+        return self.file.suffix == ".npz"
 
 
 def read_marian(directory: Path) -> MarianModel:
@@ -106,7 +118,6 @@ def read_marian(directory: Path) -> MarianModel:
     is_separate = bool(tokenizer.get("separate_vocabs"))
     target_file = directory / ("target_vocab.json" if is_separate else "vocab.json")
     target = _vocabulary(target_file, num_rows=settings.target_rows) if is_separate else source
-    spm = {name: _bytes(directory / name) for name in ("source.spm", "target.spm")}
     weights = _weights(directory)
     has_own_positions = _has_own_positions(weights, settings)
     if not has_own_positions:
@@ -114,16 +125,16 @@ def read_marian(directory: Path) -> MarianModel:
     _merge_copies(weights, settings, directory)
     check_shapes(weights, settings, directory, has_own_positions=has_own_positions, norm="post")
     return MarianModel(
-        directory,
-        directory / "config.json",
-        settings,
-        tokenizer,
-        weights,
-        source,
-        target,
-        spm["source.spm"],
-        spm["target.spm"],
-        has_own_positions,
+        directory=directory,
+        file=directory / "config.json",
+        settings=settings,
+        tokenizer=tokenizer,
+        weights=weights,
+        source_vocabulary=source,
+        target_vocabulary=target,
+        source_spm=_bytes(directory / "source.spm"),
+        target_spm=_bytes(directory / "target.spm"),
+        has_own_positions=has_own_positions,
         norm="post",
         norm_epsilon=_NORM_EPSILON,
     )
@@ -182,7 +193,7 @@ def _settings(directory: Path) -> MarianConfig:
 
 
 def _refuse_unsupported(settings: MarianConfig, directory: Path) -> None:
-    """Refuse settings of transformers' Marian models that ours do not have."""
+    """Raise ModelError for settings of transformers' Marian models that our models do not have."""
     problems = {
         f"activation_function {settings.activation_function!r}": settings.activation_function not in ACTIVATIONS,
         "embeddings that are not scaled (scale_embedding: false)": not settings.scale_embedding,
@@ -258,7 +269,10 @@ def _has_own_positions(weights: Mapping[str, Tensor], settings: MarianConfig) ->
 
 
 def _merge_copies(weights: dict[str, Tensor], settings: MarianConfig, directory: Path) -> None:
-    """Drop the copies of shared tensors, and add tensors that directories leave out; refuse copies that differ."""
+    """Drop the copies of shared tensors, and add tensors that some directories leave out.
+
+    Raises ModelError if a copy differs from its original.
+    """
     is_shared, is_tied = settings.share_encoder_decoder_embeddings, settings.tie_word_embeddings
     shared = "model.shared.weight"
     encoder, decoder = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
@@ -284,7 +298,7 @@ def check_shapes(
     has_own_positions: bool,
     norm: PlaceOfNorms,
 ) -> None:
-    """Refuse missing tensors, unexpected tensors and wrong shapes."""
+    """Raise ModelError for a missing tensor, an unexpected tensor or a wrong shape."""
     expected = _shapes(settings, has_own_positions=has_own_positions, norm=norm)
     for name, shape in expected.items():
         if name not in weights:

@@ -1,7 +1,7 @@
 """Marian's own models: a .npz file with its settings inside, and vocabularies in files of SentencePiece or YAML.
 
-The names of the tensors are Marian's (transformer.h); they are read under transformers' names, so that both forms of a
-Marian model take one way to ours. Nothing is unpickled.
+The file has Marian's names of the tensors (transformer.h). The tensors are renamed as transformers names them, so that
+one import serves both forms of a Marian model. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.marian import MarianConfig, MarianModel, PlaceOfNorms, check_shapes, damaged
+from nmt_cli.interchange.marian import SILENT_LOGIT, MarianConfig, MarianModel, PlaceOfNorms, check_shapes, damaged
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.sentencepiece_model import UNKNOWN, read_pieces
 from nmt_cli.tokenization.tokenizer import Tokenizer
 
 SETTINGS = "special:model.yml"
 _NORM_EPSILON = 1e-6  # what Marian adds to the variance
-_LOGIT_OF_NOTHING = -100.0  # of the row that is added for the start, which Marian does not have and never predicts
-_POSITIONS = 1024  # Marian's sinusoids have no end
+_POSITIONS = 1024  # Marian has no limit, but our model needs one
 _END, _UNKNOWN = "</s>", "<unk>"
 _YAML_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _LONGEST_VALUE = 60  # characters that an error shows; YAML can name one list a million times
 _KEEP_MARIAN = "translate with Marian itself: nmt's model has no such part"
-# The values of Marian's options with which its Transformer is one of ours. An option that is not there has the first.
+# Options of Marian with the values that our model can express. A missing option has the first value.
 _TAKEN: Mapping[str, tuple[Any, ...]] = {
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention",),
@@ -51,8 +50,9 @@ _TAKEN: Mapping[str, tuple[Any, ...]] = {
     "factors-dim-emb": (0,),
     "lemma-dim-emb": (0,),
 }
+# The options for the place of the norms, and their values: d is dropout, a the residual sum, n the norm.
+_NORM_OPTIONS = ("transformer-preprocess", "transformer-postprocess", "transformer-postprocess-top")
 _POST, _PRE = ("", "dan", ""), ("n", "da", "n")
-_ATTENTIONS = {"self": "self_attn", "context": "encoder_attn"}
 
 
 def find_npz(path: Path) -> Path | None:
@@ -80,7 +80,8 @@ def read_npz(file: Path) -> MarianModel:
     """
     tensors = _tensors(file)
     options = _options(tensors, file)
-    norm = _refuse_unsupported(options, file)
+    _refuse_unsupported(options, file)
+    norm = _place_of_norms(options, file)
     decoder = _decoder_options(file)
     vocabularies = _vocabulary_files(file, options, decoder)
     source, source_spm = _vocabulary(vocabularies[0], file.parent / "source.spm")
@@ -90,15 +91,15 @@ def read_npz(file: Path) -> MarianModel:
     weights = dict(_renamed(tensors, settings, norm=norm, file=file))
     check_shapes(weights, settings, file, has_own_positions=False, norm=norm)
     return MarianModel(
-        file.parent,
-        file,
-        settings,
-        {"unk_token": _UNKNOWN},
-        weights,
-        source,
-        target,
-        source_spm,
-        target_spm,
+        directory=file.parent,
+        file=file,
+        settings=settings,
+        tokenizer={"unk_token": _UNKNOWN},
+        weights=weights,
+        source_vocabulary=source,
+        target_vocabulary=target,
+        source_spm=source_spm,
+        target_spm=target_spm,
         has_own_positions=False,
         norm=norm,
         norm_epsilon=_NORM_EPSILON,
@@ -130,21 +131,24 @@ def _options(tensors: dict[str, Any], file: Path) -> dict[str, Any]:
     return options
 
 
-def _refuse_unsupported(options: Mapping[str, Any], file: Path) -> PlaceOfNorms:
-    """Refuse, by the name of the option, what our model does not have; the place of the norms, post or pre."""
+def _refuse_unsupported(options: Mapping[str, Any], file: Path) -> None:
+    """Raise ModelError with the name of an option that our model cannot express."""
     for name, taken in _TAKEN.items():
         if (value := options.get(name, taken[0])) not in taken:
             raise _unsupported(name, value, file)
     decoder_width = options.get("transformer-decoder-dim-ffn") or options.get("transformer-dim-ffn")
     if decoder_width != options.get("transformer-dim-ffn"):
         raise _unsupported("transformer-decoder-dim-ffn", decoder_width, file)
-    names = ("transformer-preprocess", "transformer-postprocess", "transformer-postprocess-top")
-    given = tuple(options.get(name, default) for name, default in zip(names, _POST, strict=True))
-    if given not in (_POST, _PRE):
-        expected = _PRE if given[0] == "n" else _POST
-        name, value = next((n, v) for n, v, e in zip(names, given, expected, strict=True) if v != e)
-        raise _unsupported(name, value, file)
-    return "pre" if given == _PRE else "post"
+
+
+def _place_of_norms(options: Mapping[str, Any], file: Path) -> PlaceOfNorms:
+    """The place of the norms; ModelError with the name of the option for any other place."""
+    given = tuple(options.get(name, default) for name, default in zip(_NORM_OPTIONS, _POST, strict=True))
+    expected = _PRE if given[0] == "n" else _POST
+    for name, value, right in zip(_NORM_OPTIONS, given, expected, strict=True):
+        if value != right:
+            raise _unsupported(name, value, file)
+    return "pre" if expected == _PRE else "post"
 
 
 def _unsupported(name: str, value: Any, file: Path) -> ModelError:
@@ -237,7 +241,7 @@ def _settings(
     is_all = bool(options.get("tied-embeddings-all"))
     is_shared = is_all or bool(options.get("tied-embeddings-src"))
     if sizes[0] != sizes[1] and not is_shared:
-        sizes = [max(sizes)] * 2
+        sizes = [max(sizes)] * 2  # the row of the start has one number for both sides
     try:
         return MarianConfig(
             model_type="marian",
@@ -285,28 +289,30 @@ def _renamed(
             raise damaged(f"the tensor {name} has values that are not finite", where=file)
         return tensor
 
+    def linear(name: str, weight: str, bias: str) -> Iterator[tuple[str, Tensor]]:
+        yield f"{name}.weight", take(weight).T.contiguous()
+        yield f"{name}.bias", take(bias).flatten()
+
+    def layer_norm(name: str, marian: str, suffix: str) -> Iterator[tuple[str, Tensor]]:
+        yield f"{name}.weight", take(f"{marian}_scale{suffix}").flatten()
+        yield f"{name}.bias", take(f"{marian}_bias{suffix}").flatten()
+
     suffix = "_pre" if norm == "pre" else ""
     yield from _embeddings(left, take, settings)
     for side, count in (("encoder", settings.encoder_layers), ("decoder", settings.decoder_layers)):
+        attentions = {"self": "self_attn"} | ({"context": "encoder_attn"} if side == "decoder" else {})
         for number in range(count):
             marian, ours = f"{side}_l{number + 1}", f"model.{side}.layers.{number}"
-            for kind, name in _ATTENTIONS.items():
-                if kind == "context" and side == "encoder":
-                    continue
+            for kind, name in attentions.items():
                 for letter, part in zip("qkvo", ("q", "k", "v", "out"), strict=True):
-                    yield f"{ours}.{name}.{part}_proj.weight", take(f"{marian}_{kind}_W{letter}").T.contiguous()
-                    yield f"{ours}.{name}.{part}_proj.bias", take(f"{marian}_{kind}_b{letter}").flatten()
-                for theirs, part in (("scale", "weight"), ("bias", "bias")):
-                    tensor = take(f"{marian}_{kind}_Wo_ln_{theirs}{suffix}").flatten()
-                    yield f"{ours}.{name}_layer_norm.{part}", tensor
+                    weight, bias = f"{marian}_{kind}_W{letter}", f"{marian}_{kind}_b{letter}"
+                    yield from linear(f"{ours}.{name}.{part}_proj", weight, bias)
+                yield from layer_norm(f"{ours}.{name}_layer_norm", f"{marian}_{kind}_Wo_ln", suffix)
             for place in ("1", "2"):
-                yield f"{ours}.fc{place}.weight", take(f"{marian}_ffn_W{place}").T.contiguous()
-                yield f"{ours}.fc{place}.bias", take(f"{marian}_ffn_b{place}").flatten()
-            for theirs, part in (("scale", "weight"), ("bias", "bias")):
-                yield f"{ours}.final_layer_norm.{part}", take(f"{marian}_ffn_ffn_ln_{theirs}{suffix}").flatten()
+                yield from linear(f"{ours}.fc{place}", f"{marian}_ffn_W{place}", f"{marian}_ffn_b{place}")
+            yield from layer_norm(f"{ours}.final_layer_norm", f"{marian}_ffn_ffn_ln", suffix)
         if norm == "pre":
-            for theirs, part in (("scale", "weight"), ("bias", "bias")):
-                yield f"model.{side}.layer_norm.{part}", take(f"{side}_top_ln_{theirs}").flatten()
+            yield from layer_norm(f"model.{side}.layer_norm", f"{side}_top_ln", "")
     if left:
         message = f"the tensor {next(iter(left))} has no place in nmt's model"
         raise ModelError(message, where=str(file), hint=_KEEP_MARIAN)
@@ -332,7 +338,7 @@ def _embeddings(
         yield "lm_head.weight", _with_rows(matrix, settings.target_rows, value=0.0)
     has_bias = "decoder_ff_logit_out_b" in left
     bias = take("decoder_ff_logit_out_b").reshape(-1, 1) if has_bias else matrix.new_zeros(len(matrix), 1)
-    yield "final_logits_bias", _with_rows(bias, settings.target_rows, value=_LOGIT_OF_NOTHING).T
+    yield "final_logits_bias", _with_rows(bias, settings.target_rows, value=SILENT_LOGIT).T
 
 
 def _with_rows(matrix: Tensor, rows: int, *, value: float) -> Tensor:

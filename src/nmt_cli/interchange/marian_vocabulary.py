@@ -1,9 +1,10 @@
 """Marian's vocabularies in the order of our ids, and SentencePiece models rewritten to list them.
 
-In a Marian directory, vocab.json maps pieces to ids, for one language or for both. In ours, a piece's id is
-SentencePiece's. So both models are rewritten to list every row of the vocabulary in the order of our ids. Pieces that
-only the other language has are marked as unused: the model reads them and never makes them. Single characters are added
-as ordinary pieces, because Marian looks up a character that the model does not know.
+In a Marian directory, vocab.json maps pieces to ids, for one language or for both. In our model directory, a piece has
+the id that its SentencePiece model gives it. So both SentencePiece models are rewritten to list every row of the
+vocabulary in the order of our ids. Pieces of the other language alone are marked as unused: SentencePiece decodes them
+and never makes them. Single characters become ordinary pieces, because Marian looks up each character that its
+SentencePiece model does not know.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nmt_cli.tokenization.sentencepiece_model import (
 from nmt_cli.tokenization.tokenizer import SPACE_MARK
 
 _NUM_SPECIAL = 4
-# What SentencePiece takes off the score of its least likely piece for a character that it does not know.
+# The score of an unknown character is the least score of a piece, less this penalty of SentencePiece.
 _UNKNOWN_PENALTY = 10.0
 # A language that the text is to be translated into, as OPUS-MT writes it before the text.
 _MARKED_CODE = f"{SPACE_MARK}>>"
@@ -45,8 +46,8 @@ def rows_by_our_ids(
 ) -> list[VocabularyRow]:
     """Marian's rows by our ids: padding, unknown, the decoder's start, the end, then all others in their order.
 
-    Marian starts with the padding piece. That row becomes our start, and our padding, which no model ever sees, has
-    no row. Rows without a name in the vocabulary keep one of their own.
+    If Marian's decoder starts with the padding piece, that row becomes our start. Our padding then has no row: no model
+    reads padding. A row without a piece in the vocabulary gets a name by its number.
     """
     names = {number: our_piece(piece) for piece, number in vocabulary.items()}
     special = (pad, unknown, start, end)
@@ -70,7 +71,7 @@ def with_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> byt
     present = {row.text for row in rows}
     all_bytes = {piece.text for piece in known.values() if piece.kind == BYTE}
     has_bytes = bool(all_bytes) and all_bytes <= present
-    other_characters = UNUSED if has_bytes else NORMAL  # which are spelt in bytes where there are any
+    other_characters = UNUSED if has_bytes else NORMAL  # bytes spell them, if there are bytes
     lowest = min((piece.score for piece in known.values() if piece.kind == NORMAL), default=0.0) - _UNKNOWN_PENALTY
     kinds = (CONTROL, UNKNOWN, CONTROL, CONTROL)
     pieces = [Piece(row.text, 0.0, kind) for row, kind in zip(rows, kinds, strict=False)]

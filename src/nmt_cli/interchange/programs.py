@@ -1,4 +1,7 @@
-"""CTranslate2's and transformers' copies of a model, as the verification uses them."""
+"""The other programs of a comparison: a model's copy in CTranslate2 or in transformers.
+
+Both classes are an `OtherProgram` of verification.py.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
 
 _BATCH = 25
+
+
+class ConversionError(Exception):
+    """CTranslate2's converter does not take a model; the text is its reason."""
 
 
 class CTranslate2Program:
@@ -64,11 +71,10 @@ class CTranslate2Program:
 def ctranslate2_of_npz(
     npz: Path, loaded: LoadedModel, *, source: Sequence[VocabularyRow], target: Sequence[VocabularyRow]
 ) -> CTranslate2Program:
-    """CTranslate2's own conversion of a Marian .npz file, with our names for its rows; independent of our import.
+    """CTranslate2's own conversion of a Marian .npz file, independent of our import but for the names of the rows.
 
-    UsageError if CTranslate2 is not installed, or its converter does not take the file.
+    ConversionError if its converter does not take the file, ImportError if CTranslate2 is not installed.
     """
-    import_ctranslate2()
     from ctranslate2.converters import MarianConverter
 
     class Converter(MarianConverter):  # type: ignore[misc]  # it has no types
@@ -88,7 +94,7 @@ def ctranslate2_of_npz(
         try:
             Converter(str(npz), [str(file) for file in files]).convert(f"{folder}/model")
         except (KeyError, ValueError) as problem:
-            raise UsageError(f"CTranslate2 does not convert {npz.name}: {problem}", hint="") from None
+            raise ConversionError(f"CTranslate2 does not convert {npz.name}: {problem}") from None
         return CTranslate2Program(Path(folder) / "model", source=loaded.source, target=loaded.target, never=[UNK])
 
 

@@ -29,13 +29,13 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, SPACE_MARK, UNK
 logger = logging.getLogger(__name__)
 
 NUM_LINES = 100
-# Nats a piece. In float32 two programs are about 1e-5 apart, by the order of their sums; a wrong activation, position
-# or epsilon of 1e-3 is beyond it.
+# Nats per piece. In float32 two programs differ by about 1e-5, because they add in different orders. A wrong
+# activation, a wrong position or an epsilon of 1e-3 makes a larger difference.
 TOLERANCE = 1e-3
-# Largest mean difference in a reduced precision. Measured: 0.1 for int8 in a model of width 32.
+# Largest mean difference in a reduced precision, in nats per piece. int8 in a model of width 32 gives 0.1.
 _REDUCED_TOLERANCE = 0.25
 _LONGEST_LINE = 64
-_MOST_POSITIONS = 1024  # CTranslate2 cuts longer sources that it scores
+_MOST_POSITIONS = 1024  # CTranslate2 cuts longer sources when it scores
 _MOST_EXTRA_TOKENS = 16  # a translation of made-up lines may have no end
 _CPU = torch.device("cpu")
 _REPORT = "please report it, with the model's config.yaml; nothing was written"
@@ -90,6 +90,7 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     for line, ours, other in zip(lines, sources, program.encode(lines), strict=True):
         if ours != other:
             raise _refusal(program, f"makes other pieces of the line {line!r}: {' '.join(other)}")
+    # First comparison: log-probabilities of our greedy translations.
     decoding = loaded.config.recipe.decoding
     extra = min(decoding.max_extra_tokens, _MOST_EXTRA_TOKENS)
     config = decoding.model_copy(update={"length_penalty_form": "length", "max_extra_tokens": extra})
@@ -103,11 +104,13 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     if not is_close:  # or if they are NaN
         what = f"log-probabilities per piece differ by {mean:.2g} in the mean and by {largest:.2g} at most"
         raise _refusal(program, f"gives other scores: {what}")
+    # Second comparison: greedy translations. Pieces of equal probability may differ.
     theirs = program.search(sources, config=greedy.config, longest=greedy.longest)
     differing = greedy.differing(theirs)
     for index in [] if is_reduced else differing:
         if not _is_tie(loaded, rows[index], greedy.found[index], theirs[index]):
             raise _refusal(program, f"translates the line {lines[index]!r} otherwise: {' '.join(theirs[index])}")
+    # Third comparison, only counted: translations with the model's own beam.
     beam = _OurSearch(loaded, rows, config=config)
     by_beam = program.search(sources, config=config, longest=beam.longest)
     compared = beam.ended_on_both_sides(by_beam)
@@ -211,7 +214,7 @@ def _pair_of_full_length(
 
 
 def _is_tie(loaded: LoadedModel, row: list[int], ours: Sequence[int], theirs: Sequence[str]) -> bool:
-    """Whether the first pieces in which two greedy translations differ are about equally likely to our model."""
+    """True if two greedy translations first differ in pieces that our model finds about equally likely."""
     pieces = loaded.target.pieces(range(loaded.target.vocab_size))
     others = [*(pieces.index(piece) for piece in theirs), EOS]
     mine = [*ours, EOS]
