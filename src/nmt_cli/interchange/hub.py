@@ -128,8 +128,12 @@ def import_from_hub(
 
     Raises ModelError as `find_model` and `import_marian` do. Raises UsageError if the languages are unknown.
     """
-    with show_progress() as progress:
-        found = _download(name, progress=None if progress is None else _in_megabytes(progress))
+    try:
+        with show_progress() as progress:
+            found = _download(name, progress=None if progress is None else _in_megabytes(progress))
+    except KeyboardInterrupt:
+        logger.warning("interrupted: the same command goes on; files of %s that are complete are kept", name)
+        raise
     from nmt_cli.interchange.importing import import_marian
 
     with _folder_of(name, found) as folder:
