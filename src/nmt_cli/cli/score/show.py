@@ -7,12 +7,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from nmt_cli.cli.printing import is_terminal, print_json, print_table
 from nmt_cli.cli.score.options import Texts, identity
+from nmt_cli.console import folded
 
 if TYPE_CHECKING:
     from nmt_cli.scoring.metrics import ScoreReport
@@ -67,14 +69,44 @@ def print_scores(scores: Scores) -> None:
         return
     from rich.console import Console
 
-    print_table(header[:-1], [row[:-1] for row in rows], right=set(header) - {"metric", "system", "baseline"})
+    shown, drawn = _drawn(header, rows, names=[text.name for text in scores.texts.systems])
+    print_table(shown, drawn, right=set(shown) - {"metric", "system"})
     console = Console(highlight=False, markup=False, emoji=False)
+    for note in notes:
+        console.print("\n".join(folded(note, width=console.width, indent=2)), soft_wrap=True)
     for details in _details(scores):
         console.print(details, soft_wrap=True)
     for signature in dict.fromkeys(f"{row[0]}  {row[-1]}" for row in rows if row[-1]):
         console.print(signature, style="dim", soft_wrap=True)  # on a line that can be copied whole
-    for note in notes:
-        console.print(note)
+
+
+def _drawn(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, names: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """The table as a terminal shows it: short names, each metric once, and no column that a row can do without.
+
+    The row of a baseline stands above the systems that are tested against it, so it is marked there.
+    """
+    short = dict(zip(names, short_names(names), strict=True))
+    drawn: list[dict[str, str]] = []
+    metric = ""
+    for row in rows:
+        cells = dict(zip(header, row, strict=True))
+        if (name := cells.get("system")) in short:
+            is_baseline = cells.get("baseline") == ""
+            cells["system"] = f"{short[name]} (baseline)" if is_baseline else short[name]
+        cells["metric"], metric = "" if cells["metric"] == metric else cells["metric"], cells["metric"]
+        drawn.append({key: cell for key, cell in cells.items() if key not in ("baseline", "mean", "signature")})
+    return list(drawn[0]), [list(cells.values()) for cells in drawn]
+
+
+def short_names(files: Sequence[str]) -> list[str]:
+    """Names of files without the folders at the beginning, and the parts at the end, that all of them share."""
+    parts = [Path(file).parts for file in files]
+    for end in (0, -1):
+        while min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
+            parts = [part[:-1] if end else part[1:] for part in parts]
+    return [str(Path(*part)) for part in parts]
 
 
 def _details(scores: Scores) -> list[str]:
