@@ -141,10 +141,12 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
             pair = re.sub("[_,:/]", "-", value or "")
             message = f"{option} {value}: a hyphen separates the two languages"
             raise UsageError(message, where=option, hint=f"{option} {pair}")
-    if answers:
-        names = ", ".join(answers)
-        what = "option" if len(answers) == 1 else "options"
-        raise UsageError(f"nmt {command} has no {what} {names}", where=names, hint=_in_one(answers))
+    match list(answers.items()):
+        case [(option, answer)]:
+            raise UsageError(f"nmt {command} has no option {option}", where=option, hint=answer)
+        case [_, *_]:
+            message = f"there are no options {', '.join(answers)}"
+            raise UsageError(message, where=f"nmt {command}", hint=_in_one(answers))
 
 
 def _answer(command: str, option: str, value: str | None, *, own: Mapping[str, str], arguments: Sequence[str]) -> str:
@@ -172,9 +174,7 @@ def _with_two_hyphens(option: str) -> str:
 
 
 def _in_one(answers: Mapping[str, str]) -> str:
-    """The answers to several options as one: first what can be typed, then the sentences, each after its option."""
-    if len(answers) == 1:
-        return next(iter(answers.values()))
+    """The answers to several options: a line with all that can be typed, and a line for each sentence."""
     typed, notes = [], []
     for option, answer in answers.items():
         here, _, note = answer.removeprefix("here it is ").partition("; ")
@@ -182,7 +182,8 @@ def _in_one(answers: Mapping[str, str]) -> str:
             here, note = "", answer
         typed += [here] if here else []
         notes += [f"{option}: {note}"] if note else []
-    return "; ".join([f"here it is {' '.join(dict.fromkeys(typed))}"] * bool(typed) + notes)
+    lines = [f"here it is {' '.join(dict.fromkeys(typed))}"] * bool(typed) + notes
+    return "\n       ".join(lines)
 
 
 def _setting(option: str, value: str | None, arguments: Sequence[str]) -> str | None:
