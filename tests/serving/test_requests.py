@@ -89,6 +89,17 @@ def test_too_much_is_refused_before_it_is_looked_at_one_by_one(server: Server, p
         assert server.ask("POST", path, b"&".join([b"a=1"] * 3000)).status == 413
 
 
+def test_a_multipart_form_has_room_for_all_texts_and_no_thousands_of_fields(server: Server) -> None:
+    answers = []
+    for number in (200, 251):
+        fields = [("text", "sea"), *[("more", "x")] * (number - 2), ("target_lang", "DE")]
+        parts = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n' for name, text in fields]
+        body = "".join([*parts, "--x--\r\n"]).encode()
+        answers.append(server.post("/v2/translate", body, Content_Type="multipart/form-data; boundary=x"))
+    assert [answer.status for answer in answers] == [200, 413]
+    assert answers[1].json["message"] == "the form has more than 250 fields (send fewer)"
+
+
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
 @pytest.mark.parametrize("path", ["/translate", "/v2/translate"])
 def test_json_that_is_not_sent_as_json_is_told_apart_from_a_form(server: Server, path: str, kind: str) -> None:

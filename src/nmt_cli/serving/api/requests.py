@@ -20,6 +20,8 @@ from nmt_cli.serving.service import Caller, RequestLimits
 M = TypeVar("M", bound=BaseModel)
 
 _MAX_FIELDS = 2000
+# Of a multipart form, beside its texts. A field takes 0.08 ms to read, in which the server does nothing else.
+_OTHER_FIELDS = 50
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -44,7 +46,7 @@ async def read_fields(request: Request, limits: RequestLimits, *, kind: type[Bas
     if _is_json(request):
         return fields | _json_fields(body, kind=kind, max_texts=limits.texts)
     if _content_type(request) == "multipart/form-data":
-        return fields | await _multipart_fields(body, request.headers)
+        return fields | await _multipart_fields(body, request.headers, max_fields=limits.texts + _OTHER_FIELDS)
     if body.lstrip().startswith(b"{"):
         raise invalid_request("the body looks like JSON, and is sent as a form", hint=_HEADER_HINT)
     try:
@@ -158,8 +160,8 @@ def _json_fields(body: bytes, *, kind: type[BaseModel], max_texts: int) -> dict[
     return value
 
 
-def _refuse_number(kind: str) -> NoReturn:
-    raise too_large(f"the {kind} has more than {_MAX_FIELDS:,} fields", hint="send fewer") from None
+def _refuse_number(kind: str, *, most: int = _MAX_FIELDS) -> NoReturn:
+    raise too_large(f"the {kind} has more than {most:,} fields", hint="send fewer") from None
 
 
 def _form_fields(text: str) -> dict[str, Any]:
@@ -172,15 +174,19 @@ def _form_fields(text: str) -> dict[str, Any]:
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
 
-async def _multipart_fields(body: bytes, headers: Headers) -> dict[str, Any]:
+async def _multipart_fields(body: bytes, headers: Headers, *, max_fields: int) -> dict[str, Any]:
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
 
     try:
         form = await MultiPartParser(
-            headers, stream(), max_files=0, max_fields=_MAX_FIELDS, max_part_size=len(body)
+            headers, stream(), max_files=0, max_fields=max_fields, max_part_size=len(body)
         ).parse()
-    except (MultiPartException, UnicodeDecodeError, KeyError, ValueError, LookupError):
+    except MultiPartException as problem:
+        if "Too many fields" in problem.message:
+            _refuse_number("form", most=max_fields)
+        raise invalid_request("the form cannot be read", hint=_JSON_HINT) from None
+    except (UnicodeDecodeError, KeyError, ValueError, LookupError):
         raise invalid_request("the form cannot be read", hint=_JSON_HINT) from None
     fields: dict[str, Any] = {}
     for name in form:
