@@ -67,6 +67,7 @@ def servers(
     for server in servers.values():  # no request of any test was a mistake of the server
         assert "Traceback" not in server.log
         assert '"status": 500' not in server.log
+        assert all({"time", "level"} < event.keys() for event in server.events)
 
 
 @pytest.fixture(scope="session")

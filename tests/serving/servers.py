@@ -98,12 +98,14 @@ class Answer:
 class Server:
     """A running `nmt serve` with one worker; its port once `wait` has returned, its log in a file."""
 
-    def __init__(self, log: Path, *arguments: str | Path) -> None:
+    def __init__(self, log: Path, *arguments: str | Path, open_files: int | None = None) -> None:
         self.log_file = log
         # A machine that runs many tests at once may take long to answer.
         options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1", "--timeout", "200"]
         command = [sys.executable, "-m", "nmt_cli", "serve", *options, *map(str, arguments)]
         with log.open("wb") as stream:
+            if open_files is not None:
+                command = ["bash", "-c", f'ulimit -n {open_files}; exec "$@"', "bash", *command]
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
         self.port = 0
         self._is_ending = False
@@ -121,6 +123,11 @@ class Server:
     @property
     def log(self) -> str:
         return self.log_file.read_text(encoding="utf-8")
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of the log, each of which is JSON."""
+        return [json.loads(line) for line in self.log.splitlines()]
 
     @property
     def url(self) -> str:

@@ -32,7 +32,7 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
     metrics = ServerMetrics()
     service = Service(ModelRouter([]), LIMITS, ApiKeys([]), metrics)
     app = create_app(service, allowed=AllowedOrigins([], []))
-    sent: list[dict[str, object]] = []
+    sent: list[Message] = []
 
     async def wrong(request: Request) -> None:
         raise ZeroDivisionError("secret")
@@ -42,8 +42,7 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    async def send(message: object) -> None:
-        assert isinstance(message, dict)
+    async def send(message: Message) -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/v1/wrong", "query_string": b"", "headers": []}
@@ -57,6 +56,7 @@ async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500
     assert b"secret" not in body
     assert 'nmt_requests_total{code="500",endpoint="/v1/wrong"} 1.0' in metrics.render().decode()
     assert json.loads(caplog.messages[0])["status"] == 500
+    assert b"x-request-id" in dict(sent[0]["headers"])
 
 
 async def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_there_is_none() -> None:
@@ -100,7 +100,7 @@ async def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_
     assert status == 503
     assert headers[b"retry-after"] == b"1"
     assert headers[b"access-control-allow-origin"] == b"https://example.org"
-    assert headers[b"access-control-expose-headers"] == b"Retry-After"
+    assert headers[b"access-control-expose-headers"] == b"Retry-After, X-Request-ID"
     may_go.set()
     assert (await first)[0] == 200
     bodies[0].set_result(b"ab")

@@ -41,6 +41,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 ended = threading.Event()
+refusals: list[tuple[int, str]] = []
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,9 @@ def port() -> Iterator[int]:
     """A server that takes two connections and waits 0.3 s for a request's head."""
     config = uvicorn.Config(
         application,
-        http=protocol_for(max_connections=2, patience_seconds=0.3),
+        http=protocol_for(
+            max_connections=2, patience_seconds=0.3, on_refusal=lambda *refusal: refusals.append(refusal)
+        ),
         lifespan="off",
         log_config=None,
     )
@@ -105,16 +108,58 @@ def test_a_second_head_is_not_waited_for_either(port: int) -> None:
         assert sent_back(connection).startswith(b"HTTP/1.1 408")
 
 
-def test_one_connection_too_many_is_refused(port: int) -> None:
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbo"])
+def test_with_one_connection_too_many_the_longest_silent_one_is_refused(port: int, begun: bytes) -> None:
+    refusals.clear()
     with connect(port) as first, connect(port) as second:
+        first.sendall(begun)
         time.sleep(0.05)
-        answer = answers_to(port)
+        with connect(port) as third:
+            for connection in (second, third):
+                connection.sendall(LAST_GET)
+                assert sent_back(connection).endswith(b"well")
+        answer = sent_back(first)
         assert answer.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in answer
         assert b'{"error": "too many connections"' in answer
+    assert refusals == [(503, "too many connections")]
+
+
+def test_connections_whose_requests_are_answered_stay_and_the_new_one_is_refused(port: int) -> None:
+    ended.clear()
+    with connect(port) as first, connect(port) as second:
         for connection in (first, second):
-            connection.sendall(LAST_GET)
-            assert sent_back(connection).endswith(b"well")
+            connection.sendall(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(10).startswith(b"HTTP/1.1")
+        assert answers_to(port).startswith(b"HTTP/1.1 503")
+    assert ended.wait(10)
+
+
+def test_of_idle_connections_the_one_that_is_idle_longest_is_closed_without_a_word(port: int) -> None:
+    with connect(port) as first, connect(port) as second:
+        for connection in (first, second, first):
+            connection.sendall(GET)
+            sent_back(connection, end=b"well")
+        with connect(port) as third:
+            third.sendall(LAST_GET)
+            assert sent_back(third).endswith(b"well")
+        assert sent_back(second) == b""
+        first.sendall(LAST_GET)
+        assert sent_back(first).endswith(b"well")
+
+
+@pytest.mark.parametrize(
+    ("sent", "refusal"),
+    [
+        (b"hello\r\n\r\n", (400, "this is no HTTP request that the server takes")),
+        (GET + b"\0\0\r\n\r\n", (400, "this is no HTTP request that the server takes")),
+        (b"GET / HT", (408, "no request within 0.3 s")),
+    ],
+)
+def test_what_the_connection_refuses_is_told_to_the_server(port: int, sent: bytes, refusal: tuple[int, str]) -> None:
+    refusals.clear()
+    answers_to(port, sent)
+    assert refusals == [refusal]
 
 
 def test_a_head_that_is_too_long_is_refused_as_json(port: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import socket
@@ -45,8 +46,7 @@ def under_load(server: Server, *, clients: int = 4, key: str = "") -> Iterator[L
             try:
                 asked = {"text": f"the old sea stands by a small house {len(load.answers)}", "source": "en"}
                 load.answers.append(server.post("/v1/translate", asked, X_API_Key=key))
-            except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
-                # Refused, or not yet accepted when the server closed its door.
+            except ConnectionRefusedError:
                 load.refused += 1
                 return
 
@@ -188,7 +188,96 @@ def test_sigterm_under_load_answers_every_request_that_was_accepted(operated: Se
     assert {answer.status for answer in load.answers} == {200}
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
-    assert operated.log.rstrip().endswith("all requests are answered")
+    assert operated.events[-1]["message"] == "all requests are answered"
+
+
+def test_clients_that_keep_their_connections_lose_no_request_at_sigterm(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    server = Server(tmp_path / "log", "-m", models["en-de"]).wait()
+    ends: list[str] = []
+
+    def ask_until_told_to_end() -> None:
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            try:
+                connection.connect()
+            except ConnectionRefusedError:
+                ends.append("refused")
+                return
+            try:
+                is_last = False
+                while not is_last:
+                    connection.request("GET", "/languages")
+                    answer = connection.getresponse()
+                    answer.read()
+                    is_last = answer.headers["Connection"] == "close"
+            except OSError as problem:
+                ends.append(repr(problem))
+                return
+            finally:
+                connection.close()
+
+    with ThreadPoolExecutor(33) as pool:
+        for _ in range(32):
+            pool.submit(ask_until_told_to_end)
+        idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        idle.request("GET", "/languages")
+        idle.getresponse().read()
+        time.sleep(0.5)
+        server.end()
+        time.sleep(0.3)
+        idle.request("GET", "/languages")  # a client that was told nothing yet
+        last = idle.getresponse()
+        last.read()
+    assert (last.status, last.headers["Connection"]) == (200, "close")
+    assert ends == ["refused"] * 32
+    assert server.stop() == 0
+
+
+def test_silent_connections_keep_nobody_out_and_the_log_stays_short(models: dict[str, Path], tmp_path: Path) -> None:
+    server = Server(tmp_path / "log", "-m", models["en-de"], open_files=64).wait()
+    assert "at most 28 connections at once instead of 2048: the system allows 64 open files" in server.log
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
+    for path in ("/health", "/ready", "/v1/models"):
+        assert server.get(path).status == 200
+    (worker,) = server.worker_pids()
+    os.kill(worker, signal.SIGKILL)
+    server.until("a new worker serves en-de")
+    assert server.post("/v1/translate", {"text": "sea"}).status == 200
+    server.until('"event": "refused", "status": 503')
+    assert server.metric('nmt_refused_connections_total{code="503"}') >= 300 - 28
+    assert server.get("/health").status == 200
+    for one in silent:
+        one.close()
+    assert server.stop() == 0
+    assert "gone, or another model" not in server.log
+    assert len(server.log) < 10_000
+    refused = [event for event in server.events if event.get("event") == "refused"]
+    assert {event["reason"] for event in refused} == {"too many connections"}
+    assert sum(event["connections"] for event in refused) >= 300 - 28
+
+
+def test_a_system_that_allows_too_few_files_is_told(models: dict[str, Path], tmp_path: Path) -> None:
+    server = Server(tmp_path / "log", "-m", models["en-de"], open_files=40)
+    assert server.process.wait(timeout=100) == 2
+    assert server.log.splitlines() == [
+        "error: the system allows 40 open files, and the server itself needs 36",
+        "at:    nmt serve",
+        "fix:   allow at least 2,084: ulimit -n 2084, or LimitNOFILE in the unit of systemd",
+    ]
+
+
+def test_a_request_has_an_id_in_its_answer_and_in_its_lines_of_the_log(server: Server) -> None:
+    given = server.post("/v1/translate", {"text": "sea", "source": "en"}, X_Request_ID="trace/7-b")
+    assert given.headers["x-request-id"] == "trace/7-b"
+    server.until('"request_id": "trace/7-b", "event": "request"')
+    assert [event["endpoint"] for event in server.events if event.get("request_id") == "trace/7-b"] == ["/v1/translate"]
+    made = [server.get("/nothing", X_Request_ID=wrong).headers["x-request-id"] for wrong in ("a b", "x" * 129, "")]
+    assert len(set(made)) == 3
+    assert all(len(one) == 16 for one in made)
+    for one in made:
+        server.until(f'"request_id": "{one}", "event": "request"')
 
 
 def test_a_setting_that_the_worker_refuses_is_an_error_of_the_server(models: dict[str, Path]) -> None:
@@ -243,7 +332,7 @@ def test_a_port_that_was_free_is_told_even_if_quiet(models: dict[str, Path], tmp
     server = Server(tmp_path / "log", "-m", models["en-de"], "--quiet").wait()
     assert server.get("/health").status == 200
     assert server.stop() == 0
-    assert server.log.splitlines() == [f"ready: http://127.0.0.1:{server.port}"]
+    assert [event["message"] for event in server.events] == [f"ready: http://127.0.0.1:{server.port}"]
 
 
 def test_the_port_answers_only_once_the_models_are_loaded(

@@ -22,6 +22,7 @@ from nmt_cli.serving import metrics
 from nmt_cli.serving.api import deepl, libretranslate, v1
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response, openapi_document
 from nmt_cli.serving.errors import ClientGone, RequestError, refusal_for, server_busy
+from nmt_cli.serving.log import LogEvent, new_request_id, request_id
 from nmt_cli.serving.origins import AllowedOrigins, OriginsMiddleware, wrong_origin
 from nmt_cli.serving.service import Service
 from nmt_cli.templates.render import render
@@ -141,6 +142,8 @@ class RequestMiddleware:
         status = _STATUS_CLIENT_GONE
         is_inside = False
         method = scope["method"]
+        own_id = new_request_id(dict(scope["headers"]).get(b"x-request-id"))
+        request_id.set(own_id)
         if method == "HEAD":
             # The answer is GET's; uvicorn leaves its body out.
             scope = {**scope, "method": "GET"}
@@ -162,6 +165,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", own_id.encode())]
             await send(message)
 
         try:
@@ -171,9 +175,11 @@ class RequestMiddleware:
             await self._app(scope, receive_and_enter, send_and_look)
         except RequestError as problem:
             await _error_response(problem, path=scope["path"])(scope, receive, send_and_look)
-        except Exception:
+        except Exception as problem:
+            if status == _STATUS_CLIENT_GONE:
+                await (await _answer_error(Request(scope), problem))(scope, receive, send_and_look)
             status = 500
-            raise
+            raise  # uvicorn logs it
         finally:
             if is_inside:
                 self._count(-1)
@@ -187,16 +193,14 @@ class RequestMiddleware:
         # The pattern, not the path: a path may hold anything.
         endpoint = getattr(scope.get("route"), "path", "other")
         self._service.metrics.add_request(endpoint, status, seconds)
-        event = {
-            "event": "request",
-            "time": round(time.time(), 3),
+        fields = {
             "method": method if method.isalpha() and len(method) < 10 else "other",
             "endpoint": endpoint,
             "status": status,
             "milliseconds": round(1000 * seconds, 1),
             "client": scope.get("state", {}).get("client"),
         }
-        logger.info("%s", json.dumps(event))
+        logger.info(LogEvent("request", fields))
 
 
 async def _refuse_origin(scope: Scope, receive: Receive, send: Send) -> None:

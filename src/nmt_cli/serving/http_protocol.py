@@ -11,6 +11,7 @@ import json
 import sys
 import termios
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -24,19 +25,26 @@ _MAX_HEAD_BYTES = 1 << 16
 _READ_BYTES = 1 << 13
 # A client that has more than this unread must read this much within the patience.
 _MIN_READ_BYTES = 1 << 16
+_NO_REQUEST = "this is no HTTP request that the server takes"
+# Of a server that ends, for requests that are on their way.
+_LINGER_SECONDS = 1.0
 
 
-def protocol_for(*, max_connections: int, patience_seconds: float) -> type[HttpToolsProtocol]:
+def protocol_for(
+    *, max_connections: int, patience_seconds: float, on_refusal: Callable[[int, str], None]
+) -> type[_PatientProtocol]:
     """The protocol of a server with at most `max_connections`, which waits `patience_seconds` for a slow client.
 
     It waits that long for the head of a request, for the rest of a request that is already answered, and for a client
-    to read 64 KB of an answer, or whatever is left of it.
+    to read 64 KB of an answer, or whatever is left of it. `on_refusal` is called with the status and the reason of each
+    connection that the protocol itself refuses.
     """
 
     class Protocol(_PatientProtocol):
         """The protocol with the numbers of this server."""
 
     Protocol.max_connections, Protocol.patience_seconds = max_connections, patience_seconds
+    Protocol.on_refusal, Protocol.waiting, Protocol.is_ending = staticmethod(on_refusal), {}, False
     return Protocol
 
 
@@ -45,6 +53,11 @@ class _PatientProtocol(HttpToolsProtocol):
 
     max_connections: int
     patience_seconds: float
+    on_refusal: Callable[[int, str], None]
+    # The connections that wait for their clients, the longest wait first: no request is in work, and no answer.
+    waiting: dict[_PatientProtocol, None]
+    # The server ends: each answer closes its connection.
+    is_ending: bool
     _patience: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _is_in_head = False
@@ -60,12 +73,16 @@ class _PatientProtocol(HttpToolsProtocol):
         transport.max_size = _READ_BYTES
         # Then `pause_writing` tells of every unread byte.
         transport.set_write_buffer_limits(high=0)
+        self.waiting[self] = None
+        self._start_patience()
+        if self.is_ending:
+            self.shutdown()
         if len(self.connections) > self.max_connections:
-            self._refuse(503, "too many connections")
-        else:
-            self._start_patience()
+            # Whoever opens connections and sends nothing keeps nobody out.
+            next(iter(self.waiting))._refuse(503, "too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.waiting.pop(self, None)
         self._end_patience()
         if self._unread is not None:
             self._unread.cancel()
@@ -110,18 +127,29 @@ class _PatientProtocol(HttpToolsProtocol):
             return
         self._is_in_head, self._is_in_body, self._head_bytes = False, True, 0
         super().on_headers_complete()
+        if self.is_ending:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         if self._is_upgrade:
             return
         self._is_in_body, self._head_bytes = False, 0
         super().on_message_complete()
+        self._note_waiting()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._note_waiting()
         if self._is_in_body and self._is_answered and not self.transport.is_closing():
             # The rest of the request is thrown away, and might never end.
             self._start_patience()
+
+    def shutdown(self) -> None:
+        """End with the answer in work, or after a moment: a client that is about to send a request gets its answer."""
+        if self._is_answered:
+            self.loop.call_later(_LINGER_SECONDS, self._end_if_idle)
+        else:
+            self.cycle.keep_alive = False
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -153,6 +181,16 @@ class _PatientProtocol(HttpToolsProtocol):
     def _is_answered(self) -> bool:
         """Whether no answer to a request that has begun is outstanding."""
         return self.cycle is None or self.cycle.response_complete
+
+    def _note_waiting(self) -> None:
+        """Go to the end of the connections that wait for their clients, or leave them."""
+        self.waiting.pop(self, None)
+        if (self._is_answered or self._is_in_body) and not self.transport.is_closing():
+            self.waiting[self] = None
+
+    def _end_if_idle(self) -> None:
+        if self._is_answered and not self._is_in_head:
+            self.transport.close()
 
     def _await_reader(self, unread: int) -> None:
         """Close the connection if the client reads next to nothing: it would hold its place for ever."""
@@ -193,14 +231,24 @@ class _PatientProtocol(HttpToolsProtocol):
         """Answer 400 to a request that cannot be read; requests before it are answered first."""
         self._is_broken = True
         if self._is_answered or (not self.pipeline and self._is_in_body and not self.cycle.response_started):
-            self._refuse(400, "this is no HTTP request that the server takes")
-        elif self._is_in_body and not self.pipeline:
+            self._refuse(400, _NO_REQUEST)
+            return
+        self.on_refusal(400, _NO_REQUEST)
+        if self._is_in_body and not self.pipeline:
             self.transport.close()
         else:
             self.cycle.keep_alive = False
 
     def _refuse(self, status: int, message: str) -> None:
+        """Close the connection, with an answer unless that would be taken for the answer to another request."""
         self._end_patience()
+        self.waiting.pop(self, None)
+        self.on_refusal(status, message)
+        is_idle = self.cycle is not None and self._is_answered and not self._is_in_head
+        is_begun = not self._is_answered and (self.cycle.response_started or len(self.pipeline) > 0)
+        if is_begun or (status == 503 and is_idle):
+            self.transport.close()
+            return
         body = json.dumps({"error": message, "message": message})
         head = [
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",

@@ -95,7 +95,7 @@ class OriginsMiddleware(CORSMiddleware):
             allow_methods=["*"],
             allow_headers=["*"],
             allow_private_network=True,
-            expose_headers=["Retry-After"],
+            expose_headers=["Retry-After", "X-Request-ID"],
         )
         self._refuse = refuse
 

@@ -8,11 +8,13 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -21,6 +23,7 @@ from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.http_protocol import protocol_for
 from nmt_cli.serving.keys import ApiKeys
+from nmt_cli.serving.log import RefusalLog, structured_log
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ModelSettings, ServedModel
 from nmt_cli.serving.origins import AllowedOrigins
@@ -33,8 +36,11 @@ _address_logger = logger.getChild("address")
 _PATIENCE_SECONDS = 15.0
 _CONNECTIONS_PER_REQUEST = 4
 _BACKLOG = 1024
-# Beside connections: libraries, logs, pipes of workers.
-_OTHER_FILES = 256
+# Open files besides connections: the process itself, and for each worker a socket, a pipe, and as much for another one
+# while the model changes.
+_OWN_FILES = 32
+_FILES_PER_WORKER = 4
+_FEWEST_CONNECTIONS = 8
 _KEEP_ALIVE_SECONDS = 30
 
 
@@ -63,8 +69,7 @@ def run(settings: ServerSettings) -> None:
     """
     if settings.port == 0:
         _address_logger.setLevel(logging.INFO)  # nobody could know which port it is
-    _allow_files(_CONNECTIONS_PER_REQUEST * settings.limits.requests + _OTHER_FILES)
-    with _bind(settings.host, settings.port) as listener:
+    with structured_log(), _bind(settings.host, settings.port) as listener:
         asyncio.run(_serve(settings, listener))
 
 
@@ -72,15 +77,23 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     # By default the signal ends a process, and there is nothing to load again yet.
     loop.add_signal_handler(signal.SIGHUP, logger.info, "the models are being loaded already")
+    max_connections = _most_connections(settings)
     metrics = ServerMetrics()
     models = ModelRouter([ServedModel(path, settings.model_settings, metrics) for path in settings.models])
     limits = settings.limits
     service = Service(models, limits, settings.keys, metrics)
+    refusals = RefusalLog()
+
+    def note_refusal(status: int, reason: str) -> None:
+        metrics.refused.labels(str(status)).inc()
+        refusals.add(status, reason)
+
+    loop.set_exception_handler(partial(_report_mistake, note_refusal))
     config = uvicorn.Config(
         create_app(service, allowed=settings.allowed),
-        http=protocol_for(
-            max_connections=_CONNECTIONS_PER_REQUEST * limits.requests, patience_seconds=_PATIENCE_SECONDS
-        ),
+        http=protocol_for(max_connections=max_connections, patience_seconds=_PATIENCE_SECONDS, on_refusal=note_refusal),
+        # asyncio's, which accepts so many connections at a time: each could fail for lack of files, and be reported.
+        backlog=1,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -118,11 +131,57 @@ class _Server(uvicorn.Server):
         """Signals are ours: the workers must be ended after the last request."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(_BACKLOG)
 
-def _end(server: uvicorn.Server, loading: asyncio.Future[None]) -> None:
+    def end(self) -> None:
+        """End soon. From now on each answer says that it is the last one of its connection."""
+        self.should_exit = True
+        protocol: Any = self.config.http_protocol_class
+        protocol.is_ending = True
+        connections: set[Any] = {*self.server_state.connections}
+        for connection in connections:
+            if connection.cycle is not None:
+                connection.cycle.keep_alive = False
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        accepted = [connection for listener in sockets or [] for connection in _accept_waiting(listener)]
+        protocol: Any = self.config.http_protocol_class
+        make = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        loop = asyncio.get_running_loop()
+        connecting = [loop.create_task(loop.connect_accepted_socket(make, one)) for one in accepted]
+        await super().shutdown(sockets)
+        await asyncio.gather(*connecting, return_exceptions=True)
+
+
+def _accept_waiting(listener: socket.socket) -> Iterator[socket.socket]:
+    """The connections that the system has made and asyncio has not yet accepted; closing the listener resets them."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        yield connection
+
+
+def _report_mistake(
+    note_refusal: Callable[[int, str], None], loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """Report what asyncio cannot raise; a lack of files, which it reports again and again, as refused connections."""
+    problem = context.get("exception")
+    if isinstance(problem, OSError) and problem.errno in (errno.EMFILE, errno.ENFILE):
+        note_refusal(503, f"no connection can be accepted: {problem.strerror}")
+    else:
+        loop.default_exception_handler(context)
+
+
+def _end(server: _Server, loading: asyncio.Future[None]) -> None:
     logger.info("ending: requests in work are answered first")
     loading.cancel()
-    server.should_exit = True
+    server.end()
 
 
 def _swap_models(models: ModelRouter, swaps: set[asyncio.Task[list[NmtError]]]) -> None:
@@ -132,12 +191,27 @@ def _swap_models(models: ModelRouter, swaps: set[asyncio.Task[list[NmtError]]]) 
     swap.add_done_callback(swaps.discard)
 
 
-def _allow_files(wanted: int) -> None:
-    """Raise the limit of open files to `wanted`, as far as the system lets: each connection is one."""
+def _most_connections(settings: ServerSettings) -> int:
+    """The number of connections at once; each is an open file. The limit of open files is raised if the system lets.
+
+    UsageError if next to none is left beside the server's own files.
+    """
+    wanted = _CONNECTIONS_PER_REQUEST * settings.limits.requests
+    own = _OWN_FILES + _FILES_PER_WORKER * settings.model_settings.workers * len(settings.models)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted + own:
+        return wanted
+    allowed = wanted + own if hard == resource.RLIM_INFINITY else min(wanted + own, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    most = allowed - own
+    if most < min(wanted, _FEWEST_CONNECTIONS):
+        hint = f"allow at least {own + wanted:,}: ulimit -n {own + wanted}, or LimitNOFILE in the unit of systemd"
+        message = f"the system allows {allowed:,} open files, and the server itself needs {own:,}"
+        raise UsageError(message, where="nmt serve", hint=hint)
+    if most < wanted:
+        message = "at most %d connections at once instead of %d: the system allows %d open files (ulimit -n)"
+        logger.warning(message, most, wanted, allowed)
+    return most
 
 
 def _bind(host: str, port: int) -> socket.socket:

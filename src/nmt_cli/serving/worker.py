@@ -21,6 +21,7 @@ from nmt_cli.artifacts.manifest import holds_model, model_digest
 from nmt_cli.errors import DataError, DeviceError, ModelError, UsageError
 from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.processes import Worker, WorkerLost
+from nmt_cli.serving.log import log_in_json
 
 if TYPE_CHECKING:
     import torch
@@ -168,6 +169,7 @@ class _ModelJob:
 
     def start(self) -> Callable[[_Task], Any]:
         console.configure_logging(quiet=True)
+        log_in_json()
         logging.getLogger("nmt_cli.decoding").setLevel(logging.ERROR)
         model = WorkerModel(self.directory, self.engine)
         return lambda task: (model.digest, model.short_below) if task is None else model.answer(*task)

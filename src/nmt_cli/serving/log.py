@@ -1,0 +1,108 @@
+"""The server's log: a line of JSON for each event, with its time, level and request.
+
+On a terminal, a line is text as in other commands, except the line of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from secrets import token_hex
+from typing import Any
+
+from nmt_cli.console import is_interactive
+
+logger = logging.getLogger(__name__)
+
+# Libraries that report through the standard log.
+_LOGGERS = ("nmt_cli", "uvicorn", "asyncio")
+# What uvicorn says of a connection that is refused with 400.
+_COUNTED = "Invalid HTTP request received."
+_SECONDS_BETWEEN_REFUSALS = 1.0
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request that is being served; each line of its log has it."""
+
+
+def new_request_id(given: bytes | None) -> str:
+    """The id that a client gave its request in X-Request-ID; a random one if there is none, or it is no short word."""
+    text = "" if given is None else given.decode("latin-1")
+    return text if _REQUEST_ID.fullmatch(text) else token_hex(8)
+
+
+class LogEvent:
+    """An event with fields, as the message of a log record."""
+
+    def __init__(self, event: str, fields: Mapping[str, Any]) -> None:
+        self.fields = {"event": event, **fields}
+
+    def __str__(self) -> str:
+        """The line on a terminal."""
+        return json.dumps(self.fields)
+
+
+class JsonFormatter(logging.Formatter):
+    """One line of JSON for each record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The time in seconds since 1970, the level, the request's id if there is one, and the event or the message."""
+        line: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
+        if (request := request_id.get()) is not None:
+            line["request_id"] = request
+        line |= record.msg.fields if isinstance(record.msg, LogEvent) else {"message": record.getMessage()}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+@contextmanager
+def structured_log() -> Iterator[None]:
+    """Log in JSON while the block runs."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [(one.handlers[:], one.propagate) for one in loggers]
+    log_in_json()
+    try:
+        yield
+    finally:
+        for one, (handlers, propagate) in zip(loggers, before, strict=True):
+            one.handlers[:], one.propagate = handlers, propagate
+
+
+def log_in_json() -> None:
+    """Log in JSON from now on, unless stderr is a terminal; libraries log in the same form as we do."""
+    handlers = logging.getLogger(_LOGGERS[0]).handlers[:]
+    if not is_interactive():
+        handlers = [logging.StreamHandler(sys.stderr)]
+        handlers[0].setFormatter(JsonFormatter())
+    for handler in handlers:
+        handler.addFilter(lambda record: record.msg != _COUNTED)
+    for name in _LOGGERS:
+        one = logging.getLogger(name)
+        one.handlers[:], one.propagate = handlers, False
+
+
+class RefusalLog:
+    """Logs connections that were refused: at most one line per second and reason, with the number of connections."""
+
+    def __init__(self) -> None:
+        self._refused: Counter[tuple[int, str]] = Counter()
+
+    def add(self, status: int, reason: str) -> None:
+        """Count a connection that was refused with this status."""
+        if not self._refused:
+            asyncio.get_running_loop().call_later(_SECONDS_BETWEEN_REFUSALS, self._write)
+        self._refused[status, reason] += 1
+
+    def _write(self) -> None:
+        for (status, reason), number in self._refused.items():
+            fields = {"status": status, "reason": reason, "connections": number}
+            logger.warning(LogEvent("refused", fields))
+        self._refused.clear()
