@@ -19,6 +19,8 @@ from tests.training.tiny import events, train
 
 VISIBLE = "[...document.querySelectorAll('.charts svg')].filter(one => one.checkVisibility()).map(one => one.ariaLabel)"
 
+EDGES = "one => ({right: one.getBoundingClientRect().right, bottom: one.getBoundingClientRect().bottom})"
+
 
 @pytest.fixture(scope="module")
 def runs(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
@@ -135,6 +137,11 @@ def test_the_page_fits_desktop_and_phone_and_logs_nothing(
     url = (tmp_path / "a.html").as_uri()
     browser.open(url)
     assert browser.run("document.documentElement.scrollWidth") <= width
+    cells = browser.run(f"[...document.querySelectorAll('.facts td')].map(one => ({EDGES})(one))")
+    assert len(cells) == 2 * (8 + 6)
+    assert max(cell["right"] for cell in cells) <= width
+    best = browser.run(f"[...document.querySelectorAll('.best')].map(one => ({EDGES})(one))")
+    assert max(cell["bottom"] for cell in best) <= 600
     ground = browser.run("getComputedStyle(document.body).backgroundColor")
     assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 21, 26)"}[scheme]
     colours = browser.run("[...document.querySelectorAll('polyline')].map(one => getComputedStyle(one).stroke)")
