@@ -244,6 +244,28 @@ def test_a_full_disk_behind_stdout_is_told_in_three_lines(run: Path, arguments: 
     assert "Traceback" not in process.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["prepare", "a" * 300],
+        ["prepare", "--train", "a" * 300, "-l", "en-de"],
+        ["prepare", "demo", "--set", f"name={'a' * 300}"],
+        ["train", "small", "--data", f"data/{'a' * 300}"],
+        ["info", "a" * 300],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:30],
+)
+def test_a_name_that_is_too_long_for_a_file_is_told(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "data").mkdir()
+    process = run_forked([sys.executable, "-m", "nmt_cli", *arguments], cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (2, "")
+    length = 303 if "--train" in arguments else 300  # with the ending .en
+    assert process.stderr.splitlines()[-2:] == [
+        f"error: the name {'a' * 40}... is too long for a file: it has {length} bytes",
+        "fix:   give a name of at most 200 letters",
+    ]
+
+
 def test_an_error_goes_to_stderr_and_sets_the_exit_code(tmp_path: Path) -> None:
     process = subprocess.run(
         [sys.executable, "-m", "nmt_cli", "trian"], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -20,7 +20,7 @@ import typer
 import nmt_cli
 from nmt_cli import console
 from nmt_cli.cli.arguments import Command, Commands, Refusal, as_usage_error, with_decoding_options, with_plain_paths
-from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, DataError, NmtError
+from nmt_cli.errors import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, DataError, NmtError, UsageError
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -157,8 +157,9 @@ def _code_of(arguments: Sequence[str]) -> int:
     """The exit code of one command line whose output may still wait in a buffer."""
     try:
         return _invoke(arguments or ["--help"])
-    except NmtError as error:
-        if "--debug" in arguments:
+    except (NmtError, OSError) as problem:
+        error = problem if isinstance(problem, NmtError) else _error_of_long_name(problem)
+        if error is None or "--debug" in arguments:
             raise
         console.print_error(error)
         return error.exit_code
@@ -167,6 +168,15 @@ def _code_of(arguments: Sequence[str]) -> int:
     except SystemExit as ending:
         # How typer ends after --show-completion, and Rich if stdout was closed; nothing of ours raises it below.
         return EXIT_CLOSED_PIPE if ending.code else 0
+
+
+def _error_of_long_name(problem: OSError) -> UsageError | None:
+    """The error if a name on the command line, or in a file that it names, is too long for a file."""
+    if problem.errno != errno.ENAMETOOLONG:
+        return None
+    name = max(str(problem.filename).split(os.sep), key=len)
+    message = f"the name {name[:40]}... is too long for a file: it has {len(os.fsencode(name)):,} bytes"
+    return UsageError(message, hint="give a name of at most 200 letters")
 
 
 def _is_of_stdout(problem: OSError) -> bool:
