@@ -167,6 +167,31 @@ def test_prepared_data_in_place_of_a_recipe_is_answered_with_the_command(
     assert nmt(*shlex.split(command)[1:], "--dry-run", "--device", "cpu").code == 0
 
 
+def test_a_run_or_text_in_place_of_a_recipe_or_of_data_is_answered_with_the_command(
+    recipe_folder: Path, train: list[str], nmt: Shell
+) -> None:
+    assert nmt(*train, *SHORT).code == 0
+    outcome = nmt("train", "runs/tiny")
+    assert (outcome.code, outcome.stderr) == (
+        3,
+        [
+            "error: runs/tiny is a run, not a recipe; its own command continues it",
+            "at:    runs/tiny",
+            f"fix:   {shlex.join(['nmt', *train, *SHORT])}",
+        ],
+    )
+    (recipe_folder / "my text.tsv").write_text("one\teins\n")
+    fix = "fix:   nmt prepare --train 'my text.tsv' -l en-de -o 'data/my text' && nmt train small --data 'data/my text'"
+    outcome = nmt("train", "my text.tsv")
+    assert (outcome.code, outcome.stderr[0], outcome.stderr[2]) == (3, "error: my text.tsv is text, not a recipe", fix)
+    outcome = nmt("train", "small", "--data", "my text.tsv")
+    assert (outcome.code, outcome.stderr[2]) == (4, fix)
+    assert outcome.stderr[0] == "error: my text.tsv is text, not prepared data"
+    (recipe_folder / "texts").mkdir()
+    names = "base, base-en-fr, big, big-en-fr, demo, modern, multi30k, small"
+    assert nmt("train", "texts").stderr[2] == f"fix:   take a file, or {names}; nmt recipes describes all"
+
+
 def test_one_matrix_for_two_vocabularies(recipe_folder: Path, nmt: Shell) -> None:
     data = prepare_tiny(recipe_folder, "tokenizer.shared=false")
     outcome = nmt("train", "tiny.yaml", *SHORT)

@@ -248,10 +248,14 @@ def _of_the_hub(path: Path) -> tuple[Path, str]:
 
 
 def _unknown(path: Path) -> ModelError:
-    """The error for a path that is not ours: what was looked for, and what lies below the path."""
-    from nmt_cli.artifacts.manifest import OWNER_AND_NAME, foreign_kind, kind_of
+    """The error for a path that is not ours: what was looked for, and what lies below the path.
+
+    ModelError at once for a checkpoint of fairseq.
+    """
+    from nmt_cli.artifacts.manifest import OWNER_AND_NAME, foreign_kind, kind_of, refuse_fairseq
 
     where = str(path)
+    refuse_fairseq(path)
     if not path.exists():
         hint = f"name a model, a run, a checkpoint or prepared data; {OWNER_AND_NAME}"
         return ModelError(f"there is no {path}", where=where, hint=hint)

@@ -141,12 +141,12 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
             pair = re.sub("[_,:/]", "-", value or "")
             message = f"{option} {value}: a hyphen separates the two languages"
             raise UsageError(message, where=option, hint=f"{option} {pair}")
-    match list(answers.items()):
-        case [(option, answer)]:
-            raise UsageError(f"nmt {command} has no option {option}", where=option, hint=answer)
-        case [_, *_]:
-            message = f"there are no options {', '.join(answers)}"
-            raise UsageError(message, where=f"nmt {command}", hint=_in_one(answers))
+    if len(answers) == 1:
+        ((option, answer),) = answers.items()
+        raise UsageError(f"nmt {command} has no option {option}", where=option, hint=answer)
+    if answers:
+        message = f"there are no options {', '.join(answers)}"
+        raise UsageError(message, where=f"nmt {command}", hint=_in_one(answers))
 
 
 def _answer(command: str, option: str, value: str | None, *, own: Mapping[str, str], arguments: Sequence[str]) -> str:

@@ -88,7 +88,7 @@ def train(
     from nmt_cli.recipe.loading import resolve_recipe
 
     with _one_message():
-        _refuse_data(recipe)
+        _refuse_others(Path(recipe))
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
         overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
@@ -134,18 +134,38 @@ def train(
             raise typer.Exit(code)
 
 
-def _refuse_data(recipe: str) -> None:
-    """Raise RecipeError, with the command that trains on it, if prepared data is given in place of a recipe."""
+def _refuse_others(path: Path) -> None:
+    """Raise RecipeError, with the command that is meant, if prepared data, a run or text is in place of a recipe."""
     from nmt_cli.artifacts.manifest import kind_of
-    from nmt_cli.dataset.manifest import read_manifest
 
-    data = Path(recipe)
-    if kind_of(data) != "data":
-        return
-    manifest = read_manifest(data)
-    fitting = recipe_for(manifest.name, num_pairs=manifest.splits["train"].pairs)
-    hint = train_command(fitting, data, is_shared=manifest.shared_vocabulary, init_from=None)
-    raise RecipeError(f"{data} is prepared data, not a recipe", where=str(data), hint=hint)
+    if (kind := kind_of(path)) == "data":
+        from nmt_cli.dataset.manifest import read_manifest
+
+        manifest = read_manifest(path)
+        fitting = recipe_for(manifest.name, num_pairs=manifest.splits["train"].pairs)
+        hint = train_command(fitting, path, is_shared=manifest.shared_vocabulary, init_from=None)
+        raise RecipeError(f"{path} is prepared data, not a recipe", where=str(path), hint=hint)
+    if kind == "run":
+        from nmt_cli.artifacts.run import open_run
+
+        command = shlex.join(open_run(path).record.command)
+        raise RecipeError(f"{path} is a run, not a recipe; its own command continues it", where=str(path), hint=command)
+    if way := _way_from_text(path):
+        raise RecipeError(f"{path} is text, not a recipe", where=str(path), hint=way)
+
+
+def _way_from_text(path: Path) -> str | None:
+    """The commands that prepare a file of pairs and train on it; None for anything else."""
+    if not path.is_file() or path.suffix in (".yaml", ".yml"):
+        return None
+    from nmt_cli.preparing.corpus import prepare_command
+    from nmt_cli.preparing.sources.text import kind_of_file, name_without_endings
+
+    if kind_of_file(path) is None:
+        return None
+    data = Path("data") / name_without_endings(path)
+    output = shlex.quote(str(data))
+    return f"{prepare_command(str(path), languages='en-de')} -o {output} && nmt train small --data {output}"
 
 
 def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
@@ -168,6 +188,8 @@ def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
             where=str(directory),
             hint=f"{prepare}, or name the folder with --data",
         )
+    if hint := _way_from_text(directory):
+        raise DataError(f"{directory} is text, not prepared data", where=str(directory), hint=hint)
     return open_prepared(directory)
 
 

@@ -20,6 +20,7 @@ from nmt_cli.recipe.schema import Recipe
 Kind = Literal["recipe", "corpus"]
 
 _COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
+_LISTS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
 _FIX = "give such a value; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _OWN_KEYS = ("name", "description")
@@ -119,7 +120,9 @@ def find_packaged(reference: str, *, kind: Kind) -> Path:
         folder = packaged_folder() / "corpora" if kind == "corpus" else packaged_folder()
         return folder / f"{name}.yaml"
     near = _nearest(name, names)
-    hint = f"did you mean {_COMMANDS[kind]} {' or '.join(near)}?" if near else f"take a file, or {', '.join(names)}"
+    hint = f"take a file, or {', '.join(name for name in names if '/' not in name)}; {_LISTS[kind]} describes all"
+    if near:
+        hint = f"did you mean {_COMMANDS[kind]} {' or '.join(near)}?"
     raise RecipeError(f"there is no {kind} {reference!r}", where=reference or None, hint=hint)
 
 
