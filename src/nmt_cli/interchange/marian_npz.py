@@ -7,6 +7,7 @@ one import serves both forms of a Marian model. Nothing is unpickled.
 from __future__ import annotations
 
 import reprlib
+import shlex
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +34,7 @@ _YAML_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _LONGEST_VALUE = 60  # characters that an error shows; YAML can name one list a million times
 _KEEP_MARIAN = "translate with Marian itself: nmt's model has no such part"
 # Options of Marian with the values that our model can express. A missing option has the first value.
-_TAKEN: Mapping[str, tuple[Any, ...]] = {
+_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention",),
     "transformer-ffn-activation": ("swish", "relu"),
@@ -56,7 +57,7 @@ _POST, _PRE = ("", "dan", ""), ("n", "da", "n")
 
 
 def find_npz(path: Path) -> Path | None:
-    """The .npz file that a path stands for: itself, or the only one in a folder without a Hugging Face model.
+    """The .npz file of a path: the path itself, or the only such file in a folder without a Hugging Face model.
 
     None if the path is no model of Marian's own form. ModelError if the folder has several.
     """
@@ -67,7 +68,7 @@ def find_npz(path: Path) -> Path | None:
     found = [file for file in sorted(path.glob("*.npz")) if "optimizer" not in file.name]
     if len(found) > 1:
         names = ", ".join(file.name for file in found[:4])
-        hint = f"name the file: nmt import {found[0]} -o MODEL"
+        hint = f"name the file: nmt import {shlex.quote(str(found[0]))} -o MODEL"
         raise ModelError(f"{path} has {len(found)} models: {names}", where=str(path), hint=hint)
     return found[0] if found else None
 
@@ -133,8 +134,8 @@ def _options(tensors: dict[str, Any], file: Path) -> dict[str, Any]:
 
 def _refuse_unsupported(options: Mapping[str, Any], file: Path) -> None:
     """Raise ModelError with the name of an option that our model cannot express."""
-    for name, taken in _TAKEN.items():
-        if (value := options.get(name, taken[0])) not in taken:
+    for name, supported in _SUPPORTED.items():
+        if (value := options.get(name, supported[0])) not in supported:
             raise _unsupported(name, value, file)
     decoder_width = options.get("transformer-decoder-dim-ffn") or options.get("transformer-dim-ffn")
     if decoder_width != options.get("transformer-dim-ffn"):
@@ -321,9 +322,10 @@ def _renamed(
 def _embeddings(
     left: Mapping[str, Any], take: Callable[[str], Tensor], settings: MarianConfig
 ) -> Iterator[tuple[str, Tensor]]:
-    """The embeddings, the output matrix and its bias; the matrices get rows of zeros up to the start's.
+    """The embeddings, the output matrix and its bias.
 
-    Marian has no such row, so no bias lets one be predicted.
+    Marian has no row for the start of a sentence. Each matrix gets rows of zeros up to that row, and their bias keeps
+    them from being predicted.
     """
     if settings.share_encoder_decoder_embeddings:
         matrix = take("Wemb")
