@@ -381,6 +381,7 @@ def test_vocabularies_are_looked_for_and_named(folder: Path, tmp_path: Path) -> 
     (folder / "x.vocab.yml").write_text("- a\n- b\n", encoding="utf-8")
     assert refusal(file).message == "x.vocab.yml is not one id for each piece"
     (folder / "other.npz").write_bytes(file.read_bytes())
+    two = folder.rename(folder.with_name("two models"))
     with pytest.raises(ModelError, match="has 2 models") as caught:
-        find_npz(folder)
-    assert caught.value.hint == f"name the file: nmt import {folder / 'model.npz'} -o MODEL"
+        find_npz(two)
+    assert caught.value.hint == f"name the file: nmt import '{two / 'model.npz'}' -o MODEL"
