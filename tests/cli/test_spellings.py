@@ -284,12 +284,15 @@ CONFIGURATIONS = {
         "heads: 4\nlearning_rate: 2\ndecay_method: noam\ndata: {corpus_1: {path_src: a.en, path_tgt: a.de}}\n"
     ),
     "JoeyNMT": (
-        "name: transformer_iwslt\njoeynmt_version: 2.3.0\ndata: {train: a, dev: b, src: {lang: en}, trg: {lang: de}}\n"
+        "name: transformer_iwslt\njoeynmt_version: 2.3.0\n"
+        "data: {train: a, dev: b, src: {lang: en, max_length: 62}, trg: {lang: de}}\n"
         "testing: {beam_size: 5}\ntraining: {learning_rate: 0.0005, epochs: 100}\n"
-        "model: {encoder: {num_layers: 6, num_heads: 4, hidden_size: 256, ff_size: 1024}}\n"
+        "model: {encoder: {num_layers: 6, num_heads: 4, embeddings: {dropout: 0.0}, hidden_size: 256, "
+        "ff_size: 1024, dropout: 0.3, layer_norm: post}}\n"
     ),
     "fairseq": (
-        "common: {fp16: true}\ntask: {_name: translation, data: x}\nmodel: {_name: transformer, dropout: [0.3]}\n"
+        "common: {fp16: true}\ndataset: {max_tokens: 4096}\n"
+        "task: {_name: translation, data: x}\nmodel: {_name: transformer, dropout: [0.3]}\n"
         "optimization: {max_update: 100000, lr: [0.0005]}\nlr_scheduler: {_name: inverse_sqrt}\n"
         "criterion: {sentence_avg: false}\n"
     ),
@@ -299,15 +302,15 @@ CONFIGURATIONS = {
 TAKEN = {
     "OpenNMT-py": " --set training.updates=100000 --set model.d_model=256 --set model.d_ff=1024 --set model.heads=4",
     "JoeyNMT": " --set model='{encoder_layers: 6, decoder_layers: 6}' --set model.heads=4 --set model.d_model=256"
-    " --set model.d_ff=1024",
+    " --set model.d_ff=1024 --set model.dropout=0.3 --set model.norm=post",
     "fairseq": " --set model.dropout=0.3 --set training.updates=100000",
     "Marian": " --set model.d_model=256 --set model.encoder_layers=3",
     "Hugging Face": " --set model.d_model=512",
 }
 LEFT = {
     "OpenNMT-py": (["learning_rate", "decay_method"], ["save_data"]),
-    "JoeyNMT": (["beam_size", "learning_rate", "epochs"], ["name", "joeynmt_version"]),
-    "fairseq": (["fp16", "lr", "lr_scheduler"], ["task", "sentence_avg"]),
+    "JoeyNMT": (["max_length", "beam_size", "learning_rate", "epochs"], ["name", "joeynmt_version", "emb_dropout"]),
+    "fairseq": (["fp16", "max_tokens", "lr", "lr_scheduler"], ["sentence_avg"]),
     "Marian": ([], []),
     "Hugging Face": ([], ["architectures", "model_type"]),
 }

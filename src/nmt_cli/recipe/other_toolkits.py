@@ -190,18 +190,17 @@ def take_over(values: Mapping[str, Any]) -> TakenOver:
     settings: dict[str, str] = {}
     by_hand: list[str] = []
     without: list[str] = []
-    for (*above, key), value in _leaves(values, ()):
-        if key == "_name":  # fairseq's name of a variant of the section
-            key = above.pop() if above else key
+    for path, value in _leaves(values, ()):
+        key = _meant_key(path)
         entry = _entry(key, RECIPE_KEYS)
-        is_of_data = any(" to the data" in (_entry(part, RECIPE_KEYS) or "") for part in (*above, key))
-        if is_of_data or value in (None, "transformer"):
-            continue
+        is_of_data = any(" to the data" in (_entry(part, RECIPE_KEYS) or "") for part in path)
+        same = _same_here(entry or "", value[0] if isinstance(value, list) and len(value) == 1 else value)
         if entry is None or entry.startswith("there is none"):
-            without.append(key)
-        elif same := _same_here(entry, value[0] if isinstance(value, list) and len(value) == 1 else value):
+            is_said = is_of_data or value in (None, "transformer") or path[-1] == "_name"
+            without += [] if is_said else [key]
+        elif same and not is_of_data:
             settings |= {name: amount for name, amount in same.items() if name not in settings}
-        elif _settings(entry, value):
+        elif value is not None and _settings(entry, value):
             by_hand.append(key)
     return TakenOver(
         [f"{name}={amount}" for name, amount in settings.items()],
@@ -240,6 +239,17 @@ def _entry(key: str, known: Mapping[str, str]) -> str | None:
     return next((entry for entry, theirs in known.items() if _plain(key) in theirs.split()), None)
 
 
+def _meant_key(path: tuple[str, ...]) -> str:
+    """The key that a value belongs to: fairseq's _name to its section, JoeyNMT's embeddings have a dropout."""
+    match path:
+        case (*_, section, "_name"):
+            return section
+        case (*_, "embeddings", "dropout"):
+            return "emb_dropout"
+        case _:
+            return path[-1]
+
+
 def _same_here(entry: str, value: Any) -> dict[str, str]:
     """The settings that an entry of the table stands for if they mean the same in all toolkits; else none."""
     if not entry.startswith(_PLAIN) or isinstance(value, list):
@@ -253,8 +263,12 @@ def _settings(entry: str, value: Any) -> list[str]:
     if not re.match(r"[a-z0-9_.]+=", entry):
         return []
     settings = entry.partition(" # ")[0].split(" & ")
-    is_off = value is False or str(value).lower() == "false"
-    chosen = [re.sub(r"=(\w+)\|(\w+)$", r"=\2" if is_off else r"=\1", setting) for setting in settings]
+    word = str(value).lower()
+
+    def choice(found: re.Match[str]) -> str:
+        return f"={word}" if word in found.groups() else f"={found[2] if word == 'false' else found[1]}"
+
+    chosen = [re.sub(r"=(\w+)\|(\w+)$", choice, setting) for setting in settings]
     return [setting.replace("{N}", _shown(value)) for setting in chosen]
 
 
