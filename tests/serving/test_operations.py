@@ -148,6 +148,30 @@ def test_a_yaml_bomb_is_not_swapped_in_and_nobody_waits_for_it(operated: Server,
     assert operated.get("/ready").status == 200
 
 
+def test_keys_are_revoked_by_sighup_and_a_wrong_file_changes_nothing(
+    strict: Server, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = strict.log_file.with_name("keys")
+    keys = file.read_text()
+    asked = {"text": "sea"}
+    for text, told, status in (
+        (keys.replace("alice", "#"), "2 keys are read from ", 403),
+        ("nonsense", "the old keys stay: line 1 is not a key", 403),
+        (keys, "3 keys are read from ", 200),
+    ):
+        file.write_text(text)
+        before = strict.log.count("is loaded in its place")
+        strict.process.send_signal(signal.SIGHUP)
+        strict.until(told)
+        assert strict.post("/v1/translate", asked, X_API_Key="alice-secret-key").status == status
+        while strict.log.count("is loaded in its place") == before:
+            time.sleep(0.02)
+    file.write_text("nonsense")
+    broken = strict.post("/v1/reload", b"", X_API_Key="carol-secret-key")
+    file.write_text(keys)
+    assert (broken.status, broken.json["error"]["message"]) == (409, "the old keys stay: line 1 is not a key")
+
+
 def test_a_dead_worker_is_replaced_and_its_sentences_are_translated(operated: Server) -> None:
     with under_load(operated) as load:
         time.sleep(0.2)
@@ -232,6 +256,28 @@ def test_clients_that_keep_their_connections_lose_no_request_at_sigterm(
         last.read()
     assert (last.status, last.headers["Connection"]) == (200, "close")
     assert ends == ["refused"] * 32
+    assert server.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_not_ready(models: dict[str, Path], tmp_path: Path) -> None:
+    # A batch may take at least 60 s, so the worker is late after 30.
+    server = Server(tmp_path / "log", "-m", models["en-de"], "--timeout", "2").wait()
+    assert server.metric('nmt_workers_ready{model="en-de"}') == 1
+    (worker,) = server.worker_pids()
+    os.kill(worker, signal.SIGSTOP)
+    assert server.post("/v1/translate", {"text": "sea"}).status == 503
+    assert server.get("/ready").status == 200
+    deadline = time.monotonic() + 60
+    while server.get("/ready").status == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert server.metric('nmt_workers_ready{model="en-de"}') == 0
+    assert server.get("/health").status == 200
+    os.kill(worker, signal.SIGCONT)
+    while server.get("/ready").status == 503:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     assert server.stop() == 0
 
 

@@ -15,7 +15,7 @@ from nmt_cli.cli.serve import serve
 from nmt_cli.errors import UsageError
 from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.origins import AllowedOrigins
-from tests.serving.browser import CHROMIUM, Browser
+from tests.browser import CHROMIUM, Browser
 from tests.serving.servers import Server
 
 NAMED = AllowedOrigins(["https://app.example"], ["nmt.example"])

@@ -12,7 +12,7 @@ from starlette.types import Message
 from nmt_cli.errors import DataError
 from nmt_cli.serving.api.deepl import DeepLTranslateRequest, refuse_unsupported
 from nmt_cli.serving.api.requests import watch_caller
-from nmt_cli.serving.errors import ClientGone, RequestError
+from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request
 from nmt_cli.serving.keys import ApiKeys, KeyOwner, read_keys
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ServedModel
@@ -128,6 +128,48 @@ def test_a_key_refills_evenly_and_no_request_is_worth_more_than_it_ever_has(tmp_
     now = 120.0
     bob.spend(2)
     rare.spend(1)
+
+
+def test_a_refused_request_costs_nothing_and_one_whose_client_leaves_does(tmp_path: Path) -> None:
+    keys = read_keys(write_keys(tmp_path, "bob bob-secret-key 2\n"), clock=lambda: 0.0)
+    bob = owner(keys, "bob-secret-key")
+    for _ in range(5):
+        with pytest.raises(RequestError, match="fr is not supported"), bob.charged(2):
+            raise invalid_request("fr is not supported", hint="source: one of en, de")
+    with pytest.raises(ClientGone), bob.charged(1):
+        raise ClientGone
+    with bob.charged(1):
+        pass
+    with pytest.raises(RequestError, match="this key has used its 2 requests a minute"):
+        bob.spend(1)
+
+
+def test_keys_that_are_read_again_keep_what_they_used_and_others_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write_keys(tmp_path, "\ufeffbob bob-secret-key 2\nalice alice-secret-key 60\n")
+    caplog.set_level("INFO")
+    keys = read_keys(file, clock=lambda: 0.0)
+    for rights in (0o644, 0o640):
+        file.chmod(rights)
+        keys.warn_of_readers()
+    assert caplog.messages == [f"every user of this machine can read the keys: chmod o-r {file}"]
+    assert owner(keys, "bob-secret-key").name == "bob"
+    owner(keys, "bob-secret-key").spend(2)
+    owner(keys, "bob-secret-key").characters = 7
+    file.write_text("bob bob-secret-key 3\ncarol carol-secret-key 60\n")
+    keys.read_again()
+    assert keys.find("alice-secret-key") is None
+    assert owner(keys, "carol-secret-key").name == "carol"
+    bob = owner(keys, "bob-secret-key")
+    assert bob.characters == 7
+    with pytest.raises(RequestError, match="this key has used its 3 requests a minute"):
+        bob.spend(1)
+    file.write_text("nonsense\n")
+    with pytest.raises(DataError, match="line 1 is not a key"):
+        keys.read_again()
+    assert owner(keys, "carol-secret-key").name == "carol"
+    assert caplog.messages[1:] == [f"2 keys are read from {file}"]
 
 
 @pytest.mark.parametrize(

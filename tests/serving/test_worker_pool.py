@@ -18,7 +18,7 @@ from nmt_cli.errors import ModelError
 from nmt_cli.serving import worker_pool
 from nmt_cli.serving.errors import RequestError
 from nmt_cli.serving.metrics import ServerMetrics
-from nmt_cli.serving.models import ServedModel
+from nmt_cli.serving.models import ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.worker import EngineSettings, SearchJob, SentenceJob, WorkerFailed, WorkerProcess
 from tests.serving.servers import MODEL_SETTINGS, save_model
@@ -248,6 +248,31 @@ async def test_a_mistake_while_a_worker_is_replaced_is_told_and_tried_again(
     (record,) = [one for one in caplog.records if one.message.startswith("no new worker for")]
     assert record.message.endswith("'digest'; next try in 0.0 s")
     assert record.exc_info is not None
+
+
+async def test_a_worker_that_is_late_with_its_batch_is_not_counted_as_ready(
+    directory: Path, fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer = asyncio.Event()
+
+    async def ask(worker: FakeWorker, lines: Sequence[str], job: SentenceJob, **more: object) -> list[dict[str, Any]]:
+        await may_answer.wait()
+        return [{"text": worker.digest, "num_pieces": 1} for _ in lines]
+
+    monkeypatch.setattr(fake, "ask", ask)
+    metrics = ServerMetrics()
+    model = ServedModel(directory, replace(MODEL_SETTINGS, batch_timeout_seconds=0.4), metrics)
+    await model.load()
+    result = submit(model)
+    await asyncio.sleep(0.05)
+    assert ModelRouter([model]).are_ready
+    await until(lambda: not ModelRouter([model]).are_ready)
+    assert 'nmt_workers_ready{model="en-de"} 0.0' in metrics.render().decode()
+    may_answer.set()
+    await result
+    assert ModelRouter([model]).are_ready
+    assert 'nmt_workers_ready{model="en-de"} 1.0' in metrics.render().decode()
+    await model.pool.close()
 
 
 async def test_a_lack_of_open_files_is_not_taken_for_a_missing_model(

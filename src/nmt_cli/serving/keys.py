@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, NmtError
 from nmt_cli.serving.errors import RequestError, too_large
+
+logger = logging.getLogger(__name__)
 
 _FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
 _OPERATOR = "operator"
@@ -30,14 +35,14 @@ class KeyOwner:
         self.is_operator = is_operator
         self.characters = 0
         self._per_minute = per_minute
-        self._clock = clock
+        self.clock = clock
         self._capacity = max(1.0, per_minute)
         self._tokens = self._capacity
         self._filled = clock()
 
     def spend(self, requests: int) -> None:
         """Take requests out of the bucket; RequestError 429 if it holds too few now, 413 if it never holds enough."""
-        now = self._clock()
+        now = self.clock()
         self._tokens = min(self._capacity, self._tokens + (now - self._filled) * self._per_minute / 60)
         self._filled = now
         if requests > self._capacity:
@@ -51,18 +56,50 @@ class KeyOwner:
             raise RequestError(message, hint=hint, status=429, code="too_many_requests", retry_after_seconds=seconds)
         self._tokens -= requests
 
+    @contextmanager
+    def charged(self, requests: int) -> Iterator[None]:
+        """Spend requests, and give them back if the block refuses the request with an error."""
+        self.spend(requests)
+        try:
+            yield
+        except NmtError:
+            self._tokens = min(self._capacity, self._tokens + requests)
+            raise
+
+    def takes_over(self, other: KeyOwner) -> None:
+        """Go on with what another owner of the same key has used and translated."""
+        self.characters = other.characters
+        self._tokens, self._filled = min(self._capacity, other._tokens), other._filled
+
 
 class ApiKeys:
-    """All keys; without any, everybody may ask."""
+    """All keys; without any, everybody may ask. `file` is the file that they were read from, if there is one."""
 
-    def __init__(self, owners: Sequence[KeyOwner]) -> None:
+    def __init__(self, owners: Sequence[KeyOwner], *, file: Path | None = None) -> None:
         self._owners = {owner.digest: owner for owner in owners}
+        self._file = file
         self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
 
     @property
     def are_required(self) -> bool:
         """Whether a request needs a key."""
         return bool(self._owners)
+
+    def read_again(self) -> None:
+        """Take the keys that the file has now; keys that it no longer has are refused. DataError: the old keys stay."""
+        if self._file is None:
+            return
+        clock = next(iter(self._owners.values())).clock
+        found = read_keys(self._file, clock=clock)._owners
+        for digest in found.keys() & self._owners.keys():
+            found[digest].takes_over(self._owners[digest])
+        logger.info("%d keys are read from %s", len(found), self._file)
+        self._owners = found
+
+    def warn_of_readers(self) -> None:
+        """Log a warning if every user of the machine can read the file of the keys."""
+        if self._file is not None and self._file.stat().st_mode & stat.S_IROTH:
+            logger.warning("every user of this machine can read the keys: chmod o-r %s", self._file)
 
     def find(self, key: str) -> KeyOwner | None:
         """The owner of a key; only digests are compared, so the time of a comparison tells nothing of a key."""
@@ -86,13 +123,13 @@ class ApiKeys:
 def read_keys(path: Path, *, clock: Callable[[], float]) -> ApiKeys:
     """The keys of a file, a line each; # begins a comment. DataError names the line that is wrong."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"the keys cannot be read: {problem}", where=str(path), hint=f"write {_FORMAT}") from None
     owners = list(_owners(lines, path=path, clock=clock))
     if not owners:
         raise DataError(f"{path} has no keys", where=str(path), hint=f"write {_FORMAT}, or leave --api-key-file out")
-    return ApiKeys(owners)
+    return ApiKeys(owners, file=path)
 
 
 def _owners(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> Iterator[KeyOwner]:

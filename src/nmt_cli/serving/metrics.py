@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import generate_latest
 
 from nmt_cli import __version__
@@ -22,6 +29,7 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
         # Looked up once: that takes longer than to count.
         self._request_series: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
@@ -38,6 +46,8 @@ class ServerMetrics:
         gauge = partial(Gauge, registry=registry)
         self.in_flight = gauge("nmt_requests_in_flight", "Requests that are being served.")
         self.queue_sentences = gauge("nmt_queue_sentences", "Sentences that wait for a batch.", ["model"])
+        self.connections = gauge("nmt_connections", "Connections that are open.")
+        self.workers = gauge("nmt_workers_ready", "Workers that are loaded and answer in time.", ["model"])
         self.build = gauge("nmt_build_info", "Always 1.", ["version", "model"])
 
         seconds = partial(Histogram, buckets=_SECONDS, registry=registry)

@@ -69,6 +69,7 @@ class ServedModel:
             metrics=metrics,
             swap=self.swap,
         )
+        metrics.workers.labels(self.name).set_function(lambda: self.pool.num_answering)
 
     async def load(self) -> None:
         """Start its workers."""
@@ -182,8 +183,8 @@ class ModelRouter:
 
     @property
     def are_ready(self) -> bool:
-        """Whether each model has a worker."""
-        return all(model.pool.num_ready > 0 for model in self)
+        """Whether each model has a worker that answers."""
+        return all(model.pool.num_answering > 0 for model in self)
 
     def route(self, source: str | None, target: str | None, *, text: str) -> ModelRoute:
         """The model for a source and a target.
@@ -237,12 +238,13 @@ class ModelRouter:
         problems = []
         for outcome in outcomes:
             if isinstance(outcome, NmtError):
-                logger.error("the old model stays: %s; %s", outcome.message, outcome.hint)
+                outcome.message = f"the old model stays: {outcome.message}"
+                logger.error("%s; %s", outcome.message, outcome.hint)
                 problems.append(outcome)
             elif isinstance(outcome, Exception):
                 logger.error("the old model stays: a mistake in nmt", exc_info=outcome)
                 hint = "see the server's log, and tell the authors of nmt"
-                problems.append(ModelError("the model cannot be loaded: a mistake in nmt", hint=hint))
+                problems.append(ModelError("the old model stays: a mistake in nmt", hint=hint))
             elif outcome is not None:
                 raise outcome
         return problems

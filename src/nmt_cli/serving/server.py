@@ -78,6 +78,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     # By default the signal ends a process, and there is nothing to load again yet.
     loop.add_signal_handler(signal.SIGHUP, logger.info, "the models are being loaded already")
     max_connections = _most_connections(settings)
+    settings.keys.warn_of_readers()
     metrics = ServerMetrics()
     models = ModelRouter([ServedModel(path, settings.model_settings, metrics) for path in settings.models])
     limits = settings.limits
@@ -104,13 +105,14 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
         timeout_graceful_shutdown=int(2 * limits.timeout_seconds) + 5,
     )
     server = _Server(config)
+    metrics.connections.set_function(lambda: len(server.server_state.connections))
     loading = asyncio.ensure_future(models.load())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, server, loading)
     try:
         await loading
         collect_garbage_rarely()
-        loop.add_signal_handler(signal.SIGHUP, _swap_models, models, set())
+        loop.add_signal_handler(signal.SIGHUP, _reload, service, set())
         try:
             listener.listen(_BACKLOG)
         except OSError as problem:  # another server has taken the address while the models were loaded
@@ -184,11 +186,11 @@ def _end(server: _Server, loading: asyncio.Future[None]) -> None:
     server.end()
 
 
-def _swap_models(models: ModelRouter, swaps: set[asyncio.Task[list[NmtError]]]) -> None:
-    """Begin to load all models again; `swaps` keeps the task alive until it is done."""
-    swap = asyncio.ensure_future(models.swap())
-    swaps.add(swap)
-    swap.add_done_callback(swaps.discard)
+def _reload(service: Service, reloads: set[asyncio.Task[list[NmtError]]]) -> None:
+    """Begin to read the keys and load the models again; `reloads` keeps the task alive until it is done."""
+    task = asyncio.ensure_future(service.reload())
+    reloads.add(task)
+    task.add_done_callback(reloads.discard)
 
 
 def _most_connections(settings: ServerSettings) -> int:

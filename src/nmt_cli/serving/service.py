@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from nmt_cli.errors import NmtError
 from nmt_cli.serving.errors import ClientGone, invalid_request, server_busy, too_large, too_many_texts
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
@@ -16,6 +18,8 @@ from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
 from nmt_cli.serving.queue import QueuedSentence
 from nmt_cli.serving.texts import TextCandidate, TranslatedSentence, TranslatedText, split_text
 from nmt_cli.serving.worker import AttentionJob, NextWordsJob, SearchJob, SentenceJob
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,6 @@ class Service:
     limits: RequestLimits
     keys: ApiKeys
     metrics: ServerMetrics
-
-    def check_and_charge(self, texts: Sequence[str], owner: KeyOwner) -> None:
-        """Check the texts, and have the key pay for them; RequestError if texts or key are beyond their limits."""
-        self.check(texts)
-        owner.spend(max(1, len(texts)))
 
     def check(self, texts: Sequence[str]) -> None:
         """Raise RequestError if there are too many texts or characters, or a text is not valid Unicode."""
@@ -121,26 +120,38 @@ class Service:
         caller: Caller,
     ) -> list[tuple[TranslatedText, ModelRoute]]:
         """The translation of each text by the model for its language, with how that model was found."""
-        self.check_and_charge(texts, owner)
-        routes = [self.models.route(source, target, text=text) for text in texts]
-        groups: dict[ServedModel, list[int]] = {}
-        for place, route in enumerate(routes):
-            groups.setdefault(route.model, []).append(place)
-        calls = [
-            self.translate(
-                [texts[place] for place in places],
-                model,
-                self.search_job(model, nbest=nbest),
-                by_sentence=by_sentence,
-                caller=caller,
-            )
-            for model, places in groups.items()
-        ]
-        # Almost always there is one, which needs no task of its own.
-        found = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        self.check(texts)
+        with owner.charged(max(1, len(texts))):
+            routes = [self.models.route(source, target, text=text) for text in texts]
+            groups: dict[ServedModel, list[int]] = {}
+            for place, route in enumerate(routes):
+                groups.setdefault(route.model, []).append(place)
+            calls = [
+                self.translate(
+                    [texts[place] for place in places],
+                    model,
+                    self.search_job(model, nbest=nbest),
+                    by_sentence=by_sentence,
+                    caller=caller,
+                )
+                for model, places in groups.items()
+            ]
+            # Almost always there is one, which needs no task of its own.
+            found = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         owner.characters += sum(map(len, texts))
         of_model = {model: iter(translated) for model, translated in zip(groups, found, strict=True)}
         return [(next(of_model[route.model]), route) for route in routes]
+
+    async def reload(self) -> list[NmtError]:
+        """Read the keys and load the models again; the errors, which say what stays as it was."""
+        problems: list[NmtError] = []
+        try:
+            await asyncio.to_thread(self.keys.read_again)
+        except NmtError as problem:
+            problem.message = f"the old keys stay: {problem.message}"
+            logger.error("%s; %s", problem.message, problem.hint)
+            problems.append(problem)
+        return problems + await self.models.swap()
 
     async def translate(
         self, texts: Sequence[str], model: ServedModel, job: SearchJob, *, by_sentence: bool, caller: Caller

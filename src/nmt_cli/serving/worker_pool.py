@@ -88,6 +88,11 @@ class WorkerPool:
         return sum(slot.worker is not None for slot in self._slots)
 
     @property
+    def num_answering(self) -> int:
+        """Workers that are there now and have not had their batch for longer than they should need."""
+        return sum(slot.worker is not None and not slot.is_late for slot in self._slots)
+
+    @property
     def refusal(self) -> RequestError | None:
         """The error if there is no worker and none could be started; else None."""
         if self.num_ready > 0 or not any(slot.has_failed for slot in self._slots):
@@ -129,12 +134,19 @@ class _PoolSlot:
         self._digest = worker.digest
         self.worker: WorkerProcess | None = worker
         self._is_idle = False
+        self._busy_since: float | None = None  # with a batch
         self._is_retired = False
         self._has_died = False  # the worker died, and _watch has noticed
         self.pause = 0.0  # seconds before the next start
         self.has_failed = False  # the last start failed
         self._task = asyncio.ensure_future(self._work())
         self._watching = asyncio.ensure_future(self._watch(worker))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the worker may hang: half of the time is over after which it is killed."""
+        late = self._pool._timeout / 2
+        return self._busy_since is not None and asyncio.get_running_loop().time() - self._busy_since > late
 
     async def retire(self, *, at_once: bool = False) -> None:
         """Finish the batch, if there is one and not `at_once`, and end the worker."""
@@ -197,11 +209,14 @@ class _PoolSlot:
         loop, metrics, name = asyncio.get_running_loop(), self._metrics, self._queue.name
         started = loop.time()
         texts = [sentence.text for sentence in batch]
+        self._busy_since = started
         try:
             answers = await worker.ask(texts, batch[0].job, timeout_seconds=self._pool._timeout)
         except NmtError as problem:
             _fail(batch, problem)
             return
+        finally:
+            self._busy_since = None
         seconds = loop.time() - started
         self._queue.learn_speed(batch, seconds=seconds)
         metrics.inference_seconds.labels(name).observe(seconds)

@@ -106,8 +106,9 @@ async def detect(call: Call[LibreDetectRequest]) -> Response:
     text = call.fields.q
     if not text:
         raise invalid_request("Invalid request: missing q parameter", hint="q is the text", where="q")
-    call.service.check_and_charge([text], call.owner)
-    return json_response([_detected_language(call.service.models.detect(text))])
+    call.service.check([text])
+    with call.owner.charged(1):
+        return json_response([_detected_language(call.service.models.detect(text))])
 
 
 async def languages(call: Call[NoFields]) -> Response:

@@ -144,9 +144,15 @@ def error_content(problem: RequestError) -> dict[str, Any]:
 
 async def translate(call: Call[TranslateRequest]) -> Response:
     """Texts in one language, translated by one model, at once or as a stream of lines."""
+    text, service = call.fields.text, call.service
+    texts = [text] if isinstance(text, str) else text
+    service.check(texts)
+    with call.owner.charged(max(1, len(texts))):
+        return await _translate(call, texts)
+
+
+async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response:
     asked, service = call.fields, call.service
-    texts = [asked.text] if isinstance(asked.text, str) else asked.text
-    service.check_and_charge(texts, call.owner)
     route = service.models.route(asked.source, asked.target, text=texts[0] if texts else "")
     job = service.search_job(
         route.model,
@@ -179,21 +185,24 @@ async def translate(call: Call[TranslateRequest]) -> Response:
 
 async def next_words(call: Call[NextWordsRequest]) -> Response:
     """The next words that the model thinks likely, each with the best translation that has it."""
-    model = _accept_sentence(call)
-    num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
-    job = NextWordsJob(" ".join(call.fields.prefix.split()), num_words, beam)
-    async with watch_caller(call.request) as caller:
-        return json_response(await call.service.ask_about_words(call.fields.text, job, model, caller=caller))
+    with call.owner.charged(1):
+        model = _model_of_sentence(call)
+        num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
+        job = NextWordsJob(" ".join(call.fields.prefix.split()), num_words, beam)
+        async with watch_caller(call.request) as caller:
+            return json_response(await call.service.ask_about_words(call.fields.text, job, model, caller=caller))
 
 
 async def attention(call: Call[AttentionRequest]) -> Response:
     """The weights of the cross-attention between the words of a sentence and of its translation."""
-    model = _accept_sentence(call)
     job = AttentionJob(call.fields.translation.strip())
-    if not job.target:
-        raise invalid_request("the translation is blank", hint="give the translation of the text", where="translation")
-    async with watch_caller(call.request) as caller:
-        found = await call.service.ask_about_words(call.fields.text, job, model, caller=caller)
+    with call.owner.charged(1):
+        model = _model_of_sentence(call)
+        if not job.target:
+            hint = "give the translation of the text"
+            raise invalid_request("the translation is blank", hint=hint, where="translation")
+        async with watch_caller(call.request) as caller:
+            found = await call.service.ask_about_words(call.fields.text, job, model, caller=caller)
     return Response(found["map"], media_type="application/json")
 
 
@@ -212,13 +221,12 @@ async def reload(call: Call[NoFields]) -> Response:
         raise RequestError("this takes an operator's key", hint=hint, status=403, code="no_operator")
     call.owner.spend(1)
     before = {model: model.digest for model in service.models}
-    problems = await service.models.swap()
+    problems = await service.reload()
     found = [_model(model) | {"is_new": model.digest != digest} for model, digest in before.items()]
     answer = _models_and_limits(service) | {"models": found}
     if not problems:
         return json_response(answer)
     refused = refusal_for(problems[0], status=409, code="not_loaded")
-    refused.message = f"the old model stays: {refused.message}"
     return json_response(answer | error_content(refused), status=refused.status)
 
 
@@ -247,14 +255,13 @@ def _model(model: ServedModel) -> dict[str, Any]:
         "heads": model.config.recipe.model.heads,
         "updates": model.config.updates,
         "digest": model.digest,
-        "is_ready": model.pool.num_ready > 0,
+        "is_ready": model.pool.num_answering > 0,
     }
 
 
-def _accept_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -> ServedModel:
-    """Have the key pay for one sentence, and return the model for it; RequestError if the sentence is blank."""
+def _model_of_sentence(call: Call[NextWordsRequest] | Call[AttentionRequest]) -> ServedModel:
+    """The model for the sentence of a request; RequestError if the sentence is blank."""
     asked = call.fields
-    call.owner.spend(1)
     if not asked.text.strip():
         raise invalid_request("the sentence is blank", hint="give the sentence that is translated", where="text")
     return call.service.models.route(asked.source, asked.target, text=asked.text).model
