@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from nmt_cli.errors import NmtError
+from nmt_cli.errors import DataError, NmtError
 from nmt_cli.serving.errors import ClientGone, invalid_request, server_busy, too_large, too_many_texts
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
@@ -147,7 +147,7 @@ class Service:
         problems: list[NmtError] = []
         try:
             await asyncio.to_thread(self.keys.read_again)
-        except NmtError as problem:
+        except DataError as problem:
             problem.message = f"the old keys stay: {problem.message}"
             logger.error("%s; %s", problem.message, problem.hint)
             problems.append(problem)
