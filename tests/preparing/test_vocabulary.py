@@ -25,7 +25,7 @@ from nmt_cli.preparing.sources.base import Split
 from nmt_cli.preparing.vocabulary import sample
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tests.dataset.synthetic import append_rows
-from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus
+from tests.preparing.corpus_files import contents, invented_pairs, refusal, run, silent, small_corpus, write_prefix
 from tests.training.tiny import train
 
 PAIRS = invented_pairs(640, seed=7)[40:]  # the training text of `small_corpus`
@@ -124,6 +124,22 @@ def test_text_too_small_for_the_default_vocabulary_gets_a_smaller_one_and_says_s
     error = refusal(lambda: run(located("tokenizer.vocab_size=8001"), tmp_path / "other"))
     assert error.message.startswith("a vocabulary of 8,001 pieces is more than this text yields: at most ")
     assert error.hint.startswith(f"--set tokenizer.vocab_size={sizes[0]}, which suits so little text (")
+
+
+def test_small_text_gets_only_pieces_that_training_sees(tmp_path: Path) -> None:
+    pairs = invented_pairs(900, seed=2)
+    files: dict[Split, list[str]] = {
+        "train": [write_prefix(tmp_path / "train", pairs[:600])],
+        "valid": [write_prefix(tmp_path / "valid", pairs[600:])],
+    }
+    located = corpus_from_files(files, languages="en-de", name="small", overrides=["cleaning.max_length_ratio=null"])
+    data = open_prepared(run(located, tmp_path / "data").directory)
+    assert data.manifest.tokenizers.source.vocab_size < 2000
+    train, valid = data.split("train"), data.split("valid")
+    old = np.concatenate([side[row] for side in (train.src, train.tgt) for row in range(len(train))])
+    seen = np.bincount(old, minlength=8000)
+    new = np.concatenate([side[row] for side in (valid.src, valid.tgt) for row in range(len(valid))])
+    assert np.mean(seen[new] < 5) < 0.03  # with 8,000 pieces, which SentencePiece makes of this text, two thirds
 
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -203,12 +203,14 @@ class TokenizerJob:
         return self._train
 
     def _train(self, sides: Sequence[str]) -> TokenizerReport:
+        vocab_size, is_given = self.config.vocab_size, "vocab_size" in self.config.model_fields_set
         try:
-            return self._train_with(self.config.vocab_size, sides)
+            report = self._train_with(vocab_size, sides)
         except VocabularyTooLargeError as problem:
-            if "vocab_size" in self.config.model_fields_set or problem.suited is None:
+            if is_given or problem.suited is None:
                 raise
             return self._train_with(problem.suited, sides)
+        return report if is_given or report.suited >= vocab_size else self._train_with(report.suited, sides)
 
     def _train_with(self, vocab_size: int, sides: Sequence[str]) -> TokenizerReport:
         return train_tokenizer(

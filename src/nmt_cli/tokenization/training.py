@@ -24,15 +24,20 @@ _TRAINING_THREADS = 16
 _LINES_FOR_CHARACTERS = 10_000
 _FIXED_PIECES = 4 + 256
 _MIN_PIECES = 300
+_BYTES_PER_PIECE = 60  # docs/design/data.md has the evidence
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerReport:
-    """The number of lines that were given to train a tokenizer on, and of those skipped as unusable; its pieces."""
+    """The number of lines that were given to train a tokenizer on, and of those skipped as unusable; its pieces.
+
+    `suited` is the number of pieces that suits the text.
+    """
 
     given: int
     skipped: int
     vocab_size: int
+    suited: int
 
 
 class VocabularyTooLargeError(DataError):
@@ -45,15 +50,15 @@ class VocabularyTooLargeError(DataError):
     suited: int | None
 
     @classmethod
-    def of(cls, vocab_size: int, *, largest: int, num_characters: int) -> VocabularyTooLargeError:
+    def of(cls, vocab_size: int, *, largest: int, suited: int) -> VocabularyTooLargeError:
         """The error for a vocabulary of `vocab_size` pieces."""
-        suited = _suited_vocabulary(largest, num_characters=num_characters)
+        size = min(suited, largest) if largest >= _MIN_PIECES else None
         hint = "give more training text"
-        if suited is not None:
-            hint = f"--set tokenizer.vocab_size={suited}, which suits so little text ({largest} at most), or {hint}"
+        if size is not None:
+            hint = f"--set tokenizer.vocab_size={size}, which suits so little text ({largest} at most), or {hint}"
         message = f"a vocabulary of {vocab_size:,} pieces is more than this text yields: at most {largest:,}"
         error = cls(message, where="tokenizer.vocab_size", hint=hint)
-        error.largest, error.suited = largest, suited
+        error.largest, error.suited = largest, size
         return error
 
 
@@ -93,24 +98,31 @@ def train_tokenizer(
     except RuntimeError as problem:
         if usable.problem is not None:
             raise usable.problem from None
-        raise _vocabulary_error(str(problem), vocab_size, num_characters=len(usable.characters)) from problem
+        raise _vocabulary_error(str(problem), vocab_size, suited=usable.suited_vocabulary) from problem
     write_file(output, without_input_format(model.getvalue()), error=DataError)
-    return TokenizerReport(usable.given, usable.skipped, vocab_size)
+    return TokenizerReport(usable.given, usable.skipped, vocab_size, usable.suited_vocabulary)
 
 
 class _UsableLines:
     """Lines without the unusable ones, which SentencePiece would skip.
 
-    The unusable lines are counted, and the characters of the first lines are noted. SentencePiece hides an exception of
-    its iterator, Ctrl-C included. `problem` keeps it.
+    Unusable lines and bytes are counted, and the characters of the first lines are noted. SentencePiece hides an
+    exception of its iterator, Ctrl-C included. `problem` keeps it.
     """
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
         self.given = 0
         self.skipped = 0
-        self.characters: set[str] = set()
+        self._num_bytes = 0
+        self._characters: set[str] = set()
         self.problem: Exception | KeyboardInterrupt | None = None
+
+    @property
+    def suited_vocabulary(self) -> int:
+        """A number of pieces that are frequent enough to be learned: about one per ten words, and all characters."""
+        smallest = max(_MIN_PIECES, _FIXED_PIECES + len(self._characters) + 1)
+        return max(smallest, self._num_bytes // _BYTES_PER_PIECE // 100 * 100)
 
     def counted_words(self) -> Iterator[bytes]:
         """Each word of the lines with its count, as SentencePiece's TSV; a word with a tab is left out."""
@@ -134,17 +146,18 @@ class _UsableLines:
                     self.skipped += 1
                     continue
                 if self.given <= _LINES_FOR_CHARACTERS:
-                    self.characters.update(line.decode())
+                    self._characters.update(line.decode())
+                self._num_bytes += len(line)
                 yield line
         except (Exception, KeyboardInterrupt) as problem:
             self.problem = problem
             raise
 
 
-def _vocabulary_error(problem: str, vocab_size: int, *, num_characters: int) -> DataError:
+def _vocabulary_error(problem: str, vocab_size: int, *, suited: int) -> DataError:
     where = "tokenizer.vocab_size"
     if found := re.search(r"set it to a value <= (\d+)", problem):
-        return VocabularyTooLargeError.of(vocab_size, largest=int(found[1]), num_characters=num_characters)
+        return VocabularyTooLargeError.of(vocab_size, largest=int(found[1]), suited=suited)
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", problem):
         smallest = int(found[1])
         return DataError(
@@ -158,16 +171,3 @@ def _vocabulary_error(problem: str, vocab_size: int, *, num_characters: int) -> 
         where=where,
         hint="check that the training text is what it should be, or try another tokenizer.vocab_size",
     )
-
-
-def _suited_vocabulary(largest: int, *, num_characters: int) -> int | None:
-    """A size that suits a text which yields at most `largest` pieces; None if it yields too few.
-
-    `largest` pieces would make every word a piece, so the size is smaller.
-    """
-    if largest < _MIN_PIECES:
-        return None
-    smallest = max(_MIN_PIECES, _FIXED_PIECES + num_characters + 1)
-    suited = min(largest, smallest + max(0, largest - smallest) // 4)
-    rounded = suited // 100 * 100
-    return rounded if rounded >= smallest else suited
