@@ -303,7 +303,7 @@ def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
     unfinished = tmp_path / "output.partial"
     assert process.stderr.decode().splitlines() == [
         f"warning: what was translated until then is in {unfinished}; the same command continues",
-        "error: line 3 is not UTF-8: it has the byte 0xfc",
+        "error: line 3 is not UTF-8: it has the byte 0xfc; the lines before it are translated",
         f"at:    {source}:3",
         *process.stderr.decode().splitlines()[3:],
     ]

@@ -118,7 +118,7 @@ def opened_input(source: Path, *, is_streamed: bool, errors: Errors) -> Iterator
         patience = 0.0 if is_streamed else _PATIENCE_SECONDS
         yield _blocks_as_they_come(sys.stdin.fileno(), patience=patience, name=STDIN, errors=errors)
         return
-    if source.is_file():
+    if os.path.isfile(source):
         with open_bytes(source) as beginning:
             refuse_structured(beginning.read(_CHUNK_BYTES), name=str(source))
     with open_bytes(source) as stream:
