@@ -241,6 +241,18 @@ def test_the_answer_names_our_option_with_the_value(arguments: str, hint: str) -
             "       --nosuch: nmt train --help lists them all",
         ),
         (
+            "prepare --source-lang fr --target-lang=en --trainpref t --validpref v --destdir d --share-vocab",
+            "there are no options --source-lang, --target-lang, --trainpref, --validpref, --destdir, --share-vocab",
+            "nmt prepare",
+            "here it is --languages fr-en --train t --valid v -o d --set tokenizer.shared=true",
+        ),
+        (
+            "prepare -s fr -t en --trainpref t",
+            "there are no options -s, -t, --trainpref",
+            "nmt prepare",
+            "here it is --languages fr-en --train t",
+        ),
+        (
             "train base --set training.updates 9",
             "--set takes KEY=VALUE, not training.updates 9",
             "--set",

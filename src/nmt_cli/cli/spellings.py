@@ -17,13 +17,16 @@ from nmt_cli.recipe.other_toolkits import RECIPE_KEYS, answer_to_key
 # typed. --beam-size stands for -beam_size and --beam_size as well; a spelling with one hyphen stands for itself alone.
 # The settings of a recipe are in nmt_cli.recipe.other_toolkits.
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
+_PAIR = "en-de"
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "prepare": {
-        "--languages en-de": "--source-lang --target-lang --src-lang --tgt-lang --trg-lang",
-        "--train PREFIX": "--trainpref --train-sets --src --src-train --train-src",
-        "--valid PREFIX": "--validpref --valid-sets --dev",
-        "--test PREFIX": "--testpref",
-        "-o DIR": "--destdir --save-data --output-dir",
+        "--languages en-de": "--source-lang --target-lang --src-lang --tgt-lang --trg-lang -s -t",
+        "--train {PREFIX}": "--trainpref",
+        "--train PREFIX": "--train-sets --src --src-train --train-src",
+        "--valid {PREFIX}": "--validpref",
+        "--valid PREFIX": "--valid-sets --dev",
+        "--test {PREFIX}": "--testpref",
+        "-o {DIR}": "--destdir --save-data --output-dir",
         "--set tokenizer.shared=true": "--joined-dictionary --share-vocab --shared-vocab",
         "--set tokenizer.vocab_size={N}": (
             "--nwordssrc --nwordstgt --num-words --src-vocab-size --tgt-vocab-size --vocab-size --bpe-operations"
@@ -38,14 +41,14 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
     },
     "train": {
         "name a recipe: nmt train base, or nmt train FILE.yaml": "--arch --task --config -config --hparams-set",
-        "-o DIR": "--save-dir --save-model --output-dir --model-dir --run-name",
-        "--data DIR": "--data-dir --prepared-data",
+        "-o {DIR}": "--save-dir --save-model --output-dir --model-dir --run-name",
+        "--data {DIR}": "--data-dir --prepared-data",
         "--precision bf16": "--fp16 --bf16 --amp --memory-efficient-fp16 --half",
         "--gpus {N}": "--world-size --num-gpus --nproc-per-node --distributed-world-size --ngpus",
         "give the same command as before: it resumes by itself": (
             "--restore-file --train-from --resume-from-checkpoint --resume --continue --load-model"
         ),
-        "--init-from MODEL": "--finetune-from-model --pretrained-model --init-model",
+        "--init-from {MODEL}": "--finetune-from-model --pretrained-model --init-model",
         "leave it out: data are prepared with their vocabulary: nmt prepare --train PREFIX --languages en-de": (
             "--src --tgt --source-lang --target-lang --src-vocab --tgt-vocab --vocab --bpe --spm --tokenizer"
         ),
@@ -90,8 +93,8 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--format text, tsv or jsonl": "--output-type --with-score",
     },
     "export": {
-        "-o DIR": "--output-dir",
-        "--precision NAME": "--quantization",
+        "-o {DIR}": "--output-dir",
+        "--precision {NAME}": "--quantization",
         "name the model: nmt export MODEL": "--model --model-dir --model-path",
         "--overwrite": "--force",
     },
@@ -152,7 +155,7 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
 def _answer(command: str, option: str, value: str | None, *, own: Mapping[str, str], arguments: Sequence[str]) -> str:
     """The answer to an option that the command does not have."""
     if hint := _known(command, option):
-        typed = _with_value(hint, value)
+        typed = _with_value(hint, value).replace(_PAIR, _pair(arguments))
         return f"here it is {typed}" if typed.startswith("-") else typed
     if (ours := _with_two_hyphens(option)) in own:
         amount = value and shlex.quote(value)
@@ -161,6 +164,14 @@ def _answer(command: str, option: str, value: str | None, *, own: Mapping[str, s
         return setting
     near, more = nearest_word(option, [one for one in own if one.startswith("--")]), f"nmt {command} --help"
     return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
+
+
+def _pair(arguments: Sequence[str]) -> str:
+    """The two languages that options of other toolkits name, as SOURCE-TARGET; an example if they do not."""
+    words = " ".join(arguments)
+    sides = ("--(?:source|src)[-_]lang|-s", "--(?:target|tgt|trg)[-_]lang|-t")
+    found = [re.search(rf"(?<!\S)(?:{side})[= ]([a-z]{{2,3}})\b", words) for side in sides]
+    return "-".join(one[1] for one in found if one) if all(found) else _PAIR
 
 
 def _known(command: str, option: str) -> str | None:
