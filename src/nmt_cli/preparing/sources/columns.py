@@ -134,7 +134,7 @@ class TsvFile(LocalPairs):
         if found in ("semicolons", "commas"):
             hint += f"; these seem to be separated by {found}: write kind: csv, or call the file .csv"
         elif found:
-            hint += f"; these seem to be separated by {found}: put one tab in place of each separator"
+            hint += f"; these seem to be separated by {found}: write one tab in place of each"
         raise DataError(
             f"{self.file.name} has no columns: there is no tab in its first {len(lines):,} lines",
             where=f"{self.file}:{1 + self.header}",
@@ -265,7 +265,7 @@ def _delimiter(lines: Sequence[str], file: Path) -> str:
 
 
 def _rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
-    """The rows before the first broken one, which is told of when the whole file is read."""
+    """The rows until one is broken. The reading of the whole file raises the error for the broken row."""
     with suppress(csv.Error):
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 

@@ -131,7 +131,7 @@ class TakenLanguages:
 
 
 def on_one_line(text: str) -> str:
-    """The text with a space in place of each line break or tab, and without white space at its ends."""
+    """The text on one line: each line break or tab becomes a space, and white space at both ends is removed."""
     if "\n" in text or "\t" in text or "\r" in text:
         text = " ".join(filter(None, (line.strip(" ") for line in _BREAKS.split(text))))
     return text.strip()
