@@ -189,12 +189,12 @@ def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it
     assert error.message == f"train.de is not UTF-8: {number} of {number} pairs cannot be read"
     assert error.where == "train.de:1"
     convert = f"iconv -f LATIN1 -t UTF-8 < {tmp_path}/train.{{0}} > {tmp_path}/utf8-train.{{0}}"
-    assert error.hint == f"if the text is Latin-1: {convert.format('de')}; then give the new files"
+    assert error.hint == f"if the text is Latin-1: {convert.format('de')}; then prepare the new files"
     assert not (tmp_path / "data.partial").exists()
     latin1(tmp_path, "train.en", english)
     error = refusal(lambda: run(located, tmp_path / "data"))
     assert error.message == f"train.en and train.de are not UTF-8: {number} of {number} pairs cannot be read"
-    commands = error.hint.removeprefix("if the text is Latin-1: ").removesuffix("; then give the new files")
+    commands = error.hint.removeprefix("if the text is Latin-1: ").removesuffix("; then prepare the new files")
     assert commands == f"{convert.format('en')}; {convert.format('de')}"
     subprocess.run(commands, shell=True, check=True)
     assert (tmp_path / "utf8-train.en").read_text(encoding="utf-8").splitlines() == english

@@ -325,10 +325,10 @@ def test_a_pattern_without_a_match_says_how_patterns_work(tmp_path: Path) -> Non
     [
         (
             "one  eins\ntwo  zwei\n",
-            "kind: tsv takes columns with one tab between them; these seem to be separated by spaces: put one "
-            "tab in place of each separator",
+            "kind: tsv takes columns with one tab between them; these seem to be separated by spaces: replace "
+            "them by one tab",
         ),
-        ("one ||| eins\n", "separated by |||: put one tab"),
+        ("one ||| eins\n", "separated by |||: replace them by one tab"),
         ("one,eins\n", "separated by commas: write kind: csv, or call the file .csv"),
         ("one\n", "kind: tsv takes columns with one tab between them"),
     ],

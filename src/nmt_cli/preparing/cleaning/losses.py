@@ -111,7 +111,7 @@ def other_encoding_error(by_source: Sequence[SourceCounts]) -> DataError | None:
         f"{' and '.join(names)} {'is' if len(files) == 1 else 'are'} not UTF-8: {dropped.count:,} of {num_read:,} "
         "pairs cannot be read",
         where=dropped.examples[0].where,
-        hint=f"{latin1_conversions(files)}; then give the new files",
+        hint=f"{latin1_conversions(files)}; then prepare the new files",
     )
 
 

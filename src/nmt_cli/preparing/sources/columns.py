@@ -134,7 +134,7 @@ class TsvFile(LocalPairs):
         if found in ("semicolons", "commas"):
             hint += f"; these seem to be separated by {found}: write kind: csv, or call the file .csv"
         elif found:
-            hint += f"; these seem to be separated by {found}: write one tab in place of each"
+            hint += f"; these seem to be separated by {found}: replace them by one tab"
         raise DataError(
             f"{self.file.name} has no columns: there is no tab in its first {len(lines):,} lines",
             where=f"{self.file}:{1 + self.header}",
