@@ -1,14 +1,15 @@
-"""Float32 products on a CPU: faster only where they stay as exact."""
+"""Float32 products on a CPU are faster only if they stay as exact; what the user says of waiting threads holds."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from nmt_cli import devices
-from nmt_cli.devices import multiply_float32_fast
+from nmt_cli.devices import bound_spinning, multiply_float32_fast
 
 CPU = torch.device("cpu")
 
@@ -46,3 +47,15 @@ def test_nothing_is_set_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert not multiply_float32_fast(CPU)
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "PASSIVE"}, None)],
+)
+def test_the_user_says_how_threads_wait(
+    given: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
+    bound_spinning(1000)
+    assert os.environ.get("GOMP_SPINCOUNT") == spins

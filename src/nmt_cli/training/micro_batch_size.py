@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from nmt_cli.artifacts.run import MeasuredTokens, Run
+from nmt_cli.artifacts.weights import uninitialized_model
 from nmt_cli.dataset.batches import accumulation
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
@@ -146,8 +147,8 @@ def estimate(
     the weights. The activations are those that one full micro-batch keeps for its backward pass; for `auto`, a device's
     whole share of an update. Memory of libraries and of the allocator comes on top.
     """
-    with torch.device("meta"):
-        model = Transformer(recipe.model, source_vocab=source_vocab, target_vocab=target_vocab)
+    # Its memory is never touched. On the device "meta", torch would import its compiler, which takes a second.
+    model = uninitialized_model(recipe.model, source_vocab=source_vocab, target_vocab=target_vocab)
     num_parameters = model.num_parameters()
     training = recipe.training
     has_average = training.ema is not None or training.optimizer.name == "schedule_free"
