@@ -63,14 +63,16 @@ def take(updater: Updater, batches: Sequence[tuple[int, Batch]], number: int, up
     ).result()
 
 
-def feed(data: PreparedData, *settings: str, device: str = "cpu", has_even_end: bool = True) -> Feed:
+def feed(
+    data: PreparedData, *settings: str, device: str = "cpu", has_even_end: bool = True, max_tokens: int = MAX_TOKENS
+) -> Feed:
     """The tiny recipe with two layers in the encoder, without dropout, changed by settings.
 
     Without an even end, the last update of an epoch is short, as in runs of earlier versions.
     """
     recipe = tiny_recipe("model.encoder_layers=2", "model.dropout=0", *settings)
     order = DataOrder(
-        data, recipe, world_size=1, max_tokens=MAX_TOKENS, has_even_end=has_even_end, fallback=Path("not-needed")
+        data, recipe, world_size=1, max_tokens=max_tokens, has_even_end=has_even_end, fallback=Path("not-needed")
     )
     return Feed(recipe, data, order, torch.device(device))
 

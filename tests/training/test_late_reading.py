@@ -23,7 +23,7 @@ from tests.training.test_divergence import install_trouble, spoil_update_5
 from tests.training.tiny import checkpoint, checkpoints, events, stopped_after, train
 
 SETTINGS = (
-    "training.updates=20",
+    "training.updates=14",
     "training.checkpoint_every=7",
     "training.log_every=1",
     "training.clip_norm=0.7",  # some norms are larger, some smaller

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt_cli.dataset.store import PreparedData
+from tests.forks import Forked
 from tests.training.tiny import RECIPE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,9 +44,9 @@ def run_module(module: str, *arguments: object) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(ROOT)}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
-        subprocess.Popen(
+        Forked[bytes](
             [sys.executable, "-m", module, *map(str, arguments)],
             env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             cwd=ROOT,
