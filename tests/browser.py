@@ -109,7 +109,16 @@ class Browser:
 
     def press(self, key: str) -> None:
         """Press a key such as Enter."""
-        code = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowRight": 39, "Tab": 9}[key]
+        code = {
+            "Enter": 13,
+            "Escape": 27,
+            "ArrowDown": 40,
+            "ArrowRight": 39,
+            "ArrowLeft": 37,
+            "Tab": 9,
+            "End": 35,
+            "Home": 36,
+        }[key]
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 

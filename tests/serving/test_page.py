@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def page(browser: Browser, server: Server) -> Browser:
     browser.open(server.url)
     browser.until(READY)
     browser.run("localStorage.clear()")
+    browser.run("$('clear').disabled || $('clear').click()")
     browser.run("$('from').value = 'en'; $('from').onchange()")
     browser.run("$('source').focus()")
     browser.type("the old sea\n  stands by the house")
@@ -70,11 +72,14 @@ def test_pointing_at_a_word_shows_what_it_looked_at(page: Browser, tmp_path: Pat
 
 def test_a_word_is_replaced_with_the_keyboard(page: Browser) -> None:
     before = page.run("$('target').textContent")
-    focused = f"[...{WORDS}].indexOf(document.activeElement)"
-    # The words are a single stop of the Tab key.
-    assert page.run(f"[...{WORDS}].filter(one => one.tabIndex === 0).length") == 1
-    page.run("document.querySelector('#target .word').focus()")
+    focused = f"document.activeElement === $('target') && [...{WORDS}].indexOf(document.querySelector('.word.current'))"
+    # The translation is a single stop of the Tab key, and text without buttons.
+    assert page.run("$('target').tabIndex") == 0
+    assert page.run(f"[...{WORDS}].filter(one => one.tabIndex >= 0 || one.role).length") == 0
+    page.run("$('target').focus()")
+    assert page.run(focused) == 0
     page.press("ArrowRight")
+    assert page.run("$('spoken').textContent") == before.split()[1]
     assert page.run(focused) == 1
     page.press("Enter")
     page.until("!$('choices').hidden")
@@ -97,6 +102,113 @@ def test_a_word_is_replaced_with_the_keyboard(page: Browser) -> None:
     assert page.run("$('choices').hidden")
     assert page.run(focused) == 1
     assert page.console == []
+
+
+def test_arrow_keys_follow_the_direction_of_the_text(page: Browser) -> None:
+    page.run("$('target').dir = 'rtl'; $('target').focus()")
+    at = f"[...{WORDS}].indexOf(document.querySelector('.word.current'))"
+    places = []
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowRight", "End", "Home"):
+        page.press(key)
+        places.append(page.run(at))
+    page.run("$('target').dir = 'auto'")
+    assert places == [1, 2, 1, page.run(f"{WORDS}.length") - 1, 0]
+
+
+def drag(page: Browser, first: int, last: int) -> str:
+    """The text that the mouse selects from the middle of one word to the end of another."""
+    boxes = page.run(
+        f"[{first}, {last}].map(n => {WORDS}[n].getBoundingClientRect())"
+        ".map(box => [box.x, box.x + box.width, box.y + box.height / 2])"
+    )
+    page.run("getSelection().removeAllRanges()")
+    begin, end = {"x": boxes[0][0] + 1, "y": boxes[0][2]}, {"x": boxes[1][1] - 1, "y": boxes[1][2]}
+    page.send("Input.dispatchMouseEvent", type="mousePressed", button="left", clickCount=1, **begin)
+    for step in range(1, 5):
+        at = {name: begin[name] + (end[name] - begin[name]) * step / 4 for name in begin}
+        page.send("Input.dispatchMouseEvent", type="mouseMoved", button="left", buttons=1, **at)
+    page.send("Input.dispatchMouseEvent", type="mouseReleased", button="left", clickCount=1, **end)
+    return str(page.run("getSelection().toString()"))
+
+
+def test_text_of_the_translation_is_selected_from_any_word(page: Browser) -> None:
+    words = page.run(f"[...{WORDS}].map(one => one.textContent)")
+    assert drag(page, 0, 1) == " ".join(words[:2])
+    assert drag(page, 1, 1) == words[1]
+    time.sleep(0.5)
+    assert page.run("$('choices').hidden")
+    page.point("#target .word", click=True)
+    page.until("!$('choices').hidden")
+    page.press("Escape")
+    box = page.run(
+        f"(() => {{ const b = {WORDS}[1].getBoundingClientRect(); return [b.x + 1, b.y + b.height / 2]; }})()"
+    )
+    for count in (1, 2):
+        for kind in ("mousePressed", "mouseReleased"):
+            page.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=count, x=box[0], y=box[1])
+    time.sleep(0.5)
+    assert page.run("getSelection().toString().trim()") == words[1]
+    assert page.run("$('choices').hidden")
+
+
+def test_a_text_survives_a_reload_and_a_link_may_carry_one(page: Browser, server: Server) -> None:
+    translation = page.run("$('target').textContent")
+    page.send("Page.reload")
+    page.until(f"document.readyState === 'complete' && {READY} && {WORDS}.length > 1")
+    assert page.run("[$('source').value, $('from').value, $('into').value]") == [
+        "the old sea\n  stands by the house",
+        "en",
+        "de",
+    ]
+    assert page.run("$('target').textContent") == translation
+    page.run("location.hash = '#de/en/am%20alten%20Meer%2Fx'")
+    page.until("$('source').value === 'am alten Meer/x' && $('from').value === 'de' && $('into').value === 'en'")
+    page.until(f"{WORDS}.length > 1 && !document.querySelector('#target.waiting')")
+    page.run("location.hash = '#de/en/%'")
+    assert page.run("$('source').value") == "am alten Meer/x"
+    page.run("history.replaceState(null, '', '/')")
+    assert page.console == []
+
+
+def test_only_the_translation_of_the_text_can_be_copied(page: Browser) -> None:
+    assert not page.run("$('copy').disabled")
+    page.run("$('source').focus()")
+    page.type(" or")
+    assert page.run("$('copy').disabled")
+    page.until("!$('copy').disabled")
+    page.type("x" * 10_000)
+    assert page.run("[$('copy').disabled, $('target').className]") == [True, "waiting"]
+
+
+def test_a_direction_that_no_model_has_is_told(browser: Browser, strict: Server) -> None:
+    browser.open(strict.url)
+    browser.until(READY)
+    why = "No model of this server translates from German into English"
+    assert browser.run("[$('swap').title, $('swap').ariaLabel, $('swap').ariaDisabled]") == [why, why, "true"]
+    browser.point("#swap", click=True)
+    assert browser.run("$('status').textContent") == f"{why}."
+
+
+def test_without_javascript_the_page_says_so(browser: Browser, server: Server) -> None:
+    browser.send("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(server.url)
+        assert "JavaScript is off, and this page needs it to translate." in browser.run("document.body.innerText")
+    finally:
+        browser.send("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_both_panels_scroll_together(page: Browser) -> None:
+    page.run("$('clear').click(); $('source').focus()")
+    page.type("the old sea\n" * 60)
+    page.until(f"{WORDS}.length > 100 && !document.querySelector('#target.waiting')")
+    scroll = (
+        "(async () => { const [one, other] = document.querySelectorAll('.paper');"
+        " one.dispatchEvent(new Event('pointerenter')); one.scrollTop = one.scrollHeight;"
+        " await new Promise(done => setTimeout(done, 100));"
+        " return other.scrollHeight - other.clientHeight - other.scrollTop; })()"
+    )
+    assert page.run(scroll) < 2
 
 
 def test_swapping_translates_back(page: Browser) -> None:
