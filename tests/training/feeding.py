@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from nmt_cli.dataset.batches import Batch, make_batch
+from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import PreparedData, Rows
 from nmt_cli.devices import Precision
 from nmt_cli.recipe.schema import Recipe
@@ -38,7 +38,7 @@ class Feed:
         return Updater(self.recipe, model, precision=precision, ranks=ranks or Ranks(0, 1, self.device))
 
     def batch(self, rows: Rows) -> Batch:
-        return make_batch(rows, self.data.split("train"), device=self.device, shape=self.order.shape, pinned=False)
+        return self.order.batch(rows, self.data.split("train"), device=self.device, pinned=False)
 
     def updates(self, number: int) -> Iterator[tuple[int, PlannedUpdate]]:
         """The first updates with their numbers."""

@@ -15,7 +15,7 @@ import torch
 from nmt_cli.dataset.batches import Batch, make_batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError
-from nmt_cli.training import loader as loader_module
+from nmt_cli.training import data_order
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.loader import Copies, Loader
 from nmt_cli.training.ranks.ranks import Ranks
@@ -90,7 +90,7 @@ def test_waiting_is_the_time_until_an_update_is_there(prepared: PreparedData, mo
         made.release()
         return batch
 
-    monkeypatch.setattr(loader_module, "make_batch", slowly)
+    monkeypatch.setattr(data_order, "make_batch", slowly)
     with loader_of(prepared, clock=clock) as loader:
         first = loader.next(num_left=2)
         num_batches = len(first.batches)
@@ -112,7 +112,7 @@ def test_what_the_thread_meets_with_is_raised_where_updates_are_taken(
 
     with loader_of(prepared) as loader:
         loader.next(num_left=1)
-        monkeypatch.setattr(loader_module, "make_batch", broken)
+        monkeypatch.setattr(data_order, "make_batch", broken)
         for _ in range(2):
             with pytest.raises(DataError, match="cut short") as caught:
                 loader.next(num_left=1)

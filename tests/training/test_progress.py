@@ -41,11 +41,23 @@ KEYS = {
 }
 STANDING = TrainingStatus(1100, 4, learning_rate=1.5e-4, gradient_norm=0.5, memory_gb=1.25, seconds=24.0)
 FIGURES = UpdateMetrics(
-    loss=2.0, nll=math.log(4), target_tokens_per_second=150.4, matrix_rate_share=0.44, padding=0.008, waiting=0.001
+    loss=2.0,
+    nll=math.log(4),
+    kl=0.25,
+    target_tokens_per_second=150.4,
+    matrix_rate_share=0.44,
+    padding=0.008,
+    waiting=0.001,
 )
 SHOWN_STATUS = TrainingStatus(1500, 6, learning_rate=2.5e-4, gradient_norm=0.5312, memory_gb=3.21, seconds=90.0)
 SHOWN_METRICS = UpdateMetrics(
-    loss=3.0, nll=2.5, target_tokens_per_second=123_456.0, matrix_rate_share=0.441, padding=0.008, waiting=0.001
+    loss=3.0,
+    nll=2.5,
+    kl=None,
+    target_tokens_per_second=123_456.0,
+    matrix_rate_share=0.441,
+    padding=0.008,
+    waiting=0.001,
 )
 
 
@@ -328,7 +340,7 @@ def test_the_lightest_goes_first() -> None:
 def test_what_is_not_known_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     view = LiveView("small", updates=2000)
-    nothing = UpdateMetrics(math.nan, math.nan, math.nan, math.nan, math.nan, 0.5)
+    nothing = UpdateMetrics(math.nan, math.nan, None, math.nan, math.nan, math.nan, 0.5)
     view.move(TrainingStatus(1, 0, 1e-7, math.inf, math.nan, 1.0), nothing, time_left="")
     _, learning, speed = shown(view)
     assert learning == "  learning rate 1.00e-07   epoch 1"

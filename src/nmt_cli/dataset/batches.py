@@ -44,6 +44,12 @@ class MicroBatchShape:
     sentences: int
     longest: int
 
+    def for_passes(self, number: int) -> MicroBatchShape:
+        """The shape of a batch that holds each pair so many times."""
+        return MicroBatchShape(
+            number * self.src_slots, number * self.tgt_slots, number * self.sentences, longest=self.longest
+        )
+
     def num_dummies(self, *, src_tokens: int, tgt_tokens: int) -> int:
         """Dummy sentences of at most SHORT slots that cover the slots without tokens on either side."""
         return -(-max(self.src_slots - src_tokens, self.tgt_slots - tgt_tokens) // SHORT)

@@ -90,12 +90,12 @@ def attention_weights(
         return out
 
     if part == "encoder":
-        x: Tensor = model.source_embedding(source.ids, source.positions)
+        x: Tensor = model.source_embedding(source)
         for layer in model.encoder[: layers[-1] + 1]:
             x = layer(x, self_attend=self_attend)
         return found
     memory = model.encode(source)
-    x = model.target_embedding(target.ids, target.positions)
+    x = model.target_embedding(target)
     for layer in model.decoder[: layers[-1] + 1]:
         x = layer(x, self_attend=self_attend, cross_attend=cross_attend)
     return found

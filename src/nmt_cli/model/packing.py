@@ -41,6 +41,8 @@ class Packed:
     `cu_seqlens` [C + 1] int32 may go on after the B sentences. Dummy sentences then cover all empty slots, because some
     kernels leave slots outside of sentences unwritten; sources and targets of a batch have equally many. Empty
     sentences follow, so that C comes again too.
+
+    `is_cut` [N] is True at the tokens whose embedding is zero, if there are any.
     """
 
     ids: Tensor
@@ -50,6 +52,11 @@ class Packed:
     max_len: int
     num_empty: int
     bound: int
+    is_cut: Tensor | None = None
+
+    def without_cuts(self, rows: Tensor) -> Tensor:
+        """The rows [N, D] of an embedding matrix, zero where tokens are cut."""
+        return rows if self.is_cut is None else rows.masked_fill(self.is_cut[:, None], 0)
 
     @property
     def num_tokens(self) -> int:

@@ -95,7 +95,7 @@ def static_step(
     if uses_kernels:
         return _step_by_kernels(model, ids, cache, inputs)
     past, source = _biases(inputs, cache, like=model.output_weight)
-    x: Tensor = model.target_embedding(ids, inputs.counters[:1])
+    x = model.target_embedding.at(ids, inputs.counters[:1])
     for layer, own, cross in zip(_layers(model), cache.own, cache.cross, strict=True):
         x = layer(
             x,

@@ -56,8 +56,12 @@ class Embedding(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.scale = math.sqrt(config.d_model)
 
-    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """ids [N] at positions [N] to [N, D]."""
+    def forward(self, tokens: Packed) -> Tensor:
+        """The tokens [N] of sentences to [N, D]."""
+        return self.place(tokens.without_cuts(self.rows(tokens.ids)), self.encodings(tokens.positions))
+
+    def at(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """One token of each row of a search, ids [R] at positions [R], to [R, D]."""
         return self.place(self.rows(ids), self.encodings(positions))
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -108,7 +112,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Packed) -> Tensor:
         """The memory [M, D] of the source sentences, each ending in EOS."""
-        x: Tensor = self.source_embedding(source.ids, source.positions)
+        x: Tensor = self.source_embedding(source)
         for layer in self.encoder:
             x = layer(x, self_attend=lambda module, y: module(y, source))
         memory: Tensor = self.encoder_norm(x)
@@ -116,7 +120,7 @@ class Transformer(nn.Module):
 
     def decode(self, target: Packed, memory: Tensor, source: Packed) -> Tensor:
         """The decoder's output [N, D] at each target token; the target starts with BOS: section 3.1's shift by one."""
-        x: Tensor = self.target_embedding(target.ids, target.positions)
+        x: Tensor = self.target_embedding(target)
         for layer in self.decoder:
             x = layer(
                 x,
@@ -141,7 +145,7 @@ class Transformer(nn.Module):
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """The decoder's output [R, D] for one more token ids [R] per row; R is a multiple of the cache's sentences."""
         positions, slots, slot_bias = cache.begin_step(len(ids), like=self.output_weight)
-        x: Tensor = self.target_embedding(ids, positions)
+        x = self.target_embedding.at(ids, positions)
         for layer, kept in zip(self.decoder, cache.layers, strict=True):
             self_attend = partial(kept.self_attend, positions=positions, slots=slots, slot_bias=slot_bias)
             x = layer(x, self_attend=self_attend, cross_attend=partial(kept.cross_attend, bias=cache.source_bias))

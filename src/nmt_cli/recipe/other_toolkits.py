@@ -54,6 +54,7 @@ RECIPE_KEYS: Mapping[str, str] = {
         "gradient_clipping_threshold"
     ),
     "training.label_smoothing={N}": "label_smoothing label_smoothing_factor smoothing label_smooth",
+    "training.consistency={name: r_drop, alpha: {N}}": "reg_alpha r_drop rdrop rdrop_alpha",
     "training.seed={N}": "seed random_seed manual_seed",
     "training.checkpoint_every={N}": (
         "save_interval_updates save_checkpoint_steps save_freq save_every save_steps checkpoint_interval "

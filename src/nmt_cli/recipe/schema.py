@@ -195,6 +195,24 @@ Schedule = Annotated[
 ]
 
 
+class RDropConfig(Section):
+    """R-Drop (Liang et al. 2021, arXiv:2106.14448): two passes with different dropout are to predict alike."""
+
+    name: Literal["r_drop"] = Field("r_drop", description="which regulariser this section is of")
+    alpha: NonNegativeFloat = Field(5.0, description="weight of the mean divergence, beside both losses; 0: one pass")
+
+
+class SimCutConfig(Section):
+    """SimCut (Gao et al. 2022, arXiv:2206.02368): a pass without some tokens is to predict as the whole does."""
+
+    name: Literal["simcut"] = Field("simcut", description="which regulariser this section is of")
+    alpha: NonNegativeFloat = Field(3.0, description="weight of the divergence, beside the first loss; 0: one pass")
+    cut: Probability = Field(0.05, description="share of tokens, on both sides, without embedding in the second pass")
+
+
+Consistency = Annotated[RDropConfig | SimCutConfig, Field(discriminator="name")]
+
+
 class TrainingConfig(Section):
     """Batches, optimizer, schedule and length of the training (section 5)."""
 
@@ -211,6 +229,9 @@ class TrainingConfig(Section):
     )
     compile: bool = Field(True, description="on GPUs: compiled layers and CUDA graphs; results equal within rounding")
     label_smoothing: Probability = Field(0.1, description="epsilon_ls (5.4)")
+    consistency: Consistency | None = Field(
+        None, description="r_drop or simcut: each pair passes twice through the model, at twice the cost; null: once"
+    )
     optimizer: Optimizer = AdamConfig()
     schedule: Schedule = NoamConfig()
     ema: Probability | None = Field(
@@ -240,6 +261,11 @@ class TrainingConfig(Section):
     patience: PositiveInt | None = Field(
         None, description="validations without a better validation.metric before training ends early; null: never"
     )
+
+    @property
+    def num_passes(self) -> int:
+        """How often each pair of an update passes through the model."""
+        return 2 if self.consistency is not None and self.consistency.alpha > 0 else 1
 
     @model_validator(mode="after")
     def _schedule_has_room(self) -> TrainingConfig:

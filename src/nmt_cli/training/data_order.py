@@ -6,16 +6,21 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from nmt_cli.dataset.batches import (
+    Batch,
     MicroBatchShape,
     accumulation,
     deal_micro_batches,
     first_rows_that_fit,
+    make_batch,
     micro_batch_shape,
 )
 from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanKey
 from nmt_cli.dataset.planning import open_plan
-from nmt_cli.dataset.store import PreparedData, Rows, sum_lengths
+from nmt_cli.dataset.store import PreparedData, Rows, TokenPairs, sum_lengths
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 
@@ -102,6 +107,13 @@ class DataOrder:
     def full(self) -> Rows:
         """The pairs of an ordinary full micro-batch."""
         return self._dealt(self._rows(self.open().fullest))[0]
+
+    def batch(self, rows: Rows, pairs: TokenPairs, *, device: torch.device, pinned: bool) -> Batch:
+        """A micro-batch of these rows, which holds each pair as often as it passes through the model."""
+        number = self._training.num_passes
+        return make_batch(
+            np.tile(rows, number), pairs, device=device, shape=self.shape.for_passes(number), pinned=pinned
+        )
 
     def next(self) -> PlannedUpdate:
         """The next update; the position moves on."""

@@ -13,7 +13,7 @@ from types import TracebackType
 
 import torch
 
-from nmt_cli.dataset.batches import Batch, make_batch
+from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import TokenPairs
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.ranks.ranks import Ranks
@@ -167,10 +167,5 @@ class Loader:
         return LoadedUpdate(update, [(index, self._batch(update, index)) for index in mine if len(update.micro[index])])
 
     def _batch(self, update: PlannedUpdate, index: int) -> Batch:
-        return make_batch(
-            update.micro[index],
-            self._data,
-            device=self._ranks.device,
-            shape=self._order.shape,
-            pinned=self._copies.is_pinned,
-        )
+        rows, pinned = update.micro[index], self._copies.is_pinned
+        return self._order.batch(rows, self._data, device=self._ranks.device, pinned=pinned)

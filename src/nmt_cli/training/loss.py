@@ -15,13 +15,14 @@ from torch import Tensor
 
 from nmt_cli.tokenization.tokenizer import PAD
 
-LossAndGradient = Callable[[Tensor, Tensor, int, float], tuple[Tensor, Tensor]]
+LossAndGradient = Callable[[Tensor, Tensor, int, float], tuple[Tensor, ...]]
 """Given logits [R, W], gold [R], the vocabulary and epsilon: the sums over rows of the smoothed loss and of the NLL.
 
-Overwrites the logits with the gradient of the first sum: zeros in rows without gold, and in padded columns.
+Overwrites the logits with the gradient of the first sum: zeros in rows without gold, and in padded columns. Further
+sums may follow, which have no gradient.
 """
 
-_ROWS = 128
+_ROWS = 128  # even, for functions that take rows by twos
 _COLUMNS = 128  # a multiple of which W is, if P allows it
 _CPU_ELEMENTS = 1 << 21  # a block stays in the cache from the product to its gradient; smaller ones slow the product
 _CUDA_ELEMENTS = 1 << 28
@@ -29,10 +30,19 @@ _CUDA_ELEMENTS = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Sums over tokens, float32 scalars: the smoothed loss, and, without a gradient, the negative log-likelihood."""
+    """Sums over tokens, float32 scalars: the smoothed loss, and, without a gradient, the negative log-likelihood.
+
+    If each pair passes twice, `kl` is the divergence of both passes, which has its weight in the smoothed loss.
+    """
 
     smoothed: Tensor
     nll: Tensor
+    kl: Tensor | None = None
+
+    def figures(self) -> Tensor:
+        """All of its sums, without a gradient, [2] or [3]."""
+        sums = [self.smoothed.detach(), self.nll]
+        return torch.stack(sums if self.kl is None else [*sums, self.kl])
 
 
 def smoothed_cross_entropy(
@@ -44,6 +54,7 @@ def smoothed_cross_entropy(
     vocab: int,
     smoothing: float,
     loss_and_gradient: LossAndGradient | None = None,
+    in_one_block: bool = False,
 ) -> Loss:
     """The loss of hidden [N, D] against gold [N] under the output matrix [P, D], whose first `vocab` rows are pieces.
 
@@ -54,12 +65,14 @@ def smoothed_cross_entropy(
     one included (Szegedy et al. 2016, section 7). The logits exist once, in the precision of `hidden`; statistics are
     float32. All shapes follow from the arguments, and nothing waits for a GPU.
 
-    `loss_and_gradient` is an implementation for a certain device.
+    `loss_and_gradient` is another implementation, or another loss. With `in_one_block` it takes all rows at once, as a
+    kernel does that needs no memory beside the logits.
     """
-    smoothed, nll = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
-        hidden, output_weight, output_bias, gold, vocab, smoothing, loss_and_gradient, torch.is_grad_enabled()
+    function = loss_and_gradient or _loss_and_gradient
+    sums = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]  # not annotated
+        *(hidden, output_weight, output_bias, gold, vocab, smoothing, function, in_one_block, torch.is_grad_enabled())
     )
-    return Loss(smoothed, nll)
+    return Loss(*sums)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -74,18 +87,20 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         gold: Tensor,
         vocab: int,
         smoothing: float,
-        loss_and_gradient: LossAndGradient | None,
+        loss_and_gradient: LossAndGradient,
+        in_one_block: bool,
         has_backward: bool,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         # Under no_grad `needs_input_grad` still says that the weights would need one.
         keeps_gradient = has_backward and any(ctx.needs_input_grad)
         num_tokens, num_columns = hidden.size(0), min(output_weight.size(0), -(-vocab // _COLUMNS) * _COLUMNS)
         weight, bias = output_weight[:num_columns], None if output_bias is None else output_bias[:num_columns]
-        if keeps_gradient and loss_and_gradient is not None:
-            block = num_tokens  # one kernel needs no memory beside the logits
+        if keeps_gradient and in_one_block:
+            block = num_tokens
         else:
             elements = _CUDA_ELEMENTS if hidden.is_cuda else _CPU_ELEMENTS
-            block = max(1, elements // num_columns)
+            together = 1 if loss_and_gradient is _loss_and_gradient else 2  # rows of one token
+            block = max(together, elements // num_columns // together * together)
             block = block // _ROWS * _ROWS or block  # equal blocks in all updates: libraries prepare each size once
         logits = hidden.new_empty(num_tokens if keeps_gradient else min(block, num_tokens), num_columns)
         losses = []
@@ -94,16 +109,16 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             out = logits[start if keeps_gradient else 0 :][: len(gold_block)]
             _multiply(hidden[start : start + block], weight, bias, out=out)
             if keeps_gradient:
-                sums = (loss_and_gradient or _loss_and_gradient)(out, gold_block, vocab, smoothing)
+                sums = loss_and_gradient(out, gold_block, vocab, smoothing)
             else:
                 sums = _statistics(out, gold_block, vocab, smoothing)[1:]
             losses.append(torch.stack(sums))
-        smoothed, nll = torch.stack(losses).sum(0)
+        smoothed, *others = torch.stack(losses).sum(0)
         if keeps_gradient:
             ctx.save_for_backward(logits, hidden, output_weight)
             ctx.has_bias = output_bias is not None
-        ctx.mark_non_differentiable(nll)
-        return smoothed, nll
+        ctx.mark_non_differentiable(*others)
+        return smoothed, *others
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -118,7 +133,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             bias_gradient = output_weight.new_zeros(len(output_weight))
             bias_gradient[:num_columns] = logit_gradient.sum(0, dtype=torch.float32) * scale
         hidden_gradient = (logit_gradient @ output_weight[:num_columns]) * scale
-        return hidden_gradient, weight_gradient, bias_gradient, None, None, None, None, None
+        return hidden_gradient, weight_gradient, bias_gradient, *(None,) * 6
 
 
 def _multiply(hidden: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:

@@ -156,7 +156,7 @@ def estimate(
     bytes_each = 4 + 4 + 8 + (2 + 2 if precision == "bf16" else 0) + (8 if has_average else 0)
     tokens = min(max_tokens_of(training), -(-training.batch_tokens // world_size))
     element = 2 if precision == "bf16" else 4
-    per_pair = _kept_per_pair(recipe.model) * element + model.output_weight.size(0) * element
+    per_pair = training.num_passes * (_kept_per_pair(recipe.model) + model.output_weight.size(0)) * element
     return Estimate(
         num_parameters,
         accumulation(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size),

@@ -23,6 +23,7 @@ from nmt_cli.model.packing import SHORT, Spans
 from nmt_cli.model.transformer import Embedding, Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.tokenization.tokenizer import PAD
+from nmt_cli.training.consistency import Consistency, beside_each_other
 from nmt_cli.training.loss import Loss, LossAndGradient, smoothed_cross_entropy
 
 # Weights lie end to end in one vector, and layers that share a graph need theirs at multiples of 16 bytes.
@@ -39,10 +40,12 @@ Recorder = Callable[[Callable[[], None]], Callable[[], None]]
 """Records a function: returns one that repeats its work on the same memory. RuntimeError if that is impossible."""
 
 
-def plain_loss(model: Transformer, smoothing: float, batch: Batch) -> Loss:
-    """The loss of a batch through the model's own layers."""
+def plain_loss(model: Transformer, smoothing: float, batch: Batch, *, consistency: Consistency | None = None) -> Loss:
+    """The loss of a batch through the model's own layers. With `consistency` the batch holds each pair twice."""
+    if consistency is not None:
+        batch = consistency.with_cuts(batch)
     hidden = model.decode(batch.target, model.encode(batch.source), batch.source)
-    return _loss(model, hidden, batch.gold, smoothing=smoothing, loss_and_gradient=None)
+    return _loss(model, hidden, batch.gold, smoothing=smoothing, consistency=consistency, kernel=None)
 
 
 class CompiledObjective:
@@ -53,13 +56,16 @@ class CompiledObjective:
     products with the embedding matrix are left to libraries.
     """
 
-    def __init__(self, model: Transformer, *, smoothing: float) -> None:
-        from nmt_cli.model.kernels.loss import gradients_by_rows
+    def __init__(self, model: Transformer, *, smoothing: float, consistency: Consistency | None) -> None:
+        from nmt_cli.model.kernels.loss import gradients_by_rows, gradients_of_both_passes
 
         torch.compiler.reset()  # torch limits how often a function is compiled, other models included
-        self._model, self._smoothing = model, smoothing
+        self._model, self._smoothing, self._consistency = model, smoothing, consistency
         self._place, self._encode, self._decode = compiled(_place), compiled(_encode), compiled(_decode)
-        self._loss_and_gradient = partial(gradients_by_rows, pad=PAD)
+        self._kernel: LossAndGradient = partial(gradients_by_rows, pad=PAD)
+        if consistency is not None:
+            weights = (*consistency.losses, *consistency.divergences)
+            self._kernel = partial(gradients_of_both_passes, weights=weights, pad=PAD)
         dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
         self._seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=model.output_weight.device)
         for dropout, seed in zip(dropouts, self._seeds.unbind(), strict=True):
@@ -71,6 +77,8 @@ class CompiledObjective:
     def __call__(self, batch: Batch) -> Loss:
         """The loss of a batch."""
         self._seeds.random_(-(2**31), 2**31)
+        if self._consistency is not None:
+            batch = self._consistency.with_cuts(batch)
         model, source, target = self._model, batch.source.spans, batch.target.spans
         memory, hidden = self._embed(batch)
         for layer in model.encoder:
@@ -79,7 +87,8 @@ class CompiledObjective:
         for layer in model.decoder:
             hidden = self._decode(layer, hidden, target, memory, source)
         hidden = model.decoder_norm(hidden)
-        return _loss(model, hidden, batch.gold, smoothing=self._smoothing, loss_and_gradient=self._loss_and_gradient)
+        consistency, kernel = self._consistency, self._kernel
+        return _loss(model, hidden, batch.gold, smoothing=self._smoothing, consistency=consistency, kernel=kernel)
 
     def _embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The inputs of encoder [M, D] and decoder [N, D]; the gradient of a shared matrix is computed once."""
@@ -90,6 +99,7 @@ class CompiledObjective:
             source_rows, target_rows = source.rows(ids).split([len(batch.source.ids), len(batch.target.ids)])
         else:
             source_rows, target_rows = source.rows(batch.source.ids), target.rows(batch.target.ids)
+        source_rows, target_rows = batch.source.without_cuts(source_rows), batch.target.without_cuts(target_rows)
         memory = self._place(source, source_rows, source.encodings(batch.source.positions))
         return memory, self._place(target, target_rows, target.encodings(batch.target.positions))
 
@@ -134,8 +144,19 @@ def compiling(device: torch.device) -> Iterator[None]:
 
 
 def _loss(
-    model: Transformer, hidden: Tensor, gold: Tensor, *, smoothing: float, loss_and_gradient: LossAndGradient | None
+    model: Transformer,
+    hidden: Tensor,
+    gold: Tensor,
+    *,
+    smoothing: float,
+    consistency: Consistency | None,
+    kernel: LossAndGradient | None,
 ) -> Loss:
+    loss_and_gradient = kernel
+    if consistency is not None:
+        order = beside_each_other(gold)
+        hidden, gold = hidden.index_select(0, order), gold.index_select(0, order)
+        loss_and_gradient = kernel or consistency.loss_and_gradient
     return smoothed_cross_entropy(
         hidden,
         model.output_weight,
@@ -144,6 +165,7 @@ def _loss(
         vocab=model.target_vocab,
         smoothing=smoothing,
         loss_and_gradient=loss_and_gradient,
+        in_one_block=kernel is not None,
     )
 
 
@@ -169,7 +191,7 @@ class Step(Protocol):
     """Adds the gradients of a batch's loss, divided by a float32 scalar, to their sum."""
 
     def __call__(self, batch: Batch, divisor: Tensor, *, is_first: bool) -> Tensor:
-        """The batch's smoothed loss and its NLL [2]; the first step of an update begins the sum anew."""
+        """The figures of the batch's `Loss`; the first step of an update begins the sum anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +214,8 @@ class RecordedSteps:
     In all else, batches have one shape.
     """
 
-    def __init__(self, step: Step, recorder: Recorder) -> None:
-        self._step, self._recorder = step, recorder
+    def __init__(self, step: Step, recorder: Recorder, *, num_figures: int) -> None:
+        self._step, self._recorder, self._num_figures = step, recorder, num_figures
         self._recorded: dict[int, _Recorded] = {}
         self._has_failed = False
 
@@ -208,7 +230,7 @@ class RecordedSteps:
         if self._has_failed or batch in self:
             return
         inputs, device = batch.map_tensors(Tensor.clone), batch.gold.device
-        divisor, losses = torch.ones((), device=device), torch.zeros(2, device=device)
+        divisor, losses = torch.ones((), device=device), torch.zeros(self._num_figures, device=device)
 
         def step(*, is_first: bool) -> None:
             losses.copy_(self._step(inputs, divisor, is_first=is_first))
@@ -226,7 +248,7 @@ class RecordedSteps:
         self._recorded[batch.source.bound] = _Recorded(inputs, divisor, losses, first, later)
 
     def replay(self, batch: Batch, *, divisor: int, is_first: bool) -> Tensor:
-        """Replay the step with another batch; return its smoothed loss and its NLL, [2].
+        """Replay the step with another batch; return the figures of its `Loss`.
 
         A replay takes the same random numbers from torch's generators, seeded before, as the step itself.
         """

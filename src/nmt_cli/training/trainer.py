@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from nmt_cli.artifacts.run import Run
-from nmt_cli.dataset.batches import Batch, make_batch
+from nmt_cli.dataset.batches import Batch
 from nmt_cli.dataset.store import PreparedData, Rows
 from nmt_cli.devices import Precision, multiply_float32_fast
 from nmt_cli.errors import TrainingError
@@ -136,7 +136,8 @@ class Trainer:
         reporter.say(describe_training(self._recipe, self._updater, self._ranks, max_tokens=self._order.max_tokens))
         if self._ranks.is_first:
             warn_of_missing_tool(self._updater.reason_not_to_compile)
-        self._meter = Meter(measure_speed(self._updater.model, self._ranks))
+        speed = measure_speed(self._updater.model, self._ranks)
+        self._meter = Meter(speed.for_passes(self._recipe.training.num_passes))
         if self._state.update == 0 or self._updater.reason_not_to_compile is None:
             self._run = warm_up_with_tokens_that_fit(
                 self._run, self._order, self._warm_up, release=self._updater.release, ranks=self._ranks
@@ -259,14 +260,14 @@ class Trainer:
         self._validation, self._signal = None, result.signal
         sums = UpdateSums()
         if result.is_applied:
-            sums = UpdateSums(result.smoothed, result.nll, update.source_tokens, tokens, update.slots)
+            sums = UpdateSums(result.smoothed, result.nll, result.kl, update.source_tokens, tokens, update.slots)
         else:
             self._note_skip(pairs_of(micro, result.suspects), reporter)
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited)
         self._report_update(result, reporter)
 
     def _batch(self, rows: Rows) -> Batch:
-        return make_batch(rows, self._pairs, device=self._ranks.device, shape=self._order.shape, pinned=False)
+        return self._order.batch(rows, self._pairs, device=self._ranks.device, pinned=False)
 
     def _report_update(self, result: UpdateResult, reporter: Reporter) -> None:
         training, update = self._recipe.training, self._state.update

@@ -18,6 +18,7 @@ from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.cuda_graphs import CudaGraphs
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.consistency import Consistency
 from nmt_cli.training.loss import Loss
 from nmt_cli.training.micro_batch_size import OutOfMemory
 from nmt_cli.training.objective import (
@@ -33,7 +34,7 @@ from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.weights import MasterWeights
 
 _NUM_FIRST = 3
-"""Values of an update before its losses [2, micro-batches]: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
+"""Values of an update before the figures of its losses: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,13 @@ class UpdateResult:
     """Losses summed over the update's target tokens on all ranks, in nats; not applied if gradients are not finite.
 
     `suspects` are then the micro-batches with losses that are not finite, or all micro-batches if all losses are
-    finite. `signal` is a signal that a rank had received when the update was summed: SIGTERM, else SIGINT.
+    finite. `signal` is a signal that a rank had received when the update was summed: SIGTERM, else SIGINT. `kl` is the
+    divergence of both passes, 0 if each pair passes once.
     """
 
     smoothed: float
     nll: float
+    kl: float
     gradient_norm: float
     learning_rate: float
     is_applied: bool
@@ -56,9 +59,9 @@ class UpdateResult:
 class LaunchedUpdate:
     """An update given to the device. `result` waits for its values."""
 
-    def __init__(self, figures: Tensor, *, learning_rate: float, ranks: Ranks) -> None:
-        """`figures` [3 + 2 micro-batches] are the sums of `launch`, on the device."""
-        self._learning_rate, self._ranks = learning_rate, ranks
+    def __init__(self, figures: Tensor, *, num_micro: int, learning_rate: float, ranks: Ranks) -> None:
+        """`figures` are the sums of `launch`, on the device."""
+        self._num_micro, self._learning_rate, self._ranks = num_micro, learning_rate, ranks
         self._event: torch.cuda.Event | None = None
         if figures.device.type == "cpu":
             self._figures = figures
@@ -74,13 +77,15 @@ class LaunchedUpdate:
             with self._ranks.together():
                 self._event.synchronize()
         norm, interrupted, terminated, *losses = self._figures.tolist()
-        smoothed, nll = losses[: len(losses) // 2], losses[len(losses) // 2 :]
+        of_micro = [losses[start : start + self._num_micro] for start in range(0, len(losses), self._num_micro)]
+        smoothed, nll, kl = (*of_micro, [0.0])[:3]
         is_applied, suspects = math.isfinite(norm), list[int]()
         if not is_applied:
             not_finite = [index for index, loss in enumerate(smoothed) if not math.isfinite(loss)]
             suspects = not_finite or list(range(len(smoothed)))
         received = signal.SIGTERM if terminated else signal.SIGINT if interrupted else None
-        return UpdateResult(sum(smoothed), sum(nll), norm, self._learning_rate, is_applied, suspects, received)
+        sums = (sum(smoothed), sum(nll), sum(kl))
+        return UpdateResult(*sums, norm, self._learning_rate, is_applied, suspects, received)
 
 
 class Updater:
@@ -101,11 +106,13 @@ class Updater:
         self.optimizer = build_optimizer(self.weights, recipe)
         smoothing, dtype = recipe.training.label_smoothing, model.output_weight.dtype
         self.reason_not_to_compile = reason_not_to_compile(recipe, device=ranks.device, dtype=dtype)
-        self._objective: Objective = partial(plain_loss, model, smoothing)
+        consistency = Consistency.of(recipe.training)
+        self._num_figures = 2 if consistency is None else 3
+        self._objective: Objective = partial(plain_loss, model, smoothing, consistency=consistency)
         self._recorded: RecordedSteps | None = None
         if self.reason_not_to_compile is None:
-            self._objective = CompiledObjective(model, smoothing=smoothing)
-            self._recorded = RecordedSteps(self._step, CudaGraphs(ranks.device))
+            self._objective = CompiledObjective(model, smoothing=smoothing, consistency=consistency)
+            self._recorded = self._nothing_recorded()
 
     @property
     def reads_late(self) -> bool:
@@ -136,7 +143,7 @@ class Updater:
         """Give back the memory of a warm-up that did not fit, and forget what was compiled and recorded for it."""
         self.weights.drop_gradients()
         if self._recorded is not None:
-            self._recorded = RecordedSteps(self._step, CudaGraphs(self._ranks.device))
+            self._recorded = self._nothing_recorded()
             torch.compiler.reset()
         if self._ranks.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -159,8 +166,8 @@ class Updater:
         """
         if not self.model.training:
             self.model.train()
-        figures = torch.zeros(_NUM_FIRST + 2 * num_micro, device=self._ranks.device)
-        losses = figures[_NUM_FIRST:].view(2, num_micro)
+        figures = torch.zeros(_NUM_FIRST + self._num_figures * num_micro, device=self._ranks.device)
+        losses = figures[_NUM_FIRST:].view(self._num_figures, num_micro)
         for place, (index, batch) in enumerate(batches):
             loss = self.accumulate(
                 batch,
@@ -169,7 +176,7 @@ class Updater:
                 is_first=place == 0,
                 is_last=place == len(batches) - 1,
             )
-            losses[:, index] = torch.stack([loss.smoothed, loss.nll])
+            losses[:, index] = loss.figures()
         if not batches:
             self.weights.gradients.zero_()
             self._sum_collected()
@@ -185,14 +192,15 @@ class Updater:
             d_model=self._recipe.model.d_model,
         )
         self._apply(figures[0], learning_rate=rate)
-        return LaunchedUpdate(figures, learning_rate=rate, ranks=self._ranks)
+        return LaunchedUpdate(figures, num_micro=num_micro, learning_rate=rate, ranks=self._ranks)
 
     def accumulate(
         self, batch: Batch, *, key: tuple[int, int], target_tokens: int, is_first: bool, is_last: bool
     ) -> Loss:
-        """Add the gradients of one micro-batch; `key`, its update and its index in the update, sets the dropout masks.
+        """Add the gradients of one micro-batch, and return its loss.
 
-        The first micro-batch of this rank begins a new sum. The last one adds the gradients of the other ranks.
+        `key`, its update and its index in the update, sets the dropout masks. The first micro-batch of this rank begins
+        a new sum. The last one adds the gradients of the other ranks.
         """
         seed_dropout(self._recipe.training.seed, *key)
         with self._told_of_memory(batch):
@@ -204,7 +212,7 @@ class Updater:
                 divisor = torch.full((), target_tokens, dtype=torch.float32, device=self._ranks.device)
                 losses = self._step(batch, divisor, is_first=is_first, is_last=is_last)
         self._ranks.heartbeat.beat()
-        return Loss(losses[0], losses[1])
+        return Loss(*losses)
 
     def begin_with(self, values: dict[str, Tensor]) -> None:
         """Start again from weights by parameter name, with a new optimizer."""
@@ -218,7 +226,7 @@ class Updater:
         self.weights.drop_gradients()
 
     def _step(self, batch: Batch, divisor: Tensor, *, is_first: bool, is_last: bool = False) -> Tensor:
-        """Add the gradients of a batch's loss, divided by a scalar; return its smoothed loss and its NLL, [2]."""
+        """Add the gradients of a batch's loss, divided by a scalar; return the figures of the loss."""
         loss = self._objective(batch)
         if is_last and self._ranks.size > 1:
             if is_first:
@@ -228,7 +236,10 @@ class Updater:
             collecting = self.weights.collecting(is_first=is_first)
         with collecting:
             (loss.smoothed / divisor).backward()
-        return torch.stack([loss.smoothed.detach(), loss.nll])
+        return loss.figures()
+
+    def _nothing_recorded(self) -> RecordedSteps:
+        return RecordedSteps(self._step, CudaGraphs(self._ranks.device), num_figures=self._num_figures)
 
     def _sum_collected(self) -> None:
         """Sum the gradients over the ranks, without a backward pass."""
@@ -262,7 +273,8 @@ class Updater:
         except RuntimeError as problem:
             if not is_out_of_memory(problem, must_name_memory=True):
                 raise
-            limit = max(batch.source.ids.numel(), batch.target.ids.numel())
+            num_passes = self._recipe.training.num_passes
+            limit = max(batch.source.ids.numel(), batch.target.ids.numel()) // num_passes
             raise OutOfMemory(
                 f"the memory of {self._ranks.device} does not hold a micro-batch of {limit:,} tokens",
                 where="training.max_tokens_per_device",

@@ -241,7 +241,7 @@ def _losses(
     for part in _parts(usable, pairs.tgt.lengths, max_tokens=max_tokens):
         batch = make_batch(pairs.rows(part), pairs, device=device, shape=None, pinned=False)
         loss = plain_loss(model, smoothing, batch)
-        totals += torch.stack([loss.smoothed, loss.nll])
+        totals += loss.figures()
         tokens += batch.target.num_tokens
         beat()
     smoothed, nll = totals.tolist()

@@ -7,9 +7,10 @@ import torch
 from torch.nn import functional as F
 
 from nmt_cli.tokenization.tokenizer import PAD
+from nmt_cli.training.consistency import Consistency
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
-from nmt_cli.model.kernels.loss import gradients_by_rows
+from nmt_cli.model.kernels.loss import gradients_by_rows, gradients_of_both_passes
 
 pytestmark = MARKS
 
@@ -59,3 +60,22 @@ def test_gradients_in_bf16_are_rounded_at_their_end_only() -> None:
     # bf16 keeps 8 bits, and the interpreter cuts the others off: one unit of the last is 2^-7 of the value at most.
     torch.testing.assert_close(ours[:, :vocab].double(), gradient, rtol=2**-7, atol=1e-9)
     assert not ours[:, vocab:].any()
+
+
+@pytest.mark.parametrize(
+    "consistency", [Consistency((0.5, 0.5), (1.25, 1.25), cut=0), Consistency((1, 0), (3, 0), cut=0)]
+)
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+@pytest.mark.parametrize(("vocab", "width"), [(5, 8), (2048, 2048), (5000, 5120)])
+def test_the_kernel_for_both_passes_does_what_torch_s_operations_do(
+    vocab: int, width: int, scale: float, consistency: Consistency
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = (torch.randn(6, width, generator=generator) * scale).to(DEVICE)
+    gold = torch.tensor([1, 1, 3, 3, PAD, PAD], device=DEVICE)
+    expected, ours = logits.clone(), logits.clone()
+    sums = consistency.loss_and_gradient(expected, gold, vocab, 0.1)
+    weights = (*consistency.losses, *consistency.divergences)
+    found = gradients_of_both_passes(ours, gold, vocab, 0.1, weights=weights, pad=PAD)
+    torch.testing.assert_close(torch.stack(found), torch.stack(sums), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)

@@ -64,13 +64,14 @@ class TrainingStatus:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSums:
-    """Sums over applied updates: losses in nats, tokens with EOS, slots of both sides.
+    """Sums over applied updates: losses in nats, tokens with EOS, slots of both sides of one pass.
 
     `seconds` is the time of training, `waited` the part of it spent waiting for data.
     """
 
     smoothed: float = 0.0
     nll: float = 0.0
+    kl: float = 0.0
     source_tokens: int = 0
     target_tokens: int = 0
     slots: int = 0
@@ -88,12 +89,14 @@ class UpdateSums:
 class UpdateMetrics:
     """Metrics of some updates: losses in nats per target token, shares from 0 to 1, NaN without data.
 
-    `padding` is the share of slots without a token, `waiting` the share of time spent waiting for data, and
-    `matrix_rate_share` the model's floating-point operations per second, divided by the rate of a large matrix product.
+    `kl` is the divergence of both passes, None if each pair passes once. `padding` is the share of slots without a
+    token, `waiting` the share of time spent waiting for data, and `matrix_rate_share` the model's floating-point
+    operations per second, divided by the rate of a large matrix product.
     """
 
     loss: float
     nll: float
+    kl: float | None
     target_tokens_per_second: float
     matrix_rate_share: float
     padding: float
@@ -106,6 +109,7 @@ class UpdateMetrics:
         return cls(
             loss=_ratio(sums.smoothed, sums.target_tokens),
             nll=_ratio(sums.nll, sums.target_tokens),
+            kl=_ratio(sums.kl, sums.target_tokens) if sums.kl else None,
             target_tokens_per_second=_ratio(sums.target_tokens, sums.seconds),
             matrix_rate_share=_ratio(flops, sums.seconds * speed.matrix_rate),
             padding=1 - _ratio(sums.source_tokens + sums.target_tokens, sums.slots),
@@ -165,6 +169,10 @@ class Speed:
     flops_per_source_token: int
     flops_per_target_token: int
     matrix_rate: float
+
+    def for_passes(self, number: int) -> Speed:
+        """The speed of a training in which each pair passes so many times through the model."""
+        return Speed(number * self.flops_per_source_token, number * self.flops_per_target_token, self.matrix_rate)
 
     def flops(self, *, source_tokens: int, target_tokens: int) -> int:
         """The model's floating-point operations in the forward and backward passes of these tokens."""

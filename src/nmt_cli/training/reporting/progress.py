@@ -110,7 +110,8 @@ class Reporter:
     def train(self, standing: TrainingStatus, sums: UpdateSums, figures: UpdateMetrics) -> None:
         """Report the updates since the last line."""
         tokens = {"source_tokens": sums.source_tokens, "target_tokens": sums.target_tokens}
-        self.event("train", **asdict(standing), **asdict(figures), **tokens)
+        measured = {name: value for name, value in asdict(figures).items() if value is not None}
+        self.event("train", **asdict(standing), **measured, **tokens)
         if self._view is None:
             self._say_update(standing, figures)
 
