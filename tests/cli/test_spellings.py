@@ -221,6 +221,23 @@ def test_the_answer_names_our_option_with_the_value(arguments: str, hint: str) -
     assert error.value.message == f"nmt {command} has no option {error.value.where}"
 
 
+def test_a_command_line_of_fairseq_is_answered_with_settings_that_hold_together(nmt: Shell) -> None:
+    typed = "--arch transformer_iwslt_de_en --share-decoder-input-output-embed --optimizer adam --clip-norm 0.0"
+    typed += " --warmup-updates 8000 --lr 5e-4 --lr-scheduler inverse_sqrt --dropout 0.3 --weight-decay 0.0001"
+    typed += " --label-smoothing 0.2 --max-tokens 4096 --adam-betas"
+    outcome = nmt("train", "small", *typed.split(), "(0.9, 0.98)")
+    assert outcome.stderr[2].startswith("fix:   here it is --set ")
+    words = shlex.split(outcome.stderr[2].removeprefix("fix:   here it is "))
+    assert set(words[::2]) == {"--set"}
+    recipe = load_recipe("small", overrides=[word.replace("=N", "=4096") for word in words[1::2]])
+    training = recipe.training
+    assert recipe.model.tying == "target"
+    assert training.schedule.model_dump() == {"name": "inverse_sqrt", "peak": 5e-4, "warmup_updates": 8000}
+    assert training.optimizer.name == "adamw"
+    assert (training.optimizer.weight_decay, training.optimizer.beta2) == (0.0001, 0.98)
+    assert (training.clip_norm, training.label_smoothing, training.batch_tokens) == (None, 0.2, 4096)
+
+
 @pytest.mark.parametrize(
     ("typed", "error", "where", "fix"),
     [
@@ -232,13 +249,13 @@ def test_the_answer_names_our_option_with_the_value(arguments: str, hint: str) -
             "       --remove-bpe: leave it out: text is raw on both sides, and in order",
         ),
         (
-            "train small --max-update 10 --fp16 --bf16 --lr 0.001 --nosuch",
-            "there are no options --max-update, --fp16, --bf16, --lr, --nosuch",
+            "train small --max-update 10 --fp16 --bf16 --lr 0.001 --nosuch --qqq",
+            "there are no options --max-update, --fp16, --bf16, --lr, --nosuch, --qqq",
             "nmt train",
             "here it is --set training.updates=10 --precision bf16 "
             "--set training.schedule='{name: inverse_sqrt, peak: 0.001, warmup_updates: 500}'\n"
             "       --lr: noam has a factor, which is no rate: its peak is factor / sqrt(d_model * warmup_updates)\n"
-            "       --nosuch: nmt train --help lists them all",
+            "       --nosuch, --qqq: nmt train --help lists them all",
         ),
         (
             "prepare --source-lang fr --target-lang=en --trainpref t --validpref v --destdir d --share-vocab",

@@ -155,11 +155,11 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
 def _answer(command: str, option: str, value: str | None, *, own: Mapping[str, str], arguments: Sequence[str]) -> str:
     """The answer to an option that the command does not have."""
     if hint := _known(command, option):
-        typed = _with_value(hint, value).replace(_PAIR, _pair(arguments))
+        typed = _with_value(hint.replace(_PAIR, _pair(arguments)), value)
         return f"here it is {typed}" if typed.startswith("-") else typed
     if (ours := _with_two_hyphens(option)) in own:
-        amount = value and shlex.quote(value)
-        return f"here it is {ours} {amount or own[ours]}".rstrip() if own[ours] else f"here it is {ours}"
+        amount = shlex.quote(value) if value else own[ours]
+        return f"here it is {ours} {amount}" if own[ours] else f"here it is {ours}"
     if command == "train" and (setting := _setting(option, value, arguments)):
         return setting
     near, more = nearest_word(option, [one for one in own if one.startswith("--")]), f"nmt {command} --help"
@@ -186,15 +186,29 @@ def _with_two_hyphens(option: str) -> str:
 
 def _in_one(answers: Mapping[str, str]) -> str:
     """The answers to several options: a line with all that can be typed, and a line for each sentence."""
-    typed, notes = [], []
+    typed: list[str] = []
+    notes: dict[str, list[str]] = {}
     for option, answer in answers.items():
         here, _, note = answer.removeprefix("here it is ").partition("; ")
         if not answer.startswith("here it is ") or re.search(r"[,:] | or ", re.sub("'[^']*'", "", here)):
             here, note = "", answer
         typed += [here] if here else []
-        notes += [f"{option}: {note}"] if note else []
-    lines = [f"here it is {' '.join(dict.fromkeys(typed))}"] * bool(typed) + notes
+        if note:
+            notes.setdefault(note, []).append(option)
+    lines = [f"here it is {' '.join(_that_go_together(typed))}"] * bool(typed)
+    lines += [f"{', '.join(options)}: {note}" for note, options in notes.items()]
     return "\n       ".join(lines)
+
+
+def _that_go_together(typed: Sequence[str]) -> list[str]:
+    """The settings, each once: a whole section comes before its keys, and has neither a second name nor an example."""
+    whole = [re.match(r"--set ([a-z.]+)='\{name: (?!.*RATE)", one) for one in typed]
+    sections = [found[1] for found in whole if found]
+    others = tuple(f"--set {section}.name=" for section in sections)
+    kept = [one for one in dict.fromkeys(typed) if not one.startswith(others)]
+    kept = [one for one in kept if "peak: RATE" not in one or "training.schedule" not in sections]
+    keys = tuple(f"--set {section}." for section in sections)
+    return sorted(kept, key=lambda one: one.startswith(keys))
 
 
 def _setting(option: str, value: str | None, arguments: Sequence[str]) -> str | None:

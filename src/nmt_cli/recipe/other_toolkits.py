@@ -267,10 +267,14 @@ def _settings(entry: str, value: Any) -> list[str]:
     word = str(value).lower()
 
     def choice(found: re.Match[str]) -> str:
-        return f"={word}" if word in found.groups() else f"={found[2] if word == 'false' else found[1]}"
+        if isinstance(value, str) and word in found.groups():
+            return f"={word}"
+        return f"={found[2] if word == 'false' else found[1]}"
 
     chosen = [re.sub(r"=(\w+)\|(\w+)$", choice, setting) for setting in settings]
-    return [setting.replace("{N}", _shown(value)) for setting in chosen]
+    is_zero = re.fullmatch(r"0*\.?0*", word) is not None
+    amount = "null" if is_zero and entry.startswith("training.clip_norm=") else _shown(value)  # fairseq's zero is off
+    return [setting.replace("{N}", amount) for setting in chosen]
 
 
 def _shown(value: Any) -> str:
