@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def sources(seed: int, *, has_prefixes: bool = False) -> list[SourceSentence]:
-    rows = random_rows(seed, count=80, vocab=VOCAB, longest=14)
+    rows = random_rows(seed, count=64, vocab=VOCAB, longest=14)
     return [
         SourceSentence(row, [4 + (number + place) % 20 for place in range(number % 5 * has_prefixes)], str(number))
         for number, row in enumerate(rows)

@@ -25,7 +25,7 @@ from tests.artifacts import builders
 from tests.artifacts.builders import save_tiny, tiny_recipe
 from tests.decoding.trained import TEST
 
-LINES = [source for source, _ in TEST[:150]]
+LINES = [source for source, _ in TEST[:100]]
 # A line with blanks around it and a blank one.
 LINES[5:7] = ["", f"  {LINES[5]} "]
 
