@@ -304,6 +304,20 @@ def test_silent_connections_keep_nobody_out_and_the_log_stays_short(models: dict
     assert sum(event["connections"] for event in refused) >= 300 - 28
 
 
+def test_systemd_is_told_when_the_server_is_ready_and_when_it_ends(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind("\0nmt-test-" + tmp_path.name + str(os.getpid()))
+        systemd.settimeout(100)
+        monkeypatch.setenv("NOTIFY_SOCKET", "@" + systemd.getsockname()[1:].decode())
+        server = Server(tmp_path / "log", "-m", models["en-de"])
+        assert systemd.recv(100) == b"READY=1"
+        assert server.wait().get("/health").status == 200
+        assert server.stop() == 0
+        assert systemd.recv(100) == b"STOPPING=1"
+
+
 def test_a_system_that_allows_too_few_files_is_told(models: dict[str, Path], tmp_path: Path) -> None:
     server = Server(tmp_path / "log", "-m", models["en-de"], open_files=40)
     assert server.process.wait(timeout=100) == 2

@@ -41,7 +41,7 @@ class AllowedOrigins:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if scope["path"] not in _PROBES and not self._has_name(host):
             name = shortened(host.encode("ascii", "backslashreplace").decode())
-            hint = "nmt serve --allow-host gives the server further names; its address in numbers always works"
+            hint = "nmt serve --allow-host gives the server further names; its IP address always works"
             raise RequestError(f"the server does not answer as {name}", hint=hint, status=403, code="wrong_host")
         if scope["method"] not in _SAFE_METHODS and not self._is_own_page(headers, host):
             raise wrong_origin()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -119,6 +120,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
             raise _taken_address(settings.host, settings.port, problem) from None
         host, port = listener.getsockname()[:2]
         _address_logger.info("ready: http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        _tell_systemd("READY=1")
         await server.serve(sockets=[listener])
         logger.info("all requests are answered")
     except asyncio.CancelledError:
@@ -180,8 +182,17 @@ def _report_mistake(
         loop.default_exception_handler(context)
 
 
+def _tell_systemd(state: str) -> None:
+    """Send a state to the socket in NOTIFY_SOCKET, where systemd waits for it (sd_notify(3), Type=notify)."""
+    if address := os.environ.get("NOTIFY_SOCKET"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, suppress(OSError):
+            systemd.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+            systemd.sendall(state.encode())
+
+
 def _end(server: _Server, loading: asyncio.Future[None]) -> None:
     logger.info("ending: requests in work are answered first")
+    _tell_systemd("STOPPING=1")
     loading.cancel()
     server.end()
 
