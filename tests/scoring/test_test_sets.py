@@ -48,7 +48,7 @@ def archive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     md5 = pack(file, {"toy/test.en": SRC, "toy/test.de": REF})
     handler = functools.partial(_Quiet, directory=str(file.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         cache = str(folder / "cache")
         monkeypatch.setattr(sacrebleu.dataset.base, "SACREBLEU_DIR", cache)
         monkeypatch.setattr(testsets, "SACREBLEU_DIR", cache)
