@@ -113,16 +113,14 @@ def forced_log_prob(model: Transformer, source: Sequence[int], ids: Sequence[int
         return float(log_probs.gather(1, torch.tensor(gold)[:, None]).sum())
 
 
-def all_translations(
-    model: Transformer, source: Sequence[int], *, vocab: int, limit: int, penalty: Penalty
-) -> list[Hypothesis]:
-    """Every translation there is, best first: each of fewer than `limit` pieces with EOS, each of `limit` without."""
+def all_translations(model: Transformer, source: Sequence[int], *, vocab: int, limit: int) -> list[Hypothesis]:
+    """Every translation there is: each of fewer than `limit` pieces with EOS, each of `limit` without."""
     found = []
     for length in range(limit + 1):
         for ids in product(range(FIRST_WORD, vocab), repeat=length):
             log_prob = forced_log_prob(model, source, ids, limit=limit)
-            found.append(Hypothesis(list(ids), log_prob, log_prob / penalty(min(length + 1, limit))))
-    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+            found.append(Hypothesis(list(ids), log_prob, log_prob))
+    return found
 
 
 def greedy_translation(model: Transformer, source: Sequence[int], *, limit: int) -> list[int]:

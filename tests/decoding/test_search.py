@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,30 +61,27 @@ def assert_forced(
     assert found.log_prob == pytest.approx(forced, abs=tolerance)
 
 
-@pytest.mark.parametrize(
-    ("form", "alpha", "penalty"),
-    [
-        ("gnmt", 0.6, gnmt(0.6)),
-        ("gnmt", 2.0, gnmt(2.0)),
-        ("gnmt", 0.0, lambda length: 1.0),
-        ("length", 1.0, float),
-        ("none", 0.6, lambda length: 1.0),
-    ],
-)
+PENALTIES: list[tuple[str, float, reference.Penalty]] = [
+    ("gnmt", 0.6, gnmt(0.6)),
+    ("gnmt", 2.0, gnmt(2.0)),
+    ("gnmt", 0.0, lambda length: 1.0),
+    ("length", 1.0, float),
+    ("none", 0.6, lambda length: 1.0),
+]
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_beam_that_keeps_every_prefix_is_exhaustive_search(
-    form: str, alpha: float, penalty: reference.Penalty, seed: int
-) -> None:
-    vocab, limit = 7, 4
+def test_beam_that_keeps_every_prefix_is_exhaustive_search(seed: int) -> None:
+    vocab, limit, source = 7, 4, [5, 6]
     model = random_model(seed, vocab=vocab, sharpness=1 + seed)
-    config = decoding(beam=3**limit, length_penalty=alpha, length_penalty_form=form, max_extra_tokens=2)
-    source = [5, 6]
-    assert limit_of(source, config) == limit
-    expected = reference.all_translations(
-        reference.in_float64(model), source, vocab=vocab, limit=limit, penalty=penalty
-    )
-    for nbest in (1, 5, 81):
-        assert_same(run(model, [source], config, nbest=nbest), [expected[:nbest]])
+    translations = reference.all_translations(reference.in_float64(model), source, vocab=vocab, limit=limit)
+    for form, alpha, penalty in PENALTIES:
+        config = decoding(beam=3**limit, length_penalty=alpha, length_penalty_form=form, max_extra_tokens=2)
+        assert limit_of(source, config) == limit
+        scored = [replace(one, score=one.log_prob / penalty(min(len(one.ids) + 1, limit))) for one in translations]
+        expected = sorted(scored, key=lambda hypothesis: -hypothesis.score)
+        for nbest in (1, 5, 81):
+            assert_same(run(model, [source], config, nbest=nbest), [expected[:nbest]])
 
 
 @pytest.mark.parametrize("alpha", [0.6, 0.0])
