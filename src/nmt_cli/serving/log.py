@@ -21,8 +21,8 @@ from nmt_cli.console import is_interactive
 
 logger = logging.getLogger(__name__)
 
-# Libraries that report through the standard log.
-_LOGGERS = ("nmt_cli", "uvicorn", "asyncio")
+# Ours, which has handlers already, and the root, which libraries report to.
+_LOGGERS = ("nmt_cli", "")
 # What uvicorn says of a connection that is refused with 400.
 _COUNTED = "Invalid HTTP request received."
 _SECONDS_BETWEEN_REFUSALS = 1.0
@@ -78,6 +78,8 @@ def structured_log() -> Iterator[None]:
 
 def log_in_json() -> None:
     """Log in JSON from now on, unless stderr is a terminal; libraries log in the same form as we do."""
+    # A form that cannot be read is a request with 400.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     handlers = logging.getLogger(_LOGGERS[0]).handlers[:]
     if not is_interactive():
         handlers = [logging.StreamHandler(sys.stderr)]
