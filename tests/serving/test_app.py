@@ -117,3 +117,17 @@ def test_the_openapi_document_names_every_operation_and_model_once() -> None:
     assert all(name == schema["title"] for name, schema in schemas.items())
     referred = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document)))
     assert referred == set(schemas)
+    assert {"translate", "next_words", "deepl_translate", "libretranslate_detect", "ready"} < set(names)
+
+
+def test_the_openapi_document_says_how_keys_are_sent_and_what_every_answer_holds() -> None:
+    document = openapi_document(APIS)
+    schemes = document["components"]["securitySchemes"]
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            needs_key = "429" in operation["responses"]
+            asked = [name for choice in operation.get("security", []) for name in choice]
+            assert asked == (list(schemes) if needs_key else []), path
+            for answer in operation["responses"].values():
+                described = answer["content"].get("application/json", {}).get("schema", {})
+                assert described.get("additionalProperties") is None, path

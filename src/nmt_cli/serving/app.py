@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from importlib.resources import files
 
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -38,6 +39,12 @@ _PAGE_POLICY = (
 )
 
 
+class Status(BaseModel):
+    """The state of the server in a word."""
+
+    status: str
+
+
 async def health(call: Call[NoFields]) -> Response:
     """200 as long as the server answers at all."""
     return json_response({"status": "ok"})
@@ -49,7 +56,7 @@ async def ready(call: Call[NoFields]) -> Response:
     return json_response({"status": "ready" if is_ready else "not ready"}, status=200 if is_ready else 503)
 
 
-async def counters(call: Call[NoFields]) -> Response:
+async def read_metrics(call: Call[NoFields]) -> Response:
     """The metrics in Prometheus's text format."""
     return Response(call.service.metrics.render(), media_type=metrics.CONTENT_TYPE)
 
@@ -57,24 +64,25 @@ async def counters(call: Call[NoFields]) -> Response:
 _OPERATIONS = Api(
     "operations",
     prefix="",
+    operation_prefix="",
     error=libretranslate.LibreError,
     error_content=libretranslate.error_content,
     missing_key_status=400,
     endpoints=[
-        Endpoint("GET", "/health", health, NoFields, dict[str, str], "Whether the server runs", needs_key=False),
+        Endpoint("GET", "/health", health, NoFields, Status, "Whether the server runs", needs_key=False),
         Endpoint(
             "GET",
             "/ready",
             ready,
             NoFields,
-            dict[str, str],
+            Status,
             "Whether all models are loaded: 200 or 503",
             needs_key=False,
         ),
         Endpoint(
             "GET",
             "/metrics",
-            counters,
+            read_metrics,
             NoFields,
             str,
             "Counters for Prometheus",

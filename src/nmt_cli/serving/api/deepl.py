@@ -152,6 +152,7 @@ def _num_lines(text: str) -> int:
 API = Api(
     "DeepL",
     prefix="/v2",
+    operation_prefix="deepl_",
     error=DeepLError,
     error_content=lambda problem: {"message": problem.sentence},
     missing_key_status=403,

@@ -27,7 +27,7 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 _TEXT_ERRORS = (400, 403, 408, 413, 429, 503)
 _REASONS = {
     400: "The request makes no sense.",
-    403: "The key is wrong.",
+    403: "The key is wrong, or the page of another site, or the name in Host, is not allowed.",
     408: "The body did not arrive in time.",
     409: "A model cannot be loaded; the old one stays.",
     413: "A limit of the server, or of the key.",
@@ -38,7 +38,12 @@ _REASONS = {
 _REASONS_WITH_MISSING_KEY = {
     400: "The request makes no sense, or the key is missing.",
     401: "The key is missing.",
-    403: "The key is wrong, or missing.",
+    403: "The key is wrong or missing, or the page of another site, or the name in Host, is not allowed.",
+}
+_SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "deepl": {"type": "apiKey", "in": "header", "name": "Authorization", "description": "DeepL-Auth-Key KEY"},
 }
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _SCHEMAS = "#/components/schemas/"
@@ -89,6 +94,7 @@ class Api:
 
     name: str
     prefix: str
+    operation_prefix: str
     error: type[BaseModel]
     error_content: Callable[[RequestError], dict[str, Any]]
     missing_key_status: int
@@ -125,10 +131,12 @@ class Api:
         found: dict[str, Any] = {
             "tags": [self.name],
             "summary": endpoint.summary,
-            "operationId": f"{endpoint.method}{endpoint.path}".lower().replace("/", "_"),
+            "operationId": f"{self.operation_prefix}{endpoint.handler.__name__}",
             "responses": {"200": {"description": "The answer.", "content": answers}},
         }
         if endpoint.needs_key:
+            # A server without keys asks for none.
+            found["security"] = [{}, *({name: []} for name in _SECURITY)]
             reasons = {status: _REASONS[status] for status in endpoint.errors}
             if endpoint.request_model is not NoFields and endpoint.method == "POST" and not endpoint.forms:
                 reasons[415] = _REASONS[415]
@@ -171,7 +179,7 @@ def openapi_document(apis: Sequence[Api]) -> dict[str, Any]:
             "version": __version__,
         },
         "paths": paths,
-        "components": {"schemas": schemas},
+        "components": {"schemas": schemas, "securitySchemes": _SECURITY},
     }
 
 

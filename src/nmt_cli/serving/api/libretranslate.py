@@ -49,12 +49,39 @@ class LibreTranslateAnswer(BaseModel):
     alternatives: list[str] | list[list[str]] | None = None
 
 
+class LibreNamedLanguage(BaseModel):
+    """A language by its code and its English name."""
+
+    code: str
+    name: str
+
+
 class LibreLanguage(BaseModel):
     """A language, and the languages that it is translated into."""
 
     code: str
     name: str
     targets: list[str]
+
+
+class LibreSideLanguages(BaseModel):
+    """The languages to begin with."""
+
+    source: LibreNamedLanguage
+    target: LibreNamedLanguage
+
+
+class LibreSettings(BaseModel):
+    """The settings that a page of LibreTranslate asks for."""
+
+    apiKeys: bool  # the protocol's names
+    keyRequired: bool
+    charLimit: int
+    frontendTimeout: int
+    suggestions: bool
+    filesTranslation: bool
+    supportedFilesFormat: list[str]
+    language: LibreSideLanguages
 
 
 class LibreError(BaseModel):
@@ -147,6 +174,7 @@ def _detected_language(detected: Detected) -> dict[str, Any]:
 API = Api(
     "LibreTranslate",
     prefix="",
+    operation_prefix="libretranslate_",
     error=LibreError,
     error_content=error_content,
     missing_key_status=400,
@@ -177,7 +205,7 @@ API = Api(
             "/frontend/settings",
             settings,
             NoFields,
-            dict[str, Any],
+            LibreSettings,
             "What a page needs to know",
             needs_key=False,
         ),

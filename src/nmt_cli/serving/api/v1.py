@@ -122,6 +122,45 @@ class AttentionAnswer(BaseModel):
     weights: list[list[list[list[float]]]]
 
 
+class ServedLanguage(BaseModel):
+    """A language by its code and its English name."""
+
+    code: str
+    name: str
+
+
+class ServedModelAnswer(BaseModel):
+    """A model: what it translates, what it was made of, and whether it has a worker that answers."""
+
+    name: str
+    source: ServedLanguage
+    target: ServedLanguage
+    layers: Annotated[int, Field(description="of the decoder")]
+    heads: int
+    updates: list[int]
+    digest: Annotated[str, Field(description="identifies its files")]
+    is_ready: bool
+    is_new: Annotated[bool | None, Field(description="after a reload: whether its files changed")] = None
+
+
+class LimitsAnswer(BaseModel):
+    """The limits of one request."""
+
+    characters: int
+    texts: int
+    sentences: int
+    alternatives: int
+    beam: int
+
+
+class ModelsAnswer(BaseModel):
+    """The served models, and the limits of a request."""
+
+    models: list[ServedModelAnswer]
+    key_required: bool
+    limits: LimitsAnswer
+
+
 class ErrorDetails(BaseModel):
     """Why a request was refused, and what to do."""
 
@@ -313,6 +352,7 @@ def _best_and_others(candidates: Sequence[TextCandidate]) -> dict[str, Any]:
 API = Api(
     "nmt",
     prefix="/v1",
+    operation_prefix="",
     error=ErrorAnswer,
     error_content=error_content,
     missing_key_status=401,
@@ -336,13 +376,13 @@ API = Api(
             AttentionAnswer,
             "What the words of a translation looked at",
         ),
-        Endpoint("GET", "/v1/models", models, NoFields, dict[str, Any], "The models and the limits", needs_key=False),
+        Endpoint("GET", "/v1/models", models, NoFields, ModelsAnswer, "The models and the limits", needs_key=False),
         Endpoint(
             "POST",
             "/v1/reload",
             reload,
             NoFields,
-            dict[str, Any],
+            ModelsAnswer,
             "Load all models again from where they lie; asks for an operator's key",
             errors=(403, 409, 429, 503),
         ),
