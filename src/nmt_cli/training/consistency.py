@@ -17,6 +17,8 @@ from nmt_cli.model.packing import Packed
 from nmt_cli.recipe.schema import RDropConfig, SimCutConfig, TrainingConfig
 from nmt_cli.tokenization.tokenizer import PAD
 
+_CPU_ELEMENTS = 1 << 18  # of the logits at a time: several tensors of this size stay in the cache
+
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
@@ -61,29 +63,34 @@ class Consistency:
 
         A `training.loss.LossAndGradient`. Rows 2 i and 2 i + 1 are one target token in both passes.
         """
-        is_token = (gold != PAD).view(-1, 2)
+        rows = max(2, _CPU_ELEMENTS // vocab // 2 * 2) if logits.device.type == "cpu" else len(logits)
+        parts = zip(logits.split(rows), gold.split(rows), strict=True)
+        return tuple(torch.stack([self._of_part(*part, vocab, smoothing) for part in parts]).sum(0))
+
+    def _of_part(self, logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> Tensor:
+        (p_loss, q_loss), (p_kl, q_kl) = self.losses, self.divergences
+        is_token = (gold[::2] != PAD)[:, None]
         log_probs = logits[:, :vocab].float().log_softmax(1).view(-1, 2, vocab)
-        probs, ratio = log_probs.exp(), log_probs[:, 0] - log_probs[:, 1]
-        divergences = torch.stack([(probs[:, 0] * ratio).sum(1), -(probs[:, 1] * ratio).sum(1)], 1)
-        divergences = divergences.where(is_token, 0)
-        nll = -log_probs.gather(2, gold.view(-1, 2, 1))[..., 0].where(is_token, 0)
-        smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(2).where(is_token, 0)
-        of_loss, of_divergence = logits.new_tensor(self.losses).float(), logits.new_tensor(self.divergences).float()
-        sums = [
-            (smoothed * of_loss + divergences * of_divergence).sum(),
-            (nll * of_loss).sum(),
-            (divergences * of_divergence).sum() / sum(self.divergences),
-        ]
+        nll = -log_probs.gather(2, gold.view(-1, 2, 1))[..., 0]
+        smoothed = (1 - smoothing) * nll - smoothing * log_probs.mean(2)
+        ratio = log_probs[:, 0] - log_probs[:, 1]
+        probs = log_probs.exp_()
+        divergences = torch.bmm(probs, ratio[..., None])[..., 0] * ratio.new_tensor([1, -1])
         # KL(P || Q) has the gradient P (log P - log Q - KL) for the logits of P, and Q - P for those of Q.
-        ratio = torch.stack([ratio, -ratio], 1)
-        gradient = of_divergence[:, None] * probs * (ratio - divergences[..., None])
-        gradient += of_divergence.flip(0)[:, None] * (probs - probs.flip(1))
-        gradient += of_loss[:, None] * (probs - smoothing / vocab)
-        gold_share = (-(1 - smoothing) * of_loss).expand(len(gradient), 2)[..., None]
-        gradient.scatter_add_(2, gold.view(-1, 2, 1), gold_share)
-        logits[:, :vocab] = gradient.where(is_token[..., None], 0).view(-1, vocab)
+        p, q = probs.unbind(1)
+        p_factor = (ratio * p_kl).add_(p_loss + q_kl - p_kl * divergences[:, :1])
+        q_factor = (ratio * -q_kl).add_(q_loss + p_kl - q_kl * divergences[:, 1:])
+        gradients = logits.view(len(gold) // 2, 2, -1)
+        others = ((p_factor, p, q, p_loss, q_kl), (q_factor, q, p, q_loss, p_kl))
+        for place, (factor, own, other, loss, kl) in enumerate(others):
+            gradient = factor.mul_(own).sub_(other, alpha=kl).sub_(loss * smoothing / vocab)
+            gradient.scatter_add_(1, gold[::2, None], gradient.new_full((len(gradient), 1), loss * (smoothing - 1)))
+            gradients[:, place, :vocab] = gradient.where(is_token, 0)
         logits[:, vocab:] = 0
-        return tuple(sums)
+        sums = torch.stack([smoothed, nll, divergences]).where(is_token, 0).sum(1)
+        of_loss, of_kl = sums.new_tensor(self.losses), sums.new_tensor(self.divergences)
+        weighted = sums[2] @ of_kl
+        return torch.stack([sums[0] @ of_loss + weighted, sums[1] @ of_loss, weighted / sum(self.divergences)])
 
 
 def beside_each_other(gold: Tensor) -> Tensor:

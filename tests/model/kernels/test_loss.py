@@ -78,4 +78,5 @@ def test_the_kernel_for_both_passes_does_what_torch_s_operations_do(
     weights = (*consistency.losses, *consistency.divergences)
     found = gradients_of_both_passes(ours, gold, vocab, 0.1, weights=weights, pad=PAD)
     torch.testing.assert_close(torch.stack(found), torch.stack(sums), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    # The gradient multiplies float32's rounding by divergences, which are near 100 at the larger scale.
+    torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4)
