@@ -129,6 +129,17 @@ def test_json_that_is_no_object_is_told_the_field_of_its_api(server: Server, pat
     assert f'send an object, as in {{"{FIELDS[path][0]}": "..."}}' in hint
 
 
+def test_a_number_of_thousands_of_digits_is_cut_in_the_answer(server: Server) -> None:
+    for path, field in (("/translate", "alternatives"), ("/v1/translate", "nbest"), ("/v1/translate", "beam")):
+        asked = {"q": "x", "text": "x", "source": "en", "target": "de"}
+        asked.pop("q" if path.startswith("/v1") else "text")
+        body = json.dumps(asked)[:-1] + f', "{field}": {"9" * 4000}}}'
+        answer = server.ask("POST", path, body.encode(), headers=JSON)
+        assert answer.status == 400
+        assert len(answer.body) < 300, answer.body
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 def test_a_wrong_value_is_told_by_its_field(server: Server) -> None:
     for wrong in (1, ["the sea", 2], {"a": 1}):
         error = server.post("/v1/translate", {"text": wrong, "target": "de"}).json["error"]

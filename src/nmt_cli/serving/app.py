@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 # nginx's code for a client that has gone; only the log shows it.
 _STATUS_CLIENT_GONE = 499
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _MONITORING_PATHS = ("/health", "/ready", "/metrics")
 _PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self';"
@@ -118,7 +119,7 @@ def _pages() -> list[Route]:
         "/": files("nmt_cli.serving").joinpath("page.html").read_text(encoding="utf-8"),
         "/docs": render("api.html", document=document),
     }
-    headers = {"Content-Security-Policy": _PAGE_POLICY, "X-Content-Type-Options": "nosniff"}
+    headers = {"Content-Security-Policy": _PAGE_POLICY}
 
     async def page(request: Request) -> Response:
         return HTMLResponse(contents[request.scope["path"]], headers=headers)
@@ -173,7 +174,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", own_id.encode())]
+                message["headers"] = [*message["headers"], (b"x-request-id", own_id.encode()), _NO_SNIFFING]
             await send(message)
 
         try:

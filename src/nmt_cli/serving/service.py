@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from nmt_cli.errors import DataError, NmtError
-from nmt_cli.serving.errors import ClientGone, invalid_request, server_busy, too_large, too_many_texts
+from nmt_cli.serving.errors import ClientGone, invalid_request, server_busy, shortened, too_large, too_many_texts
 from nmt_cli.serving.keys import ApiKeys, KeyOwner
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRoute, ModelRouter, ServedModel
@@ -94,10 +94,10 @@ class Service:
         own, limits = model.config.recipe.decoding, self.limits
         if nbest > limits.alternatives + 1:
             hint = f"ask for at most {limits.alternatives + 1}"
-            raise invalid_request(f"{nbest} translations are too many", hint=hint, where="nbest")
+            raise invalid_request(f"{shortened(str(nbest))} translations are too many", hint=hint, where="nbest")
         if beam is not None and beam > limits.beam:
             hint = f"ask for at most {limits.beam}"
-            raise invalid_request(f"a beam of {beam} is too wide", hint=hint, where="beam")
+            raise invalid_request(f"a beam of {shortened(str(beam))} is too wide", hint=hint, where="beam")
         longest = own.max_extra_tokens
         return SearchJob(
             beam=max(own.beam if beam is None else beam, nbest),

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from nmt_cli.languages import Detected, name_of
 from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
 from nmt_cli.serving.api.requests import refuse_markup, watch_caller
-from nmt_cli.serving.errors import RequestError, invalid_request
+from nmt_cli.serving.errors import RequestError, invalid_request, shortened
 
 
 class LibreTranslateRequest(BaseModel):
@@ -102,7 +102,7 @@ async def translate(call: Call[LibreTranslateRequest]) -> Response:
     if asked.q == []:
         raise invalid_request("Invalid request: missing q parameter", hint="q is the text to translate", where="q")
     if asked.alternatives > limit:
-        message = f"{asked.alternatives} alternatives are too many"
+        message = f"{shortened(str(asked.alternatives))} alternatives are too many"
         raise invalid_request(message, hint=f"ask for at most {limit}", where="alternatives")
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
     if not call.request.headers.get("content-type", "").startswith("application/json"):
