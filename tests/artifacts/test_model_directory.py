@@ -132,6 +132,7 @@ def test_every_file_is_checked(tmp_path: Path, file: str) -> None:
         # Memory for these would be more than any machine has: nothing is made before shapes are compared.
         ("d_ff: 24", "d_ff: 100000000000", "shape [24, 16], but the recipe makes it [100000000000, 16]"),
         ("d_ff: 24", "d_ff: 4000000000000000000", "describes a model larger than any memory"),
+        ("d_model: 16", "d_model: 100000000000", "the recipe asks for wider layers"),
         ("encoder_layers: 2", "encoder_layers: 100000", "which are too few for the layers of the recipe"),
         ("max_positions: 64", "max_positions: 2000000000", "recipe.model.max_positions is 2000000000, but should be"),
     ],

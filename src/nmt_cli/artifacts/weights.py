@@ -97,9 +97,15 @@ def check_tensors_fit(file: Path, config: ModelConfig, *, source_vocab: int, tar
     if config.encoder_layers + config.decoder_layers > len(found):
         message = f"{file.name} has {len(found):,} tensors, which are too few for the layers of the recipe"
         raise ModelError(message, where=str(file), hint=hint)
+    widest = max(max(shape, default=0) for shape in found.values())
+    if max(config.d_model, config.d_k, config.d_v) > widest:
+        message = f"the widest tensor of {file.name} has {widest:,} columns, and the recipe asks for wider layers"
+        raise ModelError(message, where=str(file), hint=hint)
+    # Tables without weights are made on the CPU, as torch would import its compiler to make them on the meta device.
+    small = config if config.positions == "learned" else config.model_copy(update={"max_positions": 1})
     try:
-        with torch.device("meta"):
-            model = uninitialized_model(config, source_vocab=source_vocab, target_vocab=target_vocab)
+        with torch.device("meta"), _TablesOnCpu():
+            model = uninitialized_model(small, source_vocab=source_vocab, target_vocab=target_vocab)
     except (RuntimeError, OverflowError):  # more elements than 63 bits count
         message = f"the recipe in {CONFIG} describes a model larger than any memory"
         raise ModelError(message, where=str(file.with_name(CONFIG)), hint=hint) from None
@@ -155,6 +161,16 @@ def shapes_in(tensors: Any) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor of an open file, from its header."""
     names: list[str] = tensors.keys()
     return {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
+
+
+class _TablesOnCpu(TorchFunctionMode):
+    """A mode in which ranges of numbers, and all that is computed from them, are on the CPU."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        device = {"device": "cpu"} if func is torch.arange else {}
+        return func(*args, **(kwargs or {}), **device)
 
 
 class _WithoutRandomNumbers(TorchFunctionMode):
