@@ -103,7 +103,7 @@ def test_a_weight_takes_pairs_several_times_or_now_and_then(tmp_path: Path) -> N
 
 
 def test_weights_that_leave_nothing_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no training pair is left: of 5 none is sampled") as caught:
+    with pytest.raises(DataError, match=r"no training pair is left: the weights select none of 5 pairs") as caught:
         prepare_sources(tmp_path, {"second": TRAINING[:5]}, 0.000001)
     assert caught.value.hint.startswith("raise the weights of the sources")
     assert not (tmp_path / "data.partial").exists()

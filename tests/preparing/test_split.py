@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -150,6 +151,44 @@ def test_without_clean_text_the_rule_that_dropped_it_is_named(tmp_path: Path) ->
     error = refusal(lambda: run(of_tsv(tmp_path, [("same", "same"), ("one", "eins")]), tmp_path / "data"))
     assert error.message == "there is too little text to set validation pairs aside: it has 1 clean training pair"
     assert error.hint == "give more training text, or text in files of its own: --valid FILE"
+
+
+@pytest.mark.parametrize(
+    ("reason", "pair", "rules", "hint"),
+    [
+        ("empty", ("blank", " "), [], "look at that line"),
+        (
+            "too short",
+            ("one", "eins zwei"),
+            ["cleaning.min_words=2"],
+            "--set cleaning.min_words=null --set cleaning.min_characters=null keeps them",
+        ),
+        (
+            "too long",
+            ("one two three", "eins zwei drei"),
+            ["cleaning.max_words=2"],
+            "--set cleaning.max_words=null --set cleaning.max_characters=null keeps them",
+        ),
+        (
+            "length ratio",
+            ("a b c d", "abcdefgh"),
+            ["cleaning.max_word_ratio=2"],
+            "--set cleaning.max_length_ratio=9 --set cleaning.max_word_ratio=null keeps them",
+        ),
+    ],
+)
+def test_the_settings_that_an_error_names_keep_the_pairs(
+    tmp_path: Path, reason: str, pair: tuple[str, str], rules: list[str], hint: str
+) -> None:
+    located = of_tsv(tmp_path, [pair] * 200, *rules)
+    error = refusal(lambda: run(located, tmp_path / "data"))
+    assert error.message == f"no training pair is left after cleaning: 200 of 200 dropped for {reason}"
+    assert error.where == "my.tsv:1"
+    assert error.hint == hint
+    relaxed = re.findall(r"--set (\S+)", hint)
+    again = refusal(lambda: run(of_tsv(tmp_path, [pair] * 200, *rules, *relaxed), tmp_path / "data"))
+    kept = "there is too little text to set validation pairs aside: it has 1 clean training pair"
+    assert again.message == (kept if relaxed else error.message)
 
 
 def test_pairs_that_all_share_a_sentence_with_those_set_aside_leave_nothing(tmp_path: Path) -> None:

@@ -33,10 +33,12 @@ _MOST_DROPPED = 0.5
 _MANY_UNREADABLE = 0.02
 _UNREADABLE = (NOT_UTF8, MALFORMED)
 _LOOK = "look at that line"
-# The setting that relaxes the rule of a reason.
+# The settings that relax the rule of a reason.
 _RELAXED = {
     "control characters": "cleaning.control_characters=false",
-    "length ratio": "cleaning.max_length_ratio=9",
+    "too short": "cleaning.min_words=null --set cleaning.min_characters=null",
+    "too long": "cleaning.max_words=null --set cleaning.max_characters=null",
+    "length ratio": "cleaning.max_length_ratio=9 --set cleaning.max_word_ratio=null",
     "identical sides": "cleaning.identical_sides=false",
     "punctuation only": "cleaning.punctuation_only=false",
     "URL only": "cleaning.url_only=false",
@@ -64,7 +66,7 @@ class SourceCounts:
 
 
 def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs]) -> list[SourceCounts]:
-    """The counts of each source; a source beyond the limit has read nothing."""
+    """The counts of each source; a source after `limit` pairs has counts of 0."""
     found = [
         SourceCounts(
             f"{source.origin} (training file {number} of {len(sources)})", files=[file for _, file in source.inputs]
@@ -72,20 +74,20 @@ def count_by_source(shards: Sequence[CleanShard], sources: Sequence[LocalPairs])
         for number, source in enumerate(sources, start=1)
     ]
     for shard in shards:
-        one = found[shard.facts["source"]]
-        one.counts.add(CleaningCounts.from_json(shard.facts["tally"]))
-        one.problem = one.problem or shard.facts["problem"]
+        source_counts = found[shard.facts["source"]]
+        source_counts.counts.add(CleaningCounts.from_json(shard.facts["tally"]))
+        source_counts.problem = source_counts.problem or shard.facts["problem"]
     return found
 
 
 def sum_of_sources(by_source: Sequence[SourceCounts]) -> SourceCounts:
     """The counts of all sources together, and the files of sources with invalid UTF-8."""
     whole = SourceCounts("train")
-    for one in by_source:
-        whole.counts.add(one.counts)
-        whole.problem = whole.problem or one.problem
-        if one.counts.dropped[NOT_UTF8].count:
-            whole.files = [*whole.files, *one.files]
+    for source in by_source:
+        whole.counts.add(source.counts)
+        whole.problem = whole.problem or source.problem
+        if source.counts.dropped[NOT_UTF8].count:
+            whole.files = [*whole.files, *source.files]
     return whole
 
 
@@ -99,12 +101,14 @@ def count_as_dropped(places: NDArray[np.int64], reason: str, shard: CleanShard, 
 
 def other_encoding_error(by_source: Sequence[SourceCounts]) -> DataError | None:
     """The error if more than half of the pairs of a source are lost because its files are not UTF-8."""
-    lost = [one for one in by_source if one.counts.dropped[NOT_UTF8].count > _MOST_DROPPED * one.counts.read]
-    files = [file for one in lost for file in files_not_utf8(one.files)]
+    lost = [
+        source for source in by_source if source.counts.dropped[NOT_UTF8].count > _MOST_DROPPED * source.counts.read
+    ]
+    files = [file for source in lost for file in files_not_utf8(source.files)]
     if not files:  # also if JSON holds half characters
         return None
     dropped = sum_of_sources(lost).counts.dropped[NOT_UTF8]
-    num_read = sum(one.counts.read for one in lost)
+    num_read = sum(source.counts.read for source in lost)
     names = [file.name for file in files[:_FILES_NAMED]]
     names += [f"{len(files) - _FILES_NAMED:,} more"] if len(files) > _FILES_NAMED else []
     return DataError(
@@ -118,14 +122,13 @@ def other_encoding_error(by_source: Sequence[SourceCounts]) -> DataError | None:
 def warn_of_lost_sources(by_source: Sequence[SourceCounts]) -> list[str]:
     """A warning for each source that was read and lost every pair. The first warnings are logged as well."""
     warnings = []
-    for one in by_source:
-        if one.counts.read and not one.counts.kept:
-            reason, dropped = one.commonest
-            place = f", first at {dropped.examples[0].where}" if dropped.examples else ""
-            problem = f": {one.problem}" if reason == MALFORMED and one.problem else ""
+    for source in by_source:
+        if source.counts.read and not source.counts.kept:
+            reason, dropped = source.commonest
+            problem = f": {source.problem}" if reason == MALFORMED and source.problem else ""
             warnings.append(
-                f"nothing is kept of {one.name}: of {one.counts.read:,} pairs read, {dropped.count:,} dropped for "
-                f"{reason}{place}{problem}"
+                f"nothing is kept of {source.name}: of {source.counts.read:,} pairs read, {dropped.count:,} dropped "
+                f"for {reason}, first at {dropped.examples[0].where}{problem}"
             )
     for warning in warnings[:_MAX_WARNINGS_LOGGED]:
         logger.warning("%s", warning)
@@ -139,7 +142,7 @@ def warnings_of_dropped_pairs(by_source: Sequence[SourceCounts], config: Cleanin
 
     A source of which nothing is kept does not count: `warn_of_lost_sources` tells of it.
     """
-    whole = sum_of_sources([one for one in by_source if one.counts.kept])
+    whole = sum_of_sources([source for source in by_source if source.counts.kept])
     read, kept = whole.counts.read, whole.counts.kept
     reason, dropped = whole.commonest
     if read - kept <= _MOST_DROPPED * read:
@@ -148,10 +151,10 @@ def warnings_of_dropped_pairs(by_source: Sequence[SourceCounts], config: Cleanin
         kept = read - dropped.count
         if dropped.count <= _MANY_UNREADABLE * read:
             return
-    place = f", first at {dropped.examples[0].where}" if dropped.examples else ""
+    place = dropped.examples[0].where
     fix = _fix(reason, whole, config) or _LOOK
     among = f", {dropped.count:,} of them" if dropped.count < read - kept else ""
-    yield f"{read - kept:,} of {read:,} training pairs are dropped{among} for {reason}{place}: {fix}"
+    yield f"{read - kept:,} of {read:,} training pairs are dropped{among} for {reason}, first at {place}: {fix}"
 
 
 def nothing_left_error(
@@ -164,19 +167,19 @@ def nothing_left_error(
     reason, dropped = whole.commonest
     if dropped.count == 0:
         return DataError(
-            f"no training pair is left: of {whole.counts.kept:,} none is sampled",
+            f"no training pair is left: the weights select none of {whole.counts.kept:,} pairs",
             where="train",
             hint="raise the weights of the sources: a weight below 1 takes that share of the pairs",
         )
     return DataError(
         f"no training pair is left after cleaning: {dropped.count:,} of {whole.counts.read:,} dropped for {reason}",
-        where=dropped.examples[0].where if dropped.examples else None,
-        hint=_fix(reason, whole, config) or f"{_LOOK}; rules are relaxed with --set cleaning.KEY=null",
+        where=dropped.examples[0].where,
+        hint=_fix(reason, whole, config) or _LOOK,
     )
 
 
 def _fix(reason: str, counts: SourceCounts, config: CleaningConfig) -> str | None:
-    """The fix of text that was dropped for a reason, or the setting that keeps it; None if there is neither."""
+    """The fix of text that was dropped for a reason, or the settings that keep it; None if there is neither."""
     if reason == MALFORMED and counts.problem:
         return counts.problem
     if reason == HELD_OUT and config.overlap == "report":  # by pairs that are set aside, not by the rule
