@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +16,15 @@ from torch.nn import functional as F
 from nmt_cli.dataset.batches import make_batch
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
+from nmt_cli.errors import RecipeError
 from nmt_cli.tokenization.tokenizer import PAD
+from nmt_cli.training import consistency as consistency_module
 from nmt_cli.training import loss as loss_module
 from nmt_cli.training.consistency import Consistency, beside_each_other
 from nmt_cli.training.loss import smoothed_cross_entropy
 from nmt_cli.training.objective import plain_loss
 from tests.training.feeding import Feed, feed, take
-from tests.training.tiny import tiny_recipe
+from tests.training.tiny import checkpoint, events, stopped_after, tiny_recipe, train
 
 R_DROP, SIMCUT = "{name: r_drop, alpha: 5}", "{name: simcut, alpha: 3, cut: 0.2}"
 
@@ -54,6 +58,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
     setting: str, smoothing: float, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_module, "_CPU_ELEMENTS", elements)
+    monkeypatch.setattr(consistency_module, "_BLOCK_ELEMENTS", elements // 3)
     generator, vocab, tokens = torch.Generator().manual_seed(1), 11, 7
     hidden = torch.randn(2 * tokens + 4, 6, generator=generator).requires_grad_()
     weight, bias = (torch.randn(*size, generator=generator).requires_grad_() for size in ((16, 6), (16,)))
@@ -82,26 +87,31 @@ def test_loss_and_gradients_are_those_of_the_formula(
         torch.testing.assert_close(mine.double(), other, rtol=1e-5, atol=1e-5)
 
 
-def test_hidden_states_of_empty_slots_that_are_not_finite_change_nothing() -> None:
-    hidden, gold = torch.randn(6, 4), torch.tensor([3, 4, 3, 4, PAD, PAD])
-    hidden[4:] = math.nan
-    hidden.requires_grad_()
-    order = beside_each_other(gold)
-    loss = smoothed_cross_entropy(
-        hidden[order],
-        torch.randn(8, 4),
-        gold[order],
-        loss_and_gradient=consistency_of(R_DROP).loss_and_gradient,
-        output_bias=None,
-        vocab=8,
-        smoothing=0.1,
-    )
-    (gradient,) = torch.autograd.grad(loss.smoothed, hidden)
-    assert torch.cat([loss.figures(), gradient[:4].flatten()]).isfinite().all()
+@pytest.mark.parametrize("setting", [R_DROP, SIMCUT])
+def test_hidden_states_of_empty_slots_that_are_not_finite_change_nothing(setting: str) -> None:
+    generator, gold = torch.Generator().manual_seed(1), torch.tensor([3, 4, 3, 4, PAD, PAD])
+    states, weight = torch.randn(6, 4, generator=generator), torch.randn(8, 4, generator=generator)
+    found = []
+    for value in (0.0, math.nan):
+        hidden = states.index_fill(0, torch.tensor([4, 5]), value).requires_grad_()
+        order = beside_each_other(gold)
+        loss = smoothed_cross_entropy(
+            hidden[order],
+            weight,
+            gold[order],
+            output_bias=None,
+            vocab=8,
+            smoothing=0.1,
+            loss_and_gradient=consistency_of(setting).loss_and_gradient,
+        )
+        found.append((loss.figures(), *torch.autograd.grad(loss.smoothed, hidden)))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert not found[1][1][4:].any()
 
 
 def test_without_dropout_r_drop_has_the_loss_of_one_pass_and_no_divergence(prepared: PreparedData) -> None:
-    twice, once = feed(prepared, f"training.consistency={R_DROP}"), feed(prepared)
+    twice, once = feed(prepared, f"training.consistency={SIMCUT}"), feed(prepared)
     model = once.updater("fp32").model
     rows = next(once.updates(1))[1].micro[0]
     one_pass = plain_loss(model, 0.1, once.batch(rows))
@@ -158,11 +168,12 @@ def test_passes_differ_by_dropout_or_cuts_and_the_same_update_gives_the_same_bit
 ) -> None:
     given = feed(prepared, "model.dropout=0.1", f"training.consistency={setting}")
     found = [give_two(given, precision) for _ in range(2)]
+    assert found[0][1] is not None
     assert found[0][1] > 0
     assert torch.equal(found[0][0], found[1][0])
 
 
-def give_two(given: Feed, precision: Precision) -> tuple[Tensor, float]:
+def give_two(given: Feed, precision: Precision) -> tuple[Tensor, float | None]:
     """The weights after two updates, and the divergence of the second."""
     updater = given.updater(precision)
     results = [given.give(updater, number, update) for number, update in given.updates(2)]
@@ -176,4 +187,31 @@ def test_one_pair_in_a_batch_passes_twice(prepared: PreparedData) -> None:
     alone = replace(update, micro=[rows], target_tokens=int(np.sum(rows["tgt_length"])))
     result = take(given.updater("fp32"), [(0, given.batch(rows))], number, alone)
     assert result.is_applied
+    assert result.kl is not None
     assert result.kl > 0
+
+
+def test_a_stopped_training_goes_on_with_the_same_bits_and_the_log_has_the_divergence(
+    prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path
+) -> None:
+    settings = (f"training.consistency={SIMCUT}", "training.updates=12")
+    run, expected = tmp_path / "run", finished(*settings)
+    with stopped_after(7):
+        assert train(prepared, run, *settings) == 75
+    assert train(prepared, run, *settings) == 0
+    assert checkpoint(run, 12) == checkpoint(expected, 12)
+    assert all(0 < event["kl"] < event["loss"] for event in events(run, "train"))
+    assert not any("kl" in event for event in events(finished(), "train"))
+
+
+@pytest.mark.parametrize("setting", ["{name: r_drop}", "{name: simcut, cut: 0}"])
+def test_two_passes_that_cannot_differ_are_refused(setting: str) -> None:
+    with pytest.raises(RecipeError, match=r"training\.consistency compares equal passes without dropout") as caught:
+        tiny_recipe("model.dropout=0", f"training.consistency={setting}")
+    assert caught.value.hint == "write model.dropout: 0.1"
+
+
+@pytest.mark.parametrize("setting", ["{name: r_drop, alpha: -1}", "{name: simcut, cut: 1}", "{name: rdrop}", "r_drop"])
+def test_settings_that_mean_nothing_are_refused(setting: str) -> None:
+    with pytest.raises(RecipeError):
+        tiny_recipe(f"training.consistency={setting}")

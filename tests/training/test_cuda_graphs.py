@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 def with_recorder(updater: Updater, recorder: Callable[[Callable[[], None]], Callable[[], None]]) -> Updater:
     """An updater that records as it would on a GPU."""
-    updater._recorded = RecordedSteps(updater._step, recorder, num_figures=2)
+    updater._recorded = RecordedSteps(updater._step, recorder, num_figures=updater._num_figures)
     return updater
 
 
@@ -44,12 +44,19 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("as_on_cuda")
-@pytest.mark.parametrize(("precision", "dropout"), [("fp32", 0.0), ("bf16", 0.2)])
+@pytest.mark.parametrize(
+    ("precision", "settings"),
+    [
+        ("fp32", ["model.dropout=0"]),
+        ("bf16", ["model.dropout=0.2"]),
+        ("fp32", ["model.dropout=0.2", "training.consistency={name: simcut, cut: 0.2}"]),
+    ],
+)
 def test_a_training_by_replays_of_one_recorded_step_is_the_training_itself(
-    prepared: PreparedData, precision: Precision, dropout: float, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, precision: Precision, settings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nmt_cli.model.dropout._BITS", {})  # masks by torch's own dropout, as on a GPU
-    given = feed(prepared, f"model.dropout={dropout}", has_even_end=False)
+    given = feed(prepared, *settings, has_even_end=False)
     plain, recorded = given.updater(precision), with_recorder(given.updater(precision), taped)
     recorded.warm_up([given.batch(given.order.full)])
     assert not recorded.weights.gradients.any()

@@ -229,9 +229,7 @@ class TrainingConfig(Section):
     )
     compile: bool = Field(True, description="on GPUs: compiled layers and CUDA graphs; results equal within rounding")
     label_smoothing: Probability = Field(0.1, description="epsilon_ls (5.4)")
-    consistency: Consistency | None = Field(
-        None, description="r_drop or simcut: each pair passes twice through the model, at twice the cost; null: once"
-    )
+    consistency: Consistency | None = Field(None, description="r_drop or simcut: two passes of each pair; null: one")
     optimizer: Optimizer = AdamConfig()
     schedule: Schedule = NoamConfig()
     ema: Probability | None = Field(
@@ -378,6 +376,12 @@ class Recipe(Section):
             hint = f"write corpus: {PurePath(corpus).stem}, and give the file to nmt prepare"
             raise ValueError(f"corpus is the name of a corpus, not its file {corpus!r}", hint)
         return corpus
+
+    @model_validator(mode="after")
+    def _passes_differ(self) -> Recipe:
+        if self.training.num_passes > 1 and self.model.dropout == getattr(self.training.consistency, "cut", 0) == 0:
+            raise ValueError("training.consistency compares equal passes without dropout", "write model.dropout: 0.1")
+        return self
 
     @model_validator(mode="after")
     def _averaged_checkpoints_are_kept(self) -> Recipe:

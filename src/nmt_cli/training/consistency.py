@@ -17,58 +17,61 @@ from nmt_cli.model.packing import Packed
 from nmt_cli.recipe.schema import RDropConfig, SimCutConfig, TrainingConfig
 from nmt_cli.tokenization.tokenizer import PAD
 
-_CPU_ELEMENTS = 1 << 18  # of the logits at a time: several tensors of this size stay in the cache
+_BLOCK_ELEMENTS = 1 << 18  # of the logits, on a CPU: several tensors of this size stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
-    """The weights of what is added up for each target token.
+    """The weights of the terms of the loss, per target token.
 
-    `losses` multiply the smoothed losses of both passes; their sum is 1. `divergences` multiply KL(P1 || P2) and
-    KL(P2 || P1), where P1 and P2 are the distributions of both passes. `cut` is the share of tokens without an
-    embedding in the second pass.
+    `loss_weights` multiply the smoothed losses of both passes; their sum is 1. `divergence_weights` multiply
+    KL(P || Q) and KL(Q || P), where P and Q are the distributions of the first and of the second pass.
+    `cut_probability` is that of a token of the second pass to have no embedding.
     """
 
-    losses: tuple[float, float]
-    divergences: tuple[float, float]
-    cut: float
+    loss_weights: tuple[float, float]
+    divergence_weights: tuple[float, float]
+    cut_probability: float
 
     @classmethod
     def of(cls, training: TrainingConfig) -> Consistency | None:
-        """As a recipe says; None if each pair passes once.
+        """The weights that a recipe sets; None if each pair passes once.
 
-        R-Drop adds up both losses and alpha times the mean of both divergences. This is half of it, so that the loss
-        and its gradient have the size of a training without.
+        R-Drop's loss is the sum of both losses and alpha times the mean divergence. Here it is halved, so loss and
+        gradient keep the size of one pass.
         """
         match training.consistency if training.num_passes > 1 else None:
             case RDropConfig(alpha=alpha):
-                return cls(losses=(0.5, 0.5), divergences=(alpha / 4, alpha / 4), cut=0.0)
+                return cls((0.5, 0.5), (alpha / 4, alpha / 4), cut_probability=0.0)
             case SimCutConfig(alpha=alpha, cut=cut):
-                return cls(losses=(1.0, 0.0), divergences=(alpha, 0.0), cut=cut)
+                return cls((1.0, 0.0), (alpha, 0.0), cut_probability=cut)
             case None:
                 return None
 
     def with_cuts(self, batch: Batch) -> Batch:
         """The batch with some tokens of the second pass marked as cut; torch's generator chooses them."""
-        if self.cut == 0:
+        if self.cut_probability == 0:
             return batch
         return replace(batch, source=self._cut(batch.source), target=self._cut(batch.target))
 
     def _cut(self, side: Packed) -> Packed:
         is_second = torch.arange(len(side.ids), device=side.ids.device) >= _num_tokens(side.ids)
-        return replace(side, is_cut=is_second & (torch.rand(side.ids.shape, device=side.ids.device) < self.cut))
+        return replace(
+            side, is_cut=is_second & (torch.rand(side.ids.shape, device=side.ids.device) < self.cut_probability)
+        )
 
     def loss_and_gradient(self, logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, ...]:
         """The sums over logits [R, W] of the loss, of the NLL and of the mean divergence.
 
-        A `training.loss.LossAndGradient`. Rows 2 i and 2 i + 1 are one target token in both passes.
+        A `training.loss.LossAndGradient`; the first V of W columns are pieces. Rows 2 i and 2 i + 1 are one target
+        token in both passes.
         """
-        rows = max(2, _CPU_ELEMENTS // vocab // 2 * 2) if logits.device.type == "cpu" else len(logits)
-        parts = zip(logits.split(rows), gold.split(rows), strict=True)
-        return tuple(torch.stack([self._of_part(*part, vocab, smoothing) for part in parts]).sum(0))
+        rows = max(2, _BLOCK_ELEMENTS // vocab // 2 * 2) if logits.device.type == "cpu" else len(logits)
+        blocks = zip(logits.split(rows), gold.split(rows), strict=True)
+        return tuple(torch.stack([self._sums_of_block(*block, vocab, smoothing) for block in blocks]).sum(0))
 
-    def _of_part(self, logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> Tensor:
-        (p_loss, q_loss), (p_kl, q_kl) = self.losses, self.divergences
+    def _sums_of_block(self, logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> Tensor:
+        (p_loss, q_loss), (pq_weight, qp_weight) = self.loss_weights, self.divergence_weights
         is_token = (gold[::2] != PAD)[:, None]
         log_probs = logits[:, :vocab].float().log_softmax(1).view(-1, 2, vocab)
         nll = -log_probs.gather(2, gold.view(-1, 2, 1))[..., 0]
@@ -78,19 +81,20 @@ class Consistency:
         divergences = torch.bmm(probs, ratio[..., None])[..., 0] * ratio.new_tensor([1, -1])
         # KL(P || Q) has the gradient P (log P - log Q - KL) for the logits of P, and Q - P for those of Q.
         p, q = probs.unbind(1)
-        p_factor = (ratio * p_kl).add_(p_loss + q_kl - p_kl * divergences[:, :1])
-        q_factor = (ratio * -q_kl).add_(q_loss + p_kl - q_kl * divergences[:, 1:])
+        p_factor = (ratio * pq_weight).add_(p_loss + qp_weight - pq_weight * divergences[:, :1])
+        q_factor = (ratio * -qp_weight).add_(q_loss + pq_weight - qp_weight * divergences[:, 1:])
         gradients = logits.view(len(gold) // 2, 2, -1)
-        others = ((p_factor, p, q, p_loss, q_kl), (q_factor, q, p, q_loss, p_kl))
-        for place, (factor, own, other, loss, kl) in enumerate(others):
-            gradient = factor.mul_(own).sub_(other, alpha=kl).sub_(loss * smoothing / vocab)
-            gradient.scatter_add_(1, gold[::2, None], gradient.new_full((len(gradient), 1), loss * (smoothing - 1)))
+        passes = ((p_factor, p, q, p_loss, qp_weight), (q_factor, q, p, q_loss, pq_weight))
+        for place, (factor, own, other, loss_weight, weight_of_other) in enumerate(passes):
+            gradient = factor.mul_(own).sub_(other, alpha=weight_of_other).sub_(loss_weight * smoothing / vocab)
+            gold_share = gradient.new_full((len(gradient), 1), loss_weight * (smoothing - 1))
+            gradient.scatter_add_(1, gold[::2, None], gold_share)
             gradients[:, place, :vocab] = gradient.where(is_token, 0)
         logits[:, vocab:] = 0
         sums = torch.stack([smoothed, nll, divergences]).where(is_token, 0).sum(1)
-        of_loss, of_kl = sums.new_tensor(self.losses), sums.new_tensor(self.divergences)
-        weighted = sums[2] @ of_kl
-        return torch.stack([sums[0] @ of_loss + weighted, sums[1] @ of_loss, weighted / sum(self.divergences)])
+        loss_weights, kl_weights = sums.new_tensor(self.loss_weights), sums.new_tensor(self.divergence_weights)
+        weighted = sums[2] @ kl_weights
+        return torch.stack([sums[0] @ loss_weights + weighted, sums[1] @ loss_weights, weighted / kl_weights.sum()])
 
 
 def beside_each_other(gold: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class CompiledObjective:
         self._place, self._encode, self._decode = compiled(_place), compiled(_encode), compiled(_decode)
         self._kernel: LossAndGradient = partial(gradients_by_rows, pad=PAD)
         if consistency is not None:
-            weights = (*consistency.losses, *consistency.divergences)
+            weights = (*consistency.loss_weights, *consistency.divergence_weights)
             self._kernel = partial(gradients_of_both_passes, weights=weights, pad=PAD)
         dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
         self._seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=model.output_weight.device)

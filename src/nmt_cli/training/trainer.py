@@ -260,7 +260,8 @@ class Trainer:
         self._validation, self._signal = None, result.signal
         sums = UpdateSums()
         if result.is_applied:
-            sums = UpdateSums(result.smoothed, result.nll, result.kl, update.source_tokens, tokens, update.slots)
+            kl = math.nan if result.kl is None else result.kl
+            sums = UpdateSums(result.smoothed, result.nll, kl, update.source_tokens, tokens, update.slots)
         else:
             self._note_skip(pairs_of(micro, result.suspects), reporter)
         self._meter.add(sums, seconds=self._stopwatch.seconds, waited=self._loader.waited)

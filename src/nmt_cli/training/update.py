@@ -33,8 +33,8 @@ from nmt_cli.training.optimizers import build_optimizer, learning_rate
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.weights import MasterWeights
 
-_NUM_FIRST = 3
-"""Values of an update before the figures of its losses: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
+_BEFORE_LOSSES = 3
+"""Figures of an update before those of its losses: the norm, ranks with a SIGINT, ranks with a SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class UpdateResult:
 
     `suspects` are then the micro-batches with losses that are not finite, or all micro-batches if all losses are
     finite. `signal` is a signal that a rank had received when the update was summed: SIGTERM, else SIGINT. `kl` is the
-    divergence of both passes, 0 if each pair passes once.
+    divergence of both passes, None if each pair passes once.
     """
 
     smoothed: float
     nll: float
-    kl: float
+    kl: float | None
     gradient_norm: float
     learning_rate: float
     is_applied: bool
@@ -78,13 +78,13 @@ class LaunchedUpdate:
                 self._event.synchronize()
         norm, interrupted, terminated, *losses = self._figures.tolist()
         of_micro = [losses[start : start + self._num_micro] for start in range(0, len(losses), self._num_micro)]
-        smoothed, nll, kl = (*of_micro, [0.0])[:3]
+        smoothed, nll, *kl = of_micro
         is_applied, suspects = math.isfinite(norm), list[int]()
         if not is_applied:
             not_finite = [index for index, loss in enumerate(smoothed) if not math.isfinite(loss)]
             suspects = not_finite or list(range(len(smoothed)))
         received = signal.SIGTERM if terminated else signal.SIGINT if interrupted else None
-        sums = (sum(smoothed), sum(nll), sum(kl))
+        sums = (sum(smoothed), sum(nll), sum(kl[0]) if kl else None)
         return UpdateResult(*sums, norm, self._learning_rate, is_applied, suspects, received)
 
 
@@ -112,7 +112,7 @@ class Updater:
         self._recorded: RecordedSteps | None = None
         if self.reason_not_to_compile is None:
             self._objective = CompiledObjective(model, smoothing=smoothing, consistency=consistency)
-            self._recorded = self._nothing_recorded()
+            self._recorded = self._new_recorder()
 
     @property
     def reads_late(self) -> bool:
@@ -132,18 +132,18 @@ class Updater:
         self.model.train()
         for batch in batches:
             with compiling(self._ranks.device):
-                self._try(batch)
+                self._take_and_drop(batch)
         for batch in batches:
             if self._recorded is not None:
-                with self._told_of_memory(batch):
+                with self._naming_out_of_memory(batch):
                     self._recorded.record(batch)
-                self._try(batch)
+                self._take_and_drop(batch)
 
     def release(self) -> None:
         """Give back the memory of a warm-up that did not fit, and forget what was compiled and recorded for it."""
         self.weights.drop_gradients()
         if self._recorded is not None:
-            self._recorded = self._nothing_recorded()
+            self._recorded = self._new_recorder()
             torch.compiler.reset()
         if self._ranks.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -166,8 +166,8 @@ class Updater:
         """
         if not self.model.training:
             self.model.train()
-        figures = torch.zeros(_NUM_FIRST + self._num_figures * num_micro, device=self._ranks.device)
-        losses = figures[_NUM_FIRST:].view(self._num_figures, num_micro)
+        figures = torch.zeros(_BEFORE_LOSSES + self._num_figures * num_micro, device=self._ranks.device)
+        losses = figures[_BEFORE_LOSSES:].view(self._num_figures, num_micro)
         for place, (index, batch) in enumerate(batches):
             loss = self.accumulate(
                 batch,
@@ -203,7 +203,7 @@ class Updater:
         a new sum. The last one adds the gradients of the other ranks.
         """
         seed_dropout(self._recipe.training.seed, *key)
-        with self._told_of_memory(batch):
+        with self._naming_out_of_memory(batch):
             if self._recorded is not None and batch in self._recorded:
                 losses = self._recorded.replay(batch, divisor=target_tokens, is_first=is_first)
                 if is_last:
@@ -220,7 +220,7 @@ class Updater:
         self.weights.publish()
         self.optimizer = build_optimizer(self.weights, self._recipe)
 
-    def _try(self, batch: Batch) -> None:
+    def _take_and_drop(self, batch: Batch) -> None:
         """Take a batch, and drop its gradients."""
         self.accumulate(batch, key=(0, 0), target_tokens=1, is_first=True, is_last=False)
         self.weights.drop_gradients()
@@ -238,7 +238,7 @@ class Updater:
             (loss.smoothed / divisor).backward()
         return loss.figures()
 
-    def _nothing_recorded(self) -> RecordedSteps:
+    def _new_recorder(self) -> RecordedSteps:
         return RecordedSteps(self._step, CudaGraphs(self._ranks.device), num_figures=self._num_figures)
 
     def _sum_collected(self) -> None:
@@ -266,7 +266,7 @@ class Updater:
         self.weights.publish()
 
     @contextmanager
-    def _told_of_memory(self, batch: Batch) -> Iterator[None]:
+    def _naming_out_of_memory(self, batch: Batch) -> Iterator[None]:
         """Raise OutOfMemory if the device's memory does not hold what a batch needs."""
         try:
             yield

@@ -62,9 +62,7 @@ def test_gradients_in_bf16_are_rounded_at_their_end_only() -> None:
     assert not ours[:, vocab:].any()
 
 
-@pytest.mark.parametrize(
-    "consistency", [Consistency((0.5, 0.5), (1.25, 1.25), cut=0), Consistency((1, 0), (3, 0), cut=0)]
-)
+@pytest.mark.parametrize("consistency", [Consistency((0.5, 0.5), (1.25, 1.25), 0), Consistency((1, 0), (3, 0), 0)])
 @pytest.mark.parametrize("scale", [1.0, 10.0])
 @pytest.mark.parametrize(("vocab", "width"), [(5, 8), (2048, 2048), (5000, 5120)])
 def test_the_kernel_for_both_passes_does_what_torch_s_operations_do(
@@ -75,7 +73,7 @@ def test_the_kernel_for_both_passes_does_what_torch_s_operations_do(
     gold = torch.tensor([1, 1, 3, 3, PAD, PAD], device=DEVICE)
     expected, ours = logits.clone(), logits.clone()
     sums = consistency.loss_and_gradient(expected, gold, vocab, 0.1)
-    weights = (*consistency.losses, *consistency.divergences)
+    weights = (*consistency.loss_weights, *consistency.divergence_weights)
     found = gradients_of_both_passes(ours, gold, vocab, 0.1, weights=weights, pad=PAD)
     torch.testing.assert_close(torch.stack(found), torch.stack(sums), rtol=1e-4, atol=1e-4)
     # The gradient multiplies float32's rounding by divergences, which are near 100 at the larger scale.

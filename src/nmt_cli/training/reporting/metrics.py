@@ -66,6 +66,8 @@ class TrainingStatus:
 class UpdateSums:
     """Sums over applied updates: losses in nats, tokens with EOS, slots of both sides of one pass.
 
+    `kl` is NaN if each pair passes once.
+
     `seconds` is the time of training, `waited` the part of it spent waiting for data.
     """
 
@@ -109,7 +111,7 @@ class UpdateMetrics:
         return cls(
             loss=_ratio(sums.smoothed, sums.target_tokens),
             nll=_ratio(sums.nll, sums.target_tokens),
-            kl=_ratio(sums.kl, sums.target_tokens) if sums.kl else None,
+            kl=None if math.isnan(sums.kl) else _ratio(sums.kl, sums.target_tokens),
             target_tokens_per_second=_ratio(sums.target_tokens, sums.seconds),
             matrix_rate_share=_ratio(flops, sums.seconds * speed.matrix_rate),
             padding=1 - _ratio(sums.source_tokens + sums.target_tokens, sums.slots),
