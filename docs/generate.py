@@ -123,7 +123,7 @@ def parameters() -> str:
     for name in packaged_names(kind="recipe"):
         loaded = load_recipe(name)
         stated = re.search(r"(\d+) million parameters", loaded.description)
-        if not loaded.corpus.startswith("wmt14-en-de") or (stated is None and name.startswith("table3")):
+        if not str(loaded.corpus).startswith("wmt14-en-de") or (stated is None and name.startswith("table3")):
             continue
         with torch.device("meta"):
             model = Transformer(loaded.model, source_vocab=37_000, target_vocab=37_000)

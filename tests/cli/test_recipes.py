@@ -64,6 +64,40 @@ def test_the_corpus_of_a_recipe_for_your_own_text_is_your_own(
     )
 
 
+def test_a_recipe_is_for_your_own_text_if_its_corpus_is_null_whatever_its_description_says(
+    nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my child.yaml").write_text("extends: small.yaml\nname: child\n", encoding="utf-8")
+    told = nmt("recipes", "my child.yaml").stdout
+    assert "corpus       your own\n" in told
+    assert "next         nmt prepare --train FILE --languages en-de\n" in told
+    assert "every value  nmt train 'my child.yaml' --dry-run\n" in told
+    outcome = nmt("train", "my child.yaml")
+    assert outcome.code == 4
+    hint = "nmt prepare --train FILE -l en-de -o data/NAME && nmt train 'my child.yaml' --data data/NAME"
+    assert outcome.stderr[2] == f"fix:   {hint}"
+    planned = nmt("train", "my child.yaml", "--dry-run")
+    assert (planned.code, "corpus: null" in planned.stdout) == (0, True)
+    assert "8,000 source and 8,000 target pieces (the default of nmt prepare; --data names your own)" in planned.stdout
+
+    Path("other.yaml").write_text("extends: demo.yaml\ndescription: base, on your own GPU\n", encoding="utf-8")
+    told = nmt("recipes", "other.yaml").stdout
+    assert "corpus       demo\n" in told
+    assert "next         nmt prepare demo\n" in told
+    assert nmt("train", "other.yaml").stderr[0] == "error: there is no prepared data in data/demo"
+
+
+def test_a_recipe_for_a_corpus_file_names_the_file_and_the_folder(
+    nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("extends: base.yaml\ncorpus: company\n", encoding="utf-8")
+    prepare = "nmt prepare FILE.yaml -o data/company"
+    assert f"next         {prepare}\n" in nmt("recipes", "mine.yaml").stdout
+    assert nmt("train", "mine.yaml").stderr[2] == f"fix:   {prepare}, or name the folder with --data"
+
+
 def test_a_recipe_of_ones_own_is_described_too(nmt: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("extends: base.yaml\ncorpus: company\nmodel: {heads: 16}\n", encoding="utf-8")

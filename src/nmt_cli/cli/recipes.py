@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _COLUMNS = ("name", "parameters", "updates", "tokens", "corpus", "description")
 _NUMBERS = ("parameters", "updates", "tokens")
 MOST_PAIRS_FOR_SMALL = 200_000
-_OWN_TEXT = "your own"
 
 
 def complete_recipes(incomplete: str) -> list[str]:
@@ -55,11 +54,6 @@ def recipes(
         print_list(_COLUMNS, map(_row, described), right=_NUMBERS, num_below=1)
 
 
-def is_for_own_text(description: str) -> bool:
-    """Whether a recipe of this description is for your own text, and has a corpus only because its parent has one."""
-    return _OWN_TEXT in description
-
-
 def recipe_for(corpus: str, *, num_pairs: int) -> str:
     """The packaged recipe for the prepared data of a corpus: the corpus's own, else one that fits the number of pairs.
 
@@ -72,6 +66,16 @@ def recipe_for(corpus: str, *, num_pairs: int) -> str:
         if own := next((name for name in names if load_recipe(name).corpus == corpus), None):
             return own
     return "small" if num_pairs <= MOST_PAIRS_FOR_SMALL else "base"
+
+
+def prepare_command(corpus: str | None, data: Path) -> str:
+    """The command that prepares a recipe's corpus in `data`; a corpus that is not packaged has a file of its own."""
+    from nmt_cli.recipe.loading import packaged_names
+
+    is_packaged = corpus in packaged_names(kind="corpus")
+    command = f"nmt prepare {corpus if is_packaged else 'FILE.yaml'}"
+    is_usual = is_packaged and data == Path("data") / str(corpus)
+    return command if is_usual else f"{command} -o {shlex.quote(str(data))}"
 
 
 def train_command(recipe: str, data: Path, *, is_shared: bool, init_from: str | None) -> str:
@@ -101,12 +105,15 @@ def num_parameters(model: ModelConfig, *, source_vocab: int, target_vocab: int) 
 
 
 def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
-    """All facts about a recipe; `parameters` is null if nobody knows the vocabulary of its corpus yet."""
-    from nmt_cli.preparing.corpus import load_corpus
+    """All facts about a recipe; `parameters` is null if nobody knows the vocabulary of its corpus yet.
+
+    A recipe without a corpus is described with the vocabulary that `nmt prepare` trains if nothing else is said.
+    """
+    from nmt_cli.preparing.corpus import TokenizerConfig, load_corpus
     from nmt_cli.recipe.loading import packaged_names
 
-    size = None
-    if recipe.corpus in packaged_names(kind="corpus"):
+    size = TokenizerConfig().vocab_size if recipe.corpus is None else None
+    if recipe.corpus is not None and recipe.corpus in packaged_names(kind="corpus"):
         size = load_corpus(recipe.corpus, overrides=()).corpus.tokenizer.vocab_size
     count = None if size is None else num_parameters(recipe.model, source_vocab=size, target_vocab=size)
     return {
@@ -140,7 +147,7 @@ def _row(recipe: dict[str, Any]) -> list[str]:
 
 
 def _corpus(recipe: dict[str, Any]) -> str:
-    return _OWN_TEXT if is_for_own_text(recipe["description"]) else str(recipe["corpus"])
+    return "your own" if recipe["corpus"] is None else str(recipe["corpus"])
 
 
 def _first_sentence(text: str) -> str:
@@ -162,9 +169,10 @@ def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "training", f"{recipe['updates']:,} updates of {recipe['batch_tokens']:,} tokens"
     rates = ", ".join(f"{key} {value}" for key, value in schedule.items() if key != "name")
     yield "schedule", f"{schedule['name']} ({rates}), {recipe['optimizer']['name']}"
-    data = Path("data") / recipe["corpus"]
-    if is_for_own_text(recipe["description"]):
+    train = f"nmt train {shlex.quote(recipe['name'])}"
+    if recipe["corpus"] is None:
         yield "next", "nmt prepare --train FILE --languages en-de"
     else:
-        yield "next", f"nmt train {recipe['name']}" if data.is_dir() else f"nmt prepare {recipe['corpus']}"
-    yield "every value", f"nmt train {recipe['name']} --dry-run"
+        data = Path("data") / recipe["corpus"]
+        yield "next", train if data.is_dir() else prepare_command(recipe["corpus"], data)
+    yield "every value", f"{train} --dry-run"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt_cli.cli.arguments import complete_models
-from nmt_cli.cli.recipes import complete_recipes, is_for_own_text, recipe_for, train_command
+from nmt_cli.cli.recipes import complete_recipes, prepare_command, recipe_for, train_command
 from nmt_cli.console import show_progress
 from nmt_cli.errors import DataError, NmtError, RecipeError
 
@@ -92,7 +92,7 @@ def train(
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
         overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
-        directory = data or Path("data") / resolved.recipe.corpus
+        directory = data or _usual_data(resolved.recipe, reference=recipe, is_needed=not dry_run)
         if init_from is not None:
             init_from = find_model(init_from, show_progress=show_progress)
         is_needed = not dry_run or data is not None
@@ -158,35 +158,37 @@ def _way_from_text(path: Path) -> str | None:
     """The commands that prepare a file of pairs and train on it; None for anything else."""
     if not path.is_file() or path.suffix in (".yaml", ".yml"):
         return None
-    from nmt_cli.preparing.corpus import prepare_command
+    from nmt_cli.preparing import corpus
     from nmt_cli.preparing.sources.text import kind_of_file, name_without_endings
 
     if kind_of_file(path) is None:
         return None
     data = Path("data") / name_without_endings(path)
     output = shlex.quote(str(data))
-    return f"{prepare_command(str(path), languages='en-de')} -o {output} && nmt train small --data {output}"
+    return f"{corpus.prepare_command(str(path), languages='en-de')} -o {output} && nmt train small --data {output}"
+
+
+def _usual_data(recipe: Recipe, *, reference: str, is_needed: bool) -> Path:
+    """The folder of the recipe's data; DataError if the data `is_needed`, and the recipe is for any text."""
+    if recipe.corpus is None and is_needed:
+        raise DataError(
+            f"the recipe {reference} is for your own text, and --data does not name it",
+            where="--data",
+            hint="nmt prepare --train FILE -l en-de -o data/NAME && "
+            f"nmt train {shlex.quote(reference)} --data data/NAME",
+        )
+    return Path("data") / (recipe.corpus or "")
 
 
 def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
     """The prepared data in a directory; DataError with the command that prepares it, if there is none."""
     from nmt_cli.dataset.store import open_prepared
-    from nmt_cli.recipe.loading import packaged_names
 
     if not directory.exists():
-        corpus = recipe.corpus if recipe.corpus in packaged_names(kind="corpus") else "FILE.yaml"
-        is_usual = directory == Path("data") / corpus
-        prepare = f"nmt prepare {corpus}" if is_usual else f"nmt prepare {corpus} -o {shlex.quote(str(directory))}"
-        if is_usual and is_for_own_text(recipe.description):
-            raise DataError(
-                f"the recipe {recipe.name} is for your own text, and --data does not name it",
-                where="--data",
-                hint=f"nmt prepare --train FILE -l en-de -o data/NAME && nmt train {recipe.name} --data data/NAME",
-            )
         raise DataError(
             f"there is no prepared data in {directory}",
             where=str(directory),
-            hint=f"{prepare}, or name the folder with --data",
+            hint=f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data",
         )
     if hint := _way_from_text(directory):
         raise DataError(f"{directory} is text, not prepared data", where=str(directory), hint=hint)
@@ -216,14 +218,18 @@ def _one_message() -> Iterator[None]:
 def _vocabulary(directory: Path, recipe: Recipe, *, is_named: bool, init_from: Path | None) -> RunInputs:
     """The vocabulary of the prepared data or, if there is none, the one that its packaged corpus asks for.
 
+    A recipe without a corpus gets the vocabulary that `nmt prepare` trains if nothing else is said.
+
     A model to begin with is checked as a training would check it; without data, its vocabulary counts.
     """
     from nmt_cli.artifacts.model_directory import load_saved_config
-    from nmt_cli.preparing.corpus import load_corpus
+    from nmt_cli.preparing.corpus import TokenizerConfig, load_corpus
     from nmt_cli.recipe.loading import packaged_names
 
-    is_expected = is_named or directory.exists() or recipe.corpus not in packaged_names(kind="corpus")
-    data = _open_data(directory, recipe) if is_expected else None
+    is_expected = recipe.corpus is not None and (
+        directory.exists() or recipe.corpus not in packaged_names(kind="corpus")
+    )
+    data = _open_data(directory, recipe) if is_named or is_expected else None
     from nmt_cli.training.initial_weights import describe_initial_model
     from nmt_cli.training.start import RunInputs, log_other_corpus
 
@@ -234,7 +240,10 @@ def _vocabulary(directory: Path, recipe: Recipe, *, is_named: bool, init_from: P
         return RunInputs(tokenizers.source.vocab_size, tokenizers.target.vocab_size, str(directory), manifest, initial)
     if init_from is not None:
         initial, sizes = describe_initial_model(init_from, recipe, None), load_saved_config(init_from).vocabulary
-        origin = f"of the model; {recipe.corpus} is not prepared yet"
+        origin = f"of the model; {recipe.corpus or 'your text'} is not prepared yet"
         return RunInputs(sizes.source, sizes.target, origin, None, initial)
+    if recipe.corpus is None:
+        size = TokenizerConfig().vocab_size
+        return RunInputs(size, size, "the default of nmt prepare; --data names your own", None, None)
     size = load_corpus(recipe.corpus, overrides=()).corpus.tokenizer.vocab_size
     return RunInputs(size, size, f"the corpus {recipe.corpus}, not prepared yet", None, None)

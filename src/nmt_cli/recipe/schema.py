@@ -360,8 +360,8 @@ class Recipe(Section):
 
     name: Name = Field(description="the run is runs/NAME")
     description: str = Field("", description="what the system is, for people")
-    corpus: Name = Field(
-        "wmt14-en-de", description="name of the corpus; its prepared data is data/NAME, unless --data says where"
+    corpus: Name | None = Field(
+        "wmt14-en-de", description="its prepared data is data/CORPUS, or --data says where; null: always --data says"
     )
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()

@@ -59,10 +59,10 @@ def named_run(
     is_set = resolved.origins["name"].startswith("--set ")
     changed: dict[str, str] = {}
     try:
-        corpus = read_manifest(data).name
+        corpus: str | None = read_manifest(data).name
     except DataError:  # opening the data says what is wrong with it
         corpus = recipe.corpus
-    if corpus != recipe.corpus and is_packaged and not is_set:
+    if corpus is not None and corpus != recipe.corpus and is_packaged and not is_set:
         changed["name"] = f"{corpus}-{recipe.name}"
         changed["description"] = f"The recipe {recipe.name}, trained on the corpus {corpus}."
         changed["corpus"] = corpus
@@ -85,7 +85,7 @@ def _name_of(model: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "model"
 
 
-def _is_begun(run: Path, *, corpus: str, init_from: Path | None) -> bool:
+def _is_begun(run: Path, *, corpus: str | None, init_from: Path | None) -> bool:
     """Whether a run of this corpus began with the model, or with any weights for None."""
     if kind_of(run) != "run":
         return False

@@ -43,7 +43,7 @@ class RunInputs:
 
 def log_other_corpus(manifest: Manifest, recipe: Recipe) -> None:
     """Log if the data is another corpus than the recipe's, which --data allows."""
-    if manifest.name != recipe.corpus:
+    if recipe.corpus not in (None, manifest.name):
         logger.info("data: the corpus %s, where the recipe has %s", manifest.name, recipe.corpus)
 
 
