@@ -7,14 +7,16 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 
 from nmt_cli.errors import ModelError
-from nmt_cli.interchange.hub import HubName, hub_name
+from nmt_cli.interchange.hub import HubName, hub_name, import_from_hub
 from tests.hub import COMMIT, Hub, serve
 from tests.interchange.builders import edit_json, english, write_marian
 from tests.interchange.hub_models import NAME, Machine, serve_opus
@@ -381,6 +383,20 @@ def test_unsupported_settings_and_unknown_languages_name_the_model(machine: Mach
     error, where, _ = machine.refusal("decode", "-m", NAME)
     assert error == f"{NAME} has activation_function 'tanh', which nmt's model has not"
     assert where == f"{NAME}/config.json"
+
+
+def test_a_mistake_of_nmt_is_not_told_as_a_failed_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "marian"}', encoding="utf-8")
+    model_info: Any = huggingface_hub.ModelInfo
+    info = model_info(id=NAME, sha="abc", siblings=[{"rfilename": "config.json"}])
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *arguments, **options: info)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *arguments, **options: str(config))
+    monkeypatch.setattr("nmt_cli.interchange.hub._NEEDED", None)
+    with pytest.raises(TypeError, match="not iterable"):
+        import_from_hub(
+            HubName(NAME, None), tmp_path / "x", languages=None, overwrite=False, show_progress=lambda: nullcontext()
+        )
 
 
 def test_what_is_a_name_on_the_hub_and_what_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

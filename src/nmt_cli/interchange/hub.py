@@ -172,9 +172,8 @@ def _download(name: HubName, *, progress: Progress | None) -> _HubFiles:
     """
     import huggingface_hub
 
-    refusal = partial(_refusal, name)
     try:
-        with hub.hub_errors(refusal):
+        with hub.hub_errors(partial(_refusal, name)):
             info = huggingface_hub.HfApi().model_info(
                 name.repository, revision=name.revision, timeout=hub.TIMEOUT_SECONDS, files_metadata=True
             )
@@ -182,8 +181,7 @@ def _download(name: HubName, *, progress: Progress | None) -> _HubFiles:
         if (found := _downloaded_before(name)) is None:
             raise
         return found
-    with hub.hub_errors(refusal):
-        return _fetch_files(name, info, progress=progress)
+    return _fetch_files(name, info, progress=progress)
 
 
 def _fetch_files(name: HubName, info: ModelInfo, *, progress: Progress | None) -> _HubFiles:
@@ -197,7 +195,8 @@ def _fetch_files(name: HubName, info: ModelInfo, *, progress: Progress | None) -
     commit = str(info.sha)
 
     def fetch(file: str, revision: str = commit) -> Path:
-        local = hub.download(name.repository, file, repo_type="model", revision=revision, progress=progress)
+        with hub.hub_errors(partial(_refusal, name)):
+            local = hub.download(name.repository, file, repo_type="model", revision=revision, progress=progress)
         _check_hash(local, file, siblings[file].lfs, name=name)
         return local
 
