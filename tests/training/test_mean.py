@@ -15,8 +15,10 @@ from nmt_cli.artifacts.model_directory import load_model, load_saved_config, mod
 from nmt_cli.artifacts.run import open_run
 from nmt_cli.cli.average import average
 from nmt_cli.dataset.store import PreparedData
+from nmt_cli.errors import DataError
 from nmt_cli.model.packing import pack
 from nmt_cli.tokenization.tokenizer import BOS
+from nmt_cli.training.validation import measure_mean
 from tests.training.tiny import events
 
 CPU = torch.device("cpu")
@@ -145,3 +147,6 @@ def test_without_the_data_it_says_that_nothing_was_measured(
         assert f"the mean was not measured on the validation set: {reason}" in caplog.text
         assert load_saved_config(run / "averaged").mean is None
         assert caplog.messages[-1].startswith(f"next: nmt decode -m {run / 'averaged'} ")
+    with pytest.raises(DataError, match="holds other data than the run's") as caught:
+        measure_mean(open_run(run), {}, newest=open_run(run).checkpoints()[-1])
+    assert caught.value.hint == f"prepare the run's corpus again: nmt prepare CORPUS -o {data} --overwrite"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,9 +54,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Nats per target token, EOS included; `bleu` is None if the recipe does not ask for it.
+    """The measurements of a validation. Losses are nats per target token, EOS included.
 
-    `samples` are a few translations, of the same sentences in each validation of a run.
+    `bleu` is None if the recipe does not ask for it. `samples` are a few translations, of the same sentences in each
+    validation of a run.
     """
 
     loss: float
@@ -95,7 +97,7 @@ class Validator:
         device: torch.device,
         target_language: str | None,
     ) -> None:
-        """BLEU has the tokens of the target language; None, or a language whose tokenizer is missing, takes 13a's."""
+        """`target_language` chooses BLEU's tokenizer. Without it, or without its package, BLEU takes 13a's."""
         self._recipe, self._updater, self._order, self._device = recipe, updater, order, device
         self._target_language = target_language if recipe.validation.bleu else None
         self._translating_model = _translating_model(recipe, data, updater, device=device)
@@ -116,8 +118,9 @@ class Validator:
         self._sources = source_tokenizer.encode([as_in_training(line) for line in self._source_texts])
 
     def measure(self, *, max_sentences: int | None, beat: Callable[[], None]) -> Validation:
-        """Validate the current weights, or their average, on the first `max_sentences`, or all.
+        """Validate the current weights, or their average, on the first `max_sentences` pairs.
 
+        With None, the loss is of all pairs, and BLEU is of the first `validation.max_sentences`.
         `beat` is called after each batch; if it raises an error, the validation ends.
         """
         start = time.perf_counter()
@@ -190,7 +193,8 @@ def measure_mean(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint)
     record, device = run.record, torch.device("cpu")
     data = open_prepared(Path(record.data))
     if data.manifest.fingerprint != record.data_summary.get("fingerprint"):
-        raise DataError(f"{data.directory} holds other data than the run's", where=str(data.directory), hint="")
+        hint = f"prepare the run's corpus again: nmt prepare CORPUS -o {shlex.quote(record.data)} --overwrite"
+        raise DataError(f"{data.directory} holds other data than the run's", where=str(data.directory), hint=hint)
     model = uninitialized_model(run.recipe.model, source_vocab=record.source_vocab, target_vocab=record.target_vocab)
     multiply_float32_fast(device)
     pairs = _usable_pairs(data, max_positions=run.recipe.model.max_positions)
@@ -235,7 +239,7 @@ def _losses(
     device: torch.device,
     beat: Callable[[], None],
 ) -> tuple[float, float, int]:
-    """The smoothed loss, the loss and the number of target tokens of these pairs, in sum."""
+    """The sums of the smoothed loss and of the NLL, and the number of target tokens."""
     totals, tokens = torch.zeros(2, device=device), 0
     model.eval()
     for part in _parts(usable, pairs.tgt.lengths, max_tokens=max_tokens):
