@@ -141,7 +141,7 @@ def test_two_runs_are_compared_by_the_settings_that_differ(tmp_path: Path, run: 
         ["model.d_ff", "24", "48"],
         ["training.updates", "1000", "2000"],
     ]
-    assert "Those that differ between the runs; all others are the same." in page
+    assert "These settings differ between the runs; all others are the same." in page
     table = cells(page.split("<h2>To go on</h2>")[0])
     assert [row[0] for row in table[1:]] == ["base", "wide"]
     assert [row[2] for row in table[1:]] == ["stopped", "finished"]

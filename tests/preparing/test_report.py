@@ -275,9 +275,19 @@ def test_what_is_to_be_looked_at_comes_first(report: dict[str, Any]) -> None:
     assert findings(overlap=overlap, settings=settings) == []
     assert "They are trained on." in render_page({**report, "overlap": overlap})
     none = render_page({**report, "overlap": {"valid": {"lines": 1000, "pairs": 0, "sources": 0, "targets": 0}}})
-    assert "but for spaces. There are none.</p>" in none
+    assert "spaces may differ. There are none.</p>" in none
     assert "They are trained on" not in none
-    assert "were dropped after this count" in render_page({**report, "overlap": overlap, "settings": settings})
+    dropped = render_page({**report, "overlap": overlap, "settings": settings})
+    assert "Cleaning then dropped training pairs that equal such a pair." in dropped
+
+
+def test_a_vocabulary_that_the_text_is_too_small_for_is_told_after_its_size(report: dict[str, Any]) -> None:
+    settings = copy.deepcopy(report["settings"])
+    settings["tokenizer"]["vocab_size"] = {"value": 8000, "is_default": True}
+    page, small = (" ".join(render_page(values).split()) for values in (report, {**report, "settings": settings}))
+    told = "<p>en has 400 pieces, trained on 500 of 500 lines."
+    assert f"{told} </p>" in page
+    assert f"{told} The text is too small for the default size.</p>" in small
 
 
 def test_settings_stand_as_in_a_corpus_file_and_changed_ones_stand_out(report: dict[str, Any]) -> None:

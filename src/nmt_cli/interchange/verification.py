@@ -82,7 +82,7 @@ def verify(loaded: LoadedModel, program: OtherProgram, lines: Sequence[str], *, 
     """The agreement of `program` with our float32 model `loaded`, on the CPU, over `lines`.
 
     Raises ModelError if pieces, log-probabilities or greedy translations differ by more than float32 explains. For
-    a reduced precision (`is_reduced`), only the mean log-probability must be close.
+    a reduced precision (`is_reduced`), only the mean difference of the log-probabilities must be small.
     """
     logger.info("comparing with %s on %d lines", program.name, len(lines))
     rows = loaded.source.encode(lines)
@@ -169,9 +169,9 @@ class _OurSearch:
         return max(self._limits)
 
     def differing(self, theirs: Sequence[list[str]]) -> list[int]:
-        """The hypotheses of another program's greedy search that differ from ours, up to our limit.
+        """The sources whose hypotheses of another program differ from ours in a piece before our limit.
 
-        The limit of a greedy search never changes the pieces before it.
+        The limit of a greedy search never changes the pieces before it. The limit of a beam search may.
         """
         triples = enumerate(zip(self.found, theirs, self._limits, strict=True))
         return [index for index, (ids, pieces, limit) in triples if self._target.pieces(ids[:limit]) != pieces[:limit]]

@@ -85,8 +85,8 @@ def write_heldout(
 ) -> list[tuple[str, str]]:
     """Write `SPLIT.LANGUAGE` for both languages, and return the pairs.
 
-    Text files are copied byte for byte, uncompressed; a byte-order mark between two of them is removed. Every line
-    stays, so a line that cannot be kept is a DataError. Only units without a translation are left out.
+    Text files are copied byte for byte, uncompressed, without the byte-order mark at the beginning of each file. Every
+    line stays, so a line that cannot be kept is a DataError. Only units without a translation are left out.
     """
     pairs = list(_checked(sources, split))
     files = [source for source in sources if isinstance(source, TextFiles)]
