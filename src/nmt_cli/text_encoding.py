@@ -88,11 +88,22 @@ def conversion(file: Path | None, command: str, *, new: str) -> str:
     Without a file, the user has to write its name.
     """
     if file is None:
-        return f"{command} < FILE > NEW"
-    reader = next((reader for _, ending, reader in _COMPRESSED.values() if ending == file.suffix), None)
-    plain = file.with_suffix("") if reader else file
-    source = f"{reader} {quote(str(file))} | {command}" if reader else f"{command} < {quote(str(file))}"
-    return f"{source} > {quote(str(plain.with_name(f'{new}-{plain.name}')))}"
+        return f"{shell_pipe(None, command)} > NEW"
+    plain = file.with_suffix("") if reader_of(file) else file
+    return f"{shell_pipe(file, command)} > {quote(str(plain.with_name(f'{new}-{plain.name}')))}"
+
+
+def shell_pipe(file: Path | None, command: str) -> str:
+    """The command line that gives a file, also a compressed one, to the stdin of `command`."""
+    if file is None:
+        return f"{command} < FILE"
+    reader, name = reader_of(file), quote(str(file))
+    return f"{reader} {name} | {command}" if reader else f"{command} < {name}"
+
+
+def reader_of(file: Path) -> str | None:
+    """The program that uncompresses a file to stdout, by the ending of its name; None if nmt knows no such ending."""
+    return next((reader for _, ending, reader in _COMPRESSED.values() if ending == file.suffix), None)
 
 
 def _is_utf8(file: Path) -> bool:

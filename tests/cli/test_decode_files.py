@@ -451,6 +451,10 @@ PO = (
         ("my.csv", '"one, ""big""",eins\ntwo,zwei\n', "a table (CSV)", 'one, "big"\ntwo\n'),
         ("it's my.csv", "one;eins\ntwo;zwei\n", "a table (CSV)", "one\ntwo\n"),
         ("my.csv", "one\teins\n", "a table (CSV)", "one\n"),
+        ("my.csv", "Hi, my friend, you;Hallo, du\n", "a table (CSV)", "Hi, my friend, you\n"),
+        ("my.csv", "a, b, c\teins\none, two\tzwei\n", "a table (CSV)", "a, b, c\none, two\n"),
+        ("my.csv.xz", "one, two;eins\n", "a table (CSV)", "one, two\n"),
+        ("my.csv", '"one, two"\nthree\n', "a table (CSV)", "one, two\nthree\n"),
         ("my.jsonl", '{"KEY": "one"}\n', "JSON lines", "one\n"),
     ],
 )
@@ -459,7 +463,8 @@ def test_a_file_with_more_than_a_text_is_refused_with_the_command_that_takes_the
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content = data.encode()
-    Path(name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    packed = {".gz": gzip.compress(content), ".xz": lzma.compress(content)}
+    Path(name).write_bytes(packed.get(Path(name).suffix, content))
     with pytest.raises(DataError) as error, opened_input(Path(name), is_streamed=False, errors="strict"):
         pytest.fail("it is opened")
     assert (error.value.message, error.value.where) == (f"{name} is {kind}, not lines of text", name)

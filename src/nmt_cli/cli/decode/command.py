@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt_cli.cli.arguments import COMPUTING, OUTPUT, SEARCH, complete_models, models_of, one_of, takes_decoding_options
-from nmt_cli.cli.decode.input import STANDARD, Errors, count_lines, opened_input, opened_prefixes, without_first
+from nmt_cli.cli.decode.input import STANDARD, OnInvalidBytes, count_lines, opened_input, opened_prefixes, without_first
 from nmt_cli.cli.decode.output import OutputFormat, check_output, file_identity, opened_output
 from nmt_cli.console import live_bars, shows_live_views, time_left
 from nmt_cli.errors import UsageError
@@ -120,9 +120,9 @@ def decode(
     check_output(output, source=source, prefix=prefix, overwrite=overwrite)
     is_bulk = source != STANDARD and not stream
     _check_processes(workers, threads, is_bulk=is_bulk)
-    kind: Errors = one_of(errors, Errors, flag="--errors", refusal=f"there is no --errors {errors}")
+    handling: OnInvalidBytes = one_of(errors, OnInvalidBytes, flag="--errors", refusal=f"there is no --errors {errors}")
     with (
-        opened_input(source, is_streamed=stream, errors=kind) as blocks,
+        opened_input(source, is_streamed=stream, errors=handling) as blocks,
         opened_prefixes(prefix, source=source) as next_prefixes,
     ):
         models = models_of(model)  # refuses a wrong name before torch is imported
@@ -132,9 +132,9 @@ def decode(
         job = parallel.TranslationJob(models, engine, precision, device, threads, overrides=overrides, asked=asked)
         devices = parallel.choose_devices(device, workers=workers, engine=engine, precision=precision, is_bulk=is_bulk)
         with parallel.parallel_translator(parallel.jobs_for_devices(job, devices)) as run:
-            (nothing,) = run([parallel.LineBlock(1, [])])  # refuses wrong settings before it waits for input
-            statistics = Statistics(_by(nothing, devices))
-            record = _job_record(nothing, job, source=source, prefix=prefix, form=form)
+            (probe,) = run([parallel.LineBlock(1, [])])  # refuses wrong settings before it waits for input
+            statistics = Statistics(_engine_and_devices(probe, devices))
+            record = _job_record(probe, job, source=source, prefix=prefix, form=form)
             is_numbered = formatting.has_numbered_rows
             with opened_output(output, job=record, overwrite=overwrite, rows_are_numbered=is_numbered) as (write, done):
                 todo = _numbered(blocks, next_prefixes, lines_done=done)
@@ -223,7 +223,7 @@ def _numbered(
         number += len(lines)
 
 
-def _by(result: TranslatedBlock, devices: Sequence[str]) -> str:
+def _engine_and_devices(result: TranslatedBlock, devices: Sequence[str]) -> str:
     """The engine, its precision and its devices, for --stats."""
     if len(devices) == 1:
         return f"{result.engine} in {result.precision} on {result.device}"
@@ -244,7 +244,7 @@ def _check_processes(workers: int | None, threads: int | None, *, is_bulk: bool)
 
 
 def _job_record(
-    nothing: TranslatedBlock, job: TranslationJob, *, source: Path, prefix: Path | None, form: str
+    probe: TranslatedBlock, job: TranslationJob, *, source: Path, prefix: Path | None, form: str
 ) -> dict[str, Any] | None:
     """All that the translations depend on, so that an interrupted command is only continued by itself.
 
@@ -255,12 +255,12 @@ def _job_record(
     from nmt_cli.artifacts.manifest import MANIFEST
 
     return {
-        "engine": nothing.engine,
-        "precision": nothing.precision,
+        "engine": probe.engine,
+        "precision": probe.precision,
         **{f"model {number}": file_identity(path / MANIFEST) for number, path in enumerate(job.models, 1)},
         "input": file_identity(source),
         "prefix": file_identity(prefix) if prefix is not None else None,
-        **{name: value for name, value in nothing.settings.items() if name != "batch_tokens"},
+        **{name: value for name, value in probe.settings.items() if name != "batch_tokens"},
         "format": form,
         **job.asked,
     }

@@ -5,19 +5,17 @@ from __future__ import annotations
 import codecs
 import logging
 import os
-import re
 import select
-import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from nmt_cli.cli.decode.structured_files import refuse_structured
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encodings
 
@@ -33,80 +31,12 @@ _PATIENCE_SECONDS = 0.01
 _LONGEST_WAIT_SECONDS = 0.3
 _LIKE_THE_TEXT = "give one line of prefixes for each line of text; an empty one leaves its translation free"
 
-Errors = Literal["strict", "replace"]
+OnInvalidBytes = Literal["strict", "replace"]
 """What is done about bytes that are not UTF-8: DataError, or U+FFFD in their place."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Structure:
-    """A kind of file with more than the lines of a text, and the command that takes its first language out.
-
-    `beginning` is how its contents begin. `is_certain` means that no text begins so.
-    """
-
-    kind: str
-    endings: Collection[str]
-    beginning: re.Pattern[bytes]
-    is_certain: bool
-    command: str
-
-
-def _python(imports: str, text: str, of: str) -> str:
-    return f'python3 -c "import {imports}; [print(*{text}.split()) for {of}]"'
-
-
-def _of_xml(path: str) -> str:
-    found = f"s in E.parse(sys.stdin.buffer).iterfind('{path}')"
-    return _python("sys, xml.etree.ElementTree as E", "''.join(s.itertext())", found)
-
-
-_XLIFF = {".xliff", ".xlf", ".sdlxliff", ".mxliff"}
-_MESSAGES = r"m in re.findall(r'^msgid ((?:\".*\"\s*)+)', sys.stdin.read(), re.M)[1:]"
-_ROWS = "row in csv.reader(sys.stdin, delimiter='{}') if row"  # {} is the delimiter
-_STRUCTURES = (
-    _Structure(
-        "a translation memory (TMX)",
-        {".tmx"},
-        re.compile(rb"\s*<(?:[?!][^<]*<)*tmx\b"),
-        True,
-        _of_xml(".//tu/tuv[1]/seg"),
-    ),
-    _Structure(
-        "XLIFF",
-        _XLIFF,
-        re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b[^>]*\bversion=.2"),
-        True,
-        _of_xml(".//{*}segment/{*}source"),
-    ),
-    _Structure(
-        "XLIFF",
-        _XLIFF,
-        re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b"),
-        True,
-        _of_xml(".//{*}trans-unit/{*}source"),
-    ),
-    _Structure(
-        "a PO file",
-        {".po", ".pot"},
-        re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'),
-        True,
-        _python("ast, re, sys", "ast.literal_eval('(' + m + ')')", _MESSAGES),
-    ),
-    _Structure("a table (TSV)", {".tsv"}, re.compile(rb"[^\n]*\t"), False, "cut -f1"),
-    _Structure("a table (CSV)", {".csv"}, re.compile(rb"[^\n]*[,;\t]"), False, _python("csv, sys", "row[0]", _ROWS)),
-    _Structure(
-        "JSON lines",
-        {".jsonl", ".ndjson"},
-        re.compile(rb"\s*\{"),
-        False,
-        _python("json, sys", "json.loads(line)['KEY']", "line in sys.stdin"),
-    ),
-)
-_UNPACK = {".gz": "zcat", ".zst": "zstdcat", ".xz": "xzcat"}
-
-
 @contextmanager
-def opened_input(source: Path, *, is_streamed: bool, errors: Errors) -> Iterator[Iterator[list[str]]]:
+def opened_input(source: Path, *, is_streamed: bool, errors: OnInvalidBytes) -> Iterator[Iterator[list[str]]]:
     """The lines of a file or of stdin, in blocks; `is_streamed` closes a block as soon as no more input is waiting."""
     from nmt_cli.files import open_bytes
 
@@ -114,7 +44,7 @@ def opened_input(source: Path, *, is_streamed: bool, errors: Errors) -> Iterator
         if sys.stdin is None:
             raise UsageError("there is nothing to read: stdin is closed", where="stdin", hint="give a file with -i")
         if sys.stdin.isatty():
-            logger.info("type a sentence a line; Ctrl-D ends")
+            logger.info("type one sentence per line; Ctrl-D ends the input")
         patience = 0.0 if is_streamed else _PATIENCE_SECONDS
         yield _blocks_as_they_come(sys.stdin.fileno(), patience=patience, name=STDIN, errors=errors)
         return
@@ -152,28 +82,6 @@ def opened_prefixes(file: Path | None, *, source: Path) -> Iterator[Callable[[in
             raise DataError(f"{file} has more lines than the text", where="--prefix", hint=_LIKE_THE_TEXT)
 
 
-def refuse_structured(beginning: bytes, *, name: str) -> None:
-    """Raise DataError, with the command that takes the text out, if a text is a file of TMX, CSV or the like.
-
-    A file is recognised by the ending of its name and its first bytes. `STDIN` has no ending: the first bytes must do.
-    """
-    file = Path(name)
-    unpack = _UNPACK.get(file.suffix)
-    ending = Path(file.stem if unpack else file.name).suffix.lower()
-    content = beginning.removeprefix(codecs.BOM_UTF8)
-    for found in _STRUCTURES:
-        is_possible = found.is_certain if name == STDIN else ending in found.endings
-        if not is_possible or not found.beginning.match(content):
-            continue
-        take, given = found.command, "FILE" if name == STDIN else shlex.quote(name)
-        if ending == ".csv":
-            line = content.partition(b"\n")[0].decode(errors="replace")
-            take = take.format(max(",;\t", key=line.count).replace("\t", "\\t"))
-        message = f"{STDIN if name == STDIN else file.name} is {found.kind}, not lines of text"
-        hint = f"{unpack} {given} | {take} > NEW" if unpack else f"{take} < {given} > NEW"
-        raise DataError(message, where=name, hint=hint)
-
-
 def without_first(blocks: Iterator[list[str]], count: int, *, skip: Callable[[int], object]) -> Iterator[list[str]]:
     """The blocks without the first `count` lines; `skip` is called with each number of lines left out."""
     for lines in blocks:
@@ -191,7 +99,7 @@ def read_lines(stream: BinaryIO, *, name: str) -> Iterator[str]:
 
 
 def read_blocks(
-    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str, errors: Errors
+    chunks: Iterable[bytes], *, has_more: Callable[[], bool], max_lines: int, name: str, errors: OnInvalidBytes
 ) -> Iterator[list[str]]:
     """The lines in `chunks` without their ends (LF or CR LF), in blocks of at most `max_lines`.
 
@@ -221,13 +129,13 @@ def read_blocks(
 
 
 def _blocks(
-    read: Callable[[int], bytes], has_more: Callable[[], bool], *, name: str, errors: Errors
+    read: Callable[[int], bytes], has_more: Callable[[], bool], *, name: str, errors: OnInvalidBytes
 ) -> Iterator[list[str]]:
     chunks = iter(partial(read, _CHUNK_BYTES), b"")
     return read_blocks(chunks, has_more=has_more, max_lines=_BLOCK_LINES, name=name, errors=errors)
 
 
-def _blocks_as_they_come(descriptor: int, *, patience: float, name: str, errors: Errors) -> Iterator[list[str]]:
+def _blocks_as_they_come(descriptor: int, *, patience: float, name: str, errors: OnInvalidBytes) -> Iterator[list[str]]:
     """The blocks of a stream; a block is closed if nothing comes for `patience` seconds, or after the longest wait."""
     since: float | None = None
 
@@ -254,7 +162,7 @@ def count_lines(path: Path) -> int:
 class _Decoder:
     """Makes text of lines of bytes; `name` is the file that they come from."""
 
-    def __init__(self, name: str, errors: Errors) -> None:
+    def __init__(self, name: str, errors: OnInvalidBytes) -> None:
         self._name = name
         self._errors = errors
         self._is_at_start = True

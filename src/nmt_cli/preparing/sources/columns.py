@@ -90,7 +90,13 @@ class CsvSource(OneFileSource):
     def local_pairs(self, file: Path, name: str, at: Location) -> CsvFile:
         """The two columns of a file."""
         lines = [line.decode("utf-8-sig", "replace") for line in islice(_first_lines(file), _ROWS_COMPARED)]
-        delimiter = _DELIMITERS[self.delimiter] if self.delimiter else _delimiter(lines, file)
+        delimiter = _DELIMITERS[self.delimiter] if self.delimiter else delimiter_of(lines)
+        if delimiter is None:
+            raise DataError(
+                f"{file.name} has no columns: no comma, semicolon or tab stands between its cells",
+                where=f"{file}:1",
+                hint="give a file with source and target in two columns",
+            )
         rows = list(filter(None, _rows(lines, delimiter)))  # blank lines are no rows
         first = rows[0] if rows else []
         columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
@@ -243,8 +249,8 @@ def _number(column: int | str, first: Sequence[str], file: Path) -> int:
     return names.index(column) + 1
 
 
-def _delimiter(lines: Sequence[str], file: Path) -> str:
-    """The delimiter with which most rows have one number of columns. DataError if there is none.
+def delimiter_of(lines: Sequence[str]) -> str | None:
+    """The delimiter with which most of the first rows have one number of columns; None if there is none.
 
     Quoted cells are emptied first, so that no delimiter inside them counts.
     """
@@ -255,13 +261,7 @@ def _delimiter(lines: Sequence[str], file: Path) -> str:
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         if width > 1:
             ranked.append((count / len(rows), width == 2, -place, delimiter))
-    if not ranked:
-        raise DataError(
-            f"{file.name} has no columns: no comma, semicolon or tab stands between its cells",
-            where=f"{file}:1",
-            hint="give a file with source and target in two columns",
-        )
-    return max(ranked)[-1]
+    return max(ranked)[-1] if ranked else None
 
 
 def _rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:

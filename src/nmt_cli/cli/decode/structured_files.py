@@ -1,0 +1,106 @@
+"""Files with more than the lines of a text (TMX, CSV and the like), and the shell commands that take the text out."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt_cli.errors import DataError
+from nmt_cli.text_encoding import STDIN, reader_of, shell_pipe
+
+
+@dataclass(frozen=True, slots=True)
+class _Structure:
+    """A kind of file with more than the lines of a text, and the command that takes its first language out.
+
+    `beginning` is how its contents begin. `is_certain` means that no text begins so.
+    """
+
+    kind: str
+    endings: Collection[str]
+    beginning: re.Pattern[bytes]
+    is_certain: bool
+    command: str
+
+
+def _python(imports: str, text: str, of: str) -> str:
+    return f'python3 -c "import {imports}; [print(*{text}.split()) for {of}]"'
+
+
+def _of_xml(path: str) -> str:
+    found = f"s in E.parse(sys.stdin.buffer).iterfind('{path}')"
+    return _python("sys, xml.etree.ElementTree as E", "''.join(s.itertext())", found)
+
+
+_XLIFF = {".xliff", ".xlf", ".sdlxliff", ".mxliff"}
+_MESSAGES = r"m in re.findall(r'^msgid ((?:\".*\"\s*)+)', sys.stdin.read(), re.M)[1:]"
+_ROWS = "row in csv.reader(sys.stdin, delimiter='{}') if row"  # {} is the delimiter
+_STRUCTURES = (
+    _Structure(
+        "a translation memory (TMX)",
+        {".tmx"},
+        re.compile(rb"\s*<(?:[?!][^<]*<)*tmx\b"),
+        True,
+        _of_xml(".//tu/tuv[1]/seg"),
+    ),
+    _Structure(
+        "XLIFF",
+        _XLIFF,
+        re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b[^>]*\bversion=.2"),
+        True,
+        _of_xml(".//{*}segment/{*}source"),
+    ),
+    _Structure(
+        "XLIFF",
+        _XLIFF,
+        re.compile(rb"\s*<(?:[?!][^<]*<)*xliff\b"),
+        True,
+        _of_xml(".//{*}trans-unit/{*}source"),
+    ),
+    _Structure(
+        "a PO file",
+        {".po", ".pot"},
+        re.compile(rb'(?:#.*\n|\s)*msgid ""\s*\nmsgstr "'),
+        True,
+        _python("ast, re, sys", "ast.literal_eval('(' + m + ')')", _MESSAGES),
+    ),
+    _Structure("a table (TSV)", {".tsv"}, re.compile(rb"[^\n]*\t"), False, "cut -f1"),
+    _Structure("a table (CSV)", {".csv"}, re.compile(rb"[^\n]*[,;\t]"), False, _python("csv, sys", "row[0]", _ROWS)),
+    _Structure(
+        "JSON lines",
+        {".jsonl", ".ndjson"},
+        re.compile(rb"\s*\{"),
+        False,
+        _python("json, sys", "json.loads(line)['KEY']", "line in sys.stdin"),
+    ),
+)
+
+
+def refuse_structured(beginning: bytes, *, name: str) -> None:
+    """Raise DataError, with the command that takes the text out, if a text is a file of TMX, CSV or the like.
+
+    A file is recognised by the ending of its name and its first bytes. `STDIN` has no ending: the first bytes must do.
+    """
+    file = Path(name)
+    ending = Path(file.stem if reader_of(file) else file.name).suffix.lower()
+    content = beginning.removeprefix(codecs.BOM_UTF8)
+    for found in _STRUCTURES:
+        is_possible = found.is_certain if name == STDIN else ending in found.endings
+        if not is_possible or not found.beginning.match(content):
+            continue
+        take = found.command
+        if ending == ".csv":
+            take = take.format(_delimiter(content).replace("\t", "\\t"))
+        message = f"{STDIN if name == STDIN else file.name} is {found.kind}, not lines of text"
+        raise DataError(message, where=name, hint=f"{shell_pipe(None if name == STDIN else file, take)} > NEW")
+
+
+def _delimiter(beginning: bytes) -> str:
+    """The delimiter of a CSV file, as `nmt prepare` finds it; a comma if the file has one column."""
+    from nmt_cli.preparing.sources.columns import delimiter_of
+
+    *lines, rest = beginning.decode(errors="replace").split("\n")  # the last line may be cut off
+    return delimiter_of([line + "\n" for line in lines] or [rest]) or ","
