@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,7 +201,7 @@ def test_a_tally_survives_json_and_counts_what_is_found_later() -> None:
         "count": 1,
         "examples": [{"where": "train.en:2", "source": "b", "target": "c"}],
     }
-    assert tuple(values["dropped"]) == REASONS
+    assert [*values["dropped"]] == [*REASONS]
 
 
 @pytest.mark.parametrize(
@@ -351,6 +353,17 @@ def test_each_pair_counts_for_the_first_rule_that_drops_it(pairs: Pairs, config:
             expected[first] += 1
     counts = CleaningRules(config, EN_DE).apply(chunk(pairs)).counts
     assert {reason: dropped.count for reason, dropped in counts.dropped.items()} == expected
+
+
+def test_the_guide_has_a_row_for_each_reason_with_the_keys_of_its_rule() -> None:
+    guide = (Path(__file__).parents[2] / "docs/how-to/clean-data.md").read_text(encoding="utf-8")
+    table = guide.partition("| counted as |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows: dict[str, tuple[str, ...]] = {}
+    for name, keys in ([cell.strip() for cell in row.split("|")[1:3]] for row in table):
+        name = name or [*rows][-1]  # a second row of the same reason
+        rows[name] = (*rows.get(name, ()), *re.findall(r"`cleaning\.(\w+)`", keys))
+    assert [*rows.items()] == [(name, reason.keys) for name, reason in REASONS.items()]
+    assert {key for keys in rows.values() for key in keys} == {*CleaningConfig.model_fields}
 
 
 @given(text=st.text())

@@ -252,6 +252,10 @@ def test_every_reason_is_shown_with_its_examples_and_its_meaning(report: dict[st
         assert f">{number} ({share(number, 100_000)})<" in section.split("<h3>")[1]
         shown = [place for place in range(number) if f">{reason} source {place}<" in page]
         assert shown == [*range(min(number, 3))]
+        meaning = section.partition('<p class="quiet">')[2].partition("</p>")[0]
+        assert meaning[0].isupper()
+        assert meaning.lower().startswith(REASONS[reason].meaning.lower().replace("'", "&#39;"))
+        assert re.findall("<code>(.*?)</code>", meaning) == [*REASONS[reason].keys]
     # The most frequent first.
     assert page.index("<h3>In validation") < page.index("<h3>Duplicate") < page.index("<h3>Malformed")
     assert "No pair was dropped" not in page

@@ -13,6 +13,7 @@ from nmt_cli.dataset.manifest import PREPARE_AGAIN
 from nmt_cli.dataset.store import SIDES, PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
+from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.schema import Section
 from nmt_cli.templates.charts import axis, short_number
@@ -123,7 +124,8 @@ def render_page(report: Mapping[str, Any]) -> str:
     charts = [length_chart(sides, languages=languages, unit=unit) for unit, sides in bins.items()]
     findings = [*report["warnings"], *_findings(report)]
     numbers = {"large": large, "share": share, "size": size}
-    return render("report.html", report=report, findings=findings, charts=charts, max_inputs=_MAX_INPUTS, **numbers)
+    tables = {"findings": findings, "charts": charts, "reasons": REASONS}
+    return render("report.html", report=report, max_inputs=_MAX_INPUTS, **tables, **numbers)
 
 
 def share(part: float, whole: float) -> str:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.cleaning.rules import (
-    DUPLICATE,
     EXAMPLES_PER_REASON,
     HELD_OUT,
     MALFORMED,
     NOT_UTF8,
+    REASONS,
     CleaningCounts,
     DroppedPairs,
 )
@@ -33,21 +33,6 @@ _MOST_DROPPED = 0.5
 _MANY_UNREADABLE = 0.02
 _UNREADABLE = (NOT_UTF8, MALFORMED)
 _LOOK = "look at that line"
-# The settings that relax the rule of a reason.
-_RELAXED = {
-    "control characters": "cleaning.control_characters=false",
-    "too short": "cleaning.min_words=null --set cleaning.min_characters=null",
-    "too long": "cleaning.max_words=null --set cleaning.max_characters=null",
-    "length ratio": "cleaning.max_length_ratio=9 --set cleaning.max_word_ratio=null",
-    "identical sides": "cleaning.identical_sides=false",
-    "punctuation only": "cleaning.punctuation_only=false",
-    "URL only": "cleaning.url_only=false",
-    "repeated characters": "cleaning.max_repeated_characters=null",
-    "other script": "cleaning.other_script=false",
-    "other language": "cleaning.other_language=false",
-    DUPLICATE: "cleaning.duplicates=false",
-    HELD_OUT: "cleaning.overlap=report",
-}
 
 
 @dataclass(slots=True)
@@ -186,4 +171,5 @@ def _fix(reason: str, counts: SourceCounts, config: CleaningConfig) -> str | Non
         return "give validation text in files of its own: --valid FILE"
     if reason == NOT_UTF8 and (files := files_not_utf8(counts.files)):
         return latin1_conversions(files)
-    return f"--set {_RELAXED[reason]} keeps them" if reason in _RELAXED else None
+    relaxed = " ".join(f"--set cleaning.{setting}" for setting in REASONS[reason].relaxed)
+    return f"{relaxed} keeps them" if relaxed else None

@@ -32,26 +32,6 @@ UNTRANSLATED = "no translation"
 NOT_UTF8 = "invalid UTF-8"
 DUPLICATE = "duplicate"
 HELD_OUT = "in validation or test text"
-# A pair counts for the first of these that applies to it.
-REASONS = (
-    MALFORMED,
-    UNTRANSLATED,
-    NOT_UTF8,
-    "line break",
-    "control characters",
-    "empty",
-    "too short",
-    "too long",
-    "length ratio",
-    "identical sides",
-    "punctuation only",
-    "URL only",
-    "repeated characters",
-    "other script",
-    "other language",
-    DUPLICATE,
-    HELD_OUT,
-)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _EXAMPLE_CHARACTERS = 160
@@ -59,6 +39,41 @@ _EXAMPLE_CHARACTERS = 160
 T = TypeVar("T")
 SideRule: TypeAlias = Callable[[Sequence[str]], list[int]]
 """The places of the texts that break a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The meaning of a reason to drop pairs, and the settings of section `cleaning` that keep such pairs."""
+
+    meaning: str
+    relaxed: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of section `cleaning` that the rule reads."""
+        return tuple(setting.partition("=")[0] for setting in self.relaxed)
+
+
+# A pair counts for the first of these that applies to it.
+REASONS = {
+    MALFORMED: Reason("there are too few columns, or no text at the keys", ()),
+    UNTRANSLATED: Reason("the unit has no text in one of the two languages, or its translation is fuzzy", ()),
+    NOT_UTF8: Reason("a side has bytes that are no UTF-8, or half a character", ()),
+    "line break": Reason("a side has a line break inside", ()),
+    "control characters": Reason("a side has control characters inside", ("control_characters=false",)),
+    "empty": Reason("a side is empty or white space", ()),
+    "too short": Reason("a side has fewer words or characters", ("min_words=null", "min_characters=null")),
+    "too long": Reason("a side has more words or characters", ("max_words=null", "max_characters=null")),
+    "length ratio": Reason("a side is too long for the other", ("max_length_ratio=9", "max_word_ratio=null")),
+    "identical sides": Reason("both sides are the same text", ("identical_sides=false",)),
+    "punctuation only": Reason("a side has neither a letter nor a digit", ("punctuation_only=false",)),
+    "URL only": Reason("a side is nothing but web addresses", ("url_only=false",)),
+    "repeated characters": Reason("a side repeats a character more often in a row", ("max_repeated_characters=null",)),
+    "other script": Reason("most letters of a side are in another script than its language's", ("other_script=false",)),
+    "other language": Reason("a side is identified as another language", ("other_language=false",)),
+    DUPLICATE: Reason("the pair was seen before", ("duplicates=false",)),
+    HELD_OUT: Reason("the pair, or a side of it, is in validation or test text", ("overlap=report",)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +198,7 @@ class CleaningRules:
         faults = [(self._fault_of_side(text), side) for side, text in enumerate((src, tgt))]
         found = [(reason, side) for reason, side in faults if reason is not None]
         if found:
-            return min(found, key=lambda one: REASONS.index(one[0]))
+            return min(found, key=lambda fault: [*REASONS].index(fault[0]))
         shorter, longer = sorted((len(src), len(tgt)))
         fewer, more = sorted((len(src.split()), len(tgt.split())))
         if longer > (config.max_length_ratio or inf) * shorter or more > (config.max_word_ratio or inf) * fewer:
