@@ -9,6 +9,7 @@ import json
 import logging
 import lzma
 import resource
+import shlex
 import shutil
 import subprocess
 import zlib
@@ -22,7 +23,7 @@ import pytest
 import zstandard
 
 from nmt_cli.dataset.store import open_prepared
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, corpus_from_files
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.sources.base import Split, read_chunks
@@ -106,11 +107,67 @@ def test_csv_with_columns_that_nothing_names_is_refused_with_what_names_them(tmp
     )
     assert error.where == f"{file}:1"
     fix = f"train=[{{kind: csv, file: {file}, source: 2, target: 3}}]"
-    assert error.hint == f"name the two columns: add --set '{fix}'"
+    header = "; if line 1 names the columns, write header: true beside them"
+    assert error.hint == f"name the two columns: add --set '{fix}'{header}"
     corpus = corpus_from_files({"train": [str(file)]}, languages="en-de", name="x", overrides=[fix])
     (chunk,) = read_chunks(fetch_inputs(corpus, progress=silent).sources["train"])
     assert list(zip(chunk.src, chunk.tgt, strict=True)) == [("one word", "ein Wort"), ("two", "zwei")]
     assert error_of(file, "one\ntwo\n").message.startswith("a.csv has no columns: no comma, semicolon or tab")
+
+
+def corpus_with_fix(hint: str, files: dict[Split, Sequence[str]]) -> LocatedCorpus:
+    """The corpus of the files with the --set that a hint has, typed as it stands."""
+    flag, setting = shlex.split(hint.partition("add ")[2].partition("; if line 1")[0])
+    assert flag == "--set"
+    return corpus_from_files(files, languages="en-de", name="x", overrides=[setting])
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        ([("ID", "Englisch", "Deutsch"), ("1", "one", "eins"), ("2", "two", "zwei")], ("Englisch", "Deutsch")),
+        ([("Quelle", "Ziel: neu", ""), ("one of them or both", "eins oder auch beide", "")], ("Quelle", "Ziel: neu")),
+        ([("Text", "Text", "ID"), ("one", "eins", "1"), ("two", "zwei", "2")], (1, 2)),
+        ([("one", "eins", "ab"), ("two", "zwei", "cd")], (1, 2)),
+    ],
+)
+def test_the_fix_for_unnamed_columns_takes_the_names_of_a_header_and_keeps_the_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[tuple[str, str, str]], columns: tuple[Any, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my sheet.csv").write_text(written_by_csv(rows, ";"))
+    Path("more.tsv").write_text("three\tdrei\n")
+    write_prefix(tmp_path / "text", [("four", "vier")])
+    files: dict[Split, Sequence[str]] = {"train": ["more.tsv", "my sheet.csv", "text"], "valid": ["text"]}
+    corpus = corpus_from_files(files, languages="en-de", name="x", overrides=[])
+    hint = refusal(lambda: fetch_inputs(corpus, progress=silent)).hint
+    chunks = read_chunks(fetch_inputs(corpus_with_fix(hint, files), progress=silent).sources["train"])
+    pairs = [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)]
+    is_numbered = columns == (1, 2)
+    source = 0 if is_numbered else rows[0].index(columns[0])
+    expected = [row[source : source + 2] for row in (rows if is_numbered else rows[1:])]
+    assert pairs == [("three", "drei"), *expected, ("four", "vier")]
+    assert hint.endswith("; if line 1 names the columns, write header: true beside them") == is_numbered
+    swapped: dict[Split, Sequence[str]] = {"train": ["text"], "valid": ["my sheet.csv"]}
+    corpus = corpus_from_files(swapped, languages="en-de", name="x", overrides=[])
+    hint = refusal(lambda: fetch_inputs(corpus, progress=silent)).hint
+    assert hint.startswith("name the two columns: add --set 'valid=[{kind: csv, file: my sheet.csv, source: ")
+
+
+def test_a_list_of_sources_that_drops_a_file_of_an_option_is_refused_with_the_whole_list() -> None:
+    files: dict[Split, Sequence[str]] = {"train": ["sheet.csv", "my memory.tmx", "a/text"], "valid": ["v"]}
+    sheet = "{kind: csv, file: sheet.csv, source: 1, target: 2}"
+    with pytest.raises(UsageError) as caught:
+        corpus_from_files(files, languages="en-de", name="x", overrides=["limit=9", f"train=[{sheet}]"])
+    error = caught.value
+    assert error.message == ("--set train= replaces the files of --train, and its list lacks my memory.tmx and a/text")
+    assert error.where == f"--set train=[{sheet}]"
+    whole = f"train=[{sheet}, {{kind: tmx, file: my memory.tmx}}, {{kind: text, prefix: a/text}}]"
+    assert error.hint == f"list all of them: --set '{whole}'"
+    two_files = whole.replace("prefix: a/text", "source: a/text.en, target: a/text.de")
+    for setting in (whole, two_files):
+        corpus = corpus_from_files(files, languages="en-de", name="x", overrides=[setting]).corpus
+        assert len(corpus.sources("train")) == 3
 
 
 def test_a_delimiter_inside_quoted_cells_of_csv_without_header_cuts_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 
 from nmt_cli.errors import RecipeError, UsageError
 from nmt_cli.preparing.sources.archive import ArchiveSource
-from nmt_cli.preparing.sources.base import LANGUAGE_CODE, CorpusLanguages, Location, Source, Split
+from nmt_cli.preparing.sources.base import LANGUAGE_CODE, CorpusLanguages, Location, Source, Split, setting_of
 from nmt_cli.preparing.sources.columns import CsvSource, TsvSource
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.preparing.sources.po import PoSource
@@ -309,8 +309,27 @@ def corpus_from_files(
         "languages": {"source": source, "target": target},
         **{split: [source_of(path) for path in paths] for split, paths in files.items()},
     }
+    for split, paths in files.items():
+        _refuse_dropped_files(split, paths, overrides)
     document = Document(values, {("languages",): "--languages"})
     return LocatedCorpus(_with_overrides(document, overrides, source="nmt prepare"), Path())
+
+
+def _refuse_dropped_files(split: Split, paths: Sequence[str], overrides: Sequence[str]) -> None:
+    """Raise UsageError if --set gives a split a list of sources without a file that an option names."""
+    for override in overrides:
+        sources = parse_override(override).values.get(split)
+        if not isinstance(sources, list) or not all(isinstance(source, Mapping) for source in sources):
+            continue
+        named = [str(value) for source in sources for value in source.values()]
+        dropped = [path for path in paths if not any(one == path or one.startswith(f"{path}.") for one in named)]
+        if dropped:
+            whole = setting_of(split, [*sources, *map(source_of, dropped)])
+            raise UsageError(
+                f"--set {split}= replaces the files of --{split}, and its list lacks {' and '.join(dropped)}",
+                where=f"--set {override}",
+                hint=f"list all of them: {whole}",
+            )
 
 
 def prepare_command(file: str, *, languages: str) -> str:

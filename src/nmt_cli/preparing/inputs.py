@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,8 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
         left = corpus.limit if split == "train" else None
-        for pairs in (pairs for source in corpus.sources(split) for pairs in source.fetch(at, progress=progress)):
+        here = replace(at, split=split, sources=corpus.sources(split))
+        for pairs in (pairs for source in here.sources for pairs in source.fetch(here, progress=progress)):
             fetched.sources[split].append(pairs)
             fetched.records.extend(_record(split, name, path) for name, path in pairs.inputs)
             if left is not None:

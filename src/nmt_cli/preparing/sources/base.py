@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import glob
+import math
+import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
+import yaml
 from pydantic import Field, model_validator
 
 from nmt_cli.console import Progress
@@ -59,10 +62,15 @@ class CorpusLanguages(Section):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The folder that the paths of a corpus file start from, and the two languages."""
+    """The folder that the paths of a corpus file start from, and the two languages.
+
+    For a source that is fetched, also its split, and all sources of that split.
+    """
 
     folder: Path
     languages: CorpusLanguages
+    split: Split = "train"
+    sources: Sequence[Source] = ()
     _answers: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -100,6 +108,11 @@ class Source(Section):
     def key(self) -> dict[str, Any]:
         """The keys that identify the text, without the paths of local files."""
         return self.model_dump()
+
+    def setting(self, at: Location, **keys: str | int) -> str:
+        """The `--set` that gives the source these keys, beside the other sources of its split as they are."""
+        others = [(one.model_dump(exclude_unset=True), one is self) for one in at.sources or [self]]
+        return setting_of(at.split, [{**written, **(keys if is_self else {})} for written, is_self in others])
 
     @abstractmethod
     def fetch(self, at: Location, *, progress: Progress) -> Iterator[LocalPairs]:
@@ -178,6 +191,18 @@ def read_chunks(sources: Sequence[LocalPairs]) -> Iterator[ParsedChunk]:
     for source in sources:
         for raw in source.read():
             yield raw.parse()
+
+
+def setting_of(split: Split, sources: Sequence[Mapping[str, Any]]) -> str:
+    """The `--set` that makes these the sources of a split."""
+    written = yaml.safe_dump(
+        [dict(source) for source in sources],
+        default_flow_style=True,
+        sort_keys=False,
+        allow_unicode=True,
+        width=math.inf,
+    )
+    return f"--set {shlex.quote(f'{split}={written.strip()}')}"
 
 
 def is_address(path: str) -> bool:

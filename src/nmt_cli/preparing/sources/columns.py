@@ -31,6 +31,9 @@ _DELIMITERS: Mapping[DelimiterName, str] = {"tab": "\t", "semicolon": ";", "comm
 _SEPARATORS = {b"|||": "|||", b"  ": "spaces", b";": "semicolons", b",": "commas"}
 # A quoted cell between two delimiters of any kind, or the ends of a line.
 _QUOTED_CELL = re.compile(r'(^|[,;\t\r\n]) *"[^"]*(?:""[^"]*)*" *(?=[,;\t\r\n]|$)')
+# A cell that can be the name of a column: it begins with a letter and is no sentence.
+_NAME = re.compile(r"[^\W\d_][^.!?\ufffd]{0,29}")
+_NUMBER = re.compile(r"[\d.,:/ -]+")
 _ROWS_COMPARED = 200
 _MAX_LINES = 100
 _CELLS_SHOWN = 8
@@ -101,7 +104,7 @@ class CsvSource(OneFileSource):
         first = rows[0] if rows else []
         columns = _columns(first, file, at, source=self.source, target=self.target, header=self.header)
         if columns is None and len(first) > 2:
-            raise _unnamed_columns(file, rows, at)
+            raise _unnamed_columns(self, file, rows, at)
         columns = columns or Columns(1, 2, header=bool(self.header))
         return CsvFile(((name, file),), file.name, self.weight, file, *columns, delimiter)
 
@@ -270,18 +273,37 @@ def _rows(lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
         yield from csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 
 
-def _unnamed_columns(file: Path, rows: Sequence[Sequence[str]], at: Location) -> DataError:
+def _unnamed_columns(read_by: CsvSource, file: Path, rows: Sequence[Sequence[str]], at: Location) -> DataError:
     """The error for columns without names; its fix takes the two with the most text."""
     (source, target), first = at.codes, rows[0]
     lengths = [sum(_text_length(row[place]) for row in rows if place < len(row)) for place in range(len(first))]
     longest = sorted(sorted(range(len(first)), key=lambda place: -lengths[place])[:2])
-    guess = ", ".join(f"{name}: {place + 1}" for name, place in zip(("source", "target"), longest, strict=True))
+    names = _header(rows, longest)
+    src, tgt = (names[place] if names else place + 1 for place in longest)
+    otherwise = "" if names else "; if line 1 names the columns, write header: true beside them"
     return DataError(
         f"{file.name} has {len(first)} columns, and its first line does not call any by {source} and {target}: "
         f"{_shown(first)}",
         where=f"{file}:1",
-        hint=f"name the two columns: add --set 'train=[{{kind: csv, file: {file}, {guess}}}]'",
+        hint=f"name the two columns: add {read_by.setting(at, source=src, target=tgt)}{otherwise}",
     )
+
+
+def _header(rows: Sequence[Sequence[str]], places: Sequence[int]) -> list[str] | None:
+    """The names in the first row, if it looks like a header and can be told apart; otherwise None.
+
+    A header has no numbers and no sentences. Below it, a column has only numbers, or the two columns have longer texts.
+    """
+    names, below = [cell.strip() for cell in rows[0]], rows[1:]
+    is_plain = all(_NAME.fullmatch(name) for name in names if name)
+    if not (below and is_plain and all(names[place] and names.count(names[place]) == 1 for place in places)):
+        return None
+    columns = [[row[place].strip() for row in below if place < len(row)] for place in range(len(names))]
+    has_numbers = any(
+        name and column and all(map(_NUMBER.fullmatch, column)) for name, column in zip(names, columns, strict=True)
+    )
+    is_shorter = all(2 * len(names[place]) * len(columns[place]) < len("".join(columns[place])) for place in places)
+    return names if has_numbers or is_shorter else None
 
 
 def _text_length(cell: str) -> int:
