@@ -191,11 +191,11 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(tmp_path: Path, m
     partial.write_text("kept\n")
     for read, written in ((old, "old.txt"), (partial, "new.txt")):
         for source, prefix in ((read, None), (tmp_path / "missing.txt", read)):
-            with pytest.raises(UsageError, match=rf"{read.name} would be written, and is read as well"):
+            with pytest.raises(UsageError, match=rf"{read.name} is both input and output"):
                 decode(source=source, prefix=prefix, output=Path(written), overwrite=True)
         assert read.read_text() == "kept\n"
     Path("link.txt").symlink_to("new.txt")
-    with pytest.raises(UsageError, match=r"new\.txt\.partial would be written, and is read as well"):
+    with pytest.raises(UsageError, match=r"new\.txt\.partial is both input and output"):
         decode(source=partial, output=Path("link.txt"), overwrite=True)
     null = Path("/dev/null")
     check_output(null, source=null, prefix=None, overwrite=False)
@@ -299,7 +299,7 @@ def test_an_error_leaves_the_old_output_alone_and_keeps_the_new_lines(
     assert process.returncode == 4
     unfinished = tmp_path / "output.partial"
     assert process.stderr.decode().splitlines() == [
-        f"warning: what was translated until then is in {unfinished}; the same command continues",
+        f"warning: the translations so far are in {unfinished}; the same command continues",
         "error: line 3 is not UTF-8: it has the byte 0xfc; the lines before it are translated",
         f"at:    {source}:3",
         *process.stderr.decode().splitlines()[3:],

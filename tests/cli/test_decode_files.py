@@ -91,9 +91,9 @@ def test_what_was_begun_otherwise_is_not_continued(folder: Path, tmp_path: Path)
     process = run(folder, "-o", "other", "--beam", "3")
     assert process.returncode == 2
     assert process.stderr.splitlines() == [
-        f"error: {folder}/other.partial was begun otherwise: beam was 2 and is 3",
+        f"error: {folder}/other.partial was begun with other settings: beam was 2 and is 3",
         f"at:    {folder}/other.partial",
-        "fix:   give the command of then to continue it, or add --overwrite to begin anew",
+        "fix:   repeat the earlier command to continue it, or add --overwrite to begin anew",
     ]
     assert (folder / "other.partial").read_bytes() == part
     save_tiny(folder / "second", spm_folder=folder, seed=5)
@@ -101,7 +101,7 @@ def test_what_was_begun_otherwise_is_not_continued(folder: Path, tmp_path: Path)
     with pytest.raises(UsageError) as error:
         decode(model=[folder / "second"], source=folder / "copy", output=folder / "other", beam=2, max_extra_tokens=2)
     changed = [f"{name} was {folder}/{a} and is {folder}/{b}" for name, a, b in FILES_OF_THE_OTHER]
-    assert error.value.message == f"{folder}/other.partial was begun otherwise: {'; '.join(changed)}"
+    assert error.value.message == f"{folder}/other.partial was begun with other settings: {'; '.join(changed)}"
     process = run(folder, "-o", "other", "--beam", "3", "--overwrite")
     assert process.returncode == 0
     assert "going on" not in process.stderr
@@ -137,7 +137,7 @@ def test_complete_rows_are_told_from_the_last_ones(tmp_path: Path) -> None:
     assert unfinished.path.read_bytes() == b""
     record = json.loads((tmp_path / "out.partial.json").read_text())
     assert record == job
-    with pytest.raises(UsageError, match="begun otherwise: beam was 4 and is 5; nbest was null and is 2"):
+    with pytest.raises(UsageError, match="begun with other settings: beam was 4 and is 5; nbest was null and is 2"):
         unfinished.begin({"beam": 5, "nbest": 2}, may_replace=False, rows_are_numbered=False)
 
 
@@ -221,13 +221,14 @@ def test_a_file_is_the_same_one_where_it_was_moved_and_another_where_it_changed(
     with pytest.raises(UsageError) as error:
         unfinished.begin(changed, may_replace=False, rows_are_numbered=False)
     assert error.value.message.endswith(
-        f"begun otherwise: input is {tmp_path}/a, which has changed since; prefix was null and is {tmp_path}/b"
+        f"begun with other settings: input is {tmp_path}/a, which has changed since; "
+        f"prefix was null and is {tmp_path}/b"
     )
 
 
 def test_an_output_named_as_compressed_is_refused_before_any_work(folder: Path) -> None:
     for name, program in (("hyp.de.gz", "gzip"), ("hyp.de.zst", "zstd")):
-        with pytest.raises(UsageError, match=r"the output is plain text, which .* is not by its name") as error:
+        with pytest.raises(UsageError, match=r"writes plain text, and .* is the name of a compressed file") as error:
             decode(model=[folder / "no model"], source=folder / "text", output=folder / name)
         plain = folder / "hyp.de"
         assert error.value.where == "--output"

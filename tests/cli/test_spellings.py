@@ -243,14 +243,14 @@ def test_a_command_line_of_fairseq_is_answered_with_settings_that_hold_together(
     [
         (
             "decode --path m --beam-size 5 --lenpen 0.6 --remove-bpe",
-            "there are no options --path, --beam-size, --lenpen, --remove-bpe",
+            "nmt decode has no options --path, --beam-size, --lenpen, --remove-bpe",
             "nmt decode",
             "here it is --model m --beam 5 --length-penalty 0.6 --length-penalty-form length\n"
             "       --remove-bpe: leave it out: text is raw on both sides, and in order",
         ),
         (
             "train small --max-update 10 --fp16 --bf16 --lr 0.001 --nosuch --qqq",
-            "there are no options --max-update, --fp16, --bf16, --lr, --nosuch, --qqq",
+            "nmt train has no options --max-update, --fp16, --bf16, --lr, --nosuch, --qqq",
             "nmt train",
             "here it is --set training.updates=10 --precision bf16 "
             "--set training.schedule='{name: inverse_sqrt, peak: 0.001, warmup_updates: 500}'\n"
@@ -259,13 +259,14 @@ def test_a_command_line_of_fairseq_is_answered_with_settings_that_hold_together(
         ),
         (
             "prepare --source-lang fr --target-lang=en --trainpref t --validpref v --destdir d --share-vocab",
-            "there are no options --source-lang, --target-lang, --trainpref, --validpref, --destdir, --share-vocab",
+            "nmt prepare has no options --source-lang, --target-lang, --trainpref, --validpref, --destdir, "
+            "--share-vocab",
             "nmt prepare",
             "here it is --languages fr-en --train t --valid v -o d --set tokenizer.shared=true",
         ),
         (
             "prepare -s fr -t en --trainpref t",
-            "there are no options -s, -t, --trainpref",
+            "nmt prepare has no options -s, -t, --trainpref",
             "nmt prepare",
             "here it is --languages fr-en --train t",
         ),

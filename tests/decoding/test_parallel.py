@@ -149,7 +149,7 @@ def test_ctrl_c_ends_two_workers_and_leaves_what_is_done(folder: Path) -> None:
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     partial = folder / "stopped.partial"
-    assert told == f"warning: what was translated until then is in {partial}; the same command continues\n"
+    assert told == f"warning: the translations so far are in {partial}; the same command continues\n"
     assert not any(is_alive(worker) for worker in workers)
 
 

@@ -238,6 +238,6 @@ def test_arguments_that_name_no_corpus_or_two_are_refused() -> None:
 
 def test_the_current_folder_is_not_an_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="is not a folder of its own") as caught:
+    with pytest.raises(UsageError, match="names no folder") as caught:
         prepare(train=["a"], valid=["b"], languages=["en-de"], output=Path("."))
     assert caught.value.hint == "for example -o data/mine"

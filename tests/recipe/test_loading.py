@@ -18,7 +18,7 @@ from nmt_cli.recipe.loading import (
 )
 
 # What can be typed whatever is wrong with one's own recipe.
-FALLBACK = "give such a value; nmt train base --dry-run shows one for each key"
+FALLBACK = "write a value of that kind; nmt train base --dry-run shows one for each key"
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def prepare(
     _fetch_model_of_vocabulary(located)
     output = output or Path("data") / located.corpus.name
     if output.name in ("", ".."):
-        raise UsageError(f"-o {output} is not a folder of its own", where="--output", hint="for example -o data/mine")
+        raise UsageError(f"-o {output} names no folder", where="--output", hint="for example -o data/mine")
     if dry_run:
         _show_plan(located, output, overwrite=overwrite)
         return
@@ -116,7 +116,7 @@ def _prepare(located: LocatedCorpus, output: Path, *, overwrite: bool, workers: 
                 located, output=output, overwrite=overwrite, num_workers=workers or num_cpus(), progress=progress
             )
     except KeyboardInterrupt:
-        logger.warning("interrupted: the same command goes on where this one was")
+        logger.warning("interrupted: the same command continues")
         raise
 
 
@@ -264,7 +264,8 @@ def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> I
         )
     if model is not None:
         command = train_command(recipe, output, is_shared=is_shared, init_from=model)
-        yield f"        It begins with random weights. To go on from those of {shlex.quote(model)}: {command}"
+        weights = f"the weights of {shlex.quote(model)}"
+        yield f"        That command begins with random weights. To begin with {weights}: {command}"
 
 
 def _model_of_vocabulary(located: LocatedCorpus) -> str | None:
@@ -276,7 +277,7 @@ def _model_of_vocabulary(located: LocatedCorpus) -> str | None:
     if taken_from is None:
         return None
     path = Path(taken_from).expanduser()
-    found = next((one for one in (located.folder / path, path) if one.exists()), None)
+    found = next((place for place in (located.folder / path, path) if place.exists()), None)
     if found is None:
         return taken_from if hub_name(taken_from) is not None else None
     if kind_of(found) not in ("model", "run"):

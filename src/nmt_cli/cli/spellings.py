@@ -148,7 +148,7 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
         ((option, answer),) = answers.items()
         raise UsageError(f"nmt {command} has no option {option}", where=option, hint=answer)
     if answers:
-        message = f"there are no options {', '.join(answers)}"
+        message = f"nmt {command} has no options {', '.join(answers)}"
         raise UsageError(message, where=f"nmt {command}", hint=_in_one(answers))
 
 
@@ -162,7 +162,7 @@ def _answer(command: str, option: str, value: str | None, *, own: Mapping[str, s
         return f"here it is {ours} {amount}" if own[ours] else f"here it is {ours}"
     if command == "train" and (setting := _setting(option, value, arguments)):
         return setting
-    near, more = nearest_word(option, [one for one in own if one.startswith("--")]), f"nmt {command} --help"
+    near, more = nearest_word(option, [known for known in own if known.startswith("--")]), f"nmt {command} --help"
     return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
 
 
@@ -171,7 +171,7 @@ def _pair(arguments: Sequence[str]) -> str:
     words = " ".join(arguments)
     sides = ("--(?:source|src)[-_]lang|-s", "--(?:target|tgt|trg)[-_]lang|-t")
     found = [re.search(rf"(?<!\S)(?:{side})[= ]([a-z]{{2,3}})\b", words) for side in sides]
-    return "-".join(one[1] for one in found if one) if all(found) else _PAIR
+    return "-".join(match[1] for match in found if match) if all(found) else _PAIR
 
 
 def _known(command: str, option: str) -> str | None:
@@ -202,13 +202,13 @@ def _in_one(answers: Mapping[str, str]) -> str:
 
 def _that_go_together(typed: Sequence[str]) -> list[str]:
     """The settings, each once: a whole section comes before its keys, and has neither a second name nor an example."""
-    whole = [re.match(r"--set ([a-z.]+)='\{name: (?!.*RATE)", one) for one in typed]
+    whole = [re.match(r"--set ([a-z.]+)='\{name: (?!.*RATE)", answer) for answer in typed]
     sections = [found[1] for found in whole if found]
     others = tuple(f"--set {section}.name=" for section in sections)
-    kept = [one for one in dict.fromkeys(typed) if not one.startswith(others)]
-    kept = [one for one in kept if "peak: RATE" not in one or "training.schedule" not in sections]
+    kept = [answer for answer in dict.fromkeys(typed) if not answer.startswith(others)]
+    kept = [answer for answer in kept if "peak: RATE" not in answer or "training.schedule" not in sections]
     keys = tuple(f"--set {section}." for section in sections)
-    return sorted(kept, key=lambda one: one.startswith(keys))
+    return sorted(kept, key=lambda answer: answer.startswith(keys))
 
 
 def _setting(option: str, value: str | None, arguments: Sequence[str]) -> str | None:

@@ -88,7 +88,7 @@ def train(
     from nmt_cli.recipe.loading import resolve_recipe
 
     with _one_message():
-        _refuse_others(Path(recipe))
+        _refuse_non_recipe(Path(recipe))
         overrides = [*(settings or []), *([] if precision is None else [f"training.precision={precision}"])]
         overrides += ["training.compile=false"] if no_compile else []
         resolved = resolve_recipe(recipe, overrides=overrides)
@@ -134,7 +134,7 @@ def train(
             raise typer.Exit(code)
 
 
-def _refuse_others(path: Path) -> None:
+def _refuse_non_recipe(path: Path) -> None:
     """Raise RecipeError, with the command that is meant, if prepared data, a run or text is in place of a recipe."""
     from nmt_cli.artifacts.manifest import kind_of
 
@@ -150,11 +150,11 @@ def _refuse_others(path: Path) -> None:
 
         command = shlex.join(open_run(path).record.command)
         raise RecipeError(f"{path} is a run, not a recipe; its own command continues it", where=str(path), hint=command)
-    if way := _way_from_text(path):
-        raise RecipeError(f"{path} is text, not a recipe", where=str(path), hint=way)
+    if commands := _commands_for_text(path):
+        raise RecipeError(f"{path} is text, not a recipe", where=str(path), hint=commands)
 
 
-def _way_from_text(path: Path) -> str | None:
+def _commands_for_text(path: Path) -> str | None:
     """The commands that prepare a file of pairs and train on it; None for anything else."""
     if not path.is_file() or path.suffix in (".yaml", ".yml"):
         return None
@@ -190,7 +190,7 @@ def _open_data(directory: Path, recipe: Recipe) -> PreparedData:
             where=str(directory),
             hint=f"{prepare_command(recipe.corpus, directory)}, or name the folder with --data",
         )
-    if hint := _way_from_text(directory):
+    if hint := _commands_for_text(directory):
         raise DataError(f"{directory} is text, not prepared data", where=str(directory), hint=hint)
     return open_prepared(directory)
 

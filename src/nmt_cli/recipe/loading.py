@@ -21,7 +21,7 @@ Kind = Literal["recipe", "corpus"]
 
 _COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
 _LISTS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
-_FIX = "give such a value; nmt train base --dry-run shows one for each key"
+_FIX = "write a value of that kind; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
 _OWN_KEYS = ("name", "description")
 # Settings that follow from others if they are null.

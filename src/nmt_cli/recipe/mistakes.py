@@ -229,7 +229,7 @@ def _nearest_choice(word: str, allowed: Sequence[str]) -> str | None:
     letters = re.sub("[^a-z0-9]", "", word.lower())
     if near or len(letters) < _FEWEST_LETTERS:
         return near
-    abbreviated = [one for one in allowed if re.match(".*".join(letters), one)]
+    abbreviated = [choice for choice in allowed if re.match(".*".join(letters), choice)]
     return abbreviated[0] if len(abbreviated) == 1 else None
 
 

@@ -60,27 +60,31 @@ class OutputFormat:
                 case "text":
                     rows.append(best.text)
                 case "tsv":
-                    ranked = enumerate((best, *best.alternatives), 1)
-                    rows += ["\t".join([str(number), str(rank), *self._columns(one)]) for rank, one in ranked]
+                    for rank, translation in enumerate((best, *best.alternatives), 1):
+                        rows.append("\t".join([str(number), str(rank), *self._columns(translation)]))
                 case _:
                     alternatives = [self._fields(alternative) for alternative in best.alternatives]
                     fields = {"line": number, **self._fields(best), "alternatives": alternatives}
                     rows.append(json.dumps(fields, ensure_ascii=False))
         return "".join(row + "\n" for row in rows)
 
-    def _columns(self, one: Translation) -> list[str]:
-        columns = [f"{one.score:.6f}", f"{one.log_prob:.6f}", one.text.replace("\t", " ")]
-        columns += [" ".join(f"{value:.6f}" for value in one.word_log_probs)] if self.word_scores else []
-        return columns + ([_pharaoh(one)] if self.alignments else [])
+    def _columns(self, translation: Translation) -> list[str]:
+        columns = [f"{translation.score:.6f}", f"{translation.log_prob:.6f}", translation.text.replace("\t", " ")]
+        columns += [" ".join(f"{value:.6f}" for value in translation.word_log_probs)] if self.word_scores else []
+        return columns + ([_pharaoh(translation)] if self.alignments else [])
 
-    def _fields(self, one: Translation) -> dict[str, Any]:
-        fields: dict[str, Any] = {"text": one.text, "score": round(one.score, 6), "log_prob": round(one.log_prob, 6)}
-        if one.utility is not None:
-            fields["utility"] = round(one.utility, 6)
+    def _fields(self, translation: Translation) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "text": translation.text,
+            "score": round(translation.score, 6),
+            "log_prob": round(translation.log_prob, 6),
+        }
+        if translation.utility is not None:
+            fields["utility"] = round(translation.utility, 6)
         if self.word_scores:
-            fields["word_log_probs"] = [round(value, 6) for value in one.word_log_probs]
+            fields["word_log_probs"] = [round(value, 6) for value in translation.word_log_probs]
         if self.alignments:
-            fields["alignment"] = _pharaoh(one)
+            fields["alignment"] = _pharaoh(translation)
         return fields
 
 
@@ -89,7 +93,8 @@ def check_output(output: Path, *, source: Path, prefix: Path | None, overwrite: 
     if compressor := _COMPRESSORS.get(output.suffix):
         plain = shlex.quote(str(output.with_suffix("")))
         hint = f"-o {plain}, and compress it afterwards: {compressor} {plain}"
-        raise UsageError(f"the output is plain text, which {output} is not by its name", where="--output", hint=hint)
+        message = f"nmt decode writes plain text, and {output} is the name of a compressed file"
+        raise UsageError(message, where="--output", hint=hint)
     if output == STANDARD:
         return
     if os.path.isdir(output):
@@ -99,7 +104,7 @@ def check_output(output: Path, *, source: Path, prefix: Path | None, overwrite: 
         for written in (*([output] if os.path.isfile(output) else []), *PartialOutput(output.resolve()).files):
             if read != STANDARD and _are_same(read, written):
                 hint = "give another file with -o"
-                raise UsageError(f"{read} would be written, and is read as well", where="--output", hint=hint)
+                raise UsageError(f"{read} is both input and output", where="--output", hint=hint)
     _check_free(output, overwrite=overwrite)
 
 
@@ -178,9 +183,9 @@ class PartialOutput:
                 return done
             if not may_replace:
                 raise UsageError(
-                    f"{self.path} was begun otherwise: {_differences(known, job)}",
+                    f"{self.path} was begun with other settings: {_differences(known, job)}",
                     where=str(self.path),
-                    hint="give the command of then to continue it, or add --overwrite to begin anew",
+                    hint="repeat the earlier command to continue it, or add --overwrite to begin anew",
                 )
         if self.path.exists() and self.path.stat().st_size > 0 and not may_replace:
             raise UsageError(
@@ -198,7 +203,7 @@ class PartialOutput:
         """After an error, say where the translations are; without any, remove both files."""
         if self.path.stat().st_size:
             more = "; the same command continues" if may_continue else ""
-            logger.warning("what was translated until then is in %s%s", self.path, more)
+            logger.warning("the translations so far are in %s%s", self.path, more)
         else:
             self.path.unlink()
             self.forget()
@@ -237,13 +242,13 @@ def _write(stream: io.FileIO, name: str, text: str) -> None:
             rest = rest[stream.write(rest) or 0 :]
 
 
-def _pharaoh(one: Translation) -> str:
-    return " ".join(f"{source}-{target}" for source, target in one.alignment)
+def _pharaoh(translation: Translation) -> str:
+    return " ".join(f"{source}-{target}" for source, target in translation.alignment)
 
 
-def _are_same(one: Path, other: Path) -> bool:
+def _are_same(path: Path, other: Path) -> bool:
     try:
-        return one.samefile(other)
+        return path.samefile(other)
     except OSError:  # one of them is not there
         return False
 
