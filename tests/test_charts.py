@@ -60,7 +60,7 @@ def test_a_thinned_line_keeps_the_extremes_of_each_column(values: list[float], c
 
 def drawn(lines: list[Line], bounds: tuple[float, float]) -> ElementTree.Element:
     return ElementTree.fromstring(
-        line_chart(lines, title="Loss", unit="updates", bounds=bounds, form="{:.2f}").replace("&nbsp;", " ")
+        line_chart(lines, title="Loss", unit="updates", bounds=bounds, number_format="{:.2f}").replace("&nbsp;", " ")
     )
 
 
@@ -80,7 +80,7 @@ def test_points_lie_between_the_ticks_of_their_values() -> None:
 
 def test_values_that_differ_by_rounding_alone_are_drawn() -> None:
     points = [(1.0, 3.0), (2.0, 3.0 + 4e-16), (3.0, 3.0)]
-    drawing = line_chart([Line("a", 0, points)], title="t", unit="u", bounds=(3.0, 3.0 + 4e-16), form="{:.2f}")
+    drawing = line_chart([Line("a", 0, points)], title="t", unit="u", bounds=(3.0, 3.0 + 4e-16), number_format="{:.2f}")
     (line,) = ElementTree.fromstring(drawing).iter("polyline")
     assert len({point.split(",")[1] for point in line.attrib["points"].split()}) == 1
 

@@ -19,7 +19,7 @@ from nmt_cli.preparing.corpus import corpus_from_files
 from nmt_cli.preparing.sources.base import CorpusLanguages, Split
 from nmt_cli.recipe.loading import packaged_folder
 from tests.preparing.corpus_files import refusal, run
-from tests.preparing.test_swapped_sides import CORPORA, Pairs, read, turned
+from tests.preparing.test_swapped_sides import CORPORA, Pairs, read, with_swapped_sides
 
 EN_DE = CorpusLanguages(source="en", target="de")
 
@@ -62,7 +62,7 @@ def test_no_real_corpus_is_doubted_in_either_direction(
     for prefix, number in ((train, 2000), (valid, 1000), (valid, 50)):
         pairs = read(shared_data, prefix, language, number=number)
         assert doubts_of(pairs, CorpusLanguages(source="en", target=language)) == []
-        assert doubts_of(turned(pairs), CorpusLanguages(source=language, target="en")) == []
+        assert doubts_of(with_swapped_sides(pairs), CorpusLanguages(source=language, target="en")) == []
 
 
 def test_the_built_in_corpus_is_prepared_without_a_warning(

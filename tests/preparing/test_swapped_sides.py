@@ -38,7 +38,7 @@ def read(folder: Path, prefix: str, language: str, *, number: int) -> Pairs:
     return [(src, tgt) for src, tgt in pairs[:: len(pairs) // number]][:number]
 
 
-def turned(pairs: Pairs) -> Pairs:
+def with_swapped_sides(pairs: Pairs) -> Pairs:
     return [(tgt, src) for src, tgt in pairs]
 
 
@@ -59,7 +59,7 @@ def test_real_corpora_are_judged_right(
     sample, held_out = read(shared_data, train, language, number=500), read(shared_data, valid, language, number=1000)
     for number in (50, 500):
         assert warning_of_swapped_sides(sample[:number], held_out, languages) is None
-        warning = warning_of_swapped_sides(turned(sample[:number]), held_out, languages)
+        warning = warning_of_swapped_sides(with_swapped_sides(sample[:number]), held_out, languages)
         assert warning is not None
         assert warning.startswith("the two sides of the training text seem to be swapped")
         assert warning.endswith("give its two files, columns or keys in the other order")
@@ -68,33 +68,38 @@ def test_real_corpora_are_judged_right(
 def test_the_text_that_is_swapped_is_named(shared_data: Path) -> None:
     pytest.importorskip("py3langid")
     train, valid = (read(shared_data, name, "de", number=300) for name in ("multi30k/train", "multi30k/val"))
-    assert warning_of_swapped_sides(train, turned(valid), EN_DE) == (
+    assert warning_of_swapped_sides(train, with_swapped_sides(valid), EN_DE) == (
         "the two sides of the validation text seem to be swapped: its source side is identified as de and its target "
         "side as en, unlike the training text; give its two files, columns or keys in the other order"
     )
-    assert warning_of_swapped_sides(turned(train), turned(valid), EN_DE) == (
+    assert warning_of_swapped_sides(with_swapped_sides(train), with_swapped_sides(valid), EN_DE) == (
         "the languages seem to be given in the wrong order: they are en-de, and the source side of the training and "
         "validation text is identified as de, the target side as en"
     )
-    assert warning_of_swapped_sides(turned(train), turned(valid), CorpusLanguages(source="de", target="en")) is None
+    assert (
+        warning_of_swapped_sides(
+            with_swapped_sides(train), with_swapped_sides(valid), CorpusLanguages(source="de", target="en")
+        )
+        is None
+    )
 
 
 def test_without_an_identifier_the_two_texts_are_compared(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swapped_sides, "find_spec", lambda name: None)
     train, valid = (read(shared_data, name, "de", number=300) for name in ("multi30k/train", "multi30k/val"))
     for warning in (
-        warning_of_swapped_sides(turned(train), valid, EN_DE),
-        warning_of_swapped_sides(train, turned(valid), EN_DE),
+        warning_of_swapped_sides(with_swapped_sides(train), valid, EN_DE),
+        warning_of_swapped_sides(train, with_swapped_sides(valid), EN_DE),
     ):
         assert warning is not None
         assert "in 100% of 300 training pairs the source is more like the validation text's target" in warning
-    assert warning_of_swapped_sides(turned(train), turned(valid), EN_DE) is None
+    assert warning_of_swapped_sides(with_swapped_sides(train), with_swapped_sides(valid), EN_DE) is None
 
 
 def test_nothing_is_said_of_small_samples(*, has_identifier: bool) -> None:
     pairs = invented_pairs(200, seed=3)
-    assert warning_of_swapped_sides(turned(pairs[:49]), pairs[100:], EN_DE) is None
-    assert warning_of_swapped_sides(turned(pairs[:100]), pairs[100:149], EN_DE) is None
+    assert warning_of_swapped_sides(with_swapped_sides(pairs[:49]), pairs[100:], EN_DE) is None
+    assert warning_of_swapped_sides(with_swapped_sides(pairs[:100]), pairs[100:149], EN_DE) is None
     assert warning_of_swapped_sides([], [], EN_DE) is None
 
 
@@ -102,7 +107,7 @@ def test_nothing_is_said_of_sides_that_are_alike(*, has_identifier: bool) -> Non
     words = [src for src, _ in invented_pairs(600, seed=4)]
     alike = list(zip(words[:300], words[300:], strict=True))
     for start in (0, 100, 150):
-        assert warning_of_swapped_sides(turned(alike[start : start + 100]), alike[200:], EN_DE) is None
+        assert warning_of_swapped_sides(with_swapped_sides(alike[start : start + 100]), alike[200:], EN_DE) is None
     empty = [("", "")] * 100
     assert warning_of_swapped_sides(empty, empty, EN_DE) is None
     assert warning_of_swapped_sides(empty, alike, EN_DE) is None
@@ -112,7 +117,7 @@ def test_languages_that_nothing_identifies_are_compared_all_the_same() -> None:
     klingon = CorpusLanguages(source="tlh", target="de")
     pairs = invented_pairs(200, seed=5)  # told apart by their last characters
     assert warning_of_swapped_sides(pairs[:100], pairs[100:], klingon) is None
-    assert warning_of_swapped_sides(turned(pairs[:100]), pairs[100:], klingon) is not None
+    assert warning_of_swapped_sides(with_swapped_sides(pairs[:100]), pairs[100:], klingon) is not None
 
 
 @pytest.mark.parametrize("rules", [[], ["cleaning.other_language=true"]], ids=["default rules", "other_language"])
@@ -121,7 +126,7 @@ def test_preparing_swapped_text_warns_in_the_log_and_in_the_report(
 ) -> None:
     if rules:
         pytest.importorskip("py3langid")
-    train = write_prefix(tmp_path / "train", turned(read(shared_data, "multi30k/train", "de", number=600)))
+    train = write_prefix(tmp_path / "train", with_swapped_sides(read(shared_data, "multi30k/train", "de", number=600)))
     valid = write_prefix(tmp_path / "valid", read(shared_data, "multi30k/val", "de", number=100))
     settings = ["tokenizer.vocab_size=400", *rules]
     located = corpus_from_files({"train": [train], "valid": [valid]}, languages="en-de", name="s", overrides=settings)

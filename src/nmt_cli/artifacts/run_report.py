@@ -70,10 +70,10 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         validations=_validation_rows(reported),
         signatures=sorted(_signatures(reported)),
         samples=list(_samples(reported)),
-        without_samples=[one.label for one in reported if not any(point.samples for point in one.history.validations)],
+        without_samples=[run.label for run in reported if not any(point.samples for point in run.history.validations)],
         settings=_settings(reported),
-        groups=[(one.label, 2) for one in reported],
-        columns=[(one.label, "text") for one in reported],
+        groups=[(run.label, 2) for run in reported],
+        columns=[(run.label, "text") for run in reported],
         starts=list(_starts(reported)),
         troubles=list(_troubles(reported)),
         best=_best,
@@ -97,9 +97,9 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
     """The facts that a reader has to know before the curves."""
-    for one in reported:
-        name = f"{one.label}: " if len(reported) > 1 else ""
-        history, state = one.history, one.facts["state"]
+    for run in reported:
+        name = f"{run.label}: " if len(reported) > 1 else ""
+        history, state = run.history, run.facts["state"]
         if state == "training":
             yield f"{name}a process trains this run now. The page shows it up to update {history.last_update:,}."
         if state == "not begun":
@@ -114,16 +114,16 @@ def _findings(reported: Sequence[ReportedRun]) -> Iterator[str]:
             is_one = len(history.skipped) == 1
             number = "one update was" if is_one else f"{len(history.skipped):,} updates were"
             yield f"{name}{number} skipped, because gradients were not finite."
-        yield from (f"{name}{text}" for text in _worse_since_the_best(one))
+        yield from (f"{name}{text}" for text in _worse_since_the_best(run))
     if len(reported) > 1:
         yield from _differences(reported)
 
 
-def _worse_since_the_best(one: ReportedRun) -> Iterator[str]:
-    metric, best = one.run.recipe.validation.metric, one.facts["best_validation"]
+def _worse_since_the_best(run: ReportedRun) -> Iterator[str]:
+    metric, best = run.run.recipe.validation.metric, run.facts["best_validation"]
     if best is None:
         return
-    later = [point for point in one.history.validations if point.measured.update > best["update"]]
+    later = [point for point in run.history.validations if point.measured.update > best["update"]]
     if len(later) >= _MANY_WORSE:
         name = {"bleu": "BLEU", "loss": "validation loss"}[metric]
         yield f"the best {name} was after update {best['update']:,}; {len(later)} later validations were no better."
@@ -131,33 +131,33 @@ def _worse_since_the_best(one: ReportedRun) -> Iterator[str]:
 
 def _differences(reported: Sequence[ReportedRun]) -> Iterator[str]:
     """Reasons why figures of the runs may not be comparable."""
-    if len({one.run.record.data_summary.get("fingerprint") for one in reported}) > 1:
+    if len({run.run.record.data_summary.get("fingerprint") for run in reported}) > 1:
         yield (
             "The runs have different prepared data. Losses per token are comparable only with one vocabulary, "
             "and BLEU only with one validation set."
         )
-    elif len({one.run.recipe.validation.max_sentences for one in reported}) > 1:
+    elif len({run.run.recipe.validation.max_sentences for run in reported}) > 1:
         yield "BLEU is of different parts of the validation set: validation.max_sentences differs."
     if len(_signatures(reported)) > 1:
         yield "The signatures of BLEU differ, so its values are not comparable."
 
 
 def _signatures(reported: Sequence[ReportedRun]) -> set[str]:
-    found = {point.measured.signature for one in reported for point in one.history.validations}
+    found = {point.measured.signature for run in reported for point in run.history.validations}
     return {signature for signature in found if signature is not None}
 
 
-def _best(one: ReportedRun, metric: str) -> ValidationPoint | None:
+def _best(run: ReportedRun, metric: str) -> ValidationPoint | None:
     """The best validation by `bleu` or `loss`."""
-    points = {point.measured.update: point for point in one.history.validations}
+    points = {point.measured.update: point for point in run.history.validations}
     ranked = best_first([point.measured for point in points.values()], metric="bleu" if metric == "bleu" else "loss")
     return points[ranked[0].update] if ranked else None
 
 
 def _axes(reported: Sequence[ReportedRun]) -> dict[str, tuple[str, Callable[[Elapsed], float]]]:
     """The axes that the runs recorded, by name: the unit, and the place of a point on the axis."""
-    ends = [point.at for one in reported for point in one.history.training[-1:]]
-    ends += [point.at for one in reported for point in one.history.validations[-1:]]
+    ends = [point.at for run in reported for point in run.history.training[-1:]]
+    ends += [point.at for run in reported for point in run.history.validations[-1:]]
     longest = max((at.seconds for at in ends), default=0.0)
     unit, size = next((unit, size) for unit, size, least in _TIME_UNITS if longest >= least * size)
     axes: dict[str, tuple[str, Callable[[Elapsed], float]]] = {"updates": ("updates", lambda at: at.update)}
@@ -170,20 +170,20 @@ def _axes(reported: Sequence[ReportedRun]) -> dict[str, tuple[str, Callable[[Ela
 
 def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Each chart with its title, the unit of its values, and a drawing per axis; no drawing if there are no values."""
-    loss = [[(point.at, point.loss) for point in one.history.training if point.loss is not None] for one in reported]
-    validation = [[(point.at, point.measured.loss) for point in one.history.validations] for one in reported]
+    loss = [[(point.at, point.loss) for point in run.history.training if point.loss is not None] for run in reported]
+    validation = [[(point.at, point.measured.loss) for point in run.history.validations] for run in reported]
     bleu = [
-        [(point.at, point.measured.bleu) for point in one.history.validations if point.measured.bleu is not None]
-        for one in reported
+        [(point.at, point.measured.bleu) for point in run.history.validations if point.measured.bleu is not None]
+        for run in reported
     ]
     rate = [
-        [(point.at, point.learning_rate) for point in one.history.training if point.learning_rate is not None]
-        for one in reported
+        [(point.at, point.learning_rate) for point in run.history.training if point.learning_rate is not None]
+        for run in reported
     ]
     # The losses share their bounds, so that training and validation can be compared.
     losses = [value for curves in (loss, validation) for curve in curves for _, value in curve]
     unit_of_loss = "nats per target token"
-    for title, note, curves, form, bounds in (
+    for title, note, curves, number_format, bounds in (
         ("Training loss", unit_of_loss, loss, "{:.3f}", losses),
         ("Validation loss", unit_of_loss, validation, "{:.4f}", losses),
         ("BLEU on the validation set", "sacreBLEU", bleu, "{:.2f}", None),
@@ -193,11 +193,13 @@ def _charts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
         drawings = {}
         for name, (unit, place) in _axes(reported).items() if any(curves) else ():
             lines = [
-                Line(one.label, one.style, [(place(at), value) for at, value in curve])
-                for one, curve in zip(reported, curves, strict=True)
+                Line(run.label, run.style, [(place(at), value) for at, value in curve])
+                for run, curve in zip(reported, curves, strict=True)
             ]
             low = 0.0 if title == "Learning rate" else min(values)
-            drawings[name] = line_chart(lines, title=title, unit=unit, bounds=(low, max(values)), form=form)
+            drawings[name] = line_chart(
+                lines, title=title, unit=unit, bounds=(low, max(values)), number_format=number_format
+            )
         yield {"title": title, "note": note, "drawings": drawings}
 
 
@@ -208,31 +210,31 @@ def _validation_rows(reported: Sequence[ReportedRun]) -> list[tuple[int, list[Va
     """
     by_update: dict[int, dict[int, ValidationPoint]] = {}
     always: set[int] = set()
-    for one in reported:
-        for point in one.history.validations:
-            by_update.setdefault(point.measured.update, {})[one.style] = point
-        chosen = (_best(one, "bleu"), _best(one, "loss"), *one.history.validations[-1:])
+    for run in reported:
+        for point in run.history.validations:
+            by_update.setdefault(point.measured.update, {})[run.style] = point
+        chosen = (_best(run, "bleu"), _best(run, "loss"), *run.history.validations[-1:])
         always |= {point.measured.update for point in chosen if point is not None}
     updates = sorted(by_update)
     every = -(-len(updates) // _MAX_ROWS) or 1
     kept = sorted({*updates[every - 1 :: every], *always})
-    return [(update, [by_update[update].get(one.style) for one in reported]) for update in kept]
+    return [(update, [by_update[update].get(run.style) for run in reported]) for update in kept]
 
 
 def _samples(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Each sample with its reference, and some of each run's translations over time."""
     languages_of = {
-        (sample["source"], sample["reference"]): one.facts["languages"]
-        for one in reported
-        for point in one.history.validations[-1:]
+        (sample["source"], sample["reference"]): run.facts["languages"]
+        for run in reported
+        for point in run.history.validations[-1:]
         for sample in point.samples
     }
     rows_per_run = max(2, _SAMPLE_ROWS // len(reported))
     for (source, reference), languages in languages_of.items():
         rows = [
-            {"run": one, "updates": updates, "translation": translation}
-            for one in reported
-            for updates, translation in _over_time(one.history, source, max_rows=rows_per_run)
+            {"run": run, "updates": updates, "translation": translation}
+            for run in reported
+            for updates, translation in _over_time(run.history, source, max_rows=rows_per_run)
         ]
         yield {"source": source, "reference": reference, "languages": languages, "rows": rows}
 
@@ -246,7 +248,7 @@ def _over_time(history: History, source: str, *, max_rows: int) -> list[tuple[st
         if sample["source"] == source
     ]
     rows = []
-    for translation, group in groupby(found, key=lambda one: one[1]):
+    for translation, group in groupby(found, key=lambda pair: pair[1]):
         updates = [update for update, _ in group]
         span = f"{updates[0]:,}" if len(updates) == 1 else f"{updates[0]:,} to {updates[-1]:,}"
         rows.append((span, translation))
@@ -258,12 +260,12 @@ def _over_time(history: History, source: str, *, max_rows: int) -> list[tuple[st
 
 def _settings(reported: Sequence[ReportedRun]) -> list[tuple[str, list[str]]]:
     """The settings that differ between several runs; for one run its settings beside the defaults, if they differ."""
-    recipes = [flatten(one.run.recipe.model_dump(mode="json")) for one in reported]
+    recipes = [flatten(run.run.recipe.model_dump(mode="json")) for run in reported]
     if len(recipes) == 1:
         recipes.append(flatten(Recipe(name="default").model_dump(mode="json")))
     paths = dict.fromkeys(path for recipe in recipes for path in recipe if path not in _OWN_KEYS)
     rows = [(".".join(path), [_setting_text(recipe, path) for recipe in recipes]) for path in paths]
-    started = [one.run.record.init_from for one in reported]
+    started = [run.run.record.init_from for run in reported]
     if any(started):
         values = [_NONE if initial is None else initial.path for initial in started]
         rows.append(("--init-from", values if len(reported) > 1 else [*values, _NONE]))
@@ -279,14 +281,14 @@ def _setting_text(recipe: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) 
 
 def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """The newest starts of each run with their hardware, unless the run is of a version that recorded none."""
-    for one in reported:
-        if not one.history.starts:
-            yield {"run": one, "time": one.facts["started"], "update": 0}
-        for start in one.history.starts[-_MAX_EVENTS:]:
+    for run in reported:
+        if not run.history.starts:
+            yield {"run": run, "time": run.facts["started"], "update": 0}
+        for start in run.history.starts[-_MAX_EVENTS:]:
             hardware, versions = start.get("hardware") or {}, start.get("versions") or {}
             compiled = ", compiled" if hardware.get("is_compiled") else ""
             yield {
-                "run": one,
+                "run": run,
                 "time": start.get("time"),
                 "update": start["update"],
                 "hardware": f"{hardware.get('devices')} x {hardware.get('device')}{compiled}",
@@ -298,21 +300,21 @@ def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
 
 def _troubles(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """The newest returns to checkpoints and skipped updates of each run, by update."""
-    for one in reported:
+    for run in reported:
         found = [
             *(
                 (event["update"], f"returned to update {event['to']:,}: {event.get('reason')}")
-                for event in one.history.returns
+                for event in run.history.returns
             ),
             *(
                 (event["update"], f"skipped: {event.get('reason')} ({len(event.get('pairs') or ())} suspect pairs)")
-                for event in one.history.skipped
+                for event in run.history.skipped
             ),
         ]
         for update, text in sorted(found)[-_MAX_EVENTS:]:
-            yield {"run": one, "update": update, "text": text}
+            yield {"run": run, "update": update, "text": text}
         if len(found) > _MAX_EVENTS:
-            yield {"run": one, "update": None, "text": f"and {len(found) - _MAX_EVENTS:,} before those"}
+            yield {"run": run, "update": None, "text": f"and {len(found) - _MAX_EVENTS:,} before those"}
 
 
 def _time_text(iso: str | None) -> str:

@@ -115,10 +115,10 @@ def import_(
         imported = import_from_hub(name, output, languages=pair_given, overwrite=overwrite, show_progress=show_progress)
     pair = f"{imported.languages.source}-{imported.languages.target}"
     logger.info("%s: %s, %.1f million parameters", output, pair, imported.num_parameters / 1e6)
-    if imported.lost_pieces:
+    if imported.num_lost_pieces:
         logger.info(
             "%s pieces of source.spm are not in the vocabulary: where Marian reads <unk>, smaller pieces are taken",
-            f"{imported.lost_pieces:,}",
+            f"{imported.num_lost_pieces:,}",
         )
     logger.info("%s", imported.comparison)
     logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(output)))

@@ -37,7 +37,7 @@ from nmt_cli.interchange.marian import (
     reordered,
 )
 from nmt_cli.interchange.marian_npz import find_npz, read_npz
-from nmt_cli.interchange.marian_vocabulary import VocabularyRow, lost_pieces, rows_by_our_ids, with_rows
+from nmt_cli.interchange.marian_vocabulary import VocabularyRow, num_lost_pieces, rows_by_our_ids, with_rows
 from nmt_cli.interchange.programs import ConversionError, TransformersProgram, ctranslate2_of_npz
 from nmt_cli.interchange.verification import Agreement, OtherProgram, made_up_lines, verify
 from nmt_cli.recipe.schema import LanguagePair, ModelConfig, Recipe
@@ -57,7 +57,7 @@ class ImportedModel:
 
     languages: LanguagePair
     num_parameters: int
-    lost_pieces: int
+    num_lost_pieces: int
     agreement: Agreement | None
     comparison: str
 
@@ -98,7 +98,7 @@ def import_marian(
         files["source_spm"].write_bytes(source_spm)
         files["target_spm"].write_bytes(target_spm)
         save_model(output, config=config, weights=weights, **files, card=card, overwrite=overwrite)
-    return ImportedModel(languages, num_parameters, lost_pieces(marian.source_spm, source), agreement, comparison)
+    return ImportedModel(languages, num_parameters, num_lost_pieces(marian.source_spm, source), agreement, comparison)
 
 
 def our_weights(

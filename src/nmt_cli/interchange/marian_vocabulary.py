@@ -85,7 +85,7 @@ def with_rows(model: bytes, rows: Sequence[VocabularyRow], *, where: str) -> byt
     return with_pieces(model, pieces, has_bytes=has_bytes)
 
 
-def lost_pieces(model: bytes, rows: Sequence[VocabularyRow]) -> int:
+def num_lost_pieces(model: bytes, rows: Sequence[VocabularyRow]) -> int:
     """How many ordinary pieces of the model the vocabulary lacks."""
     present = {row.text for row in rows}
     return sum(piece.kind in (NORMAL, USER_DEFINED) and piece.text not in present for piece in read_pieces(model))

@@ -219,7 +219,7 @@ def _is_tie(loaded: LoadedModel, row: list[int], ours: Sequence[int], theirs: Se
     others = [*(pieces.index(piece) for piece in theirs), EOS]
     mine = [*ours, EOS]
     pairs = enumerate(zip(mine, others, strict=False))
-    first = next((place for place, (one, other) in pairs if one != other), 0)
+    first = next((place for place, (our_piece, other) in pairs if our_piece != other), 0)
     distribution = next_log_probs(loaded.model, [*row, EOS], [BOS, *ours[:first]], device=_CPU)
     return abs(float(distribution[mine[first]] - distribution[others[first]])) <= TOLERANCE
 

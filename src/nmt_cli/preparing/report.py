@@ -157,7 +157,9 @@ def length_chart(sides: Mapping[str, Sequence[Mapping[str, Any]]], *, languages:
     A side is a list of bins `from`, `to`, `sentences`; the bins of both are the same up to the end of the shorter list.
     """
     longest = max(sides.values(), key=len)
-    counts = {side: [one["sentences"] for one in found] + [0] * len(longest) for side, found in sides.items()}
+    counts = {
+        side: [length_bin["sentences"] for length_bin in found] + [0] * len(longest) for side, found in sides.items()
+    }
     bins = [
         {"from": edges["from"], "to": edges["to"], "counts": {side: values[place] for side, values in counts.items()}}
         for place, edges in enumerate(longest)

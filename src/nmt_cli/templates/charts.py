@@ -30,8 +30,8 @@ class Line:
     points: Sequence[Point]
 
 
-def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], form: str) -> str:
-    """The lines over one axis of `unit`, with room for the values between `bounds`; `form` writes a value.
+def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[float, float], number_format: str) -> str:
+    """The lines over one axis of `unit`, with room for the values between `bounds`; `number_format` writes a value.
 
     A long line is thinned. A line of up to 25 points has a mark at each. The label of the drawing, which screen readers
     read, names the first and the last value of each line.
@@ -45,7 +45,8 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
         return x, _BOTTOM - (_BOTTOM - _TOP) * (point[1] - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
 
     ends = "; ".join(
-        f"{line.name} from {form.format(line.points[0][1])} to {form.format(line.points[-1][1])}" for line in drawn
+        f"{line.name} from {number_format.format(line.points[0][1])} to {number_format.format(line.points[-1][1])}"
+        for line in drawn
     )
     return render(
         "line_chart.html",
@@ -61,7 +62,7 @@ def line_chart(lines: Sequence[Line], *, title: str, unit: str, bounds: tuple[fl
             }
             for line in drawn
         ],
-        strips=list(_strips(drawn, end=x_ticks[-1], unit=unit, form=form)),
+        strips=list(_strips(drawn, end=x_ticks[-1], unit=unit, number_format=number_format)),
         left=_LEFT,
         right=_RIGHT,
         top=_TOP,
@@ -115,7 +116,7 @@ def short_number(number: float) -> str:
     return f"{number:g}"
 
 
-def _strips(lines: Sequence[Line], *, end: float, unit: str, form: str) -> Iterator[tuple[float, float, str]]:
+def _strips(lines: Sequence[Line], *, end: float, unit: str, number_format: str) -> Iterator[tuple[float, float, str]]:
     """For each strip of the chart its place, its width, and the last value of each line in it, in words."""
     width = (_RIGHT - _LEFT) / _STRIPS
     for number in range(_STRIPS):
@@ -125,7 +126,7 @@ def _strips(lines: Sequence[Line], *, end: float, unit: str, form: str) -> Itera
             place = bisect_right(line.points, stop, key=lambda point: point[0]) - 1
             if place >= 0 and (line.points[place][0] > start or number == 0):
                 x, y = line.points[place]
-                found.append(f"{line.name} {form.format(y)} at {_value_text(x)}")
+                found.append(f"{line.name} {number_format.format(y)} at {_value_text(x)}")
         if found:
             yield _LEFT + width * number, width, f"{'; '.join(found)} {unit}"
 

@@ -110,8 +110,8 @@ def _is_identified_as_swapped(pairs: Pairs, languages: CorpusLanguages) -> bool:
         return False
     pairs = pairs[:_PAIRS_IDENTIFIED]
     groups = [pairs[start : start + _PAIRS_AT_ONCE] for start in range(0, len(pairs), _PAIRS_AT_ONCE)]
-    turned = [
+    is_swapped = [
         tuple(identifier.classify(" ".join(pair[side] for pair in group))[0] for side in (1, 0)) == codes
         for group in groups
     ]
-    return sum(turned) > len(groups) / 2
+    return sum(is_swapped) > len(groups) / 2
