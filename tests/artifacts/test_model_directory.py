@@ -165,12 +165,12 @@ def test_a_tokenizer_that_was_damaged_before_it_was_hashed_is_an_error_of_the_mo
 @pytest.mark.parametrize(
     ("files", "message", "hint"),
     [
-        ("config.json tokenizer_config.json", "looks like a Hugging Face model", "nmt import makes model dir"),
-        ("config.json source.spm vocab.json", "looks like a Hugging Face model", "nmt import {} -o MODEL makes"),
+        ("config.json tokenizer_config.json", "looks like a Hugging Face model", "nmt import reads only Marian models"),
+        ("config.json source.spm vocab.json", "looks like a Hugging Face model", "nmt import {} -o models/"),
         ("config.json model.bin source.spm", "looks like a CTranslate2 model", "nmt decode -m MODEL --engine ct"),
         ("dict.en.txt dict.de.txt model.pt", "looks like a fairseq model", "such as OPUS-MT's"),
         ("checkpoint_best.pt", "looks like a fairseq checkpoint directory", "such as OPUS-MT's"),
-        ("model.npz vocab.yml", "looks like a Marian model", "of Marian models in Hugging Face's form"),
+        ("model.npz vocab.yml", "looks like a Marian model", "--languages en-de -o models/"),
         ("config.yaml best.ckpt", "looks like a JoeyNMT model", "such as OPUS-MT's"),
         ("params.best version config", "looks like a Sockeye model", "such as OPUS-MT's"),
         ("notes.txt", "is not a model directory: it has no config.yaml", "nmt average runs/NAME makes"),

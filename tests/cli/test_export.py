@@ -115,7 +115,16 @@ def test_commands_that_want_a_model_say_how_to_import_one(tmp_path: Path, nmt: S
     write_marian(tmp_path / "opus")
     done = nmt("export", str(tmp_path / "opus"), "--to", "ctranslate2")
     assert done.code == 5
-    assert done.stderr[-1] == f"fix:   nmt import {tmp_path}/opus -o MODEL makes a model directory of it"
+    assert done.stderr[-1] == f"fix:   nmt import {tmp_path}/opus -o models/opus"
+    (tmp_path / "opus" / "vocab.json").unlink()
+    done = nmt("export", str(tmp_path / "opus"), "--to", "ctranslate2")
+    assert done.stderr[-1] == f"fix:   nmt import {tmp_path}/opus -o models/opus"
+    (tmp_path / "my model.npz").touch()
+    done = nmt("export", str(tmp_path / "my model.npz"), "--to", "ctranslate2")
+    named = f"nmt import '{tmp_path}/my model.npz'"
+    assert done.stderr[-1] == f"fix:   {named} --languages en-de -o 'models/my model', with its languages"
+    done = nmt("import", str(tmp_path / "my model.npz"))
+    assert done.stderr[-1] == f"fix:   {named} -o models/'my model'; see nmt import --help"
 
 
 def test_wrong_languages_are_answered(tmp_path: Path, nmt: Shell) -> None:

@@ -28,16 +28,18 @@ _MOST_OPERATIONS = 200_000  # of a pickle that are read
 Kind = Literal["model", "run", "checkpoint", "data"]
 RUN_FILE = "run.json"
 _CTRANSLATE2 = "a CTranslate2 model"
+_HUGGING_FACE = "a Hugging Face model"
+_MARIAN = "a Marian model"
 # Each toolkit by files that only it leaves; the first row that fits counts.
 _OTHERS: Sequence[tuple[str, Sequence[str]]] = (
     (_CTRANSLATE2, ("model.bin", "config.json")),
     (_CTRANSLATE2, ("model.bin", "shared_vocabulary.*")),
-    ("a Hugging Face model", ("config.json",)),
-    ("a Hugging Face model", ("tokenizer_config.json",)),
+    (_HUGGING_FACE, ("config.json",)),
+    (_HUGGING_FACE, ("tokenizer_config.json",)),
     ("a fairseq model or data directory", ("dict.*.txt",)),
     ("a fairseq checkpoint directory", ("checkpoint_best.pt",)),
     ("a fairseq checkpoint directory", ("checkpoint_last.pt",)),
-    ("a Marian model", ("*.npz",)),
+    (_MARIAN, ("*.npz",)),
     ("a Sockeye model", ("params.*", "version")),
     ("a JoeyNMT model", ("*.ckpt",)),
     ("a tensor2tensor model", ("model.ckpt-*.index",)),
@@ -205,7 +207,9 @@ def require_model(path: Path) -> None:
     elif not path.is_dir():
         refuse_fairseq(path)
         message, hint = f"{path} is a file, not a model directory", f"try {path.parent}"
-        if kind_of(path.parent) is None:
+        if path.suffix == ".npz":
+            hint = _import_of(path)
+        elif kind_of(path.parent) is None:
             hint = _way_to_a_model(path.parent, foreign_kind(path.parent))
     elif kind == "run":
         made = [path / name for name in ("averaged", "model") if kind_of(path / name) == "model"]
@@ -251,9 +255,28 @@ def holds_model(directory: Path, digest: str) -> bool:
 def _way_to_a_model(path: Path, other: str | None) -> str:
     """The command to type if `path` is no model directory of ours."""
     if (path / "source.spm").is_file() and (path / "vocab.json").is_file():
-        return f"nmt import {path} -o MODEL makes a model directory of it"
+        return _import_of(path)
     if other == _CTRANSLATE2:
         return "name the model directory that it was exported from: nmt decode -m MODEL --engine ctranslate2"
+    if other == _MARIAN or (other == _HUGGING_FACE and _is_marian(path / "config.json")):
+        return _import_of(path)
     if other is not None:
-        return "nmt import makes model directories of Marian models in Hugging Face's form, such as OPUS-MT's"
+        return "nmt import reads only Marian models: a .npz file, or Hugging Face's form, such as OPUS-MT's"
     return "nmt average runs/NAME makes a model directory of a run"
+
+
+def _import_of(path: Path) -> str:
+    """The command that makes a model directory of a Marian model. A model in Marian's own form names no languages."""
+    is_own_form = path.suffix == ".npz" or any(path.glob("*.npz"))
+    languages, reason = (" --languages en-de", ", with its languages") if is_own_form else ("", "")
+    output = shlex.quote(f"models/{path.resolve().name.removesuffix('.npz')}")
+    return f"nmt import {shlex.quote(str(path))}{languages} -o {output}{reason}"
+
+
+def _is_marian(config: Path) -> bool:
+    """Whether a config.json of Hugging Face is a Marian model's."""
+    try:
+        content = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("model_type") == "marian"

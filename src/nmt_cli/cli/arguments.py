@@ -191,7 +191,7 @@ def as_usage_error(refusal: Exception, *, arguments: Sequence[str]) -> UsageErro
         missing = parameter.metavar if is_argument else parameter.opts[0]
         typed = command if is_argument else f"nmt {shlex.join(arguments)}"
         if missing == "--output" and context is not None and (named := context.params.get("directory")):
-            usage = f"-o models/{shlex.quote(Path(named).name)}"  # of nmt import
+            usage = f"-o models/{shlex.quote(Path(named).name.removesuffix('.npz'))}"  # of nmt import
         return UsageError(f"{missing} is missing", where=command, hint=f"{typed} {usage}; see {more}")
     if parameter is not None:
         name = max(parameter.opts, key=len)
