@@ -240,10 +240,19 @@ def test_a_file_with_a_byte_order_mark_is_read(folder: Path) -> None:
     assert load_recipe("a.yaml").model.heads == 2
 
 
-def test_a_file_name_that_cannot_name_a_run_is_refused(folder: Path) -> None:
-    error = refuse(write("my recipe.yaml", "training: {updates: 9}"))
-    assert error.message.startswith("name is 'my recipe', but should match ^[A-Za-z0-9]")
-    assert error.where == "my recipe.yaml"
+@pytest.mark.parametrize(
+    ("file", "name"), [("my recipe", "my-recipe"), ("_a (2)", "a-2"), ("über", "ber"), ("日本", "mine")]
+)
+def test_a_recipe_without_a_name_whose_file_cannot_name_a_run_is_told_to_write_one(
+    folder: Path, file: str, name: str
+) -> None:
+    path = write(f"{file}.yaml", "training: {updates: 9}")
+    error = refuse(path)
+    assert error.message == f"{file}.yaml has no name: in it, and {file!r} cannot name a run"
+    assert (error.where, error.hint) == (f"{file}.yaml", f"add name: {name} to the file")
+    assert load_recipe(path, overrides=["name=other"]).name == "other"
+    write(f"{file}.yaml", f"name: {name}\ntraining: {{updates: 9}}")
+    assert load_recipe(path).name == name
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
     document = merge(named_after_file, _with_parents(file, children=()))
     for override in overrides:
         document = merge(document, parse_override(override))
+    _check_file_name(file, document)
     recipe = validate(document, Recipe, source=str(file), fix=_FIX)
     given = flatten(document.values)
     origins = {
@@ -61,6 +62,14 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
         for path in flatten(recipe.model_dump(mode="json"))
     }
     return ResolvedRecipe(recipe, origins)
+
+
+def _check_file_name(file: Path, document: Document) -> None:
+    """Raise RecipeError if a recipe without a name has a file whose name cannot be its run's."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("-._")
+    if document.origins["name",] == str(file) and name != file.stem:
+        message = f"{file.name} has no name: in it, and {file.stem!r} cannot name a run"
+        raise RecipeError(message, where=str(file), hint=f"add name: {name.rstrip('-') or 'mine'} to the file")
 
 
 def _check_own_format(file: Path) -> None:
