@@ -190,6 +190,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest(names: str, message: str,
         ("30.5", "--fail-under takes METRIC=BOUND, not '30.5'", "for example --fail-under BLEU=30.5"),
         ("BLEU=high", "the bound 'high' is not a number", "for example --fail-under BLEU=25"),
         ("chrf=nan", "the bound 'nan' is not a number", "for example --fail-under chrF2=25"),
+        ("BLEU=250", "no BLEU is above 100, so the bound 250 fails always", "for example --fail-under BLEU=25"),
         (
             "TER=50",
             "a lower TER is a better one, so --fail-under cannot bound it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import pty
 import signal
 import socket
 import sys
@@ -84,6 +85,24 @@ def test_a_new_model_is_swapped_in_under_load_and_no_request_fails(operated: Ser
     expected = Translator.from_pretrained(model, device="cpu").translate(["the old sea"])[0].text
     assert text_of(operated) == expected != before
     assert len(operated.worker_pids()) == 1
+
+
+def test_a_server_ends_with_its_terminal(model: Path) -> None:
+    server_id, terminal = pty.fork()
+    if server_id == 0:
+        options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1"]
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "nmt_cli", "serve", "-m", str(model), *options])
+    shown = b""
+    while b"ready: http" not in shown:
+        shown += os.read(terminal, 1024)
+    os.kill(server_id, signal.SIGHUP)
+    while b"is loaded in its place" not in shown:
+        shown += os.read(terminal, 1024)
+    os.close(terminal)
+    deadline = time.monotonic() + 60
+    while (ended := os.waitpid(server_id, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ended == (server_id, 0)
 
 
 def test_an_operator_has_the_models_loaded_again_under_load(strict: Server, models: dict[str, Path]) -> None:

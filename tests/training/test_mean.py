@@ -82,6 +82,9 @@ def test_the_mean_is_measured_beside_its_newest_part_and_a_worse_one_is_not_chos
     average([run], output=run.parent / "mean", last=3, best=None, overwrite=False)
     assert f"newest part, so take {model}; -m {run.parent / 'mean'} names the mean" in caplog.text
     shutil.rmtree(model)
+    call(run, last=3)
+    assert caplog.messages[-2] == "the mean is worse than its newest part: make a model of that alone"
+    assert caplog.messages[-1] == f"next: nmt average {shlex.quote(str(run))} --last 1"
     assert model_of_run(run) == run / "averaged"  # there is no other
 
 

@@ -78,8 +78,10 @@ def average(
     )
     what = "1 checkpoint" if len(checkpoints) == 1 else f"the mean of {len(checkpoints)} checkpoints"
     logger.info("%s: %s", model, what)
-    better = _better_model(run, model) if measured is not None and measured.is_worse else model
-    logger.info("next: nmt decode -m %s < input.txt > output.txt", shlex.quote(str(better)))
+    command = f"nmt decode -m {shlex.quote(str(model))} < input.txt > output.txt"
+    if measured is not None and measured.is_worse:
+        command = _warn_of_worse_mean(run, model)
+    logger.info("next: %s", command)
 
 
 def _measure(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> MeasuredMean | None:
@@ -107,8 +109,8 @@ def _measure(run: Run, weights: Mapping[str, Tensor], *, newest: Checkpoint) -> 
     return measured
 
 
-def _better_model(run: Run, average: Path) -> Path:
-    """The model to translate with if the average is worse than its newest part; a warning says so."""
+def _warn_of_worse_mean(run: Run, average: Path) -> str:
+    """Warn that the average is worse than its newest part; the command that uses or makes a better model."""
     from nmt_cli.artifacts.manifest import kind_of
 
     single = run.directory / "model"
@@ -116,10 +118,9 @@ def _better_model(run: Run, average: Path) -> Path:
         is_own = average.resolve() == (run.directory / "averaged").resolve()
         takes = "decode and serve take" if is_own else "take"
         logger.warning("the mean is worse than its newest part, so %s %s; -m %s names the mean", takes, single, average)
-        return single
-    command = f"nmt average {shlex.quote(str(run.directory))} --last 1"
-    logger.warning("the mean is worse than its newest part, of which this makes a model: %s", command)
-    return average
+        return f"nmt decode -m {shlex.quote(str(single))} < input.txt > output.txt"
+    logger.warning("the mean is worse than its newest part: make a model of that alone")
+    return f"nmt average {shlex.quote(str(run.directory))} --last 1"
 
 
 def _average_models(paths: Sequence[Path], output: Path | None, *, has_choice: bool, overwrite: bool) -> None:

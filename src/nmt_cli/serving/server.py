@@ -1,4 +1,7 @@
-"""The server process: SIGTERM and Ctrl-C end it after the last answer, SIGHUP loads the models again."""
+"""The server process: SIGTERM and Ctrl-C end it after the last answer, SIGHUP loads the models again.
+
+The system also sends SIGHUP when a terminal is closed. That ends the server of this terminal.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ _address_logger = logger.getChild("address")
 _PATIENCE_SECONDS = 15.0
 _CONNECTIONS_PER_REQUEST = 4
 _BACKLOG = 1024
+_STDIN = 0
 # Open files besides connections: the process itself, and for each worker a socket, a pipe, and as much for another one
 # while the model changes.
 _OWN_FILES = 32
@@ -76,8 +80,6 @@ def run(settings: ServerSettings) -> None:
 
 async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    # By default the signal ends a process, and there is nothing to load again yet.
-    loop.add_signal_handler(signal.SIGHUP, logger.info, "the models are being loaded already")
     max_connections = _most_connections(settings)
     settings.keys.warn_of_readers()
     metrics = ServerMetrics()
@@ -110,10 +112,20 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     loading = asyncio.ensure_future(models.load())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, server, loading)
+    is_on_terminal, reloads = os.isatty(_STDIN), set[asyncio.Task[list[NmtError]]]()
+
+    def hang_up() -> None:
+        if is_on_terminal and not os.isatty(_STDIN):  # the terminal is gone
+            _end(server, loading)
+        elif not loading.done():
+            logger.info("the models are being loaded already")
+        else:
+            _reload(service, reloads)
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     try:
         await loading
         collect_garbage_rarely()
-        loop.add_signal_handler(signal.SIGHUP, _reload, service, set())
         try:
             listener.listen(_BACKLOG)
         except OSError as problem:  # another server has taken the address while the models were loaded

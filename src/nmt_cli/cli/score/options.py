@@ -210,6 +210,9 @@ def _bound(value: str, metric: MetricName, *, where: str) -> float:
     if not math.isfinite(bound):
         hint = f"for example --fail-under {TITLES[metric]}={'0.8' if metric == 'comet' else '25'}"
         raise UsageError(f"the bound {value!r} is not a number", where=where, hint=hint)
+    if bound > 100 and metric != "comet":
+        hint = f"for example --fail-under {TITLES[metric]}=25"
+        raise UsageError(f"no {TITLES[metric]} is above 100, so the bound {value} fails always", where=where, hint=hint)
     return bound
 
 
