@@ -1,4 +1,4 @@
-"""Text that is no UTF-8: compressed data, UTF-16 and Latin-1 are recognised, with the command that converts them."""
+"""Text that is no UTF-8: compressed data, UTF-16 and Windows-1252, each with the command that converts it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ _WIDE = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
+# Windows-1252 has all letters of Latin-1, and quotes and dashes in place of control characters.
+_OF_ONE_BYTE = "WINDOWS-1252"
+_IF_OF_ONE_BYTE = "if the text is Latin-1 or Windows-1252"
 _LOOKED_AT = 64
 _MIN_ZEROS = 0.35
 _FILES_SHOWN = 8
@@ -67,7 +70,7 @@ def not_utf8(line: bytes, *, name: str, number: int) -> DataError:
     return DataError(
         f"line {number} is not UTF-8: it has the byte 0x{_first_wrong_byte(line):02x}",
         where=f"{name}:{number}",
-        hint=f"if the text is Latin-1: {_convert_hint(name, encoding='LATIN1')}",
+        hint=f"{_IF_OF_ONE_BYTE}: {_convert_hint(name, encoding=_OF_ONE_BYTE)}",
     )
 
 
@@ -77,9 +80,9 @@ def files_not_utf8(files: Iterable[Path]) -> list[Path]:
 
 
 def latin1_conversions(files: Sequence[Path]) -> str:
-    """The fix that converts files of Latin-1; it has the commands of the first few files."""
-    commands = [_convert_hint(str(file), encoding="LATIN1") for file in files[:_FILES_SHOWN]]
-    return f"if the text is Latin-1: {'; '.join(commands)}"
+    """The fix that converts files of Latin-1 or Windows-1252; it has the commands of the first few files."""
+    commands = [_convert_hint(str(file), encoding=_OF_ONE_BYTE) for file in files[:_FILES_SHOWN]]
+    return f"{_IF_OF_ONE_BYTE}: {'; '.join(commands)}"
 
 
 def conversion(file: Path | None, command: str, *, new: str) -> str:

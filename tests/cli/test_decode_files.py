@@ -353,7 +353,7 @@ def test_a_line_that_is_not_utf8_is_named_after_those_before_it() -> None:
         next(found)
     assert error.value.where == "stdin:4"
     assert error.value.hint == (
-        "if the text is Latin-1: iconv -f LATIN1 -t UTF-8, before the pipe; "
+        "if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8, before the pipe; "
         "or --errors replace, which writes U+FFFD for each such byte"
     )
     with pytest.raises(DataError) as error:

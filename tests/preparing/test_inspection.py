@@ -169,32 +169,34 @@ def test_without_py3langid_nothing_is_said_of_languages(raw: Pairs, monkeypatch:
     assert doubts_of([(src, src) for src, _ in raw]) == []
 
 
-def latin1(folder: Path, name: str, lines: Sequence[str]) -> list[bytes]:
-    """The lines of a file in which they are Latin-1; of these, the ones that are no UTF-8."""
-    encoded = [line.encode("latin-1", "replace") for line in lines]
+def windows_1252(folder: Path, name: str, lines: Sequence[str]) -> list[bytes]:
+    """The lines of a file in which they are Windows-1252, as Excel writes it; of these, the ones that are no UTF-8."""
+    encoded = [line.encode("windows-1252", "replace") for line in lines]
     (folder / name).write_bytes(b"".join(line + b"\n" for line in encoded))
     return [line for line in encoded if not line.isascii()]
 
 
 def test_text_that_is_mostly_latin1_is_refused_with_the_commands_that_convert_it(raw: Pairs, tmp_path: Path) -> None:
     umlauts = [(src, tgt) for src, tgt in raw if not tgt.isascii()]
-    english = [src.replace("e", "é") for src, _ in umlauts]
+    english = [f"“{src.replace('e', 'é')}” – 5 €" for src, _ in umlauts]
     for name, pairs in (("train", umlauts), ("valid", raw[:100])):
         write(tmp_path, name, pairs)
     files: dict[Split, list[str]] = {"train": [str(tmp_path / "train")], "valid": [str(tmp_path / "valid")]}
     located = corpus_from_files(files, languages="en-de", name="mine", overrides=[])
-    latin1(tmp_path, "train.de", [tgt for _, tgt in umlauts])
+    windows_1252(tmp_path, "train.de", [tgt for _, tgt in umlauts])
     error = refusal(lambda: run(located, tmp_path / "data"))
     number = f"{len(umlauts):,}"
     assert error.message == f"train.de is not UTF-8: {number} of {number} pairs cannot be read"
     assert error.where == "train.de:1"
-    convert = f"iconv -f LATIN1 -t UTF-8 < {tmp_path}/train.{{0}} > {tmp_path}/utf8-train.{{0}}"
-    assert error.hint == f"if the text is Latin-1: {convert.format('de')}; then prepare the new files"
+    convert = f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/train.{{0}} > {tmp_path}/utf8-train.{{0}}"
+    assert error.hint == f"if the text is Latin-1 or Windows-1252: {convert.format('de')}; then prepare the new files"
     assert not (tmp_path / "data.partial").exists()
-    latin1(tmp_path, "train.en", english)
+    windows_1252(tmp_path, "train.en", english)
     error = refusal(lambda: run(located, tmp_path / "data"))
     assert error.message == f"train.en and train.de are not UTF-8: {number} of {number} pairs cannot be read"
-    commands = error.hint.removeprefix("if the text is Latin-1: ").removesuffix("; then prepare the new files")
+    commands = error.hint.removeprefix("if the text is Latin-1 or Windows-1252: ").removesuffix(
+        "; then prepare the new files"
+    )
     assert commands == f"{convert.format('en')}; {convert.format('de')}"
     subprocess.run(commands, shell=True, check=True)
     assert (tmp_path / "utf8-train.en").read_text(encoding="utf-8").splitlines() == english
@@ -205,14 +207,14 @@ def test_some_pairs_of_latin1_and_most_pairs_dropped_are_told_with_what_to_do(ra
     plain = [pair for pair in raw if pair[1].isascii()]
     latin = [pair for pair in raw if not pair[1].isascii()][: len(plain) // 2]
     write(tmp_path, "train", [*plain, *latin])
-    wrong = latin1(tmp_path, "train.de", [tgt for _, tgt in [*plain, *latin]])
+    wrong = windows_1252(tmp_path, "train.de", [tgt for _, tgt in [*plain, *latin]])
     files: dict[Split, list[str]] = {"train": [str(tmp_path / "train")], "valid": [str(tmp_path / "valid")]}
     report = run(corpus_from_files(files, languages="en-de", name="mine", overrides=[]), tmp_path / "data").report
     (warning,) = report["warnings"]
-    convert = f"iconv -f LATIN1 -t UTF-8 < {tmp_path}/train.de > {tmp_path}/utf8-train.de"
+    convert = f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/train.de > {tmp_path}/utf8-train.de"
     assert warning == (
         f"{len(wrong):,} of {len(plain) + len(latin):,} training pairs are dropped for invalid UTF-8, first at "
-        f"train.de:{len(plain) + 1}: if the text is Latin-1: {convert}"
+        f"train.de:{len(plain) + 1}: if the text is Latin-1 or Windows-1252: {convert}"
     )
     repeated = [*raw[:300], *raw[:300], *raw[:300]]
     (warning,) = warnings_of(tmp_path, train=repeated, valid=raw[900:])

@@ -98,7 +98,8 @@ def test_invalid_utf8_is_counted_in_training_and_refused_in_held_out_text(tmp_pa
     assert error.message == "the valid text has a target that is not valid UTF-8"
     assert error.where == "valid.de:7"
     assert error.hint.startswith(
-        f"if the text is Latin-1: iconv -f LATIN1 -t UTF-8 < {tmp_path}/valid.de > {tmp_path}/utf8-valid.de; or mend "
+        "if the text is Latin-1 or Windows-1252: "
+        f"iconv -f WINDOWS-1252 -t UTF-8 < {tmp_path}/valid.de > {tmp_path}/utf8-valid.de; or mend "
         "that line"
     )
 

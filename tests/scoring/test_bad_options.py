@@ -237,9 +237,15 @@ def test_text_that_is_not_utf8_is_refused_with_its_line(folder: Path) -> None:
     (folder / "hyp").write_bytes(HYP.encode().replace("schläft".encode(), "schläft".encode("latin-1")))
     error = refuse(DataError, "ref", "-i", "hyp")
     assert error.message == "line 1 is not UTF-8: it has the byte 0xe4"
-    assert (error.where, error.hint) == ("hyp:1", "if the text is Latin-1: iconv -f LATIN1 -t UTF-8 < hyp > utf8-hyp")
+    assert (error.where, error.hint) == (
+        "hyp:1",
+        "if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 < hyp > utf8-hyp",
+    )
     error = refuse(DataError, "ref", stdin=b"a\nb\n\xff\n")
-    assert (error.where, error.hint) == ("stdin:3", "if the text is Latin-1: iconv -f LATIN1 -t UTF-8, before the pipe")
+    assert (error.where, error.hint) == (
+        "stdin:3",
+        "if the text is Latin-1 or Windows-1252: iconv -f WINDOWS-1252 -t UTF-8, before the pipe",
+    )
 
 
 @pytest.mark.parametrize(
