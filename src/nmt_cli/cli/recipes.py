@@ -12,10 +12,11 @@ import typer
 from nmt_cli.cli.printing import print_facts, print_json, print_list
 
 if TYPE_CHECKING:
-    from nmt_cli.recipe.schema import ModelConfig, Recipe
+    from nmt_cli.recipe.schema import Recipe
 
 _COLUMNS = ("name", "parameters", "updates", "tokens", "corpus", "description")
 _NUMBERS = ("parameters", "updates", "tokens")
+# The updates of small are some ten epochs of as many pairs.
 MOST_PAIRS_FOR_SMALL = 200_000
 
 
@@ -86,24 +87,6 @@ def train_command(recipe: str, data: Path, *, is_shared: bool, init_from: str | 
     return command if is_shared else f"{command} --set model.tying=target"  # all would need one vocabulary
 
 
-def num_parameters(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> int:
-    """The parameters of a model, computed from its recipe: torch takes seconds to import."""
-    d, keys, values = model.d_model, model.heads * model.d_k, model.heads * model.d_v
-    biases = 2 * keys + values + d if model.attention_bias else 0
-    attention = 2 * d * keys + 2 * d * values + biases
-    inner = model.d_ff * (2 if model.activation == "swiglu" else 1)
-    feed_forward = d * inner + inner + model.d_ff * d + d
-    norm = d * (2 if model.norm_type == "layer" else 1)
-    layers = model.encoder_layers * (attention + feed_forward + 2 * norm)
-    layers += model.decoder_layers * (2 * attention + feed_forward + 3 * norm)
-    layers += 2 * norm if model.norm == "pre" else 0
-    positions = model.max_positions * d if model.positions == "learned" else 0
-    source, target = (-(-vocab // model.embedding_multiple) for vocab in (source_vocab, target_vocab))
-    tables = {"all": target, "target": source + target, "none": source + 2 * target}[model.tying]
-    bias = target * model.embedding_multiple if model.output_bias else 0
-    return layers + 2 * positions + tables * model.embedding_multiple * d + bias
-
-
 def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
     """All facts about a recipe; `parameters` is null if nobody knows the vocabulary of its corpus yet.
 
@@ -111,6 +94,7 @@ def _describe(reference: str, recipe: Recipe) -> dict[str, Any]:
     """
     from nmt_cli.preparing.corpus import TokenizerConfig, load_corpus
     from nmt_cli.recipe.loading import packaged_names
+    from nmt_cli.recipe.model_size import num_parameters
 
     size = TokenizerConfig().vocab_size if recipe.corpus is None else None
     if recipe.corpus is not None and recipe.corpus in packaged_names(kind="corpus"):

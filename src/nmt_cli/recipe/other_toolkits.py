@@ -161,8 +161,8 @@ _CONFIGURATIONS: Mapping[str, str] = {
     "Hugging Face": "architectures model_type d_model encoder_ffn_dim transformers_version",
 }
 _ENOUGH = 2
-# Sections of the settings that mean the same everywhere, whatever other settings say.
-_PLAIN = ("model.", "model=", "training.updates=", "training.label_smoothing=")
+# The beginnings of settings that mean the same everywhere, whatever other settings say.
+_SAME_EVERYWHERE = ("model.", "model=", "training.updates=", "training.label_smoothing=")
 
 
 def toolkit_of(values: Mapping[str, Any]) -> str | None:
@@ -253,7 +253,7 @@ def _meant_key(path: tuple[str, ...]) -> str:
 
 def _same_here(entry: str, value: Any) -> dict[str, str]:
     """The settings that an entry of the table stands for if they mean the same in all toolkits; else none."""
-    if not entry.startswith(_PLAIN) or isinstance(value, list):
+    if not entry.startswith(_SAME_EVERYWHERE) or isinstance(value, list):
         return {}
     settings = dict(setting.split("=", 1) for setting in _settings(entry, value))
     return {name: amount for name, amount in settings.items() if "N" not in amount}
