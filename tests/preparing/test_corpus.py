@@ -225,14 +225,17 @@ def test_prefixes_make_a_corpus_of_text() -> None:
 
 
 IS_NOT, FOR_EXAMPLE = "is not SOURCE-TARGET", "for example --languages en-de"
-NEEDS_A_FILE = "; a code with a hyphen takes a corpus file, with languages: {source: en, target: pt-BR} in it"
+PARTS = "a hyphen separates the two languages, and _ the parts of one: -l "
 
 
 @pytest.mark.parametrize(
     ("languages", "message", "hint"),
     [
         *((languages, IS_NOT, FOR_EXAMPLE) for languages in ("ende", "en-", "-de", "", "e n-de", "en-de\n")),
-        ("en-pt-BR", IS_NOT, FOR_EXAMPLE + NEEDS_A_FILE),
+        ("en--de", IS_NOT, FOR_EXAMPLE),
+        ("en-de-CH", IS_NOT, f"{PARTS}en-de_CH"),
+        ("zh-Hant-en", IS_NOT, f"{PARTS}zh_Hant-en"),
+        ("en-US-de-CH", IS_NOT, f"{PARTS}en_US-de_CH"),
         ("en-en", "names one language twice", FOR_EXAMPLE),
     ],
 )
@@ -242,6 +245,9 @@ def test_languages_must_be_two_codes(languages: str, message: str, hint: str) ->
     assert caught.value.message == f"`languages` {languages!r} {message}"
     assert caught.value.hint == hint
     assert caught.value.exit_code == 2
+    typed = hint.split()[-1]
+    codes = corpus_from_files({"train": ["a"]}, languages=typed, name="x", overrides=[]).corpus.languages
+    assert f"{codes.source}-{codes.target}" == typed
 
 
 def test_names_of_files_that_are_not_utf8_are_refused() -> None:

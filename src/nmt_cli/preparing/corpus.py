@@ -364,8 +364,11 @@ def _corpus_document(file: Path) -> Document:
 def _two_codes(languages: str) -> tuple[str, str]:
     codes = languages.split("-")
     hint = "for example --languages en-de"
-    if len(codes) > 2:
-        hint += "; a code with a hyphen takes a corpus file, with languages: {source: en, target: pt-BR} in it"
+    if len(codes) > 2 and all(map(str.isalnum, codes)):
+        # The second part is the source's if it is a country or a script, as in en-US-de.
+        end = 2 if re.fullmatch(r"[A-Z]{2}|[A-Z][a-z]{3}", codes[1]) else 1
+        source, target = "_".join(codes[:end]), "_".join(codes[end:])
+        hint = f"a hyphen separates the two languages, and _ the parts of one: -l {source}-{target}"
     if len(codes) != 2 or not all(re.fullmatch(LANGUAGE_CODE, code) for code in codes):
         raise UsageError(f"`languages` {languages!r} is not SOURCE-TARGET", setting="languages", hint=hint)
     if codes[0] == codes[1]:
