@@ -174,6 +174,10 @@ def test_a_prefix_without_files_is_answered_with_what_there_is(
             "a.txt has none of the endings .tsv, .csv, .tmx, ",
             "give it the ending of what it holds, such as .tsv",
         ),
+        ("a.sdltm", "a.sdltm has none of the endings .tsv, .csv, .tmx, ", "export it as TMX"),
+        ("a.DOCX", "a.DOCX has none of the", "save its table as CSV, or each language as plain text"),
+        ("a.json", "a.json has none of the endings", "write it as .jsonl, with one object per line"),
+        ("[ a.json", "[ a.json has none of the endings", "jq -c '.[]' < '[ a.json' > '[ a.jsonl'"),
         ("a.tsv", "a.tsv is one file, not the beginning of two", "write kind: tsv, file: a.tsv"),
     ],
 )
@@ -182,8 +186,8 @@ def test_what_is_no_beginning_of_two_files_is_answered_with_what_to_give(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my").mkdir()
-    for name in ("a.xlsx", "a.txt", "a.tsv"):
-        (tmp_path / name).write_text("a\n")
+    if prefix.startswith(("a", "[")):
+        (tmp_path / prefix).write_text(f"{prefix}\n")
     error = refusal(TextSource(kind="text", prefix=prefix), Path())
     assert error.message.startswith(message)
     assert error.hint == hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -38,7 +39,13 @@ _KINDS = {
     ".mxliff": "xliff",
     ".ndjson": "jsonl",
 }
-_SHEETS = (".xlsx", ".xls", ".ods")
+# How text comes out of the files of other programs, by their endings.
+_EXPORTS = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as CSV in UTF-8"),
+    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "save its table as CSV, or each language as plain text"),
+    **dict.fromkeys((".sdltm", ".tmw", ".mtf"), "export it as TMX"),
+    ".json": "write it as .jsonl, with one object per line",
+}
 _WILD = re.compile(r"\*\*/|\*+|\?|\[[^\]]*\]")
 _SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE)
 _TAG = re.compile(rb"^\s*</?(\w+)\b[^>]*>")
@@ -202,7 +209,9 @@ def _not_a_prefix(file: Path) -> DataError:
         message = f"{file.name} is one file, not the beginning of two"
         return DataError(message, where=str(file), hint=f"write kind: {kind}, file: {file}")
     endings = ", ".join(dict.fromkeys(f".{kind}" for kind in _KINDS.values()))
-    hint = "save it as CSV in UTF-8" if file.suffix in _SHEETS else "give it the ending of what it holds, such as .tsv"
+    hint = _EXPORTS.get(file.suffix.lower(), "give it the ending of what it holds, such as .tsv")
+    if file.suffix.lower() == ".json" and first_bytes(file).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        hint = f"jq -c '.[]' < {shlex.quote(str(file))} > {shlex.quote(str(file.with_suffix('.jsonl')))}"
     return DataError(f"{file.name} has none of the endings {endings}", where=str(file), hint=hint)
 
 
