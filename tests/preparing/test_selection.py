@@ -17,9 +17,10 @@ from nmt_cli.preparing.chunks import JsonlChunk
 from nmt_cli.preparing.cleaning.losses import SourceCounts, warn_of_lost_sources
 from nmt_cli.preparing.cleaning.rules import CleaningCounts
 from nmt_cli.preparing.cleaning.selection import first_occurrences, pair_digests
-from nmt_cli.preparing.corpus import load_corpus
+from nmt_cli.preparing.corpus import corpus_from_files, load_corpus
 from nmt_cli.preparing.inputs import fetch_inputs
 from nmt_cli.preparing.pipeline import Prepared
+from nmt_cli.preparing.sources.base import Split
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.preparing.corpus_files import Pairs, corpus_of, invented_pairs, run, silent, write_prefix
 
@@ -137,7 +138,8 @@ def test_each_source_of_which_nothing_is_kept_is_told_of(tmp_path: Path, caplog:
     warnings = [
         "nothing is kept of x.jsonl (training file 2 of 4): of 20 pairs read, 20 dropped for malformed record, first "
         "at x.jsonl:1: text is looked for under the keys en and de, and that line has id (a number), pair.one, "
-        "pair.two: set source and target in the corpus file to keys of text",
+        "pair.two: name the two keys: add --set 'train=[{kind: text, prefix: train}, {kind: jsonl, file: x.jsonl, "
+        "source: pair.one, target: pair.two}, {kind: tsv, file: x.tsv, target: 5}, {kind: text, prefix: train}]'",
         "nothing is kept of x.tsv (training file 3 of 4): of 2 pairs read, 2 dropped for malformed record, first at "
         "x.tsv:1: columns 1 and 5 are looked for, and that line has 2 columns: set source and target in the corpus "
         "file to columns that it has",
@@ -171,17 +173,48 @@ def test_of_many_lost_sources_the_first_are_logged(caplog: pytest.LogCaptureFixt
         ('{"\\u001b[31m": "a"}', "has \\x1b[31m"),
         ("{}", "has no keys"),
         ('["a", "b"]', "is no object but a list"),
-        ("a\tb", "is not JSON"),
         (json.dumps({f"k{number}": "" for number in range(10)}), "has k0, k1, k2, k3, k4, k5, k6, k7 and 2 more"),
     ],
 )
 def test_records_without_the_keys_are_answered_with_those_that_they_have(line: str, there: str) -> None:
-    parsed = JsonlChunk(1, 1, "y.jsonl", line.encode(), "en", "de").parse()
+    parsed = JsonlChunk(1, 1, "y.jsonl", line.encode(), "en", "de", "--set FIX").parse()
     assert parsed.malformed == {0: line}
     assert parsed.problem == (
-        f"text is looked for under the keys en and de, and that line {there}: "
-        "set source and target in the corpus file to keys of text"
+        f"text is looked for under the keys en and de, and that line {there}: name the two keys: add --set FIX"
     )
+
+
+def test_a_line_of_jsonl_that_is_cut_is_called_so(tmp_path: Path) -> None:
+    write_prefix(tmp_path / "train", invented_pairs(300, seed=5))
+    lines = [json.dumps({"en": "one word", "de": "ein Wort"}), json.dumps({"en": "two", "de": "zwei"})]
+    (tmp_path / "cut.jsonl").write_text("\n".join(lines)[:-7])
+    with pytest.raises(DataError, match="the valid text has a malformed record") as caught:
+        prepare(tmp_path, "{kind: text, prefix: train}", "valid=[{kind: jsonl, file: cut.jsonl}]")
+    assert caught.value.where == "cut.jsonl:2"
+    assert caught.value.hint.startswith(
+        "that line is not JSON, so it is broken or cut short: mend it, or fetch the file again; or mend that line"
+    )
+
+
+def test_the_fix_for_keys_of_jsonl_prepares_the_file_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = invented_pairs(300, seed=5)
+    write_prefix(tmp_path / "more", pairs[:100])
+    rows = [{"id": 7, "text": {"quelle": src}, "ziel": tgt} for src, tgt in pairs[100:]]
+    Path("keys.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files: dict[Split, list[str]] = {"train": ["keys.jsonl"]}
+    with pytest.raises(DataError, match="malformed record") as caught:
+        run(corpus_from_files(files, languages="en-de", name="x", overrides=[]), Path("data"))
+    fix = "train=[{kind: jsonl, file: keys.jsonl, source: text.quelle, target: ziel}]"
+    assert caught.value.hint.endswith(f"name the two keys: add --set '{fix}'")
+    files = {"train": ["keys.jsonl", "more"]}
+    whole = f"{fix[:-1]}, {{kind: text, prefix: more}}]"
+    report = run(corpus_from_files(files, languages="en-de", name="x", overrides=[]), Path("data")).report
+    assert report["warnings"][-1].endswith(f"name the two keys: add --set '{whole}'")
+    corpus = corpus_from_files(files, languages="en-de", name="x", overrides=[whole])
+    assert run(corpus, Path("whole")).report["cleaning"]["read"] == 300
 
 
 def test_columns_that_are_not_there_are_answered_with_their_number(tmp_path: Path) -> None:

@@ -208,10 +208,11 @@ class TsvChunk(_RecordChunk):
 
 @dataclass(frozen=True, slots=True)
 class JsonlChunk(_RecordChunk):
-    """Lines of JSON objects; `source` and `target` are dotted keys."""
+    """Lines of JSON objects; `source` and `target` are dotted keys, and `fix` is the setting that names others."""
 
     source: str
     target: str
+    fix: str
 
     def _pairs(self, lines: Sequence[str]) -> Iterator[tuple[str, str] | None]:
         source, target = self.source.split("."), self.target.split(".")
@@ -225,9 +226,12 @@ class JsonlChunk(_RecordChunk):
             yield (src, tgt) if isinstance(src, str) and isinstance(tgt, str) else None
 
     def _problem(self, line: str) -> str:
+        contents = _contents(line)
+        if contents is None:
+            return "that line is not JSON, so it is broken or cut short: mend it, or fetch the file again"
         return (
-            f"text is looked for under the keys {self.source} and {self.target}, and that line "
-            f"{_contents(line)}: set source and target in the corpus file to keys of text"
+            f"text is looked for under the keys {self.source} and {self.target}, and that line {contents}: "
+            f"name the two keys: add {self.fix}"
         )
 
 
@@ -279,12 +283,15 @@ def _value_at(key: Sequence[str], record: Any) -> Any:
     return record
 
 
-def _contents(line: str) -> str:
-    """A line of JSON described for an error: its dotted keys, with the kind of value if a key has no text."""
+def _contents(line: str) -> str | None:
+    """A line of JSON described for an error: its dotted keys, with the kind of value if a key has no text.
+
+    None if it is not JSON.
+    """
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        return "is not JSON"
+        return None
     if not isinstance(record, dict):
         return f"is no object but {_KINDS[type(record)]}"
     keys = list(_leaves(record, ""))

@@ -34,10 +34,11 @@ class JsonlSource(OneFileSource):
 
     def local_pairs(self, file: Path, name: str, at: Location) -> JsonlFile:
         """The two keys of a file."""
-        keys = _named(
-            self.source, self.target, lambda: names_of_texts(next(line_chunks(file))[1][0]), at, otherwise=at.codes
-        )
-        return JsonlFile(((name, file),), file.name, self.weight, file, *keys)
+        there = names_of_texts(next(line_chunks(file))[1][0])
+        keys = _named(self.source, self.target, lambda: there, at, otherwise=at.codes)
+        source, target = there[:2] if len(there) > 1 else ("SOURCE", "TARGET")
+        fix = self.setting(at, source=source, target=target)
+        return JsonlFile(((name, file),), file.name, self.weight, file, *keys, fix)
 
 
 class ParquetSource(OneFileSource):
@@ -64,16 +65,23 @@ def translation_columns(source: str | None, target: str | None, at: Location) ->
 
 @dataclass(frozen=True, slots=True)
 class JsonlFile(LocalPairs):
-    """Two keys, dotted where nested, of the JSON objects in a file."""
+    """Two keys, dotted where nested, of the JSON objects in a file; `fix` is the setting that names others."""
 
     file: Path
     source: str
     target: str
+    fix: str
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of the file."""
         for number, lines in line_chunks(self.file):
-            yield JsonlChunk(len(lines), number, self.origin, b"".join(lines), self.source, self.target)
+            yield JsonlChunk(len(lines), number, self.origin, b"".join(lines), self.source, self.target, self.fix)
+
+    def key(self) -> dict[str, Any]:
+        """How the file is read, without the fix."""
+        key = LocalPairs.key(self)
+        del key["fix"]
+        return key
 
 
 @dataclass(frozen=True, slots=True)
