@@ -318,30 +318,38 @@ CONFIGURATIONS = {
         "data: {train: a, dev: b, src: {lang: en, max_length: 62}, trg: {lang: de}}\n"
         "testing: {beam_size: 5}\ntraining: {learning_rate: 0.0005, epochs: 100}\n"
         "model: {encoder: {num_layers: 6, num_heads: 4, embeddings: {dropout: 0.0}, hidden_size: 256, "
-        "ff_size: 1024, dropout: 0.3, layer_norm: post}}\n"
+        "ff_size: 1024, dropout: 0.3, layer_norm: post}, "
+        "decoder: {num_layers: 3, num_heads: 4, ff_size: 512}}\n"
     ),
     "fairseq": (
         "common: {fp16: true}\ndataset: {max_tokens: 4096}\n"
-        "task: {_name: translation, data: x}\nmodel: {_name: transformer, dropout: [0.3]}\n"
+        "task: {_name: translation, data: x}\n"
+        "model: {_name: transformer, dropout: [0.3], encoder: {layers: 4, ffn_embed_dim: 1024}}\n"
         "optimization: {max_update: 100000, lr: [0.0005]}\nlr_scheduler: {_name: inverse_sqrt}\n"
         "criterion: {sentence_avg: false}\n"
     ),
-    "Marian": "type: transformer\ntrain-sets: [a, b]\nvocabs: [v.spm, v.spm]\ndim-emb: 256\nenc-depth: 3\n",
+    "Marian": "type: transformer\ntrain-sets: [a, b]\nvocabs: [v.spm, v.spm]\ndim-emb: 256\nenc-depth: 3\n"
+    "after: 100e\nafter-batches: 50000u\ntransformer-ffn-activation: swish\nexponential-smoothing: 1e-4\n",
     "Hugging Face": '{"architectures": ["MarianMTModel"], "model_type": "marian", "d_model": 512}',
 }
 TAKEN = {
     "OpenNMT-py": " --set training.updates=100000 --set model.d_model=256 --set model.d_ff=1024 --set model.heads=4",
-    "JoeyNMT": " --set model='{encoder_layers: 6, decoder_layers: 6}' --set model.heads=4 --set model.d_model=256"
-    " --set model.d_ff=1024 --set model.dropout=0.3 --set model.norm=post",
-    "fairseq": " --set model.dropout=0.3 --set training.updates=100000",
-    "Marian": " --set model.d_model=256 --set model.encoder_layers=3",
+    "JoeyNMT": " --set model.encoder_layers=6 --set model.heads=4 --set model.d_model=256 --set model.d_ff=1024"
+    " --set model.dropout=0.3 --set model.norm=post --set model.decoder_layers=3",
+    "fairseq": " --set model.dropout=0.3 --set model.encoder_layers=4 --set model.d_ff=1024"
+    " --set training.updates=100000",
+    "Marian": " --set model.d_model=256 --set model.encoder_layers=3 --set training.updates=50000"
+    " --set model.activation=silu",
     "Hugging Face": " --set model.d_model=512",
 }
 LEFT = {
     "OpenNMT-py": (["learning_rate", "decay_method"], ["save_data"]),
-    "JoeyNMT": (["max_length", "beam_size", "learning_rate", "epochs"], ["name", "joeynmt_version", "emb_dropout"]),
+    "JoeyNMT": (
+        ["max_length", "beam_size", "learning_rate", "epochs", "ff_size"],
+        ["name", "joeynmt_version", "emb_dropout"],
+    ),
     "fairseq": (["fp16", "max_tokens", "lr", "lr_scheduler"], ["sentence_avg"]),
-    "Marian": ([], []),
+    "Marian": (["after", "exponential-smoothing"], []),
     "Hugging Face": ([], ["architectures", "model_type"]),
 }
 

@@ -68,6 +68,7 @@ RECIPE_KEYS: Mapping[str, str] = {
     "training.log_every={N}": "log_interval report_every logging_freq logging_steps disp_freq",
     "training.precision=bf16|fp32": "fp16 bf16 amp half mixed_precision memory_efficient_fp16",
     "training.ema={N}": "ema_decay moving_average_decay",
+    "training.ema=0.9999 # 1 minus Marian's value": "exponential_smoothing",
     "validation.every={N}": (
         "validate_interval_updates valid_steps valid_freq validation_freq validation_every eval_steps eval_every"
     ),
@@ -76,7 +77,7 @@ RECIPE_KEYS: Mapping[str, str] = {
         "d_embed embed_dim num_embed model_dim transformer_model_size dim_model"
     ),
     "model.d_ff={N}": (
-        "d_ff encoder_ffn_embed_dim decoder_ffn_embed_dim transformer_ff ff_size dim_feedforward ffn_dim "
+        "d_ff ffn_embed_dim encoder_ffn_embed_dim decoder_ffn_embed_dim transformer_ff ff_size dim_feedforward ffn_dim "
         "encoder_ffn_dim decoder_ffn_dim transformer_dim_ffn intermediate_size ffn_size "
         "transformer_feed_forward_num_hidden"
     ),
@@ -200,6 +201,8 @@ def take_over(values: Mapping[str, Any]) -> TakenOver:
             is_said = is_of_data or value in (None, "transformer") or path[-1] == "_name"
             without += [] if is_said else [key]
         elif same and not is_of_data:
+            if any(settings.get(name, amount) != amount for name, amount in same.items()):
+                by_hand.append(key)  # encoder and decoder differ, and here they share the setting
             settings |= {name: amount for name, amount in same.items() if name not in settings}
         elif value is not None and _settings(entry, value):
             by_hand.append(key)
@@ -241,8 +244,13 @@ def _entry(key: str, known: Mapping[str, str]) -> str | None:
 
 
 def _meant_key(path: tuple[str, ...]) -> str:
-    """The key that a value belongs to: fairseq's _name to its section, JoeyNMT's embeddings have a dropout."""
+    """The key that a value belongs to: fairseq's _name to its section, JoeyNMT's embeddings have a dropout.
+
+    Layers in a section of the encoder or of the decoder count for that side.
+    """
     match path:
+        case (*_, "encoder" | "decoder" as side, "layers" | "num_layers"):
+            return f"{side}_layers"
         case (*_, section, "_name"):
             return section
         case (*_, "embeddings", "dropout"):
@@ -274,6 +282,10 @@ def _settings(entry: str, value: Any) -> list[str]:
     chosen = [re.sub(r"=(\w+)\|(\w+)$", choice, setting) for setting in settings]
     is_zero = re.fullmatch(r"0*\.?0*", word) is not None
     amount = "null" if is_zero and entry.startswith("training.clip_norm=") else _shown(value)  # fairseq's zero is off
+    if entry.startswith("model.activation="):
+        amount = {"swish": "silu", "gelu_new": "gelu"}.get(word, amount)
+    if entry.startswith("training.updates="):  # Marian's --after has a unit: u are updates, e epochs, t tokens
+        amount = number[1] if (number := re.fullmatch(r"(\d+)u?", word)) else "N"
     return [setting.replace("{N}", amount) for setting in chosen]
 
 
