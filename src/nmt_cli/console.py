@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SECONDS_BETWEEN_LINES = 30.0
 _USUAL_COLUMNS = 80
-_COMMAND = re.compile(r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|rm|mv|jq|iconv|cut -f1|python3 -c) |^next:")
+_COMMAND = re.compile(r"\bnmt [a-z]+|--set |\bpip install |\b(?:sed|rm|mv|jq|perl|iconv|cut -f1|python3 -c) |^next:")
 # C0 and C1, and what reverses the direction of the text after it.
 _ESCAPES = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -124,6 +124,36 @@ def test_units_without_one_of_the_languages_are_counted_with_their_lines(tmp_pat
     assert "The unit has no text in one of the two languages" in (tmp_path / "data" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("encoding", ["UTF-8", "windows-1252"])
+@pytest.mark.parametrize(
+    ("bare", "mended"), [("R&D & Über", "R&amp;D &amp; Über"), ("1 < 2, Übel &amp; mehr", "1 &lt; 2, Übel &amp; mehr")]
+)
+def test_a_bare_mark_of_xml_is_answered_with_the_command_that_mends_it(
+    tmp_path: Path, bare: str, mended: str, encoding: str
+) -> None:
+    text = tmx([[("en", "@"), ("de", "b")]]).replace("UTF-8", encoding)
+    error = error_of(tmp_path / "a.tmx", text.replace("@", bare).encode(encoding))
+    mark, written = ("<", "&lt;") if "<" in bare else ("&", "&amp;")
+    assert error.message == f"a.tmx is not well-formed XML: a bare {mark} stands in that line"
+    assert error.where == f"{tmp_path / 'a.tmx'}:4"
+    note, command = error.hint.split(": ", 1)
+    assert note == f"write {written} for {mark}"
+    subprocess.run(command, shell=True, check=True)
+    assert (tmp_path / "mended-a.tmx").read_bytes() == text.replace("@", mended).encode(encoding)
+
+
+def test_xml_in_another_encoding_than_it_says_is_answered_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    text = tmx([[("en", "“it”"), ("de", "„Übel“")]])
+    for encoding, name in (("windows-1252", "WINDOWS-1252"), ("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE")):
+        error = error_of(tmp_path / "a.tmx", text.encode(encoding))
+        command = f"iconv -f {name} -t UTF-8 < {tmp_path}/a.tmx > {tmp_path}/utf8-a.tmx"
+        assert error.hint.removeprefix("if the text is Latin-1 or Windows-1252: ") == command
+        wrong = "line 4 is not UTF-8: it has the byte 0x93" if name[0] == "W" else f"a.tmx is {name}, not UTF-8"
+        assert error.message == wrong
+        subprocess.run(command, shell=True, check=True)
+        assert pairs_of(read(tmp_path / "utf8-a.tmx", (tmp_path / "utf8-a.tmx").read_bytes())) == [("“it”", "„Übel“")]
+
+
 @pytest.mark.parametrize(
     ("text", "message", "line", "hint"),
     [

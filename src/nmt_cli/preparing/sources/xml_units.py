@@ -5,6 +5,7 @@ The parser is expat. It reads UTF-8, UTF-16 and the encodings of one byte per ch
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from html.entities import html5
@@ -14,9 +15,9 @@ from xml.parsers import expat
 
 from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
-from nmt_cli.preparing.sources.lines import LONGEST_LINE
+from nmt_cli.preparing.sources.lines import LONGEST_LINE, first_bytes
 from nmt_cli.preparing.sources.units import Unit, on_one_line
-from nmt_cli.text_encoding import refuse_compressed
+from nmt_cli.text_encoding import conversion, not_utf8, refuse_compressed, refuse_other_encodings
 
 _BLOCK = 1 << 18
 _LONGEST_TOKEN = 1 << 24
@@ -28,6 +29,9 @@ _BYTES_OF_A_TEXT = 200  # in memory, beside its characters
 _CODE = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _BREAKS = frozenset({"lb", "pb", "x-html-br", "xlf:lb"})
 _REASONS = {"no element found": "it ends too early", "unclosed token": "it ends within a tag"}
+# The marks that a text must not hold as they are, by what they are if no markup begins with them.
+_BARE = {"&": r"&(?!#?\w+;)", "<": r"<(?![\w\/!?:])"}
+_WRITTEN = {"&": "&amp;", "<": "&lt;"}
 _BREAK_ATTRIBUTES = ("type", "ctype", "subType")
 
 
@@ -46,6 +50,8 @@ class UnitParser(ABC):
         self._parser.buffer_text = True
         self._parser.StartElementHandler = self._start_root
         self._parser.EndElementHandler = self._end
+        self._parser.XmlDeclHandler = self._declared
+        self._encoding = "utf-8"
         self._parser.EntityDeclHandler = self._refuse_entity
         self._parser.SkippedEntityHandler = self._skipped_entity
         # Without the attributes that a DTD adds: they can be huge, and every element gets them.
@@ -117,18 +123,32 @@ class UnitParser(ABC):
         try:
             self._parser.Parse(block, not block)
         except expat.ExpatError as problem:
-            reason = _REASONS.get(message := expat.errors.messages[problem.code], message)
-            raise DataError(
-                f"{self.file.name} is not well-formed XML: {reason}",
-                where=f"{self.file}:{problem.lineno}",
-                hint="mend that place, or export the file again",
-            ) from None
+            raise self._not_well_formed(expat.errors.messages[problem.code], problem.lineno) from None
         except (LookupError, ValueError) as problem:  # of the encoding in the XML declaration
             raise DataError(
                 f"the encoding of {self.file.name} cannot be read: {problem}",
                 where=f"{self.file}:1",
                 hint='save the file in UTF-8, with encoding="UTF-8" in its first line',
             ) from None
+
+    def _not_well_formed(self, problem: str, number: int) -> DataError:
+        """The error for a line: its bytes that are not UTF-8, its bare & or <, or else the parser's words."""
+        reason, hint = _REASONS.get(problem, problem), "mend that place, or export the file again"
+        if problem == expat.errors.XML_ERROR_INCORRECT_ENCODING:
+            refuse_other_encodings(first_bytes(self.file), name=str(self.file))
+        if problem == expat.errors.XML_ERROR_INVALID_TOKEN:
+            line = _line(self.file, number)
+            if self._encoding in ("utf-8", "utf8") and not _is_utf8(line):
+                return not_utf8(line, name=str(self.file), number=number)
+            bare = next((mark for mark, pattern in _BARE.items() if re.search(pattern.encode(), line)), None)
+            if bare is not None and b"\0" not in line:
+                mended = conversion(self.file, f"perl -pe 's/{_BARE[bare]}/{_WRITTEN[bare]}/g'", new="mended")
+                reason, hint = f"a bare {bare} stands in that line", f"write {_WRITTEN[bare]} for {bare}: {mended}"
+        message = f"{self.file.name} is not well-formed XML: {reason}"
+        return DataError(message, where=f"{self.file}:{number}", hint=hint)
+
+    def _declared(self, version: str, encoding: str | None, standalone: int) -> None:
+        self._encoding = (encoding or "utf-8").lower()
 
     def _take(self) -> list[Unit]:
         units, self._units = self._units, []
@@ -212,6 +232,24 @@ class UnitParser(ABC):
             where=f"{self.file}:{self.line}",
             hint="remove <!ENTITY ...> from its DOCTYPE: a small file with entities can fill the memory",
         )
+
+
+def _line(file: Path, number: int) -> bytes:
+    """A line of a file; empty if it is as long as no line should be."""
+    before = number - 1
+    with open_bytes(file) as stream:
+        while before and (part := stream.readline(LONGEST_LINE)):
+            before -= part.endswith(b"\n")
+        line: bytes = stream.readline(LONGEST_LINE)
+    return line if len(line) < LONGEST_LINE else b""
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _prefixes_of_root(name: str, attributes: Mapping[str, str]) -> tuple[str, ...]:
