@@ -70,7 +70,8 @@ RECIPE_KEYS: Mapping[str, str] = {
     "training.ema={N}": "ema_decay moving_average_decay",
     "training.ema=0.9999 # 1 minus Marian's value": "exponential_smoothing",
     "validation.every={N}": (
-        "validate_interval_updates valid_steps valid_freq validation_freq validation_every eval_steps eval_every"
+        "validate_every validate_interval_updates valid_steps valid_freq validation_freq validation_every eval_steps "
+        "eval_every"
     ),
     "model.d_model={N}": (
         "d_model encoder_embed_dim decoder_embed_dim hidden_size embedding_dim emb_dim dim_emb word_vec_size rnn_size "
