@@ -227,12 +227,13 @@ def test_a_closed_stdout_ends_it_quietly(arguments: list[str]) -> None:
         ["info", "run"],
         ["train", "demo", "--dry-run"],
         ["score", "ref", "-i", "ref"],
-        ["score", "ref", "-i", "ref", "--fail-under", "BLEU=101"],
+        ["score", "ref", "-i", "hyp", "--fail-under", "BLEU=99"],
     ],
     ids=" ".join,
 )
 def test_a_full_disk_behind_stdout_is_told_in_three_lines(run: Path, arguments: list[str]) -> None:
     (run.parent / "ref").write_text("a small house\n", encoding="utf-8")
+    (run.parent / "hyp").write_text("the old sea\n", encoding="utf-8")
     with Path("/dev/full").open("wb") as full:
         process = run_forked([sys.executable, "-m", "nmt_cli", *arguments], stdout=full.fileno(), cwd=run.parent)
     assert process.returncode == 4

@@ -115,7 +115,8 @@ def test_text_too_small_for_the_default_vocabulary_gets_a_smaller_one_and_says_s
     assert [Tokenizer.load(prepared.directory / f"{side}.spm").vocab_size for side in SIDES] == sizes
     assert "tokenizer: the text is too small for 8,000, the default; --set tokenizer.vocab_size=N" in caplog.text
     assert f"tokenizer: {' and '.join(f'{size:,}' for size in dict.fromkeys(sizes))} " in caplog.text
-    assert "the text is too small for the default" in (prepared.directory / "report.html").read_text(encoding="utf-8")
+    page = (prepared.directory / "report.html").read_text(encoding="utf-8")
+    assert "The text is too small for the default size." in page
     # The same command finds its data, another folder gets the same bytes, and a number that was given stays.
     assert run(located(), tmp_path / "data").was_finished
     again = run(located(), tmp_path / "again")

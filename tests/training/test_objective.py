@@ -271,6 +271,8 @@ def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
     prepared: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_tools(monkeypatch, "triton")
+    caplog.set_level("WARNING")
+    caplog.clear()
     assert train(prepared, tmp_path / "other", "training.updates=1") == 0
     assert not caplog.messages, "a CPU needs no compiler"
     monkeypatch.setattr(update, "reason_not_to_compile", lambda recipe, **_: NO_COMPILER)
