@@ -87,6 +87,7 @@ def test_a_new_model_is_swapped_in_under_load_and_no_request_fails(operated: Ser
     assert len(operated.worker_pids()) == 1
 
 
+@pytest.mark.slow
 def test_a_server_ends_with_its_terminal(model: Path) -> None:
     server_id, terminal = pty.fork()
     if server_id == 0:
