@@ -26,7 +26,7 @@ _WIDE = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-# Windows-1252 has all letters of Latin-1, and quotes and dashes in place of control characters.
+# It has all letters of Latin-1. Where Latin-1 has control characters, it has quotes and dashes.
 _OF_ONE_BYTE = "WINDOWS-1252"
 _IF_OF_ONE_BYTE = "if the text is Latin-1 or Windows-1252"
 _LOOKED_AT = 64

@@ -132,6 +132,8 @@ def test_too_few_checkpoints_say_how_many_there_are(tmp_path: Path) -> None:
     error, average = refusal("x", last=5), f"nmt average {tmp_path / 'x'}"
     assert error.message == "5 were asked for, but the run has 2 checkpoints"
     assert error.hint == f"{average} --last 2, or train on: nmt train tiny.yaml --data data/mini"
+    error = refusal("x", last=50)  # more than a training keeps
+    assert error.hint == f"{average} --last 2, or before another training, set training.keep_last to 50"
     write_checkpoint(tmp_path / "x", 300, weights={"w": torch.zeros(1)})
     error = refusal("x", best=3)
     assert error.message.endswith("but the run has 2 checkpoints with a validation bleu")

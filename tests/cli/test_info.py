@@ -153,6 +153,10 @@ def test_a_run_says_what_to_do_next(tmp_path: Path, screen: Screen) -> None:
     save_tiny(run / "averaged", spm_folder=tmp_path, update=200, overwrite=True)
     save_tiny(run / "model", spm_folder=tmp_path, update=300)
     assert screen(run)["next"] == f"nmt decode -m {run / 'model'} < input.txt > output.txt"
+    # It was stopped after its average.
+    record = run / "run.json"
+    record.write_text(record.read_text().replace('"2026-01-02T05:00:00+00:00"', "null"), encoding="utf-8")
+    assert screen(run)["next"] == "nmt train tiny.yaml --data data/mini"
 
 
 def test_a_checkpoint_that_is_removed_meanwhile_has_no_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

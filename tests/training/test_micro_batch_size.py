@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from nmt_cli.artifacts.run import MeasuredTokens, open_run
 from nmt_cli.dataset.batches import Batch, accumulation
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
+from nmt_cli.errors import DeviceError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import parse_recipe
 from nmt_cli.recipe.schema import Recipe
@@ -210,6 +212,14 @@ def test_a_warm_up_that_runs_out_of_memory_is_tried_with_half_until_it_fits(
     assert _note(run) == {"tokens": 160, "devices": 1, "device": "CPU", "precision": "fp32"}
     assert train(prepared, tmp_path / "fixed", "training.max_tokens_per_device=160", "training.updates=2") == 0
     assert checkpoint(run, 2) == checkpoint(tmp_path / "fixed", 2)
+
+
+def test_weights_that_memory_does_not_hold_are_an_error(prepared: PreparedData, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError) as caught:
+        train(prepared, tmp_path / "vast", "model.d_ff=99999999999999")
+    assert re.fullmatch(r"[\d,]+ parameters need [\d,.]+ GB of memory, and [\d.]+ GB are free", caught.value.message)
+    assert caught.value.where == "model"
+    assert caught.value.hint == "train a smaller model (nmt recipes lists sizes), or end what else takes memory"
 
 
 def test_a_memory_that_does_not_hold_the_longest_sentence_is_an_error(

@@ -41,7 +41,11 @@ def choose_checkpoints(run: Run, *, last: int | None, best: int | None) -> list[
         kind = "checkpoint" if len(ranked) == 1 else "checkpoints"
         measured = "" if best is None else f" with a validation {metric}"
         fewer = f"{option} {len(ranked)}" if ranked else "--last N"
-        longer = "raise training.updates and train on" if run.record.finished else f"train on: {command}"
+        most = run.recipe.training.keep_last if best is None else run.recipe.training.keep_best
+        if number > most:
+            longer = f"before another training, set training.keep_{option.removeprefix('--')} to {number}"
+        else:
+            longer = "raise training.updates and train on" if run.record.finished else f"train on: {command}"
         raise ModelError(
             f"{number} were asked for, but the run has {len(ranked)} {kind}{measured}",
             where=where,

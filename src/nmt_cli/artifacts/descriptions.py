@@ -102,11 +102,11 @@ def summarise_run(run: Run) -> dict[str, Any]:
 
 def next_command(run: dict[str, Any]) -> str:
     """The command that goes on with a described run: to train on, to average, or to translate."""
+    if not run["finished"]:
+        return command_to_continue(run["command"])
     if run["models"]:
         return f"nmt decode -m {shlex.quote(run['current_model'])} < input.txt > output.txt"
-    if run["finished"]:
-        return f"nmt average {shlex.quote(run['path'])}"
-    return command_to_continue(run["command"])
+    return f"nmt average {shlex.quote(run['path'])}"
 
 
 def describe_checkpoint(path: Path) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def open_run(directory: Path) -> Run:
 
 
 def read_checkpoints(folder: Path) -> list[Checkpoint]:
-    """The complete checkpoints in a folder, oldest first, without those that a training removes meanwhile."""
+    """The complete checkpoints in a folder, oldest first. A training may remove some meanwhile."""
     found = []
     for manifest in folder.glob(f"update-*/{MANIFEST}"):
         try:

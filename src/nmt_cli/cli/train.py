@@ -135,7 +135,7 @@ def train(
 
 
 def _refuse_non_recipe(path: Path) -> None:
-    """Raise RecipeError, with the command that is meant, if prepared data, a run or text is in place of a recipe."""
+    """Raise RecipeError if the path is prepared data, a run or text; its fix is the command that was meant."""
     from nmt_cli.artifacts.manifest import kind_of
 
     if (kind := kind_of(path)) == "data":

@@ -45,7 +45,7 @@ class MicroBatchShape:
     longest: int
 
     def for_passes(self, number: int) -> MicroBatchShape:
-        """The shape of a batch that holds each pair so many times."""
+        """The shape of a batch that holds each pair `number` times."""
         return MicroBatchShape(
             number * self.src_slots, number * self.tgt_slots, number * self.sentences, longest=self.longest
         )

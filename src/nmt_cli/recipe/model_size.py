@@ -49,12 +49,12 @@ def _embeddings(model: ModelConfig, source_vocab: int, target_vocab: int) -> int
 
     A table has a multiple of `embedding_multiple` rows.
     """
-    source, target = (_rows(vocab, multiple=model.embedding_multiple) for vocab in (source_vocab, target_vocab))
+    source, target = (num_rows(vocab, multiple=model.embedding_multiple) for vocab in (source_vocab, target_vocab))
     tables = {"all": target, "target": source + target, "none": source + 2 * target}[model.tying]
     bias = target if model.output_bias else 0
     return tables * model.d_model + bias
 
 
-def _rows(vocab: int, *, multiple: int) -> int:
+def num_rows(vocab: int, *, multiple: int) -> int:
     """The rows of the table of a vocabulary, rounded up to a multiple."""
     return -(-vocab // multiple) * multiple

@@ -15,11 +15,13 @@ from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.artifacts.weights import check_names_and_shapes, read_tensors, shapes_of, weights_of
 from nmt_cli.dataset.store import PreparedData
-from nmt_cli.errors import DataError, ModelError, RecipeError
+from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import ResolvedRecipe
+from nmt_cli.recipe.model_size import num_parameters
 from nmt_cli.recipe.schema import ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import Tokenizer
+from nmt_cli.training.free_memory import free_on_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +97,10 @@ def read_initial_weights(initial: InitialModel, model: Transformer) -> dict[str,
 
 
 def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
-    """A new model for the data's vocabularies, initialised from the recipe's seed; RecipeError if they do not fit."""
+    """A new model for the data's vocabularies, initialised from the recipe's seed.
+
+    Raises RecipeError if they do not fit, and DeviceError if the memory does not hold the weights.
+    """
     tokenizers = data.manifest.tokenizers
     if recipe.model.tying == "all" and not _is_one_vocabulary(data):
         raise RecipeError(
@@ -103,10 +108,16 @@ def build_model(recipe: Recipe, data: PreparedData) -> Transformer:
             where=str(data.directory),
             hint="--set model.tying=target, or prepare the data with one shared vocabulary",
         )
+    sizes = {"source_vocab": tokenizers.source.vocab_size, "target_vocab": tokenizers.target.vocab_size}
+    parameters, free = num_parameters(recipe.model, **sizes), free_on_cpu() / 1e9
+    if (needed := 4 * parameters / 1e9) > free:
+        raise DeviceError(
+            f"{parameters:,} parameters need {needed:,.1f} GB of memory, and {free:,.1f} GB are free",
+            where="model",
+            hint="train a smaller model (nmt recipes lists sizes), or end what else takes memory",
+        )
     torch.manual_seed(recipe.training.seed)
-    return Transformer(
-        recipe.model, source_vocab=tokenizers.source.vocab_size, target_vocab=tokenizers.target.vocab_size
-    )
+    return Transformer(recipe.model, **sizes)
 
 
 def _is_one_vocabulary(data: PreparedData) -> bool:

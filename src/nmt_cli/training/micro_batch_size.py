@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 
 from nmt_cli.artifacts.run import MeasuredTokens, Run
-from nmt_cli.artifacts.weights import uninitialized_model
 from nmt_cli.dataset.batches import accumulation
 from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.transformer import Transformer
+from nmt_cli.recipe.model_size import num_parameters, num_rows
 from nmt_cli.recipe.schema import ModelConfig, Recipe, TrainingConfig
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.free_memory import free_on_cpu, free_on_gpu
@@ -147,21 +147,20 @@ def estimate(
     the weights. The activations are those that one full micro-batch keeps for its backward pass; for `auto`, a device's
     whole share of an update. Memory of libraries and of the allocator comes on top.
     """
-    # Its memory is never touched. On the device "meta", torch would import its compiler, which takes a second.
-    model = uninitialized_model(recipe.model, source_vocab=source_vocab, target_vocab=target_vocab)
-    num_parameters = model.num_parameters()
-    training = recipe.training
+    model, training = recipe.model, recipe.training
+    parameters = num_parameters(model, source_vocab=source_vocab, target_vocab=target_vocab)
     has_average = training.ema is not None or training.optimizer.name == "schedule_free"
     # float32 weight, gradient and two moments; in bf16 also a weight and a gradient; the average and a copy
     bytes_each = 4 + 4 + 8 + (2 + 2 if precision == "bf16" else 0) + (8 if has_average else 0)
     tokens = min(max_tokens_of(training), -(-training.batch_tokens // world_size))
     element = 2 if precision == "bf16" else 4
-    per_pair = training.num_passes * (_kept_per_pair(recipe.model) + model.output_weight.size(0)) * element
+    logits = num_rows(target_vocab, multiple=model.embedding_multiple)
+    per_pair = training.num_passes * (_kept_per_pair(model) + logits) * element
     return Estimate(
-        num_parameters,
+        parameters,
         accumulation(batch_tokens=training.batch_tokens, max_tokens=tokens, world_size=world_size),
         tokens,
-        num_parameters * bytes_each,
+        parameters * bytes_each,
         tokens * per_pair,
     )
 

@@ -17,7 +17,7 @@ import nmt_cli
 from nmt_cli.cache import cache_folder
 from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, missing_for_triton, num_cpus
 
-# PyPI's names of the packages that nmt requires, and of those that each extra adds.
+# PyPI's names. REQUIRED is what nmt always needs; each extra has its command and what it adds.
 REQUIRED = (
     *("torch", "numpy", "sentencepiece", "sacrebleu", "sacremoses", "datasets", "pyarrow", "safetensors"),
     *("huggingface-hub", "schedulefree", "pydantic", "pyyaml", "jinja2", "rich", "typer", "zstandard"),

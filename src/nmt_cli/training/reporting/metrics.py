@@ -66,9 +66,7 @@ class TrainingStatus:
 class UpdateSums:
     """Sums over applied updates: losses in nats, tokens with EOS, slots of both sides of one pass.
 
-    `kl` is NaN if each pair passes once.
-
-    `seconds` is the time of training, `waited` the part of it spent waiting for data.
+    `kl` is NaN if each pair passes once. `seconds` is the time of training, `waited` the time spent waiting for data.
     """
 
     smoothed: float = 0.0
@@ -173,7 +171,7 @@ class Speed:
     matrix_rate: float
 
     def for_passes(self, number: int) -> Speed:
-        """The speed of a training in which each pair passes so many times through the model."""
+        """The speed of a training in which each pair passes `number` times through the model."""
         return Speed(number * self.flops_per_source_token, number * self.flops_per_target_token, self.matrix_rate)
 
     def flops(self, *, source_tokens: int, target_tokens: int) -> int:
