@@ -54,7 +54,7 @@ def warning_of_swapped_sides(train: Pairs, valid: Pairs, languages: CorpusLangua
             )
     if share_swapped is not None and share_swapped >= _MIN_SWAPPED:
         return (
-            f"the two sides of the training text, or of the validation text, seem to be swapped: in "
+            f"the two sides of the training text seem to be swapped, or the two of the validation text: in "
             f"{share_swapped:.0%} of {min(len(train), _MAX_PAIRS):,} training pairs the source is more like the "
             f"validation text's target, and the target like its source; if it is the training text, {fix}"
         )
