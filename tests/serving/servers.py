@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,10 +164,13 @@ class Server:
         found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=False)
         return [int(word) for word in found.stdout.split()]
 
-    def until(self, text: str) -> None:
-        """Wait for a text in the log."""
+    @contextmanager
+    def says(self, text: str) -> Iterator[None]:
+        """Wait, at the end of the block, for a text in the log that came since its beginning."""
+        before = self.log.count(text)
+        yield
         deadline = time.monotonic() + _SECONDS
-        while text not in self.log:
+        while self.log.count(text) == before:
             assert time.monotonic() < deadline, self.log
             time.sleep(0.02)
 
