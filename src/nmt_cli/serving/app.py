@@ -185,6 +185,7 @@ class RequestMiddleware:
         except RequestError as problem:
             await _error_response(problem, path=scope["path"])(scope, receive, send_and_look)
         except Exception as problem:
+            # Answered here, so that the 500 has the request's id and the form of its API; uvicorn's own has neither.
             if status == _STATUS_CLIENT_GONE:
                 await (await _answer_error(Request(scope), problem))(scope, receive, send_and_look)
             status = 500

@@ -96,7 +96,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     config = uvicorn.Config(
         create_app(service, allowed=settings.allowed),
         http=protocol_for(max_connections=max_connections, patience_seconds=_PATIENCE_SECONDS, on_refusal=note_refusal),
-        # asyncio's, which accepts so many connections at a time: each could fail for lack of files, and be reported.
+        # asyncio accepts this many connections at a time. If no file can be opened, it reports each of them.
         backlog=1,
         ws="none",
         lifespan="off",
@@ -110,19 +110,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     server = _Server(config)
     metrics.connections.set_function(lambda: len(server.server_state.connections))
     loading = asyncio.ensure_future(models.load())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, server, loading)
-    is_on_terminal, reloads = os.isatty(_STDIN), set[asyncio.Task[list[NmtError]]]()
-
-    def hang_up() -> None:
-        if is_on_terminal and not os.isatty(_STDIN):  # the terminal is gone
-            _end(server, loading)
-        elif not loading.done():
-            logger.info("the models are being loaded already")
-        else:
-            _reload(service, reloads)
-
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    _handle_signals(server, service, loading)
     try:
         await loading
         collect_garbage_rarely()
@@ -202,18 +190,29 @@ def _tell_systemd(state: str) -> None:
             systemd.sendall(state.encode())
 
 
-def _end(server: _Server, loading: asyncio.Future[None]) -> None:
-    logger.info("ending: requests in work are answered first")
-    _tell_systemd("STOPPING=1")
-    loading.cancel()
-    server.end()
+def _handle_signals(server: _Server, service: Service, loading: asyncio.Future[None]) -> None:
+    """SIGTERM and Ctrl-C end the server; SIGHUP has it read keys and models again, or ends it with its terminal."""
+    loop, is_on_terminal = asyncio.get_running_loop(), os.isatty(_STDIN)
+    reloads: set[asyncio.Task[list[NmtError]]] = set()  # keeps the tasks alive until they are done
 
+    def end() -> None:
+        logger.info("ending: requests in work are answered first")
+        _tell_systemd("STOPPING=1")
+        loading.cancel()
+        server.end()
 
-def _reload(service: Service, reloads: set[asyncio.Task[list[NmtError]]]) -> None:
-    """Begin to read the keys and load the models again; `reloads` keeps the task alive until it is done."""
-    task = asyncio.ensure_future(service.reload())
-    reloads.add(task)
-    task.add_done_callback(reloads.discard)
+    def hang_up() -> None:
+        if is_on_terminal and not os.isatty(_STDIN):  # the terminal is gone
+            end()
+        elif not loading.done():
+            logger.info("the models are being loaded already")
+        else:
+            task = asyncio.ensure_future(service.reload())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+    for number, handle in ((signal.SIGTERM, end), (signal.SIGINT, end), (signal.SIGHUP, hang_up)):
+        loop.add_signal_handler(number, handle)
 
 
 def _most_connections(settings: ServerSettings) -> int:
