@@ -11,7 +11,8 @@ import torch
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import flatten, load_recipe, packaged_folder, packaged_names
 from nmt_cli.recipe.mistakes import sections_at
-from nmt_cli.recipe.schema import Recipe, Section
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import Section
 
 # Sections 3, 5 and 6.1, base model, English-German.
 _BASE: dict[str, Any] = {

@@ -30,7 +30,7 @@ WORDS = {
 }
 UNPICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # The modules whose classes describe what users write in YAML.
-SCHEMAS = {"recipe/schema.py", "preparing/corpus.py"}
+SCHEMAS = {"recipe/schema.py", "recipe/training.py", "preparing/corpus.py"}
 
 
 def only_edges_catch_user_errors(modules: Sequence[Module]) -> Iterator[str]:

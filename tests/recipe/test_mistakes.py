@@ -12,7 +12,8 @@ from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.documents import parse_document, validate
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.mistakes import fields_at
-from nmt_cli.recipe.schema import Recipe, Section
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import Section
 
 FIX = "the usual hint"
 

@@ -20,7 +20,8 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import Precision
 from nmt_cli.errors import ModelError
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import AdamConfig, ModelConfig, Recipe
+from nmt_cli.recipe.schema import ModelConfig, Recipe
+from nmt_cli.recipe.training import AdamConfig
 from nmt_cli.training import checkpoints as module
 from nmt_cli.training.checkpoints import CheckpointFolder, TrainingState, tensors_of
 from nmt_cli.training.optimizers import Adam, Optimizer, build_optimizer

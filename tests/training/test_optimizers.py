@@ -11,16 +11,15 @@ from schedulefree import AdamWScheduleFree
 from torch import Tensor, nn
 
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.recipe.schema import (
+from nmt_cli.recipe.schema import ModelConfig, Recipe
+from nmt_cli.recipe.training import (
     AdamConfig,
     AdamWConfig,
     ConstantConfig,
     CosineConfig,
     InverseSqrtConfig,
-    ModelConfig,
     MuonConfig,
     NoamConfig,
-    Recipe,
     ScheduleFreeConfig,
     WsdConfig,
 )

@@ -30,7 +30,8 @@ from nmt_cli.artifacts.manifest import (
 )
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.documents import parse_document, validate
-from nmt_cli.recipe.schema import LanguagePair, PositiveInt, Recipe, Section
+from nmt_cli.recipe.schema import LanguagePair, Recipe
+from nmt_cli.recipe.section import PositiveInt, Section
 
 if TYPE_CHECKING:
     import torch

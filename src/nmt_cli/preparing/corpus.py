@@ -25,7 +25,7 @@ from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.mistakes import KeyPath
 from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, PAGE, toolkit_of
-from nmt_cli.recipe.schema import NonNegativeInt, PositiveInt, Section
+from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section
 from nmt_cli.tokenization.tokenizer import TokenizerKind
 
 AnySource: TypeAlias = Annotated[

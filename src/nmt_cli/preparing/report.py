@@ -15,7 +15,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import read_json
 from nmt_cli.preparing.cleaning.rules import REASONS
 from nmt_cli.preparing.corpus import Corpus
-from nmt_cli.recipe.schema import Section
+from nmt_cli.recipe.section import Section
 from nmt_cli.templates.charts import axis, short_number
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import UNK, Tokenizer

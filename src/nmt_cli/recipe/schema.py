@@ -10,17 +10,12 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from nmt_cli.devices import PrecisionChoice
 from nmt_cli.recipe.other_toolkits import RECIPE_KEYS
+from nmt_cli.recipe.section import Name, NonNegativeInt, PositiveFloat, PositiveInt, Probability, Section
+from nmt_cli.recipe.training import AveragingConfig, TrainingConfig, ValidationConfig
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 # null in a file, and a number in every validated recipe.
 DerivedWidth = Annotated[
     int,
@@ -28,12 +23,6 @@ DerivedWidth = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]}),
 ]
 _NULL: Any = None
-
-
-class Section(BaseModel):
-    """A part of a recipe: frozen, with unknown keys refused and no silent conversions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
 class LanguagePair(Section):
@@ -103,222 +92,6 @@ class ModelConfig(Section):
         if self.positions in ("sinusoidal", "sinusoidal-halves") and self.d_model % 2:
             hint = f"write d_model: {self.d_model + 1}, or positions: learned"
             raise ValueError(f"sinusoidal positions need an even model.d_model, not {self.d_model}", hint)
-        return self
-
-
-class AdamConfig(Section):
-    """Adam (section 5.3)."""
-
-    name: Literal["adam"] = Field("adam", description="which optimizer this section is of")
-    beta1: Probability = Field(0.9, description="decay per update of the running mean of gradients (5.3)")
-    beta2: Probability = Field(0.98, description="decay of the mean of their squares (5.3)")
-    epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean (5.3)")
-
-
-class AdamWConfig(Section):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101) on the matrices."""
-
-    name: Literal["adamw"] = Field("adamw", description="which optimizer this section is of")
-    beta1: Probability = Field(0.9, description="decay per update of the mean of gradients")
-    beta2: Probability = Field(0.98, description="decay of the mean of their squares")
-    epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
-    weight_decay: PositiveFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
-
-
-class MuonConfig(Section):
-    """Muon (Jordan et al. 2024) on the matrices between embeddings and output, AdamW on all else."""
-
-    name: Literal["muon"] = Field("muon", description="which optimizer this section is of")
-    momentum: Probability = Field(0.95, description="decay per update of the mean of the matrices' gradients")
-    weight_decay: NonNegativeFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
-    beta1: Probability = Field(0.9, description="of AdamW on all else: decay of the mean of gradients")
-    beta2: Probability = Field(0.98, description="of AdamW on all else: decay of the mean of their squares")
-    epsilon: PositiveFloat = Field(1e-9, description="of AdamW on all else: added to the root of that mean")
-
-
-class ScheduleFreeConfig(Section):
-    """Schedule-free AdamW (Defazio et al. 2024, arXiv:2405.15682); it goes with the constant schedule."""
-
-    name: Literal["schedule_free"] = Field("schedule_free", description="which optimizer this section is of")
-    beta1: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.9, description="interpolation between the fast weights (0) and their mean (1), at which gradients are taken"
-    )
-    beta2: Probability = Field(0.98, description="decay per update of the mean of squared gradients")
-    epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
-    weight_decay: NonNegativeFloat = Field(0.0, description="decay of each matrix per update, times the learning rate")
-
-
-class NoamConfig(Section):
-    """The paper's schedule: factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (equation 3)."""
-
-    name: Literal["noam"] = Field("noam", description="which schedule this section is of")
-    factor: PositiveFloat = Field(1.0, description="multiplies the whole schedule; 1 is the paper's")
-    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises (5.3)")
-
-
-class CosineConfig(Section):
-    """Linear warm-up to a peak, then half a cosine down to zero at the last update."""
-
-    name: Literal["cosine"] = Field("cosine", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="highest learning rate", examples=[0.001])
-    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
-
-
-class WsdConfig(Section):
-    """Linear warm-up, a constant rate, and a linear fall to zero at the end (Hu et al. 2024, arXiv:2404.06395)."""
-
-    name: Literal["wsd"] = Field("wsd", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="highest learning rate", examples=[0.001])
-    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
-    decay_updates: PositiveInt = Field(description="last updates, in which the rate falls")
-
-
-class ConstantConfig(Section):
-    """Linear warm-up to a rate that stays."""
-
-    name: Literal["constant"] = Field("constant", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="the learning rate", examples=[0.001])
-    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
-
-
-class InverseSqrtConfig(Section):
-    """Linear warm-up to a peak, then peak * sqrt(warmup_updates / update), as in fairseq: noam with its peak given."""
-
-    name: Literal["inverse_sqrt"] = Field("inverse_sqrt", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="highest learning rate, fairseq's --lr", examples=[0.001])
-    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
-
-
-Optimizer = Annotated[AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig, Field(discriminator="name")]
-Schedule = Annotated[
-    NoamConfig | InverseSqrtConfig | CosineConfig | WsdConfig | ConstantConfig, Field(discriminator="name")
-]
-
-
-class RDropConfig(Section):
-    """R-Drop (Liang et al. 2021, arXiv:2106.14448): two passes with different dropout are to predict alike."""
-
-    name: Literal["r_drop"] = Field("r_drop", description="which regulariser this section is of")
-    alpha: NonNegativeFloat = Field(5.0, description="weight of the mean divergence, beside both losses; 0: one pass")
-
-
-class SimCutConfig(Section):
-    """SimCut (Gao et al. 2022, arXiv:2206.02368): a pass without some tokens is to predict as the whole does."""
-
-    name: Literal["simcut"] = Field("simcut", description="which regulariser this section is of")
-    alpha: NonNegativeFloat = Field(3.0, description="weight of the divergence, beside the first loss; 0: one pass")
-    cut: Probability = Field(0.05, description="share of tokens, on both sides, without embedding in the second pass")
-
-
-Consistency = Annotated[RDropConfig | SimCutConfig, Field(discriminator="name")]
-
-
-class TrainingConfig(Section):
-    """Batches, optimizer, schedule and length of the training (section 5)."""
-
-    seed: NonNegativeInt = Field(1, description="seed of initialisation, data order and dropout")
-    updates: PositiveInt = Field(100_000, description="optimizer updates in all (5.2)")
-    batch_tokens: PositiveInt = Field(
-        25_000, description="most source or target tokens of an update, on all GPUs (5.1)"
-    )
-    max_tokens_per_device: PositiveInt | Literal["auto"] = Field(
-        "auto", description="most tokens per side on a device at once; accumulation follows from it; auto: what fits"
-    )
-    sum_gradients_in: Literal["fp32", "bf16"] = Field(
-        "fp32", description="how gradients travel between devices; bf16 halves the traffic, and rounds"
-    )
-    compile: bool = Field(True, description="on GPUs: compiled layers and CUDA graphs; results equal within rounding")
-    label_smoothing: Probability = Field(0.1, description="epsilon_ls (5.4)")
-    consistency: Consistency | None = Field(None, description="r_drop or simcut: two passes of each pair; null: one")
-    optimizer: Optimizer = AdamConfig()
-    schedule: Schedule = NoamConfig()
-    ema: Probability | None = Field(
-        None, description="decay of a moving average of the weights, which is validated and saved; null: none"
-    )
-    clip_norm: PositiveFloat | None = Field(None, description="largest gradient norm; null: no clipping (the paper)")
-    max_skipped_updates: NonNegativeInt = Field(
-        10, description="updates in a row skipped because gradients are not finite, before a return to a checkpoint"
-    )
-    spike_nats: PositiveFloat | None = Field(
-        2.0,
-        description="rise of the mean loss of about 50 updates above its minimum that counts as a spike; null: none",
-    )
-    max_returns: NonNegativeInt = Field(
-        3, description="returns to an earlier checkpoint, after skipped updates or a spike, before training fails"
-    )
-    watchdog_seconds: PositiveInt = Field(
-        600, description="if no rank makes progress for so long, all ranks print their stacks and training ends"
-    )
-    precision: PrecisionChoice = Field("auto", description="bf16 where the hardware multiplies it natively, else fp32")
-    log_every: PositiveInt = Field(100, description="updates between lines of metrics.jsonl; the last update has one")
-    checkpoint_every: PositiveInt = Field(
-        1500, description="updates between checkpoints; 10 minutes in the paper (6.1)"
-    )
-    keep_last: PositiveInt = Field(5, description="newest checkpoints to keep")
-    keep_best: NonNegativeInt = Field(0, description="best checkpoints to keep besides, by validation.metric")
-    patience: PositiveInt | None = Field(
-        None, description="validations without a better validation.metric before training ends early; null: never"
-    )
-
-    @property
-    def num_passes(self) -> int:
-        """How often each pair of an update passes through the model."""
-        return 2 if self.consistency is not None and self.consistency.alpha > 0 else 1
-
-    @model_validator(mode="after")
-    def _schedule_has_room(self) -> TrainingConfig:
-        schedule, warmup = self.schedule, self.schedule.warmup_updates
-        if schedule.name == "cosine" and warmup >= self.updates:
-            problem = f"the cosine falls from update {warmup}, but training.updates is {self.updates}"
-            raise ValueError(problem, "lower training.schedule.warmup_updates, or raise training.updates")
-        if schedule.name == "wsd" and warmup + schedule.decay_updates > self.updates:
-            problem = (
-                f"the rate rises for {warmup} updates and falls for {schedule.decay_updates}, "
-                f"but training.updates is {self.updates}"
-            )
-            raise ValueError(problem, "lower training.schedule.decay_updates, or raise training.updates")
-        return self
-
-    @model_validator(mode="after")
-    def _schedule_free_stands_alone(self) -> TrainingConfig:
-        if self.optimizer.name == "schedule_free" and self.schedule.name != "constant":
-            problem = f"the optimizer schedule_free takes the schedule constant, not {self.schedule.name}"
-            raise ValueError(problem, "write schedule: {name: constant, peak: 0.0025, warmup_updates: 4000}")
-        if self.optimizer.name == "schedule_free" and self.ema is not None:
-            problem = f"the optimizer schedule_free averages by itself, and training.ema is {self.ema:g}"
-            raise ValueError(problem, "write ema: null")
-        return self
-
-
-class ValidationConfig(Section):
-    """The measurements on the validation set during training; they use the decoding section."""
-
-    every: PositiveInt = Field(1500, description="updates between validations")
-    metric: Literal["loss", "bleu"] = Field("bleu", description="what best checkpoints and patience go by")
-    bleu: bool = Field(True, description="translate the validation set and score it with sacreBLEU")
-    max_sentences: PositiveInt | None = Field(None, description="translate only the first of them; null: all")
-
-    @model_validator(mode="after")
-    def _metric_is_measured(self) -> ValidationConfig:
-        if self.metric == "bleu" and not self.bleu:
-            hint = "write metric: loss beside it, or leave bleu at true"
-            raise ValueError("validation.metric is bleu, so validation.bleu cannot be false", hint)
-        return self
-
-
-class AveragingConfig(Section):
-    """The checkpoints that `nmt average` takes (section 6.1)."""
-
-    last: PositiveInt | None = Field(5, description="number of newest checkpoints to average")
-    best: PositiveInt | None = Field(
-        None, description="best checkpoints to average, by validation.metric; excludes last"
-    )
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> AveragingConfig:
-        if (self.last is None) == (self.best is None):
-            hint = "write last: 5 and best: null, or the other way round"
-            raise ValueError("exactly one of averaging.last and averaging.best is a number, the other null", hint)
         return self
 
 

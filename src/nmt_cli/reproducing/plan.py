@@ -15,7 +15,8 @@ from nmt_cli.recipe.documents import parse_value
 from nmt_cli.recipe.loading import flatten, load_recipe, parse_override
 from nmt_cli.recipe.mistakes import dotted, fields_at, suggest_key
 from nmt_cli.recipe.other_toolkits import answer_to_key
-from nmt_cli.recipe.schema import Recipe, Section
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import Section
 from nmt_cli.reproducing.experiments import Experiment
 from nmt_cli.training.micro_batch_size import estimate
 

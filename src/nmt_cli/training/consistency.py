@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmt_cli.dataset.batches import Batch
 from nmt_cli.model.packing import Packed
-from nmt_cli.recipe.schema import RDropConfig, SimCutConfig, TrainingConfig
+from nmt_cli.recipe.training import RDropConfig, SimCutConfig, TrainingConfig
 from nmt_cli.tokenization.tokenizer import PAD
 
 _BLOCK_ELEMENTS = 1 << 18  # of the logits, on a CPU: several tensors of this size stay in the cache

@@ -19,7 +19,8 @@ from nmt_cli.devices import Precision
 from nmt_cli.errors import DeviceError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.model_size import num_parameters, num_rows
-from nmt_cli.recipe.schema import ModelConfig, Recipe, TrainingConfig
+from nmt_cli.recipe.schema import ModelConfig, Recipe
+from nmt_cli.recipe.training import TrainingConfig
 from nmt_cli.training.data_order import DataOrder
 from nmt_cli.training.free_memory import free_on_cpu, free_on_gpu
 from nmt_cli.training.ranks.ranks import Ranks

@@ -10,16 +10,15 @@ import torch
 from schedulefree import AdamWScheduleFree
 from torch import Tensor, nn
 
-from nmt_cli.recipe.schema import (
+from nmt_cli.recipe.schema import ModelConfig, Recipe
+from nmt_cli.recipe.training import (
     AdamConfig,
     AdamWConfig,
     ConstantConfig,
     CosineConfig,
     InverseSqrtConfig,
-    ModelConfig,
     MuonConfig,
     NoamConfig,
-    Recipe,
     ScheduleFreeConfig,
     WsdConfig,
 )

@@ -23,7 +23,8 @@ from nmt_cli.dataset.planning import PLANS
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe, flatten
-from nmt_cli.recipe.schema import CosineConfig, Recipe, WsdConfig
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.training import CosineConfig, WsdConfig
 from nmt_cli.training.initial_weights import describe_initial_model
 
 # Settings that may change between the starts of a run, because its updates do not depend on them.

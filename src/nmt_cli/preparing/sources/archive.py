@@ -25,7 +25,7 @@ from nmt_cli.files import open_bytes, reading_errors
 from nmt_cli.preparing.download import check_file, download_file
 from nmt_cli.preparing.sources.base import Location, Markup, Source, Weight, is_address
 from nmt_cli.preparing.sources.text import TextFiles, text_files
-from nmt_cli.recipe.schema import PositiveInt
+from nmt_cli.recipe.section import PositiveInt
 
 _BLOCK = 1 << 20
 _PACKINGS = ("", ".gz", ".zst", ".xz")

@@ -18,7 +18,7 @@ from nmt_cli.console import Progress
 from nmt_cli.errors import DataError
 from nmt_cli.preparing.chunks import ParsedChunk, RawChunk
 from nmt_cli.preparing.download import download_file
-from nmt_cli.recipe.schema import Section
+from nmt_cli.recipe.section import Section
 
 LANGUAGE_CODE = r"^[A-Za-z][A-Za-z0-9_-]*$"
 LanguageCode: TypeAlias = Annotated[str, Field(pattern=LANGUAGE_CODE)]

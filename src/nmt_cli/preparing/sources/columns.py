@@ -20,7 +20,7 @@ from nmt_cli.preparing.chunks import RawChunk, Record, TsvChunk, are_quoted, uni
 from nmt_cli.preparing.sources.base import LocalPairs, Location, OneFileSource, Weight, empty_file
 from nmt_cli.preparing.sources.lines import line_chunks, lines_of
 from nmt_cli.preparing.sources.units import on_one_line, places_of_languages
-from nmt_cli.recipe.schema import PositiveInt
+from nmt_cli.recipe.section import PositiveInt
 
 logger = logging.getLogger(__name__)
 
