@@ -139,9 +139,11 @@ def test_data_with_the_vocabulary_of_a_model_can_go_on_from_its_weights(
         (tmp_path / "m" / name).touch()
     located = small_corpus(tmp_path, f"tokenizer.taken_from={tmp_path}/m")
     report = {"name": "mine", "pairs": {"train": 10}, "vocabulary": {"shared": False}}
-    _, *others = _next_lines(report, Path("d"), model=_model_of_vocabulary(located))
-    command = f"nmt train small --data d --init-from {tmp_path}/m"
-    assert [line.partition(f" of {tmp_path}/m: ")[2] for line in others] == [command] * is_told
+    first, *others = _next_lines(report, Path("d"), model=_model_of_vocabulary(located))
+    anew = "nmt train small --data d --set model.tying=target"
+    assert first == "next:   " + (f"nmt train small --data d --init-from {tmp_path}/m" if is_told else anew)
+    note = f"        That begins with the weights of {tmp_path}/m. To begin with random weights: {anew}"
+    assert others == [note] * is_told
     assert _model_of_vocabulary(small_corpus(tmp_path)) is None
 
 

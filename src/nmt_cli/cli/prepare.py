@@ -256,16 +256,15 @@ def _next_lines(report: dict[str, Any], output: Path, *, model: str | None) -> I
 
     num_pairs, is_shared = report["pairs"]["train"], report["vocabulary"]["shared"]
     recipe = recipe_for(report["name"], num_pairs=num_pairs)
-    yield f"next:   {train_command(recipe, output, is_shared=is_shared, init_from=None)}"
+    yield f"next:   {train_command(recipe, output, is_shared=is_shared, init_from=model)}"
     if num_pairs > MOST_PAIRS_FOR_SMALL and not has_gpu_driver():
         yield (
             f"        {recipe} takes a GPU, and none is seen here: on a CPU it takes weeks. To try the data here: "
             f"{train_command('small', output, is_shared=is_shared, init_from=None)}"
         )
     if model is not None:
-        command = train_command(recipe, output, is_shared=is_shared, init_from=model)
-        weights = f"the weights of {shlex.quote(model)}"
-        yield f"        That command begins with random weights. To begin with {weights}: {command}"
+        command = train_command(recipe, output, is_shared=is_shared, init_from=None)
+        yield f"        That begins with the weights of {shlex.quote(model)}. To begin with random weights: {command}"
 
 
 def _model_of_vocabulary(located: LocatedCorpus) -> str | None:
