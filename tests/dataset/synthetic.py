@@ -113,7 +113,7 @@ class Corpus:
             epoch=epoch,
             has_even_end=has_even_end,
         )
-        return plan_epoch(self.pairs, key=key)
+        return plan_epoch(self.pairs, key=key, facts=None)
 
 
 def token_file(lengths: Array) -> TokenFile:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt_cli.dataset import planning
-from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanKey, write_plan
-from nmt_cli.dataset.planning import PLANS, open_plan, plan_epoch
+from nmt_cli.dataset import plan_folder
+from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanFacts, PlanKey, write_plan
+from nmt_cli.dataset.plan_folder import PLANS, open_plan
+from nmt_cli.dataset.planning import plan_epoch
 from nmt_cli.dataset.store import PreparedData, open_prepared
 from nmt_cli.errors import DataError
 from tests.dataset.synthetic import key_of, write_prepared
@@ -33,7 +34,7 @@ def opened(
     data: PreparedData, *, anew: bool = False, epoch: int = 0, seed: int = 1, batch_tokens: int = 500
 ) -> EpochPlan:
     key = key_of(data, epoch=epoch, seed=seed, batch_tokens=batch_tokens)
-    return open_plan(data, key=key, fallback=data.directory.with_name("run"), anew=anew)
+    return open_plan(data, key=key, fallback=data.directory.with_name("run"), anew=anew, num_workers=1)
 
 
 def pairs_of(plan: EpochPlan) -> list[list[int]]:
@@ -49,18 +50,18 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The epochs that this process has planned."""
     planned: list[int] = []
 
-    def noted(*arguments: Any, key: PlanKey) -> object:
+    def noted(*arguments: Any, key: PlanKey, facts: PlanFacts | None) -> object:
         planned.append(key.epoch)
-        return plan_epoch(*arguments, key=key)
+        return plan_epoch(*arguments, key=key, facts=facts)
 
-    monkeypatch.setattr(planning, "plan_epoch", noted)
+    monkeypatch.setattr(plan_folder, "plan_epoch", noted)
     return planned
 
 
 def test_plans_of_runs_that_earlier_versions_began_keep_their_names(data: PreparedData) -> None:
     key = key_of(data)
     values = key.model_dump()
-    assert values.pop("has_even_end") is False
+    assert (values.pop("has_even_end"), values.pop("alpha")) == (False, None)
     earlier = sha256(f"2 {json.dumps(values, separators=(',', ':'))}".encode()).hexdigest()[:12]
     assert key.name == f"{earlier}-epoch-00000"
     assert key.model_copy(update={"has_even_end": True}).name != key.name
@@ -68,7 +69,7 @@ def test_plans_of_runs_that_earlier_versions_began_keep_their_names(data: Prepar
 
 def test_a_plan_on_disk_has_the_rows_of_the_one_in_memory(data: PreparedData) -> None:
     plan = opened(data, epoch=3)
-    expected = plan_epoch(data.split("train"), key=key_of(data, epoch=3))
+    expected = plan_epoch(data.split("train"), key=key_of(data, epoch=3), facts=None)
     assert len(plan) == len(expected) > 10
     for index in range(len(plan)):
         np.testing.assert_array_equal(plan.rows(index), expected.rows(expected.pairs(index)))
@@ -99,21 +100,21 @@ BUILDER = """
 import sys, time
 from hashlib import sha256
 from pathlib import Path
-from nmt_cli.dataset import planning
+from nmt_cli.dataset import plan_folder
 from nmt_cli.dataset.store import open_prepared
 from tests.dataset.synthetic import key_of
 
-original, built = planning.plan_epoch, []
+original, built = plan_folder.plan_epoch, []
 
 def slowly(*arguments, **options):
     built.append(1)
     time.sleep(1)
     return original(*arguments, **options)
 
-planning.plan_epoch = slowly
+plan_folder.plan_epoch = slowly
 data = open_prepared(Path(sys.argv[1]))
 sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
-plan = planning.open_plan(data, key=key_of(data), fallback=Path("unused"), anew=False)
+plan = plan_folder.open_plan(data, key=key_of(data), fallback=Path("unused"), anew=False, num_workers=1)
 print(len(built), sum(int(plan.rows(index)["pair"].sum()) for index in range(len(plan))))
 """
 
@@ -242,7 +243,7 @@ def test_if_the_disk_of_the_data_is_full_the_plan_goes_to_the_run(
             raise OSError(28, "No space left on device")
         write_plan(directory, *arguments, **options)
 
-    monkeypatch.setattr(planning, "write_plan", full_disk)
+    monkeypatch.setattr(plan_folder, "write_plan", full_disk)
     if is_full_everywhere:
         with pytest.raises(DataError, match="the disk is full") as caught:
             opened(data)

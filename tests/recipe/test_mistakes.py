@@ -183,7 +183,11 @@ def refuse(text: str) -> RecipeError:
             "raise training.keep_last to 5, or lower averaging.last",
         ),
         ("updates: 3", "unknown key 'updates'", "did you mean training.updates?"),
-        ("training: {dropout: 0.3}", "unknown key 'training.dropout'", "did you mean model.dropout?"),
+        (
+            "training: {dropout: 0.3}",
+            "unknown key 'training.dropout'",
+            "did you mean model.dropout or tokenizer.dropout?",
+        ),
         (
             "averaging: {last: null, best: 3}",
             "averaging.best is 3, but training.keep_best keeps only 0 checkpoints",

@@ -38,7 +38,7 @@ class Feed:
         return Updater(self.recipe, model, precision=precision, ranks=ranks or Ranks(0, 1, self.device))
 
     def batch(self, rows: Rows) -> Batch:
-        return self.order.batch(rows, self.data.split("train"), device=self.device, pinned=False)
+        return self.order.batch(rows, device=self.device, pinned=False)
 
     def updates(self, number: int) -> Iterator[tuple[int, PlannedUpdate]]:
         """The first updates with their numbers."""

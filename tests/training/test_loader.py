@@ -34,7 +34,7 @@ def order_of(data: PreparedData, *, world_size: int = 1) -> DataOrder:
 
 def loader_of(data: PreparedData, *, ranks: Ranks = ALONE, clock: FakeClock | None = None) -> Loader:
     order = order_of(data, world_size=ranks.size)
-    return Loader(order, data.split("train"), ranks, clock=clock or FakeClock())
+    return Loader(order, ranks, clock=clock or FakeClock())
 
 
 def is_running() -> bool:

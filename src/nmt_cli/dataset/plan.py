@@ -19,10 +19,12 @@ import numpy as np
 from pydantic import ValidationError
 
 from nmt_cli.dataset.batches import TokenBudgets
-from nmt_cli.dataset.manifest import Record
-from nmt_cli.dataset.store import Array, Rows
+from nmt_cli.dataset.manifest import Record, TokenDtype
+from nmt_cli.dataset.store import Array, Rows, TokenPairs, open_pairs
 
 FORMAT = 2
+SAMPLED = "sampled"
+"""The split that sampled ids are in."""
 _MANIFEST, _ROWS, _UPDATES, _LONGEST = "manifest.json", "rows", "updates", "longest"
 _UPDATE = np.dtype([("start", "<u8"), ("crc32", "<u4")])
 
@@ -35,7 +37,8 @@ class PlanKey(Record):
     """Everything that a plan follows from.
 
     `data` is the fingerprint in the manifest of the prepared data. The training split has these counts. Without
-    `has_even_end`, as in runs of earlier versions, the last update of an epoch may be nearly empty.
+    `has_even_end`, as in runs of earlier versions, the last update of an epoch may be nearly empty. With an `alpha`,
+    each epoch has pieces of its own (`sampled_pieces`).
     """
 
     data: str
@@ -47,6 +50,7 @@ class PlanKey(Record):
     seed: int
     epoch: int
     has_even_end: bool = False
+    alpha: float | None = None
 
     @property
     def family(self) -> str:
@@ -64,12 +68,22 @@ class PlanFacts(Record):
     """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
     Planning divides pairs into two classes of length. `pairs_in_update` is the average number of pairs in a full update
-    of one class, for the class with more.
+    of one class, for the class with more. If pieces are sampled, these two follow from the expected lengths, and no
+    sentence of any epoch has more pieces than `longest`.
     """
 
     num_left_out: int
     budgets: TokenBudgets
     pairs_in_update: int
+    longest: int | None = None
+
+
+class SampledTokens(Record):
+    """The type of the sampled ids that lie beside a plan, and the tokens of each side."""
+
+    dtype: TokenDtype
+    source_tokens: int
+    target_tokens: int
 
 
 class _PlanManifest(Record):
@@ -79,6 +93,7 @@ class _PlanManifest(Record):
     num_rows: int
     facts: PlanFacts
     row: list[tuple[str, str]]
+    sampled: SampledTokens | None = None
     crc32: dict[str, int]
     """The checksums of the small files; `updates` has a checksum of the rows of each update."""
 
@@ -89,6 +104,8 @@ class EpochPlan:
     facts: PlanFacts
     longest: Rows
     """The longest pairs, longest first."""
+    pairs: TokenPairs | None
+    """The sampled ids that the rows point into; None if they point into the prepared data."""
 
     def __init__(self, directory: Path, *, key: PlanKey) -> None:
         self.directory = directory
@@ -108,7 +125,9 @@ class EpochPlan:
 
     @property
     def longest_length(self) -> int:
-        """Pieces of the longest sentence; 0 if there is none."""
+        """Pieces of the longest sentence, in any epoch of the training; 0 if there is none."""
+        if self.facts.longest is not None:
+            return self.facts.longest
         # Rows are sorted, longest first; the sum of no rows is 0.
         return max(int(self.longest[f"{side}_length"][:1].sum()) for side in ("src", "tgt"))
 
@@ -150,12 +169,29 @@ class EpochPlan:
         self._starts, self._crc32 = updates["start"], updates["crc32"]
         self.longest = np.frombuffer(contents[_LONGEST], dtype=self._row)
         self.facts = manifest.facts
+        self.pairs = None if manifest.sampled is None else self._open_sampled(manifest.sampled)
+
+    def _open_sampled(self, sampled: SampledTokens) -> TokenPairs:
+        pairs = open_pairs(self.directory, SAMPLED, dtype=sampled.dtype)
+        if (pairs.src.num_tokens, pairs.tgt.num_tokens) != (sampled.source_tokens, sampled.target_tokens):
+            raise ValueError(f"the sampled ids have {pairs.src.num_tokens:,} and {pairs.tgt.num_tokens:,} tokens")
+        return pairs
 
 
 def write_plan(
-    directory: Path, blocks: Iterable[Rows], *, sizes: Array, longest: Rows, facts: PlanFacts, key: PlanKey
+    directory: Path,
+    blocks: Iterable[Rows],
+    *,
+    sizes: Array,
+    longest: Rows,
+    facts: PlanFacts,
+    key: PlanKey,
+    sampled: SampledTokens | None,
 ) -> None:
-    """Write a plan whose updates have `sizes` rows, given as blocks of whole updates; it is not synced."""
+    """Write a plan whose updates have `sizes` rows, given as blocks of whole updates; it is not synced.
+
+    `sampled` describes the sampled ids, if they lie in the directory already.
+    """
     updates = np.zeros(len(sizes) + 1, dtype=_UPDATE)
     np.cumsum(sizes, out=updates["start"][1:])
     done = 0
@@ -176,9 +212,11 @@ def write_plan(
         num_rows=int(updates["start"][-1]),
         facts=facts,
         row=[(name, str(longest.dtype[name].str)) for name in longest.dtype.names or ()],
+        sampled=sampled,
         crc32={name: crc32(array) for name, array in small.items()},
     )
-    (directory / _MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    text = manifest.model_dump_json(indent=2, exclude_none=True)
+    (directory / _MANIFEST).write_text(f"{text}\n", encoding="utf-8")
 
 
 def is_in_use(directory: Path) -> bool:

@@ -1,145 +1,28 @@
-"""Which pairs make up each update of an epoch: its plan is found on disk, or built there."""
+"""Which pairs make up each update of an epoch: every pair once, shuffled, and cut into updates."""
 
 from __future__ import annotations
 
-import fcntl
-import logging
 import math
 import mmap
-import os
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli import files
 from nmt_cli.dataset.batches import TokenBudgets, token_budgets
-from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanFacts, PlanKey, is_in_use, write_plan
-from nmt_cli.dataset.store import Array, PreparedData, Rows, TokenFile, TokenPairs, make_rows, narrowest_type, row_type
-from nmt_cli.errors import DataError
+from nmt_cli.dataset.plan import PlanFacts, PlanKey
+from nmt_cli.dataset.sampled_pieces import Growth
+from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, make_rows, narrowest_type, row_type
 from nmt_cli.model.packing import SHORT
 
-PLANS = "plans"
-_KEPT = 4  # plans in a folder, of any trainings; a plan in use is never removed
-_NOTICED_SECONDS = 1.0  # longer work is logged
-_POLL_SECONDS = 0.02
-
-logger = logging.getLogger(__name__)
 _BLOCK_PAIRS = 1 << 18
 _FULL = 7 / 8  # of a budget: if the last update has less, it is cut anew with the updates before it
 _MOST_RECUT = 9  # updates that are cut anew; each of them is then 8/9 full or more
+_ROOM = 1.1  # sentences grow unequally: the longest one may become longer than expected by this factor
 _PURPOSE = 1  # keeps the order of data apart from other uses of the seed
-
-
-def open_plan(data: PreparedData, *, key: PlanKey, fallback: Path, anew: bool) -> EpochPlan:
-    """Load the plan of an epoch of the training split; build it if there is none.
-
-    One process builds the plan while the others wait. The plan lies in the data's directory, or in `fallback` if that
-    directory cannot be written or is full. `anew` builds the plan even if it exists. Raises DataError if neither
-    folder can be written.
-    """
-    beside, other = data.directory / PLANS, fallback / PLANS
-    for folder in () if anew else (beside, other):
-        if (plan := _find(folder, key)) is not None:
-            return plan
-    try:
-        return _find_or_build(beside, data, key, anew=anew)
-    except _Unwritable as problem:
-        logger.info("the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem.message)
-    try:
-        return _find_or_build(other, data, key, anew=anew)
-    except _Unwritable as problem:
-        raise DataError(
-            f"the plan of the epoch can be written neither to {beside} nor to {other}: {problem.message}",
-            where=str(other),
-            hint="free some space there, or choose another folder with -o",
-        ) from None
-
-
-class _Unwritable(DataError):
-    """A folder of plans that cannot be made, locked or written, or is full."""
-
-
-def _find_or_build(folder: Path, data: PreparedData, key: PlanKey, *, anew: bool) -> EpochPlan:
-    with _turn(folder):
-        plan = None if anew else _find(folder, key)  # perhaps it was built while this process waited
-        if plan is None:
-            plan = _build(folder, data, key)
-        _prune(folder, key)
-    return plan
-
-
-def _find(folder: Path, key: PlanKey) -> EpochPlan | None:
-    """The plan with this key; None if the folder has none or a damaged one."""
-    directory = folder / key.name
-    try:
-        return EpochPlan(directory, key=key) if directory.exists() else None
-    except PermissionError:
-        return None  # its owner lets nobody else read it
-    except DamagedPlan as problem:
-        logger.warning("the plan %s: it is built anew", problem)
-        return None
-
-
-def _build(folder: Path, data: PreparedData, key: PlanKey) -> EpochPlan:
-    start = time.perf_counter()
-    directory = folder / key.name
-    files.clear_interrupted(folder, name="*")
-    with files.new_directory(directory, error=_Unwritable) as temporary:
-        planned = plan_epoch(data.split("train"), key=key)
-        write_plan(
-            temporary,
-            planned.blocks(),
-            sizes=planned.sizes(),
-            longest=planned.rows(planned.longest),
-            facts=planned.facts,
-            key=key,
-        )
-    plan = EpochPlan(directory, key=key)
-    if (seconds := time.perf_counter() - start) > _NOTICED_SECONDS:
-        logger.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
-    return plan
-
-
-def _prune(folder: Path, key: PlanKey) -> None:
-    """Remove this training's earlier plans, and all but the newest of the others; a plan in use stays."""
-    plans = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != key.name]
-    plans.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
-    earlier = [path for path in plans if path.name.startswith(f"{key.family}-") and path.name < key.name]
-    others = [path for path in plans if path not in earlier]
-    for path in [*earlier, *others[_KEPT - 1 :]]:
-        if not is_in_use(path):
-            files.remove_directory(path)
-
-
-@contextmanager
-def _turn(folder: Path) -> Iterator[None]:
-    """Hold a folder of plans, waiting for whoever holds it; the kernel releases it when a process ends."""
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-            stack.callback(os.close, descriptor)
-            _lock(descriptor)
-        except OSError as problem:  # also of a file system without locks
-            raise _Unwritable(str(problem.strerror), where=str(folder), hint="choose another folder with -o") from None
-        yield
-
-
-def _lock(descriptor: int) -> None:
-    patient_until = time.monotonic() + _NOTICED_SECONDS
-    while time.monotonic() < patient_until:
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(_POLL_SECONDS)
-    logger.info("waiting for the plan that another process builds")
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,40 +68,57 @@ class PlannedEpoch:
             done = stop
 
 
-def plan_epoch(data: TokenPairs, *, key: PlanKey) -> PlannedEpoch:
+def plan_epoch(data: TokenPairs, *, key: PlanKey, facts: PlanFacts | None) -> PlannedEpoch:
     """Every pair that the model takes, once: shuffled, the few with a long sentence first, and cut into updates.
 
     An update takes pairs while neither side exceeds its budget. If that leaves few pairs to the last update, the last
     updates are cut anew, evenly. The updates are shuffled last. Section 5.1 batches pairs by approximate length; here
-    there are two classes of length.
+    there are two classes of length. Without `facts`, they follow from the lengths in `data`.
     """
     src, tgt = _offsets(data.src), _offsets(data.tgt)
     order, classes = _usable(src, tgt, max_positions=key.max_positions)
     longest = _longest(order, src, tgt, budget=key.batch_tokens)
     longest_length = int(max(_lengths(side, longest[:1]).sum() for side in (src, tgt)))
-    budgets = token_budgets(
-        batch_tokens=key.batch_tokens,
-        num_pairs=len(order),
-        src_tokens=sum(one.src_tokens for one in classes),
-        tgt_tokens=sum(one.tgt_tokens for one in classes),
-        longest=longest_length,
-    )
+    if facts is None:
+        facts = _facts(classes, num_pairs=len(data), longest=longest_length, batch_tokens=key.batch_tokens)
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([key.seed, _PURPOSE, key.epoch])))
     for start, stop in pairwise((0, classes[0].pairs, len(order))):
         generator.shuffle(order[start:stop])
-    cut = _Cut(budgets)
+    cut = _Cut(facts.budgets)
     for start in range(0, len(order), _BLOCK_PAIRS):
         block = order[start : start + _BLOCK_PAIRS]
         cut.add(_lengths(src, block), _lengths(tgt, block))
     bounds = cut.bounds()
     if key.has_even_end:
-        bounds = _with_even_end(bounds, order, src, tgt, budgets=budgets)
+        bounds = _with_even_end(bounds, order, src, tgt, budgets=facts.budgets)
     row = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=longest_length)
     turn = generator.permutation(len(bounds) - 1)
-    pairs_in_update = max(one.pairs_in_update(budgets) for one in classes)
-    num_left_out = len(data) - len(order)
-    facts = PlanFacts(num_left_out=num_left_out, budgets=budgets, pairs_in_update=pairs_in_update)
     return PlannedEpoch(order, bounds, turn, longest, facts, src, tgt, row)
+
+
+def expected_facts(data: TokenPairs, *, key: PlanKey, growth: Growth) -> PlanFacts:
+    """The facts of all epochs with sampled pieces: `data` has the prepared pieces, which sampling makes more."""
+    src, tgt = _offsets(data.src), _offsets(data.tgt)
+    order, classes = _usable(src, tgt, max_positions=key.max_positions)
+    grown = [one.grown(growth) for one in classes]
+    longest = int(max(_lengths(side, _longest(order, src, tgt, budget=1)[:1]).sum() for side in (src, tgt)))
+    room = math.ceil(longest * max(growth.src, growth.tgt) * _ROOM)
+    longest = max(longest, min(room, key.max_positions, key.batch_tokens))
+    facts = _facts(grown, num_pairs=len(data), longest=longest, batch_tokens=key.batch_tokens)
+    return facts.model_copy(update={"longest": longest})
+
+
+def _facts(classes: Sequence[_Class], *, num_pairs: int, longest: int, batch_tokens: int) -> PlanFacts:
+    num_usable = sum(one.pairs for one in classes)
+    budgets = token_budgets(
+        batch_tokens=batch_tokens,
+        num_pairs=num_usable,
+        src_tokens=sum(one.src_tokens for one in classes),
+        tgt_tokens=sum(one.tgt_tokens for one in classes),
+        longest=longest,
+    )
+    pairs_in_update = max(one.pairs_in_update(budgets) for one in classes)
+    return PlanFacts(num_left_out=num_pairs - num_usable, budgets=budgets, pairs_in_update=pairs_in_update)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +128,10 @@ class _Class:
     pairs: int
     src_tokens: int
     tgt_tokens: int
+
+    def grown(self, growth: Growth) -> _Class:
+        """The same pairs with more tokens."""
+        return _Class(self.pairs, round(self.src_tokens * growth.src), round(self.tgt_tokens * growth.tgt))
 
     def pairs_in_update(self, budgets: TokenBudgets) -> int:
         """Pairs in an update of nothing but such pairs, on average."""

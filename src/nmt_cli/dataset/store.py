@@ -169,8 +169,7 @@ class PreparedData:
     def split(self, name: str) -> TokenPairs:
         """The token files of `train`, `valid` or `test`; DataError if the corpus has no such split."""
         self._require(name)
-        src, tgt = (self._token_file(name, side) for side in SIDES)
-        return TokenPairs(src, tgt)
+        return open_pairs(self.directory, name, dtype=self.manifest.dtype)
 
     def texts(self, name: str) -> tuple[list[str], list[str]]:
         """Source and reference lines of `valid` or `test` as they were given, without line ends."""
@@ -186,11 +185,6 @@ class PreparedData:
                 where=str(self.directory),
                 hint=f"prepare it with --{name} PREFIX",
             )
-
-    def _token_file(self, split: str, side: str) -> TokenFile:
-        stem = self.directory / f"{split}.{side}"
-        ids_file, offsets_file = (stem.with_name(f"{stem.name}.{part}") for part in ("ids", "offsets"))
-        return TokenFile.open(ids_file, offsets_file, dtype=np.dtype(self.manifest.dtype).newbyteorder("<"))
 
     def _lines(self, name: str) -> list[str]:
         text = (self.directory / name).read_bytes().decode("utf-8")
@@ -215,6 +209,18 @@ def open_prepared(directory: Path) -> PreparedData:
                 f"{name} has {found:,} bytes, and should have {size:,}", where=str(path), hint=PREPARE_AGAIN
             )
     return data
+
+
+def open_pairs(directory: Path, split: str, *, dtype: TokenDtype) -> TokenPairs:
+    """The pairs of a split that a `TokenWriter` for each side has written."""
+    names = [f"{split}.{side}" for side in SIDES]
+    src, tgt = (
+        TokenFile.open(
+            directory / f"{name}.ids", directory / f"{name}.offsets", dtype=np.dtype(dtype).newbyteorder("<")
+        )
+        for name in names
+    )
+    return TokenPairs(src, tgt)
 
 
 def token_dtype(vocab_size: int) -> TokenDtype:

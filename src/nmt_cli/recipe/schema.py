@@ -95,6 +95,29 @@ class ModelConfig(Section):
         return self
 
 
+class SubwordSampling(Section):
+    """Other pieces for the training text in each epoch. Validation and decoding never sample."""
+
+    dropout: Probability = Field(
+        0.0, description="BPE vocabularies: probability of skipping a merge (Provilkov et al. 2020); 0: off"
+    )
+    sampling: PositiveFloat | None = Field(
+        None, description="unigram vocabularies: alpha of subword regularisation (Kudo 2018); null: off"
+    )
+
+    @property
+    def alpha(self) -> float | None:
+        """The number that SentencePiece takes for either; None if both are off."""
+        return self.dropout or self.sampling
+
+    @model_validator(mode="after")
+    def _at_most_one(self) -> SubwordSampling:
+        if self.dropout and self.sampling is not None:
+            problem = "tokenizer.dropout is for BPE and tokenizer.sampling for unigram vocabularies, and both are on"
+            raise ValueError(problem, "write dropout: 0, or sampling: null")
+        return self
+
+
 class DecodingConfig(Section):
     """Search, the same in validation, decode, serve and export (section 6.1)."""
 
@@ -137,6 +160,7 @@ class Recipe(Section):
         "wmt14-en-de", description="its prepared data is data/CORPUS, or --data says where; null: always --data says"
     )
     model: ModelConfig = ModelConfig()
+    tokenizer: SubwordSampling = SubwordSampling()
     training: TrainingConfig = TrainingConfig()
     validation: ValidationConfig = ValidationConfig()
     averaging: AveragingConfig = AveragingConfig()

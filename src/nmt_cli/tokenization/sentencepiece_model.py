@@ -112,14 +112,11 @@ def with_our_ids(model: bytes) -> AdaptedModel:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as problem:
         raise ValueError("no SentencePiece model") from problem
-    model_type = _number(_setting(model, _TRAINER, _MODEL_TYPE) or b"\x01", 0)[0]
-    if model_type not in _KINDS:
-        raise ValueError(f"a {_OTHER_KINDS.get(model_type, 'strange')} model, not unigram or BPE")
+    kind = tokenizer_kind(model)
     rules, name = (_setting(model, _NORMALIZER, number) for number in (_RULES, _RULES_NAME))
     normalization = (name or b"its own rules").decode(errors="replace") if rules else None
     ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
     has_bytes = any(piece.kind == BYTE for piece in pieces)
-    kind = _KINDS[model_type]
     if ids == [PAD, UNK, BOS, EOS] and has_bytes:
         return AdaptedModel(model, kind, len(pieces), [], normalization)
     taken, added, listed = {piece.text for piece in pieces}, [], []
@@ -138,6 +135,14 @@ def with_our_ids(model: bytes) -> AdaptedModel:
         listed += [Piece(text, 0.0, BYTE) for text in spelt]
     listed += [piece for number, piece in enumerate(pieces) if number not in ids]
     return AdaptedModel(with_pieces(model, listed, has_bytes=True), kind, len(pieces), added, normalization)
+
+
+def tokenizer_kind(model: bytes) -> TokenizerKind:
+    """Whether a model is a unigram or a BPE model; ValueError, with its kind, if it is neither."""
+    model_type = _number(_setting(model, _TRAINER, _MODEL_TYPE) or b"\x01", 0)[0]
+    if model_type not in _KINDS:
+        raise ValueError(f"a {_OTHER_KINDS.get(model_type, 'strange')} model, not unigram or BPE")
+    return _KINDS[model_type]
 
 
 def has_our_ids(model: bytes) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count, islice
@@ -92,6 +93,23 @@ class Tokenizer:
             for position, line in enumerate(lines):
                 if SPACE_MARK in line:
                     rows[position] = self._encode_with_space_marks(line)
+        return rows
+
+    def sample(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """The ids of each line, without BOS and EOS, cut at random: by BPE-dropout, or as a unigram model samples.
+
+        The ids follow from `alpha`, the `seed`, below 2**32 - 1, and all lines. SentencePiece seeds the generator of a
+        thread when the thread first samples, so this is done in a new thread.
+        """
+        rows: list[list[int]] = []
+
+        def sample() -> None:
+            for line in lines:
+                rows.append(self._processor.encode(line, enable_sampling=True, alpha=alpha, nbest_size=-1))
+
+        sentencepiece.set_random_generator_seed(seed)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(sample).result()
         return rows
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:

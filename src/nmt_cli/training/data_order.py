@@ -19,8 +19,9 @@ from nmt_cli.dataset.batches import (
     micro_batch_shape,
 )
 from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanKey
-from nmt_cli.dataset.planning import open_plan
-from nmt_cli.dataset.store import PreparedData, Rows, TokenPairs, sum_lengths
+from nmt_cli.dataset.plan_folder import open_plan
+from nmt_cli.dataset.store import PreparedData, Rows, sum_lengths
+from nmt_cli.devices import num_cpus
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 
@@ -60,6 +61,7 @@ class DataOrder:
         fallback: Path,
     ) -> None:
         self._data, self._fallback, self._training = data, fallback, recipe.training
+        self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
         self._has_even_end = has_even_end
         self._world_size, self._max_positions = world_size, recipe.model.max_positions
         self.max_tokens, self.epoch, self.index = max_tokens, 0, 0
@@ -108,9 +110,10 @@ class DataOrder:
         """The pairs of an ordinary full micro-batch."""
         return self._dealt(self._rows(self.open().fullest))[0]
 
-    def batch(self, rows: Rows, pairs: TokenPairs, *, device: torch.device, pinned: bool) -> Batch:
-        """A micro-batch of these rows, which holds each pair as often as it passes through the model."""
+    def batch(self, rows: Rows, *, device: torch.device, pinned: bool) -> Batch:
+        """A micro-batch of these rows of the current epoch, with each pair as often as it passes through the model."""
         number = self._training.num_passes
+        pairs = self.open().pairs or self._pairs
         return make_batch(
             np.tile(rows, number), pairs, device=device, shape=self.shape.for_passes(number), pinned=pinned
         )
@@ -168,8 +171,9 @@ class DataOrder:
             seed=self._training.seed,
             epoch=self.epoch,
             has_even_end=self._has_even_end,
+            alpha=self._alpha,
         )
-        self._plan = open_plan(self._data, key=key, fallback=self._fallback, anew=anew)
+        self._plan = open_plan(self._data, key=key, fallback=self._fallback, anew=anew, num_workers=num_cpus())
         if not self._is_checked:
             self._check(self._plan)
             self._is_checked = True

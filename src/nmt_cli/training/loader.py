@@ -14,7 +14,6 @@ from types import TracebackType
 import torch
 
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.dataset.store import TokenPairs
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.ranks.ranks import Ranks
 
@@ -90,10 +89,8 @@ class Loader:
     position that counts is that of the last update taken.
     """
 
-    def __init__(
-        self, order: DataOrder, data: TokenPairs, ranks: Ranks, *, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._order, self._data, self._ranks, self._clock = order, data, ranks, clock
+    def __init__(self, order: DataOrder, ranks: Ranks, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._order, self._ranks, self._clock = order, ranks, clock
         device = ranks.device
         self._copies = SideStream(device) if device.type == "cuda" else Copies()
         self._ahead = _AHEAD[device.type]
@@ -168,4 +165,4 @@ class Loader:
 
     def _batch(self, update: PlannedUpdate, index: int) -> Batch:
         rows, pinned = update.micro[index], self._copies.is_pinned
-        return self._order.batch(rows, self._data, device=self._ranks.device, pinned=pinned)
+        return self._order.batch(rows, device=self._ranks.device, pinned=pinned)

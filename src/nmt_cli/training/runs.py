@@ -19,7 +19,7 @@ from nmt_cli.artifacts.manifest import MANIFEST, RUN_FILE, kind_of
 from nmt_cli.artifacts.model_directory import load_saved_config
 from nmt_cli.artifacts.run import CHECKPOINTS, InitialModel, MeasuredTokens, Run, RunRecord, open_run
 from nmt_cli.dataset.manifest import read_manifest
-from nmt_cli.dataset.planning import PLANS
+from nmt_cli.dataset.plan_folder import PLANS
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe, flatten
@@ -40,6 +40,9 @@ _MAY_CHANGE = (
     *(("training", key) for key in ("max_tokens_per_device", "compile")),  # the same updates, other dropout masks
     ("training", "precision"),  # checked against what the checkpoints were trained in
 )
+
+# Sections that checkpoints of earlier versions do not know: their defaults do not count in fingerprints.
+_LATER_SECTIONS = ("tokenizer",)
 
 # What `RunRecord.rules` of a new run says.
 RULES = 2
@@ -156,7 +159,12 @@ def record_max_tokens(run: Run, measured: MeasuredTokens) -> Run:
 
 def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
     """A digest of everything the weights depend on: checkpoints of one training share it."""
-    values = {".".join(path): value for path, value in _fixed_settings(recipe).items()}
+    defaults = flatten({key: Recipe.model_fields[key].default.model_dump(mode="json") for key in _LATER_SECTIONS})
+    values = {
+        ".".join(path): value
+        for path, value in _fixed_settings(recipe).items()
+        if path not in defaults or value != defaults[path]
+    }
     beginning = [] if init_from is None else [init_from.weights_sha256]
     text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -14,6 +14,7 @@ import torch
 
 from nmt_cli.artifacts.run import InitialModel, open_run
 from nmt_cli.dataset.manifest import Manifest
+from nmt_cli.dataset.sampled_pieces import check_sampling
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
@@ -96,6 +97,7 @@ def train_run(
     from nmt_cli.training.trainer import Trainer  # takes a second: a launcher and a dry run do without
 
     check_run_path(directory)
+    check_sampling(data, recipe.tokenizer)
     ranks = join_ranks(device)
     with (
         locked_run(directory) if ranks.is_first else nullcontext(),

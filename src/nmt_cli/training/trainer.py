@@ -71,7 +71,6 @@ class Trainer:
         if ranks.device.type == "cpu":
             keep_freed_memory()
             multiply_float32_fast(ranks.device)
-        self._pairs = data.split("train")
         max_tokens = max_tokens_of(recipe.training)
         has_current_rules = run.record.rules >= 2
         self._order = DataOrder(
@@ -97,7 +96,7 @@ class Trainer:
         self._updates_to_repeat: deque[LoadedUpdate] = deque()
         self._signal: int | None = None
         self._is_out_of_patience = False
-        self._loader = Loader(self._order, self._pairs, ranks)
+        self._loader = Loader(self._order, ranks)
         self._meter: Meter
         self._profiling: Profiler
         self._stopwatch = Stopwatch()
@@ -268,7 +267,7 @@ class Trainer:
         self._report_update(result, reporter)
 
     def _batch(self, rows: Rows) -> Batch:
-        return self._order.batch(rows, self._pairs, device=self._ranks.device, pinned=False)
+        return self._order.batch(rows, device=self._ranks.device, pinned=False)
 
     def _report_update(self, result: UpdateResult, reporter: Reporter) -> None:
         training, update = self._recipe.training, self._state.update
