@@ -8,10 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,39 +98,11 @@ class Answer:
         return json.loads(self.body)
 
 
-class Server:
-    """A running `nmt serve` with one worker; its port once `wait` has returned, its log in a file."""
+class Site:
+    """Whatever answers HTTP at a port of this machine."""
 
-    def __init__(self, log: Path, *arguments: str | Path, open_files: int | None = None) -> None:
-        self.log_file = log
-        # A machine that runs many tests at once may take long to answer.
-        options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1", "--timeout", "200"]
-        command = [sys.executable, "-m", "nmt_cli", "serve", *options, *map(str, arguments)]
-        with log.open("wb") as stream:
-            if open_files is not None:
-                command = ["bash", "-c", f'ulimit -n {open_files}; exec "$@"', "bash", *command]
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
-        self.port = 0
-        self._is_ending = False
-
-    def wait(self) -> Server:
-        """Itself, once it is ready."""
-        deadline = time.monotonic() + _SECONDS
-        while (found := _READY.search(self.log)) is None:
-            assert self.process.poll() is None, self.log
-            assert time.monotonic() < deadline, self.log
-            time.sleep(0.05)
-        self.port = int(found[1])
-        return self
-
-    @property
-    def log(self) -> str:
-        return self.log_file.read_text(encoding="utf-8")
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """The lines of the log, each of which is JSON."""
-        return [json.loads(line) for line in self.log.splitlines()]
+    def __init__(self, port: int) -> None:
+        self.port = port
 
     @property
     def url(self) -> str:
@@ -159,6 +133,41 @@ class Server:
         found = re.search(rf"^{re.escape(line)} (\S+)$", self.get("/metrics").body.decode(), re.MULTILINE)
         return float(found[1]) if found else 0.0
 
+
+class Server(Site):
+    """A running `nmt serve` with one worker; its port once `wait` has returned, its log in a file."""
+
+    def __init__(self, log: Path, *arguments: str | Path, open_files: int | None = None) -> None:
+        super().__init__(0)
+        self.log_file = log
+        # A machine that runs many tests at once may take long to answer.
+        options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1", "--timeout", "200"]
+        command = [sys.executable, "-m", "nmt_cli", "serve", *options, *map(str, arguments)]
+        with log.open("wb") as stream:
+            if open_files is not None:
+                command = ["bash", "-c", f'ulimit -n {open_files}; exec "$@"', "bash", *command]
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
+        self._is_ending = False
+
+    def wait(self) -> Server:
+        """Itself, once it is ready."""
+        deadline = time.monotonic() + _SECONDS
+        while (found := _READY.search(self.log)) is None:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+        self.port = int(found[1])
+        return self
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(encoding="utf-8")
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of the log, each of which is JSON."""
+        return [json.loads(line) for line in self.log.splitlines()]
+
     def worker_pids(self) -> list[int]:
         """The processes that hold models."""
         found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=False)
@@ -188,3 +197,38 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+
+
+@dataclass
+class Load:
+    """The answers to clients, and the number of clients that the server refused."""
+
+    answers: list[Answer] = field(default_factory=list)
+    refused: int = 0
+
+
+@contextmanager
+def under_load(site: Site, *, clients: int = 4, key: str = "") -> Iterator[Load]:
+    """Clients ask one thing after another while the block runs, or until the server refuses them.
+
+    Each request has a connection of its own. A connection that is reset is an error.
+    """
+    load, is_over = Load(), threading.Event()
+
+    def ask() -> None:
+        while not is_over.wait(0.02):
+            try:
+                asked = {"text": f"the old sea stands by a small house {len(load.answers)}", "source": "en"}
+                load.answers.append(site.post("/v1/translate", asked, X_API_Key=key))
+            except ConnectionRefusedError:
+                load.refused += 1
+                return
+
+    with ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(ask) for _ in range(clients)]
+        try:
+            yield load
+        finally:
+            is_over.set()
+    for client in asking:
+        client.result()

@@ -8,12 +8,9 @@ import pty
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,42 +23,7 @@ from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.serving import server
 from nmt_cli.serving.models import ModelRouter
 from nmt_cli.serving.server import ServerSettings
-from tests.serving.servers import Answer, Server, save_model
-
-
-@dataclass
-class Load:
-    """The answers to clients, and the number of clients that the server refused."""
-
-    answers: list[Answer] = field(default_factory=list)
-    refused: int = 0
-
-
-@contextmanager
-def under_load(server: Server, *, clients: int = 4, key: str = "") -> Iterator[Load]:
-    """Clients ask one thing after another while the block runs, or until the server refuses them.
-
-    Each request has a connection of its own. A connection that is reset is an error.
-    """
-    load, is_over = Load(), threading.Event()
-
-    def ask() -> None:
-        while not is_over.wait(0.02):
-            try:
-                asked = {"text": f"the old sea stands by a small house {len(load.answers)}", "source": "en"}
-                load.answers.append(server.post("/v1/translate", asked, X_API_Key=key))
-            except ConnectionRefusedError:
-                load.refused += 1
-                return
-
-    with ThreadPoolExecutor(clients) as pool:
-        asking = [pool.submit(ask) for _ in range(clients)]
-        try:
-            yield load
-        finally:
-            is_over.set()
-    for client in asking:
-        client.result()
+from tests.serving.servers import Server, save_model, under_load
 
 
 def ask_until_told_to_end(server: Server) -> None:

@@ -1,0 +1,152 @@
+"""The files of deploy/ as their own programs read them: nginx and HAProxy before two servers, and Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.registries import pip_install
+from tests.serving.servers import Server, Site, save_model, under_load
+
+_FILES = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg"}
+_ARGUMENTS = {"nginx": ["-c"], "haproxy": ["-db", "-f"]}
+# What Debian's nginx.conf holds around the files of conf.d, with folders that any user may write.
+_NGINX = """daemon off; master_process off; pid {0}/pid; error_log {0}/errors; events {{}}
+http {{ access_log off; client_body_temp_path {0}/body; proxy_temp_path {0}/proxy; fastcgi_temp_path {0}/fastcgi;
+uwsgi_temp_path {0}/uwsgi; scgi_temp_path {0}/scgi;
+{1}}}"""
+
+
+def written(program: str, folder: Path, repository: Path, *, port: int, servers: Sequence[int]) -> Path:
+    """The file for a proxy, with these ports; its program finds it right, without a warning."""
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program}")
+    text = (repository / "deploy" / _FILES[program]).read_text(encoding="utf-8")
+    for given, own in zip((8080, 8000, 8001), (port, *servers), strict=True):
+        text, count = re.subn(rf"(127\.0\.0\.1:|listen |bind :){given}\b", rf"\g<1>{own}", text)
+        assert count == 1
+    file = folder / _FILES[program]
+    file.write_text(_NGINX.format(folder, text) if program == "nginx" else text, encoding="utf-8")
+    check = [program, "-t" if program == "nginx" else "-c", *_ARGUMENTS[program], str(file)]
+    found = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "warn" not in found.stderr.lower()
+    return file
+
+
+@contextmanager
+def running(program: str, folder: Path, repository: Path, servers: Sequence[Server]) -> Iterator[Site]:
+    """A proxy before these servers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    file = written(program, folder, repository, port=port, servers=[server.port for server in servers])
+    process = subprocess.Popen([program, *_ARGUMENTS[program], str(file)])
+    site, deadline = Site(port), time.monotonic() + 60
+    try:
+        while not is_ready(site):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield site
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def is_ready(site: Site) -> bool:
+    with suppress(ConnectionRefusedError):
+        return site.get("/ready").status == 200
+    return False
+
+
+@pytest.mark.parametrize("program", _FILES)
+def test_the_proxys_own_program_finds_its_file_right(program: str, tmp_path: Path, repository: Path) -> None:
+    written(program, tmp_path, repository, port=8080, servers=[8000, 8001])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", _FILES)
+def test_a_proxy_loses_no_request_while_one_of_two_servers_has_no_model_and_then_ends(
+    program: str, tmp_path: Path, repository: Path
+) -> None:
+    written(program, tmp_path, repository, port=8080, servers=[8000, 8001])
+    models = [save_model(tmp_path / name / "model", "en", "de") for name in ("one", "two")]
+    named = ["--allow-host", "nmt.example.org"]
+    servers = [Server(tmp_path / f"{model.parent.name}.log", "-m", model, *named) for model in models]
+    first, second = (server.wait() for server in servers)
+    translated = 'nmt_requests_total{code="200",endpoint="/v1/translate"}'
+    with running(program, tmp_path, repository, servers) as site:
+        answer = site.post("/v1/translate", {"text": "the old sea"}, Host="nmt.example.org")
+        assert answer.json["translations"][0]["text"]
+        assert site.get("/v1/models", Host="evil.example").status == 403
+        assert {site.get(path).status for path in ("/metrics", "/v1/reload")} == {404}
+        with under_load(site) as load, first.says("next try in"):
+            while not (first.metric(translated) and second.metric(translated)):
+                time.sleep(0.05)
+            (models[0] / "model.safetensors").unlink()
+            os.kill(first.worker_pids()[0], signal.SIGKILL)
+        assert first.post("/v1/translate", {"text": "the old sea"}).status == 503
+        with under_load(site) as later:
+            while len(later.answers) < 20:
+                time.sleep(0.05)
+            assert first.stop() == 0
+            while len(later.answers) < 40:
+                time.sleep(0.05)
+        assert {answer.status for answer in load.answers + later.answers} == {200}
+        assert load.refused == later.refused == 0
+    assert second.stop() == 0
+
+
+def documents(repository: Path) -> dict[str, Any]:
+    """What deploy/kubernetes.yaml describes, by kind."""
+    text = (repository / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")
+    return {document["kind"]: document for document in yaml.safe_load_all(text)}
+
+
+@pytest.mark.slow
+def test_kubernetes_finds_its_file_right(repository: Path, tmp_path: Path) -> None:
+    pip_install(tmp_path, "kubernetes-validate==1.37.0")  # the schemas of all versions of Kubernetes
+    file = repository / "deploy" / "kubernetes.yaml"
+    check = [sys.executable, "-m", "kubernetes_validate", "--strict", str(file)]
+    found = subprocess.run(
+        check, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count(" passed ") == len(documents(repository)) == 4
+
+
+def test_kubernetes_asks_the_server_what_it_answers(repository: Path, server: Server) -> None:
+    found = documents(repository)
+    pod = found["Deployment"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert server.get(container[probe]["httpGet"]["path"]).status == 200
+    told = {note: text for note, text in pod["metadata"]["annotations"].items() if note.startswith("prometheus.io/")}
+    assert told["prometheus.io/port"] == str(container["ports"][0]["containerPort"]) == "8000"
+    (metric,) = found["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    assert f"\n{metric['pods']['metric']['name']}{{" in server.get(told["prometheus.io/path"]).body.decode()
+    labels = pod["metadata"]["labels"]
+    for selector in (
+        found["Deployment"]["spec"]["selector"]["matchLabels"],
+        found["Service"]["spec"]["selector"],
+        found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+    ):
+        assert selector == labels
+    options = [word for word in container["args"] if word.startswith("--")]
+    help_text = subprocess.run(
+        [sys.executable, "-m", "nmt_cli", "serve", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    assert set(options) <= set(re.findall(r"--[a-z-]+", help_text))
