@@ -131,3 +131,16 @@ def test_the_openapi_document_says_how_keys_are_sent_and_what_every_answer_holds
             for answer in operation["responses"].values():
                 described = answer["content"].get("application/json", {}).get("schema", {})
                 assert described.get("additionalProperties") is None, path
+
+
+def test_the_openapi_document_suits_the_generators_of_clients() -> None:
+    """No field has a default, and each body is JSON: test_generated_clients.py has the generators themselves."""
+    document = openapi_document(APIS)
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if body := operation.get("requestBody"):
+                assert (method, list(body["content"])) == ("post", ["application/json"]), path
+                model = document["components"]["schemas"][body["content"]["application/json"]["schema"]["$ref"][21:]]
+                assert not [name for name, field in model["properties"].items() if "default" in field], path
+    described = {path for path, methods in document["paths"].items() if "description" in methods.get("post", {})}
+    assert described == {"/translate", "/detect", "/v2/translate"}

@@ -45,7 +45,7 @@ _SECURITY = {
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     "deepl": {"type": "apiKey", "in": "header", "name": "Authorization", "description": "DeepL-Auth-Key KEY"},
 }
-_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+_FORMS = "The fields may also be sent as a form, or in the query string."
 _SCHEMAS = "#/components/schemas/"
 
 
@@ -153,9 +153,14 @@ class Api:
                 for name, field in schema["properties"].items()
             ]
             return found
-        body = {"schema": _schema(endpoint.request_model, schemas, mode="validation")}
-        kinds = ("application/json", *(_FORMS if endpoint.forms else ()))
-        found["requestBody"] = {"required": True, "content": dict.fromkeys(kinds, body)}
+        body = _schema(endpoint.request_model, schemas, mode="validation")
+        # Generators of clients: openapi-typescript makes fields with defaults required, and openapi-python-client mixes
+        # up several media types.
+        for field in schemas[endpoint.request_model.__name__]["properties"].values():
+            field.pop("default", None)
+        if endpoint.forms:
+            found["description"] = _FORMS
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
         return found
 
 

@@ -23,7 +23,7 @@ class LibreTranslateRequest(BaseModel):
     source: Annotated[str, Field(description="a language's code, or auto")]
     target: Annotated[str, Field(description="a language's code")]
     format: Annotated[Literal["text", "html"], Field(description="text; html is refused")] = "text"
-    alternatives: Annotated[int, Field(ge=0, description="further translations of each text")] = 0
+    alternatives: Annotated[int, Field(ge=0, description="further translations of each text; else none")] = 0
     api_key: str | None = None
 
 

@@ -31,13 +31,13 @@ class TranslateRequest(BaseModel):
         None
     )
     target: Annotated[str | None, Field(description="a language's code; may be left out where there is one")] = None
-    nbest: Annotated[int, Field(ge=1, description="translations of each text and sentence")] = 1
+    nbest: Annotated[int, Field(ge=1, description="translations of each text and sentence; else 1")] = 1
     beam: Annotated[int | None, Field(ge=1, description="width of the search; 1 is greedy")] = None
     length_penalty: Annotated[float | None, Field(ge=0, le=10, allow_inf_nan=False)] = None
     max_extra_tokens: Annotated[int | None, Field(ge=0, description="at most the model's own")] = None
     prefix: Annotated[str, Field(description="what the translation of a single sentence begins with")] = ""
     split: Annotated[
-        Literal["sentences", "lines"], Field(description="lines: as nmt decode, cut only where the model needs it")
+        Literal["sentences", "lines"], Field(description="lines: as nmt decode, cut only if the model needs it; else sentences")
     ] = "sentences"
     alignments: Annotated[bool, Field(description="which source word each target word was made from")] = False
     stream: Annotated[bool, Field(description="a line of JSON for each text as soon as it is done")] = False
