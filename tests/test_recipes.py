@@ -11,6 +11,7 @@ import torch
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import flatten, load_recipe, packaged_folder, packaged_names
 from nmt_cli.recipe.mistakes import sections_at
+from nmt_cli.recipe.model_size import num_parameters
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.section import Section
 
@@ -235,3 +236,25 @@ def test_small_recipes_reach_the_peak_that_their_comments_name(name: str) -> Non
     said = re.search(r"a peak of ([0-9.]+e-[0-9]+)", (packaged_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
     assert said
     assert highest == pytest.approx(float(said[1]), rel=1e-2)
+
+
+def test_iwslt14_has_the_model_and_the_settings_that_simcut_s_authors_give() -> None:
+    recipe = load_recipe("iwslt14-de-en")
+    flat = {".".join(path): value for path, value in flatten(recipe.model_dump()).items()}
+    published = {
+        "training.batch_tokens": 4096,
+        "training.label_smoothing": 0.1,
+        "training.clip_norm": None,
+        "training.optimizer.beta1": 0.9,
+        "training.optimizer.beta2": 0.98,
+        "training.optimizer.weight_decay": 1e-4,
+        "training.schedule.peak": 5e-4,
+        "training.schedule.warmup_updates": 4000,
+        "training.consistency.alpha": 3,
+        "training.consistency.cut": 0.05,
+        "model.dropout": 0.3,
+        "decoding.beam": 5,
+    }
+    assert {key: flat[key] for key in published} == published
+    counted = num_parameters(recipe.model, source_vocab=10_000, target_vocab=10_000)
+    assert counted / 1e6 == pytest.approx(36.7, abs=0.05)  # fairseq's count
