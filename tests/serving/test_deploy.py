@@ -125,7 +125,7 @@ def test_kubernetes_finds_its_file_right(repository: Path, tmp_path: Path) -> No
         check, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )
     assert found.returncode == 0, found.stderr
-    assert found.stderr.count(" passed ") == len(documents(repository)) == 4
+    assert found.stdout.count(" passed ") == len(documents(repository)) == 4
 
 
 def test_kubernetes_asks_the_server_what_it_answers(repository: Path, server: Server) -> None:

@@ -37,7 +37,7 @@ class TranslateRequest(BaseModel):
     max_extra_tokens: Annotated[int | None, Field(ge=0, description="at most the model's own")] = None
     prefix: Annotated[str, Field(description="what the translation of a single sentence begins with")] = ""
     split: Annotated[
-        Literal["sentences", "lines"], Field(description="lines: as nmt decode, cut only if the model needs it; else sentences")
+        Literal["sentences", "lines"], Field(description="lines: cut only if the model needs it, as in nmt decode")
     ] = "sentences"
     alignments: Annotated[bool, Field(description="which source word each target word was made from")] = False
     stream: Annotated[bool, Field(description="a line of JSON for each text as soon as it is done")] = False
