@@ -66,9 +66,10 @@ class Usage:
     blocks_per_multiprocessor: int
 
 
-def attention(size: ModelConfig, *, is_self: bool, is_causal: bool) -> None:
+def attention(size: ModelConfig, *, is_self: bool, is_causal: bool, dropout: float) -> None:
     """Attention, forward and backward."""
     from nmt_cli.model.cuda_attention import attend_triton
+    from nmt_cli.model.dropout import Dropout
     from nmt_cli.model.packing import Projections, Spans
 
     widths = [size.heads * size.d_k, size.heads * size.d_k, size.heads * size.d_v]
@@ -76,7 +77,10 @@ def attention(size: ModelConfig, *, is_self: bool, is_causal: bool) -> None:
     matrices = [_zeros(_SLOTS, width).requires_grad_() for width in columns]
     sentences = Spans(torch.zeros(_SENTENCES + 1, dtype=torch.int32), torch.zeros(_SLOTS), bound=128)
     projections = Projections(matrices, size.heads, size.d_k, size.d_v)
-    attend_triton(projections, queries=sentences, keys=sentences, is_causal=is_causal, window=None).sum().backward()
+    out = attend_triton(
+        projections, queries=sentences, keys=sentences, is_causal=is_causal, window=None, dropout=Dropout(dropout)
+    )
+    out.sum().backward()
 
 
 def residual(size: ModelConfig, *, has_bias: bool) -> None:
@@ -125,9 +129,12 @@ def search(size: ModelConfig) -> None:
 
 # Each operator is called as training and search call it; the kernels follow.
 OPERATORS: dict[str, Callable[[ModelConfig], None]] = {
-    "self-attention": lambda size: attention(size, is_self=True, is_causal=False),
-    "causal self-attention": lambda size: attention(size, is_self=True, is_causal=True),
-    "cross-attention": lambda size: attention(size, is_self=False, is_causal=False),
+    "self-attention": lambda size: attention(size, is_self=True, is_causal=False, dropout=0.0),
+    "causal self-attention": lambda size: attention(size, is_self=True, is_causal=True, dropout=0.0),
+    "cross-attention": lambda size: attention(size, is_self=False, is_causal=False, dropout=0.0),
+    "self-attention, dropout": lambda size: attention(size, is_self=True, is_causal=False, dropout=0.1),
+    "causal self-attention, dropout": lambda size: attention(size, is_self=True, is_causal=True, dropout=0.1),
+    "cross-attention, dropout": lambda size: attention(size, is_self=False, is_causal=False, dropout=0.1),
     "residual": lambda size: residual(size, has_bias=False),
     "residual with bias": lambda size: residual(size, has_bias=True),
     "relu": relu,

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from nmt_cli.model.cuda_attention import attend_triton
+from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.kernels.loss import gradients_by_rows
 from nmt_cli.model.packing import Projections, Spans
 from nmt_cli.tokenization.tokenizer import PAD
@@ -119,10 +120,14 @@ def _ways(longest: int) -> Iterator[tuple[str, Attention]]:
 
     yield "varlen", by_varlen
 
+    no_dropout = Dropout(0.0)
+
     def by_triton(qkv: Tensor, cu_seqlens: Tensor, heads: int, is_causal: bool) -> Tensor:
         spans = Spans(cu_seqlens, cu_seqlens, bound)  # no kernel reads the positions
         projections = Projections([qkv], heads, _HEAD, _HEAD)
-        return attend_triton(projections, queries=spans, keys=spans, is_causal=is_causal, window=None)
+        return attend_triton(
+            projections, queries=spans, keys=spans, is_causal=is_causal, window=None, dropout=no_dropout
+        )
 
     yield "ours", by_triton
 

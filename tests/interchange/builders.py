@@ -31,6 +31,8 @@ SHAPE = {
     "activation_function": "swish",
     "scale_embedding": True,
     "max_position_embeddings": 128,
+    "attention_dropout": 0.1,
+    "activation_dropout": 0.2,
     "num_beams": 3,
 }
 CPU = torch.device("cpu")

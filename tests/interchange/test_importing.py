@@ -112,6 +112,9 @@ def test_logits_are_the_same_here_and_after_a_round_trip(name: str, tmp_path: Pa
     columns = expected[:, [there[piece] for piece in pieces]]
     torch.testing.assert_close(ours[:, [our_id(loaded, p) for p in pieces]], columns, rtol=0, atol=1e-5)
     torch.testing.assert_close(again[:, [here[p] for p in pieces]], columns, rtol=0, atol=1e-5)
+    model = loaded.config.recipe.model
+    assert (model.attention_dropout, model.ffn_dropout) == (0.1, 0.2)
+    assert (back.config.attention_dropout, back.config.activation_dropout) == (0.1, 0.2)
     # So is the probability of the end, whatever else our vocabulary has.
     torch.testing.assert_close(ours.log_softmax(1)[:, EOS], expected.log_softmax(1)[:, 0], rtol=0, atol=1e-5)
 
@@ -240,6 +243,7 @@ def test_a_model_that_computes_otherwise_is_not_written(tmp_path: Path, monkeypa
         ),
         ({"length_penalty": -1.0}, "has length_penalty: -1.0, which nmt's model cannot have"),
         ({"dropout": 1.0}, "has dropout: 1.0, which nmt's model cannot have"),
+        ({"attention_dropout": 1.0}, "has attention_dropout: 1.0, which nmt's model cannot have"),
         ({"decoder_layers": 0}, "config.json: decoder_layers: Input should be greater than 0"),
         ({"eos_token_id": 3, "decoder_start_token_id": 3}, "ends sentences with the piece that it begins or pads them"),
         ({"tie_word_embeddings": False}, "the tensor lm_head.weight is missing"),

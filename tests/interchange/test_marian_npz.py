@@ -43,6 +43,8 @@ OPTIONS: dict[str, Any] = {
     "transformer-train-position-embeddings": False,
     "transformer-tied-layers": [],
     "transformer-dropout": 0.1,
+    "transformer-dropout-attention": 0.2,
+    "transformer-dropout-ffn": 0.3,
     "tied-embeddings": False,
     "tied-embeddings-all": True,
     "tied-embeddings-src": False,
@@ -191,6 +193,7 @@ def test_a_model_is_what_ctranslate2_s_own_converter_makes_of_it(
         "length",
     )
     assert recipe.model.norm_epsilon == 1e-6
+    assert (recipe.model.attention_dropout, recipe.model.ffn_dropout) == (0.2, 0.3)
     assert len(Translator.from_pretrained(tmp_path / "model").translate(list(english(3)))) == 3
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt_cli.model.attention import attend
+from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.packing import Packed, Projections, pack
 from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
 
@@ -27,17 +28,24 @@ class Case:
     window: int | None
     sees: Sees
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, device: torch.device = CPU) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, device: torch.device = CPU, dropout: float = 0.0) -> Tensor:
         queries, keys = (
             pack([[0] * length for length in lengths], device=device) for lengths in (self.q_lengths, self.k_lengths)
         )
         is_self = self.q_lengths == self.k_lengths
         projections = joined(q, k, v, matrices=1 if is_self else 2)
-        return attend(projections, queries=queries, keys=keys, is_causal=self.is_causal, window=self.window)
+        return attend(
+            projections,
+            queries=queries,
+            keys=keys,
+            is_causal=self.is_causal,
+            window=self.window,
+            dropout=Dropout(dropout),
+        )
 
-    def by_loops(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def by_loops(self, q: Tensor, k: Tensor, v: Tensor, *, factors: Tensor | None = None) -> Tensor:
         q_bounds, k_bounds = ([0, *accumulate(lengths)] for lengths in (self.q_lengths, self.k_lengths))
-        return packed_attention(q, k, v, q_bounds=q_bounds, k_bounds=k_bounds, sees=self.sees)
+        return packed_attention(q, k, v, q_bounds=q_bounds, k_bounds=k_bounds, sees=self.sees, factors=factors)
 
     def inputs(self, *, d_k: int, d_v: int) -> list[Tensor]:
         """q, k, v in float64 with three heads."""
@@ -58,6 +66,35 @@ CASES = {
     "window 3": Case([4, 1, 6], [4, 1, 6], False, 3, sees_neighbours(3)),
     "window 4": Case([4, 1, 6], [4, 1, 6], False, 4, sees_neighbours(4)),
 }
+
+
+def assert_dropout(case: Case, inputs: Sequence[Tensor], *, device: torch.device = CPU, tolerance: float) -> None:
+    """The weights of the softmax have dropout of 0.4: the share, the scale, the values, the gradients, the seed.
+
+    Values of which each names its key show the factors of the weights, by which loops then multiply.
+    """
+
+    def attended(v: Tensor, *, dropout: float = 0.4, seed: int = 3) -> Tensor:
+        torch.manual_seed(seed)
+        return case.attend(*(x.to(device) for x in (q, k, v)), device=device, dropout=dropout)
+
+    q, k, v = inputs
+    places = torch.cat([torch.arange(length) for length in case.k_lengths])
+    naming = F.one_hot(places).to(q.dtype)[:, None].expand(-1, q.size(1), -1)
+    weights, dropped, others = (
+        x.detach().double().cpu() for x in (attended(naming, dropout=0.0), attended(naming), attended(naming, seed=4))
+    )
+    assert torch.equal(weights, attended(naming, dropout=0.0, seed=4).detach().double().cpu())
+    seen = weights > 0
+    is_kept = dropped > 0
+    torch.testing.assert_close(dropped, weights * is_kept / 0.6, rtol=tolerance, atol=tolerance)
+    # Five standard deviations: one seed in two million.
+    for of_seed in (is_kept, others > 0):
+        assert abs(of_seed.sum() - 0.6 * seen.sum()) < 5 * (0.24 * seen.sum()) ** 0.5
+    agreeing = (is_kept == (others > 0))[seen].double().mean()
+    assert abs(agreeing - (0.6**2 + 0.4**2)) < 5 * (0.25 / seen.sum()) ** 0.5
+    expected = case.by_loops(q, k, v, factors=is_kept.double() / 0.6)
+    assert_attention(attended(v), expected, inputs, tolerance=tolerance)
 
 
 def layout_of(lengths: list[int], *, num_empty: int = 0) -> Packed:

@@ -15,11 +15,13 @@ from torch.nn.attention.varlen import varlen_attn
 
 from nmt_cli.model import attention, cuda_attention
 from nmt_cli.model.attention import Kernel, attend, choose_kernel
+from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.packing import Packed
-from tests.model.cases import CASES, Case, assert_attention, gradients, joined, layout_of
+from tests.model.cases import CASES, Case, assert_attention, assert_dropout, gradients, joined, layout_of
 from tests.reference.varlen import register
 
 BF16 = torch.bfloat16
+OFF = Dropout(0.0)
 
 
 @pytest.mark.parametrize("kernel", ["products", "sdpa"])
@@ -32,6 +34,17 @@ def test_padded_kernels_are_attention_by_loops(
     case = CASES[name]
     inputs = case.inputs(d_k=d_k, d_v=d_v)
     assert_attention(case.attend(*inputs), case.by_loops(*inputs), inputs)
+
+
+@pytest.mark.parametrize("kernel", ["products", "sdpa"])
+@pytest.mark.parametrize("name", ["self", "cross", "causal", "window 3"])
+def test_dropout_zeroes_weights_of_the_softmax_and_scales_the_rest(
+    name: str, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: kernel)
+    case = CASES[name]
+    case = replace(case, q_lengths=[5 * length for length in case.q_lengths], k_lengths=[5 * x for x in case.k_lengths])
+    assert_dropout(case, case.inputs(d_k=4, d_v=4), tolerance=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -66,18 +79,23 @@ def test_the_kernel_is_chosen_by_device_precision_widths_window_and_length(
     d_k, d_v = widths
     for has_triton, kernel in ((True, expected), (False, without_triton)):
         monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
-        assert choose_kernel(torch.device(device), dtype, d_k=d_k, d_v=d_v, window=window, bound=bound) == kernel
+        given: dict[str, Any] = {"d_k": d_k, "d_v": d_v, "window": window, "bound": bound}
+        assert choose_kernel(torch.device(device), dtype, **given, has_dropout=False) == kernel
+        # Our kernel has dropout, and torch's variable-length kernel has none.
+        with_dropout = {"varlen": "triton" if has_triton and max(widths) <= 128 else "sdpa"}.get(kernel, kernel)
+        assert choose_kernel(torch.device(device), dtype, **given, has_dropout=True) == with_dropout
 
 
 @pytest.mark.parametrize(("has_triton", "expected"), [(True, "triton"), (False, "sdpa")])
 def test_windows_that_torch_does_not_take_go_elsewhere(
     has_triton: bool, expected: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    given: dict[str, Any] = {"d_k": 64, "d_v": 64, "window": 5, "bound": 512}
     assert cuda_attention.varlen_serves(BF16, d_k=64, d_v=64, window=3)
     monkeypatch.setattr(cuda_attention, "_TAKES_WINDOW", False)
     monkeypatch.setattr(attention, "_HAS_TRITON", has_triton)
     assert not cuda_attention.varlen_serves(BF16, d_k=64, d_v=64, window=3)
-    assert choose_kernel(torch.device("cuda"), BF16, d_k=64, d_v=64, window=5, bound=512) == expected
+    assert choose_kernel(torch.device("cuda"), BF16, **given, has_dropout=False) == expected
 
 
 def test_the_padded_kernel_is_never_cudnns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +180,7 @@ def test_empty_slots_stay_finite_and_change_nothing(
     inputs = case.inputs(d_k=8, d_v=8)
     q, k, v = (F.pad(x, (0, 0, 0, 0, 0, side.num_empty)) for x, side in zip(inputs, (queries, keys, keys), strict=True))
     projections = joined(q, k, v, matrices=2 if is_cross else 1)
-    out = attend(projections, queries=queries, keys=keys, is_causal=case.is_causal, window=case.window)
+    out = attend(projections, queries=queries, keys=keys, is_causal=case.is_causal, window=case.window, dropout=OFF)
     assert len(out) == q_slots
     assert out.isfinite().all()
     assert_attention(out[: queries.num_tokens], case.by_loops(*inputs), inputs)
@@ -174,7 +192,7 @@ def test_slots_that_no_sentence_covers_would_show() -> None:
     layout = in_slots(case, is_query=True, slots=15, dummies=0, sentences=3)
     q, k, v = (F.pad(x, (0, 0, 0, 0, 0, 4)) for x in case.inputs(d_k=8, d_v=8))
     projections = joined(q, k, v, matrices=1)
-    out = attend(projections, queries=layout.spans, keys=layout.spans, is_causal=False, window=None)
+    out = attend(projections, queries=layout.spans, keys=layout.spans, is_causal=False, window=None, dropout=OFF)
     assert out[:11].isfinite().all()
     assert out[11:].isnan().all()
 

@@ -39,7 +39,9 @@ def test_queries_keys_and_values_may_be_columns_of_one_matrix() -> None:
     joint = torch.randn(sum(lengths), 3 * HEADS * 4, dtype=torch.float64).requires_grad_()
     parts = [part.unflatten(1, (HEADS, 4)) for part in joint.split(HEADS * 4, dim=1)]
     apart = [part.detach().contiguous().requires_grad_() for part in parts]
-    outs = [attend_cpu(*x, queries=layout, keys=layout, is_causal=True, window=None) for x in (parts, apart)]
+    outs = [
+        attend_cpu(*x, queries=layout, keys=layout, is_causal=True, window=None, dropout=0.0) for x in (parts, apart)
+    ]
     assert torch.equal(*outs)
     (ours,) = torch.autograd.grad(outs[0].square().sum(), joint)
     theirs = torch.autograd.grad(outs[1].square().sum(), apart)
@@ -52,7 +54,7 @@ def test_empty_slots_are_not_looked_at_and_get_zeros() -> None:
     x = torch.randn(sum(lengths) + 5, HEADS, 4)
     x[-5:] = torch.nan
     x.requires_grad_()
-    out = attend_cpu(x, x, x, queries=layout, keys=layout, is_causal=False, window=None)
+    out = attend_cpu(x, x, x, queries=layout, keys=layout, is_causal=False, window=None, dropout=0.0)
     (gradient,) = torch.autograd.grad(out[:-5].sum(), x)
     for tensor in (out, gradient):
         assert tensor[:-5].isfinite().all()
@@ -62,7 +64,7 @@ def test_empty_slots_are_not_looked_at_and_get_zeros() -> None:
 def test_it_is_torch_s_attention_in_float32() -> None:
     case, layout = Case([7, 7, 7], [7, 7, 7], True, None, sees_the_past), layout_of([7, 7, 7])
     inputs = [x.detach().float().requires_grad_() for x in case.inputs(d_k=8, d_v=8)]
-    ours = attend_cpu(*inputs, queries=layout, keys=layout, is_causal=True, window=None)
+    ours = attend_cpu(*inputs, queries=layout, keys=layout, is_causal=True, window=None, dropout=0.0)
     q, k, v = (x.view(3, 7, HEADS, 8).transpose(1, 2) for x in inputs)
     theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(0, 1)
     # float32 rounds at 6e-8; scores and outputs are below 10 and sums have eight terms.
@@ -76,7 +78,9 @@ def test_bf16_is_near_float64_on_the_same_inputs() -> None:
     layout = layout_of(lengths)
     inputs = [torch.randn(sum(lengths), HEADS, 16).bfloat16() for _ in range(3)]
     ours, theirs = (
-        attend_cpu(*(x.to(dtype) for x in inputs), queries=layout, keys=layout, is_causal=False, window=None)
+        attend_cpu(
+            *(x.to(dtype) for x in inputs), queries=layout, keys=layout, is_causal=False, window=None, dropout=0.0
+        )
         for dtype in (torch.bfloat16, torch.float64)
     )
     # Scores, weights and output are rounded at 2^-9 each.

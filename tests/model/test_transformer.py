@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -263,3 +264,55 @@ def test_gradients_of_a_row_that_many_tokens_take_are_summed_in_float32() -> Non
         assert table.grad is not None
         # Rounded to bf16 once, at 2^-9; summed in bf16, sums of a hundred and more are wrong by 1 to 3 %.
         assert (table.grad.double() - exact).norm() < 0.003 * exact.norm()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_word_dropout_leaves_tokens_of_its_side_with_their_position_alone(side: str) -> None:
+    (pair,) = random_pairs([(4000, 4000)], vocab=VOCAB, seed=2)
+    model = random_model(tiny_config(word_dropout={side: 0.3}, max_positions=4000), vocab=VOCAB, seed=1)
+    for name, tokens in zip(("source", "target"), packed([pair]), strict=True):
+        embedding = getattr(model, f"{name}_embedding")
+        marked = replace(tokens, is_cut=torch.arange(4000) < 5)
+        whole = embedding.eval()(tokens)
+        torch.manual_seed(3)
+        out = embedding.train()(tokens)
+        is_cut = (out != whole).any(1)
+        assert torch.equal(out[is_cut], embedding.encodings(tokens.positions)[is_cut].double())
+        # Five standard deviations: one seed in two million.
+        assert abs(is_cut.sum() - 4000 * 0.3 * (name == side)) < 5 * math.sqrt(4000 * 0.3 * 0.7)
+        assert (name == side) == bool(is_cut.any())
+        (gradient,) = torch.autograd.grad(out.sum(), embedding.weight)
+        kept = torch.bincount(tokens.ids[~is_cut], minlength=len(gradient))
+        torch.testing.assert_close(gradient, (kept[:, None] * 4.0).expand_as(gradient).double())
+        torch.manual_seed(3)
+        assert torch.equal(embedding(marked)[5:], out[5:]), "what is cut already stays cut beside it"
+        assert torch.equal(embedding(marked)[:5], embedding.eval()(marked)[:5])
+
+
+DROPOUTS: dict[str, dict[str, object]] = {
+    "attention": {"attention_dropout": 0.2},
+    "feed-forward": {"ffn_dropout": 0.2},
+    "source words": {"word_dropout": {"source": 0.2}},
+    "target words": {"word_dropout": {"target": 0.2}},
+}
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_each_dropout_acts_by_the_seed_in_training_and_never_in_evaluation(name: str, pairs: list[Pair]) -> None:
+    plain = random_model(tiny_config(), vocab=VOCAB, seed=1)
+    model = random_model(tiny_config(**DROPOUTS[name]), vocab=VOCAB, seed=1)
+
+    def logits(of: Transformer, *, seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return torch.cat(logits_of(of, pairs))
+
+    expected = logits(plain, seed=3)
+    assert torch.equal(logits(model, seed=3), expected)
+    model.train()
+    found = [logits(model, seed=seed) for seed in (3, 4, 3)]
+    assert torch.equal(found[0], found[2])
+    assert not torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], expected)
+    before = torch.default_generator.get_state()
+    assert torch.equal(torch.cat(logits_of(plain.train(), pairs)), expected)
+    assert torch.equal(torch.default_generator.get_state(), before), "what is off takes no random numbers"

@@ -180,19 +180,24 @@ def test_logits_are_those_of_loops_over_tokens_and_heads(name: str) -> None:
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pre"}, {"ffn_dropout": 0.5}, {"activation": "swiglu", "ffn_dropout": 0.5}]
+)
 def test_dropout_falls_on_sub_layer_outputs_and_on_embeddings_with_positions(
-    norm: str, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A factor in place of random masks shows where they fall (5.4): there, and nowhere else.
+    # A factor in place of random masks shows where they fall (5.4): there, on the hidden layer of the feed-forward
+    # sub-layer if the recipe says so, and nowhere else.
     def shrink(layer: Dropout, x: Tensor) -> Tensor:
-        assert layer.probability == 0.25
-        return x * 0.75
+        assert layer.probability == (0.5 if x.size(1) == config.d_ff else 0.25)
+        return x * (1 - layer.probability)
 
     monkeypatch.setattr(Dropout, "forward", shrink)
-    config = tiny_config(norm=norm, dropout=0.25)
+    config = tiny_config(dropout=0.25, **changes)
     model = random_model(config, vocab=LOOP_VOCAB, seed=3).train()
-    loops = LoopTransformer(config, model.state_dict(), vocab=LOOP_VOCAB, dropout_factor=0.75)
+    loops = LoopTransformer(
+        config, model.state_dict(), vocab=LOOP_VOCAB, dropout_factor=0.75, ffn_factor=1 - config.ffn_dropout
+    )
     (pair,) = random_pairs([(4, 3)], vocab=LOOP_VOCAB, seed=4)
     expected = torch.from_numpy(loops.logits(pair.source, pair.target))
     torch.testing.assert_close(logits_of(model, [pair])[0], expected, rtol=1e-10, atol=1e-10)

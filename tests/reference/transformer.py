@@ -21,12 +21,18 @@ Sentence = list[Vector]
 
 
 class LoopTransformer:
-    """Logits of one sentence pair. In place of dropout, elements are multiplied by `dropout_factor`."""
+    """Logits of one sentence pair. In place of dropout, elements are multiplied by `dropout_factor` or `ffn_factor`."""
 
     def __init__(
-        self, config: ModelConfig, weights: Mapping[str, Tensor], *, vocab: int, dropout_factor: float = 1.0
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, Tensor],
+        *,
+        vocab: int,
+        dropout_factor: float = 1.0,
+        ffn_factor: float = 1.0,
     ) -> None:
-        self.config, self.vocab, self.dropout_factor = config, vocab, dropout_factor
+        self.config, self.vocab, self.dropout_factor, self.ffn_factor = config, vocab, dropout_factor, ffn_factor
         self.weights = {name: tensor.detach().double().numpy() for name, tensor in weights.items()}
 
     def logits(self, source: Sequence[int], target_input: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -113,7 +119,7 @@ class LoopTransformer:
                 hidden = np.array([_silu(gate) * value for gate, value in zip(gates, values, strict=True)])
             else:
                 hidden = np.array([self._activation(value) for value in inner])
-            outputs.append(self._linear(hidden, f"{name}.outer"))
+            outputs.append(self._linear(self.ffn_factor * hidden, f"{name}.outer"))
         return self._after(tokens, outputs, name)
 
     def _attend(self, q: Sentence, k: Sentence, v: Sentence, *, sees: Sees, name: str) -> Sentence:

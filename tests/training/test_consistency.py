@@ -162,11 +162,21 @@ def test_with_alpha_0_weights_are_bitwise_those_of_one_pass(setting: str, prepar
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("setting", [R_DROP, SIMCUT])
+@pytest.mark.parametrize(
+    ("setting", "dropout"),
+    [
+        (R_DROP, "model.dropout=0.1"),
+        (R_DROP, "model.attention_dropout=0.1"),
+        (R_DROP, "model.ffn_dropout=0.1"),
+        (R_DROP, "model.word_dropout.source=0.1"),
+        (R_DROP, "model.word_dropout.target=0.1"),
+        (SIMCUT, "model.dropout=0.1"),
+    ],
+)
 def test_passes_differ_by_dropout_or_cuts_and_the_same_update_gives_the_same_bits(
-    setting: str, precision: Precision, prepared: PreparedData
+    setting: str, dropout: str, precision: Precision, prepared: PreparedData
 ) -> None:
-    given = feed(prepared, "model.dropout=0.1", f"training.consistency={setting}")
+    given = feed(prepared, dropout, f"training.consistency={setting}")
     found = [give_two(given, precision) for _ in range(2)]
     assert found[0][1] is not None
     assert found[0][1] > 0

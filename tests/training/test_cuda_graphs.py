@@ -48,7 +48,7 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     ("precision", "settings"),
     [
         ("fp32", ["model.dropout=0"]),
-        ("bf16", ["model.dropout=0.2"]),
+        ("bf16", ["model={dropout: 0.2, ffn_dropout: 0.1, word_dropout: {source: 0.1}}"]),
         ("fp32", ["model.dropout=0.2", "training.consistency={name: simcut, cut: 0.2}"]),
     ],
 )

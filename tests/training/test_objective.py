@@ -129,12 +129,16 @@ def test_every_variant_can_be_traced_and_fits_all_batches(
 
 
 @pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize("place", ["dropout", "attention_dropout", "ffn_dropout", "word_dropout.target"])
 def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
-    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     tracing(monkeypatch)
-    given = small_feed(prepared, "model.dropout=0.3")
+    if place == "attention_dropout":
+        monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "triton")
+    given = small_feed(prepared, f"model.{place}=0.3")
     updater, batch = given.updater("fp32"), given.batch(given.order.full)
+    counters.clear()
     keys = [(1, 0), (1, 1), (2, 0), (1, 0)]
     losses = [
         float(updater.accumulate(batch, key=key, target_tokens=1, is_first=False, is_last=False).smoothed)
@@ -142,6 +146,7 @@ def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
     ]
     assert losses[0] == losses[3]
     assert len(set(losses)) == 3
+    assert counters["stats"]["unique_graphs"] == 4, "layers of a kind share a graph, each with its own seeds"
 
 
 @pytest.mark.usefixtures("as_on_cuda")
@@ -285,6 +290,7 @@ def test_a_training_warns_of_the_missing_tool_once_and_of_no_other_reason(
     [
         (CUDA, torch.bfloat16, (), None),
         (CUDA, torch.bfloat16, ("training.compile=false",), "training.compile is false"),
+        (CUDA, torch.bfloat16, ("model.attention_dropout=0.1",), None),
         (CUDA, torch.float32, (), "with sdpa attention, shapes change from batch to batch"),
         (CUDA, torch.bfloat16, ("model.d_v=32",), None),
         (CUDA, torch.bfloat16, ("model.d_v=12",), "with sdpa attention, shapes change from batch to batch"),

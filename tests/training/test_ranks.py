@@ -44,6 +44,7 @@ SETTINGS = (
     "training.patience=99",
     "training.schedule.factor=0.05",  # at high rates the smallest difference, by rounding, grows tenfold in few updates
     "model.activation=gelu",  # at the kink of ReLU, rounding decides whether a unit has a gradient
+    "model={attention_dropout: 0.1, ffn_dropout: 0.1, word_dropout: {source: 0.1, target: 0.1}}",
 )
 COUNTED = """
 def install():

@@ -90,6 +90,7 @@ def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
     ("precision", "settings"),
     [
         ("bf16", ["training.optimizer={name: muon}", "training.ema=0.9"]),
+        ("bf16", ["model={attention_dropout: 0.1, ffn_dropout: 0.1, word_dropout: {source: 0.1, target: 0.1}}"]),
         (
             "bf16",
             [
@@ -98,9 +99,9 @@ def test_a_training_stopped_seven_times_has_the_bits_of_one_never_stopped(
             ],
         ),
     ],
-    ids=["muon with ema", "schedule_free"],
+    ids=["muon with ema", "dropouts", "schedule_free"],
 )
-def test_other_optimizers_and_averages_are_resumed_bitwise_too(
+def test_other_optimizers_averages_and_dropouts_are_resumed_bitwise_too(
     prepared: PreparedData, finished: Callable[..., Path], tmp_path: Path, precision: str, settings: list[str]
 ) -> None:
     whole, run = finished(*settings, precision=precision), tmp_path / "run"
@@ -193,6 +194,7 @@ def test_another_precision_is_refused_and_the_hint_helps(
     [
         ("training.label_smoothing=0.2", "training.label_smoothing 0.1, not 0.2"),
         ("model.dropout=0", "model.dropout 0.1, not 0.0"),
+        ("model.word_dropout.source=0.1", "model.word_dropout.source 0.0, not 0.1"),
         ("training.seed=2", "training.seed 1, not 2"),
         ("training.batch_tokens=700", "training.batch_tokens 600, not 700"),
         ("training.optimizer={name: adamw}", "training.optimizer.name 'adam', not 'adamw'"),

@@ -17,11 +17,10 @@ from nmt_cli.artifacts.model_card import join_front_matter
 from nmt_cli.artifacts.model_directory import SavedModelConfig, check_replaceable, load_saved_config, save_model
 from nmt_cli.artifacts.weights import open_tensors, shapes_in
 from nmt_cli.errors import ModelError
+from nmt_cli.recipe.schema import DROPOUTS
 from nmt_cli.templates.render import render
 
 _TOKENIZERS = ("source.spm", "target.spm")
-# Settings that may differ between the models. Learned positions are a table with a row for each of max_positions.
-_FREE = frozenset({"dropout", "max_positions"})
 
 
 def write_mean_of_models(paths: Sequence[Path], *, output: Path, overwrite: bool, command: Sequence[str]) -> None:
@@ -80,7 +79,8 @@ def _refuse_others(paths: Sequence[Path], configs: Sequence[SavedModelConfig]) -
                 hint = "average models of one vocabulary: a model, and what --init-from made of it"
                 raise ModelError(f"{path} has another {name} than {paths[0]}", where=where, hint=hint)
         ours, first = config.recipe.model, configs[0].recipe.model
-        free = _FREE - {"max_positions"} if first.positions == "learned" else _FREE
+        # Learned positions are a table with a row for each of max_positions.
+        free = DROPOUTS if first.positions == "learned" else DROPOUTS | {"max_positions"}
         for key in type(ours).model_fields:
             if key not in free and getattr(ours, key) != getattr(first, key):
                 message = f"{path} has model.{key} {getattr(ours, key)}, and {paths[0]} {getattr(first, key)}"

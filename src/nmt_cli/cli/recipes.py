@@ -138,6 +138,20 @@ def _first_sentence(text: str) -> str:
     return text.partition(". ")[0].removesuffix(".")
 
 
+def _dropouts(model: dict[str, Any]) -> Iterator[str]:
+    """The dropout of a model, and those beside it that it has."""
+    words = model["word_dropout"]
+    yield f"dropout {model['dropout']:g}"
+    for what, share in (
+        ("attention", model["attention_dropout"]),
+        ("ffn", model["ffn_dropout"]),
+        ("source word", words["source"]),
+        ("target word", words["target"]),
+    ):
+        if share:
+            yield f"{what} dropout {share:g}"
+
+
 def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
     model, schedule = recipe["model"], recipe["schedule"]
     yield "recipe", f"{recipe['name']}: {recipe['description'] or 'no description'}"
@@ -148,7 +162,7 @@ def _facts(recipe: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "model",
         f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, "
         f"d_ff {model['d_ff']}, {model['heads']} heads of {model['d_k']}, {model['norm']}-norm, "
-        f"dropout {model['dropout']:g}",
+        + ", ".join(_dropouts(model)),
     )
     yield "training", f"{recipe['updates']:,} updates of {recipe['batch_tokens']:,} tokens"
     rates = ", ".join(f"{key} {value}" for key, value in schedule.items() if key != "name")

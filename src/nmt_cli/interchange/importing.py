@@ -223,6 +223,8 @@ def _model(marian: MarianModel) -> dict[str, Any]:
         "d_k": width,
         "d_v": width,
         "dropout": settings.dropout,
+        "attention_dropout": settings.attention_dropout,
+        "ffn_dropout": settings.activation_dropout,
         "norm": marian.norm,
         "norm_epsilon": marian.norm_epsilon,
         "activation": ACTIVATIONS[settings.activation_function],

@@ -58,6 +58,8 @@ class MarianConfig(BaseModel):
     activation_function: str = "gelu"
     scale_embedding: bool = False
     dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
     pad_token_id: int

@@ -259,6 +259,8 @@ def _settings(
             activation_function=options.get("transformer-ffn-activation", "swish"),
             scale_embedding=True,
             dropout=options.get("transformer-dropout", 0.1),
+            attention_dropout=options.get("transformer-dropout-attention", 0.0),
+            activation_dropout=options.get("transformer-dropout-ffn", 0.0),
             share_encoder_decoder_embeddings=is_shared,
             tie_word_embeddings=is_all or bool(options.get("tied-embeddings")),
             pad_token_id=sizes[1],

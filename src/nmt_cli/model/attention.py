@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from nmt_cli.devices import missing_for_triton
 from nmt_cli.model.cpu_attention import attend_cpu
+from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.packing import SHORT, Layout, Packed, Projections, Spans, from_rectangle, to_rectangle
 
 Kernel = Literal["triton", "varlen", "sdpa", "products"]
@@ -22,8 +23,16 @@ _HAS_TRITON = missing_for_triton() is None  # asked once, because torch.compile 
 _TRITON_WIDTHS = range(8, 129, 8)
 
 
-def attend(projections: Projections, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), [N, H, V].
+def attend(
+    projections: Projections,
+    *,
+    queries: Layout,
+    keys: Layout,
+    is_causal: bool,
+    window: int | None,
+    dropout: Dropout,
+) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), [N, H, V], with dropout of the softmax.
 
     `window` restricts a token to its neighbours within window // 2 on either side (section 4). Only the kernels
     "triton" and "varlen" take `Spans`.
@@ -35,37 +44,48 @@ def attend(projections: Projections, *, queries: Layout, keys: Layout, is_causal
         d_v=projections.d_v,
         window=window,
         bound=max(queries.bound, keys.bound),
+        has_dropout=dropout.is_on,
     )
     if kernel in ("triton", "varlen"):
-        return _by_spans(kernel, projections, queries=queries, keys=keys, is_causal=is_causal, window=window)
+        return _by_spans(
+            kernel, projections, queries=queries, keys=keys, is_causal=is_causal, window=window, dropout=dropout
+        )
     assert isinstance(queries, Packed)
     assert isinstance(keys, Packed)
     q, k, v = projections.by_head()
+    probability = dropout.probability if dropout.is_on else 0.0
     if kernel == "products":
-        return attend_cpu(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window)
+        return attend_cpu(q, k, v, queries=queries, keys=keys, is_causal=is_causal, window=window, dropout=probability)
     q_BHTK, k_BHSK, v_BHSV = (
         to_rectangle(x, layout).transpose(1, 2) for x, layout in ((q, queries), (k, keys), (v, keys))
     )
     mask = _mask(queries, keys, is_causal=is_causal, window=window)
     with _without_cudnn():
-        out_BHTV = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSV, attn_mask=mask)
+        out_BHTV = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSV, attn_mask=mask, dropout_p=probability)
     return from_rectangle(out_BHTV.transpose(1, 2), queries)
 
 
 def choose_kernel(
-    device: torch.device, dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None, bound: int
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    d_k: int,
+    d_v: int,
+    window: int | None,
+    bound: int,
+    has_dropout: bool,
 ) -> Kernel:
     """The kernel for attention among sentences of at most `bound` tokens.
 
-    On CUDA in bf16, our own kernel serves short sentences, and widths and windows that torch's variable-length kernel
-    refuses; torch's serves the rest. In other precisions CUDA has torch's fused kernels over a padded rectangle. On a
-    CPU those take ten times as long on sentences as matrix products (docs/design/cpu-training.md#attention).
+    On CUDA in bf16, our own kernel serves short sentences, dropout, and widths and windows that torch's variable-length
+    kernel refuses; torch's serves the rest. In other precisions CUDA has torch's fused kernels over a padded rectangle.
+    On a CPU those take ten times as long on sentences as matrix products (docs/design/cpu-training.md#attention).
     """
     if device.type != "cuda":
         return "products"
     from nmt_cli.model.cuda_attention import varlen_serves
 
-    is_served = varlen_serves(dtype, d_k=d_k, d_v=d_v, window=window)
+    is_served = not has_dropout and varlen_serves(dtype, d_k=d_k, d_v=d_v, window=window)
     is_ours = _HAS_TRITON and dtype == torch.bfloat16 and d_k in _TRITON_WIDTHS and d_v in _TRITON_WIDTHS
     if is_ours and (bound <= SHORT or not is_served):
         return "triton"
@@ -95,7 +115,14 @@ def _without_cudnn() -> AbstractContextManager[None]:
 
 
 def _by_spans(
-    kernel: Kernel, projections: Projections, *, queries: Layout, keys: Layout, is_causal: bool, window: int | None
+    kernel: Kernel,
+    projections: Projections,
+    *,
+    queries: Layout,
+    keys: Layout,
+    is_causal: bool,
+    window: int | None,
+    dropout: Dropout,
 ) -> Tensor:
     """Attention by a kernel for packed sentences, with zeros in slots that no sentence covers."""
     num_uncovered = _uncovered(queries)
@@ -105,8 +132,13 @@ def _by_spans(
     q_spans, k_spans = (side if isinstance(side, Spans) else side.spans for side in (queries, keys))
     from nmt_cli.model.cuda_attention import attend_triton, attend_varlen
 
-    attend_spans = attend_triton if kernel == "triton" else attend_varlen
-    mixed = attend_spans(projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
+    if kernel == "triton":
+        mixed = attend_triton(
+            projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window, dropout=dropout
+        )
+    else:
+        assert not dropout.is_on, "torch's variable-length kernel has none"
+        mixed = attend_varlen(projections, queries=q_spans, keys=k_spans, is_causal=is_causal, window=window)
     mixed = mixed.unflatten(-1, (projections.heads, projections.d_v))
     return F.pad(mixed, (0, 0, 0, 0, 0, num_uncovered)) if num_uncovered else mixed
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmt_cli.model.dropout import bit_mask, masked
 from nmt_cli.model.packing import Packed
 
 Integers = NDArray[np.int64]
@@ -23,15 +26,24 @@ _COST_OF_SLOT, _COST_OF_GROUP = 36, 12_000
 
 
 def attend_cpu(
-    q: Tensor, k: Tensor, v: Tensor, *, queries: Packed, keys: Packed, is_causal: bool, window: int | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    queries: Packed,
+    keys: Packed,
+    is_causal: bool,
+    window: int | None,
+    dropout: float,
 ) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)) V within each sentence (equation 1), [N, H, V], zeros in empty slots.
 
     q [N, H, K], k [M, H, K], v [M, H, V]. With `is_causal` a token sees itself and those before it; `window` restricts
-    it to its neighbours within window // 2 on either side (section 4).
+    it to its neighbours within window // 2 on either side (section 4). `dropout` is the probability of each weight of
+    the softmax to be zeroed, by masks from torch's generator.
     """
     groups = group_by_length(queries, keys, heads=q.size(1))
-    mixed: Tensor = _Products.apply(q, k, v, groups, is_causal, window)  # type: ignore[no-untyped-call]  # not annotated
+    mixed: Tensor = _Products.apply(q, k, v, groups, is_causal, window, dropout)  # type: ignore[no-untyped-call]  # not annotated
     return mixed
 
 
@@ -43,30 +55,38 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, groups: LengthGroups, is_causal: bool, window: int | None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        groups: LengthGroups,
+        is_causal: bool,
+        window: int | None,
+        dropout: float,
     ) -> Tensor:
         scale = q.size(2) ** -0.5
         queries, keys = groups.queries, groups.keys
         q_rows, k_rows, v_rows = _gathered(q, queries), _gathered(k, keys), _gathered(v, keys)
         out_rows = v.new_empty(q_rows.size(0), v.size(2))
         parts = (*map(queries.split, (q_rows, out_rows)), *map(keys.split, (k_rows, v_rows)))
-        weights = []
-        for group, q_g, out_g, k_g, v_g in zip(groups.groups, *parts, strict=True):
+        ctx.kept, weights, masks = 1 - dropout, [], groups.dropout_masks(dropout, like=q)
+        for group, keep_mask, q_g, out_g, k_g, v_g in zip(groups.groups, masks, *parts, strict=True):
             mask = group.mask(q.dtype, is_causal=is_causal, window=window)
             if mask is None:
                 scores = torch.baddbmm(q_g.new_zeros(1), q_g, k_g.mT, beta=0, alpha=scale)
             else:
                 scores = torch.baddbmm(mask, q_g, k_g.mT, alpha=scale)
             weights.append(_widened(scores).softmax(-1).to(q.dtype))
-            torch.bmm(weights[-1], v_g, out=out_g)
+            torch.bmm(_dropped(weights[-1], keep_mask, ctx.kept), v_g, out=out_g)
         ctx.groups, ctx.num_queries, ctx.num_keys = groups, q.size(0), k.size(0)
-        ctx.save_for_backward(q_rows, k_rows, v_rows, *weights)
+        ctx.save_for_backward(q_rows, k_rows, v_rows, *weights, *masks)
         return _scattered(out_rows, queries, q.size(0))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys = ctx.groups.queries, ctx.groups.keys
-        q_rows, k_rows, v_rows, *weights = ctx.saved_tensors
+        q_rows, k_rows, v_rows, *others = ctx.saved_tensors
+        weights, masks = others[: len(others) // 2], others[len(others) // 2 :]
         scale = q_rows.size(1) ** -0.5
         out_rows = _gathered(gradients[0], queries).index_fill_(0, queries.padding, 0)
         dq_rows, dk_rows, dv_rows = (torch.empty_like(rows) for rows in (q_rows, k_rows, v_rows))
@@ -74,9 +94,9 @@ class _Products(torch.autograd.Function):
             *map(queries.split, (q_rows, out_rows, dq_rows)),
             *map(keys.split, (k_rows, v_rows, dk_rows, dv_rows)),
         )
-        for weights_g, q_g, out_g, dq_g, k_g, v_g, dk_g, dv_g in zip(weights, *parts, strict=True):
-            torch.bmm(weights_g.mT, out_g, out=dv_g)
-            dweights = _widened(torch.bmm(out_g, v_g.mT))
+        for weights_g, mask_g, q_g, out_g, dq_g, k_g, v_g, dk_g, dv_g in zip(weights, masks, *parts, strict=True):
+            torch.bmm(_dropped(weights_g, mask_g, ctx.kept).mT, out_g, out=dv_g)
+            dweights = _widened(_dropped(torch.bmm(out_g, v_g.mT), mask_g, ctx.kept))
             dscores = torch.ops.aten._softmax_backward_data(dweights, _widened(weights_g), -1, dweights.dtype)
             dscores = dscores.to(q_g.dtype)
             dq_g.baddbmm_(dscores, k_g, beta=0, alpha=scale)
@@ -85,7 +105,7 @@ class _Products(torch.autograd.Function):
             _scattered(dq_rows, queries, ctx.num_queries),
             _scattered(dk_rows, keys, ctx.num_keys),
             _scattered(dv_rows, keys, ctx.num_keys),
-            *(None, None, None),
+            *(None, None, None, None),
         )
 
 
@@ -106,6 +126,10 @@ def _scattered(rows: Tensor, side: Side, num_slots: int) -> Tensor:
     torch.index_select(rows, 0, side.places, out=out[: len(side.places)])
     out[len(side.places) :] = 0
     return out.view(num_slots, side.heads, -1)
+
+
+def _dropped(x: Tensor, bit_mask: Tensor | None, kept: float) -> Tensor:
+    return x if bit_mask is None else masked(x, bit_mask, 1 / kept)
 
 
 def _widened(x: Tensor) -> Tensor:
@@ -220,6 +244,14 @@ class LengthGroups:
     groups: list[Group]
     queries: Side
     keys: Side
+
+    def dropout_masks(self, probability: float, *, like: Tensor) -> Sequence[Tensor | None]:
+        """For each group a bit mask of its weights, [B * H, T, S]; all None for the probability zero."""
+        if probability == 0:
+            return [None] * len(self.groups)
+        shapes = [(len(group.query_lengths) * group.heads, group.num_queries, group.num_keys) for group in self.groups]
+        masks = bit_mask(sum(map(math.prod, shapes)), probability, like=like).split([*map(math.prod, shapes)])
+        return [mask.view(shape) for mask, shape in zip(masks, shapes, strict=True)]
 
 
 def group_by_length(queries: Packed, keys: Packed, *, heads: int) -> LengthGroups:

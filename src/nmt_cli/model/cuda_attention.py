@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from nmt_cli.devices import launching_on
+from nmt_cli.model.dropout import Dropout, keep_limit
 from nmt_cli.model.packing import Projections, Spans
 
 _WIDE = 64  # wider heads have tiles of half as many rows, so that registers suffice
@@ -51,9 +52,15 @@ def varlen_serves(dtype: torch.dtype, *, d_k: int, d_v: int, window: int | None)
 
 
 def attend_triton(
-    projections: Projections, *, queries: Spans, keys: Spans, is_causal: bool, window: int | None
+    projections: Projections,
+    *,
+    queries: Spans,
+    keys: Spans,
+    is_causal: bool,
+    window: int | None,
+    dropout: Dropout,
 ) -> Tensor:
-    """Attention within each sentence, [N, H * V].
+    """Attention within each sentence, [N, H * V], with dropout of the softmax.
 
     A query without keys gets zeros. Slots outside of all sentences, and their gradients, are left unwritten, and may be
     NaN.
@@ -61,17 +68,27 @@ def attend_triton(
     matrices, heads, d_k, d_v = projections
     reach = -1 if window is None else window // 2
     sizes = [heads, d_k, d_v]
-    out: Tensor = _attention(list(matrices), queries.cu_seqlens, keys.cu_seqlens, sizes, is_causal, reach)[0]
+    seed, probability = (dropout.seed_on(matrices[0].device), dropout.probability) if dropout.is_on else (None, 0.0)
+    out: Tensor = _attention(
+        *(list(matrices), queries.cu_seqlens, keys.cu_seqlens, seed, sizes, is_causal, reach, probability)
+    )[0]
     return out
 
 
 @torch.library.custom_op("nmt::attention", mutates_args=())
 def _attention(
-    matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, sizes: list[int], is_causal: bool, reach: int
+    matrices: list[Tensor],
+    cu_queries: Tensor,
+    cu_keys: Tensor,
+    seed: Tensor | None,
+    sizes: list[int],
+    is_causal: bool,
+    reach: int,
+    dropout: float,
 ) -> tuple[Tensor, Tensor]:
     """The attention output of each query [N, H * V], and the base-2 logarithm of its sum of 2^score [H, N].
 
-    `sizes` are H, K and V.
+    `sizes` are H, K and V. The dropout mask follows from `seed` [2] as in `Dropout`; None drops nothing.
     """
     from nmt_cli.model.kernels import attention  # brings in Triton
 
@@ -80,10 +97,10 @@ def _attention(
     out, logsumexp = _results(projections)
     with launching_on(q.device):
         attention.forward_kernel[_grid(cu_queries, projections)](
-            *(q, k, v, out, logsumexp, cu_queries, cu_keys, len(q)),
+            *(q, k, v, out, logsumexp, cu_queries, cu_keys, seed, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v)),
-            **_options(projections, is_causal=is_causal, reach=reach),
-            maxnreg=_forward_registers(projections, is_causal=is_causal),
+            **_options(projections, is_causal=is_causal, reach=reach, dropout=dropout),
+            maxnreg=_forward_registers(projections, is_causal=is_causal, dropout=dropout),
         )
     return out, logsumexp
 
@@ -96,9 +113,11 @@ def _attention_backward(
     logsumexp: Tensor,
     cu_queries: Tensor,
     cu_keys: Tensor,
+    seed: Tensor | None,
     sizes: list[int],
     is_causal: bool,
     reach: int,
+    dropout: float,
 ) -> list[Tensor]:
     """The gradient of each matrix, for the gradient [N, H * V] of what each query got."""
     from nmt_cli.model.kernels import attention
@@ -109,16 +128,16 @@ def _attention_backward(
     dq, dk, dv = projections._replace(matrices=gradients).split()
     with launching_on(q.device):
         attention.backward_kernel[_grid(cu_queries, projections)](
-            *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, len(q)),
+            *(q, k, v, out, gradient.contiguous(), logsumexp, dq, dk, dv, cu_queries, cu_keys, seed, len(q)),
             STRIDES=tuple(x.stride(0) for x in (q, k, v, dq, dk, dv)),
-            **_options(projections, is_causal=is_causal, reach=reach),
+            **_options(projections, is_causal=is_causal, reach=reach, dropout=dropout),
             maxnreg=_MOST_REGISTERS,
         )
     return gradients
 
 
 @_attention.register_fake
-def _(matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, sizes: list[int], *_: Any) -> Any:
+def _(matrices: list[Tensor], cu_queries: Tensor, cu_keys: Tensor, seed: Any, sizes: list[int], *_: Any) -> Any:
     return _results(Projections(matrices, *sizes))
 
 
@@ -128,15 +147,15 @@ def _(gradient: Tensor, matrices: list[Tensor], *_: Any) -> list[Tensor]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    matrices, cu_queries, cu_keys, *ctx.options = inputs
+    matrices, cu_queries, cu_keys, seed, *ctx.options = inputs
     ctx.set_materialize_grads(False)  # no zeros are made for the logarithms, which nothing uses
-    ctx.save_for_backward(*matrices, *output, cu_queries, cu_keys)
+    ctx.save_for_backward(*matrices, *output, cu_queries, cu_keys, seed)
 
 
 def _back(ctx: Any, gradient: Tensor, _: None) -> tuple[list[Tensor] | None, ...]:
-    *matrices, out, logsumexp, cu_queries, cu_keys = ctx.saved_tensors
-    gradients = _attention_backward(gradient, matrices, out, logsumexp, cu_queries, cu_keys, *ctx.options)
-    return gradients, None, None, *(None for _ in ctx.options)
+    *matrices, out, logsumexp, cu_queries, cu_keys, seed = ctx.saved_tensors
+    gradients = _attention_backward(gradient, matrices, out, logsumexp, cu_queries, cu_keys, seed, *ctx.options)
+    return gradients, None, None, None, *(None for _ in ctx.options)
 
 
 _attention.register_autograd(_back, setup_context=_save)
@@ -159,7 +178,7 @@ def _grid(cu_queries: Tensor, projections: Projections) -> tuple[int]:
     return ((len(cu_queries) - 1) * projections.heads,)
 
 
-def _options(projections: Projections, *, is_causal: bool, reach: int) -> dict[str, Any]:
+def _options(projections: Projections, *, is_causal: bool, reach: int, dropout: float) -> dict[str, Any]:
     """A kernel's compiled constants. Three of four sentences fit a tile of 32 rows, and need no loads ahead."""
     return {
         "HEADS": projections.heads,
@@ -167,18 +186,20 @@ def _options(projections: Projections, *, is_causal: bool, reach: int) -> dict[s
         "D_V": projections.d_v,
         "IS_CAUSAL": is_causal,
         "REACH": reach,
+        "LIMIT": keep_limit(1 - dropout),
+        "SCALE": 1 / (1 - dropout),
         "ROWS": 32 if max(projections.d_k, projections.d_v) <= _WIDE else 16,
         "num_warps": 2,
         "num_stages": 1,
     }
 
 
-def _forward_registers(projections: Projections, *, is_causal: bool) -> int | None:
+def _forward_registers(projections: Projections, *, is_causal: bool, dropout: float) -> int | None:
     """The most registers of a thread of the forward kernel; None leaves the number to the compiler.
 
     The compiler may spill registers so that one more block fits a multiprocessor. These limits avoid that
     (benchmarks/gpu/kernels.py). With 144 registers, seven blocks fit.
     """
-    if min(projections.d_k, projections.d_v) < _WIDE:
+    if dropout > 0 or min(projections.d_k, projections.d_v) < _WIDE:
         return _MOST_REGISTERS
     return None if is_causal else 144

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
+_BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
 _LANES = 256  # 16-bit lanes of a chunk; each lane serves two elements, one in either half of the chunk
 _GAMMA, _FIRST, _SECOND = (  # of SplitMix64, Steele et al. 2014, as signed integers
     0x9E3779B97F4A7C15 - 2**64,
@@ -31,9 +31,20 @@ class Dropout(nn.Module):
         self.probability = probability
         self.seed: Tensor | None = None
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is dropped."""
+        return self.training and self.probability > 0
+
+    def seed_on(self, device: torch.device) -> Tensor:
+        """The seed of a kernel that samples its own mask: `seed`, or a new one from torch's generator."""
+        if self.seed is not None:
+            return self.seed
+        return torch.empty(2, dtype=torch.int32, device=device).random_(-(2**31), 2**31)
+
     def forward(self, x: Tensor) -> Tensor:
         """x of any shape."""
-        if not self.training or self.probability == 0:
+        if not self.is_on:
             return x
         if self.seed is not None:
             kept = 1 - self.probability
@@ -52,15 +63,15 @@ class _BitMask(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
-        mask = _draw(x.numel(), 1 - probability)[: x.numel()].view(x.shape).to(_BITS[x.dtype])
+        mask = bit_mask(x.numel(), probability, like=x).view(x.shape)
         ctx.save_for_backward(mask)
         ctx.scale = 1 / (1 - probability)
-        return _masked(x, mask, 1 / (1 - probability))
+        return masked(x, mask, 1 / (1 - probability))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
-        return _masked(gradients[0], mask, ctx.scale), None
+        return masked(gradients[0], mask, ctx.scale), None
 
 
 def _keep_mask(x: Tensor, seed: Tensor, kept: float) -> Tensor:
@@ -80,7 +91,13 @@ def keep_limit(kept: float) -> int:
     return min(round(kept * 2**32) - 2**31, 2**31 - 1)
 
 
-def _masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+def bit_mask(count: int, probability: float, *, like: Tensor) -> Tensor:
+    """Integers [count] with the width of an element of `like`: all bits, or with `probability` none."""
+    return _draw(count, 1 - probability)[:count].to(_BITS[like.dtype])
+
+
+def masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """x times `scale`, and zero where the bit mask is."""
     return (x.contiguous().view(mask.dtype) & mask).view(x.dtype).mul_(scale)
 
 

@@ -52,6 +52,7 @@ class SelfAttention(nn.Module):
         self.rotation = Rotation(num_positions=config.max_positions, width=config.d_k) if is_rotary else None
         self.qkv = nn.Linear(config.d_model, config.heads * (2 * config.d_k + config.d_v), bias=config.attention_bias)
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
+        self.dropout = Dropout(config.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """The mixed values [N, H * V] for x [N, D]. `Residual.leave` multiplies them by `output`."""
@@ -60,7 +61,14 @@ class SelfAttention(nn.Module):
         else:
             matrices = [rows.flatten(1) for rows in self.project(x, layout.positions)]
         projections = Projections(matrices, self.heads, self.d_k, self.d_v)
-        mixed = attend(projections, queries=layout, keys=layout, is_causal=self.is_causal, window=self.window)
+        mixed = attend(
+            projections,
+            queries=layout,
+            keys=layout,
+            is_causal=self.is_causal,
+            window=self.window,
+            dropout=self.dropout,
+        )
         return mixed.flatten(1)
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,11 +88,12 @@ class CrossAttention(nn.Module):
         self.q = nn.Linear(config.d_model, config.heads * config.d_k, bias=config.attention_bias)
         self.kv = nn.Linear(config.d_model, config.heads * (config.d_k + config.d_v), bias=config.attention_bias)
         self.output = nn.Linear(config.heads * config.d_v, config.d_model, bias=config.attention_bias)
+        self.dropout = Dropout(config.attention_dropout)
 
     def forward(self, x: Tensor, layout: Layout, memory: Tensor, source: Layout) -> Tensor:
         """The mixed values [N, H * V] for x [N, D] and memory [M, D]. `Residual.leave` multiplies them by `output`."""
         projections = Projections([self.q(x), self.kv(memory)], self.heads, self.d_k, self.d_v)
-        mixed = attend(projections, queries=layout, keys=source, is_causal=False, window=None)
+        mixed = attend(projections, queries=layout, keys=source, is_causal=False, window=None, dropout=self.dropout)
         return mixed.flatten(1)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,7 +103,10 @@ class CrossAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """activation(x W1 + b1) W2 + b2 (equation 2); gated, the first half of x W1 + b1 goes through the activation."""
+    """activation(x W1 + b1) W2 + b2 (equation 2); gated, the first half of x W1 + b1 goes through the activation.
+
+    Dropout falls on the hidden layer, behind the gate.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -102,6 +114,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.d_model, config.d_ff * (2 if is_gated else 1))
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.activation = config.activation
+        self.dropout = Dropout(config.ffn_dropout)
         self.uses_kernels = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,6 +122,10 @@ class FeedForward(nn.Module):
 
         With `uses_kernels`, our kernel computes the gradient of a ReLU.
         """
+        hidden = self._activated(x)
+        return self.dropout(hidden) if self.dropout.is_on else hidden
+
+    def _activated(self, x: Tensor) -> Tensor:
         if self.activation == "relu" and self.uses_kernels:
             return linear_relu(x, self.inner.weight, self.inner.bias)
         hidden: Tensor = self.inner(x)
@@ -182,8 +199,7 @@ class Residual(nn.Module):
     def _leave_by_kernel(self, x: Tensor, out: Tensor, bias: Tensor | None, norm: nn.LayerNorm) -> Tensor:
         from nmt_cli.model.kernels.layers import residual_norm
 
-        is_dropping = self.training and self.dropout.probability > 0
-        seed, probability = (self.dropout.seed, self.dropout.probability) if is_dropping else (None, 0.0)
+        seed, probability = (self.dropout.seed, self.dropout.probability) if self.dropout.is_on else (None, 0.0)
         y: Tensor = residual_norm(x, out, bias, norm.weight, norm.bias, seed, probability, norm.eps)[0]
         return y
 

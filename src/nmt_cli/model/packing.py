@@ -6,7 +6,7 @@ Shapes: N slots, B sentences, S or T the longest of them. Only attention ever se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -53,6 +53,10 @@ class Packed:
     num_empty: int
     bound: int
     is_cut: Tensor | None = None
+
+    def cut(self, is_chosen: Tensor) -> Packed:
+        """The same sentences with these tokens [N] cut too."""
+        return replace(self, is_cut=is_chosen if self.is_cut is None else self.is_cut | is_chosen)
 
     def without_cuts(self, rows: Tensor) -> Tensor:
         """The rows [N, D] of an embedding matrix, zero where tokens are cut."""

@@ -47,18 +47,22 @@ class Positions(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Rows of a matrix, scaled by sqrt(d_model), plus positions, with dropout on the sum (3.4, 3.5, 5.4)."""
+    """Rows of a matrix, scaled by sqrt(d_model), plus positions, with dropout on the sum (3.4, 3.5, 5.4).
 
-    def __init__(self, weight: nn.Parameter, positions: Positions, config: ModelConfig) -> None:
+    Word dropout (Sennrich et al. 2016, arXiv:1606.02891) zeroes whole rows, and does not scale the rest.
+    """
+
+    def __init__(self, weight: nn.Parameter, positions: Positions, config: ModelConfig, *, word_dropout: float) -> None:
         super().__init__()
         self.weight = weight
         self.positions = positions
         self.dropout = Dropout(config.dropout)
+        self.word_dropout = word_dropout
         self.scale = math.sqrt(config.d_model)
 
     def forward(self, tokens: Packed) -> Tensor:
         """The tokens [N] of sentences to [N, D]."""
-        return self.place(tokens.without_cuts(self.rows(tokens.ids)), self.encodings(tokens.positions))
+        return self.place(self.cut(self.rows(tokens.ids), tokens), self.encodings(tokens.positions))
 
     def at(self, ids: Tensor, positions: Tensor) -> Tensor:
         """One token of each row of a search, ids [R] at positions [R], to [R, D]."""
@@ -67,6 +71,12 @@ class Embedding(nn.Module):
     def rows(self, ids: Tensor) -> Tensor:
         """The rows [N, D] of the matrix for ids [N]."""
         return self._look_up(self.weight, ids)
+
+    def cut(self, rows: Tensor, tokens: Packed) -> Tensor:
+        """The rows [N, D] of tokens, zero where they are cut; in training, word dropout cuts some more."""
+        if self.training and self.word_dropout > 0:
+            tokens = tokens.cut(torch.rand(tokens.ids.shape, device=rows.device) < self.word_dropout)
+        return tokens.without_cuts(rows)
 
     def encodings(self, positions: Tensor) -> Tensor | None:
         """The rows [N, D] of the table for positions [N]; None if it has none."""
@@ -98,8 +108,9 @@ class Transformer(nn.Module):
         self.source_vocab, self.target_vocab = source_vocab, target_vocab
         target = _rows(target_vocab, config)
         source = target if config.tying == "all" else _rows(source_vocab, config)
-        self.source_embedding = Embedding(source, Positions(config), config)
-        self.target_embedding = Embedding(target, Positions(config), config)
+        words = config.word_dropout
+        self.source_embedding = Embedding(source, Positions(config), config, word_dropout=words.source)
+        self.target_embedding = Embedding(target, Positions(config), config, word_dropout=words.target)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         is_pre_norm = config.norm == "pre"

@@ -90,7 +90,15 @@ RECIPE_KEYS: Mapping[str, str] = {
     "model={encoder_layers: {N}, decoder_layers: {N}}": "layers num_layers n_layers num_hidden_layers",
     "model.encoder_layers={N}": "encoder_layers enc_layers enc_depth num_encoder_layers n_encoder_layers",
     "model.decoder_layers={N}": "decoder_layers dec_layers dec_depth num_decoder_layers n_decoder_layers",
-    "model.dropout={N}": "dropout transformer_dropout hidden_dropout residual_dropout",
+    "model.dropout={N}": "dropout transformer_dropout hidden_dropout residual_dropout transformer_dropout_prepost",
+    "model.attention_dropout={N}": (
+        "attention_dropout transformer_dropout_attention attn_dropout dropout_attention attention_probs_dropout_prob"
+    ),
+    "model.ffn_dropout={N}": (
+        "activation_dropout relu_dropout ffn_dropout transformer_dropout_ffn transformer_dropout_act"
+    ),
+    "model.word_dropout.source={N}": "dropout_src dropout_source source_word_dropout",
+    "model.word_dropout.target={N}": "dropout_trg dropout_target target_word_dropout",
     "model.activation={N}": (
         "activation_fn activation_function hidden_act pos_ffn_activation_fn transformer_ffn_activation"
     ),
@@ -108,8 +116,7 @@ RECIPE_KEYS: Mapping[str, str] = {
         "src_seq_length tgt_seq_length max_sent_length max_seq_length"
     ),
     "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out": (
-        "attention_dropout activation_dropout relu_dropout emb_dropout embed_dropout transformer_dropout_attention "
-        "transformer_dropout_ffn attn_dropout dropout_attention hidden_dropout_prob attention_probs_dropout_prob"
+        "emb_dropout embed_dropout hidden_dropout_prob"
     ),
     "decoding.beam={N}": "beam_size num_beams beam_width",
     "decoding.length_penalty={N}": "alpha beam_alpha length_penalty_alpha",

@@ -23,6 +23,8 @@ DerivedWidth = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]}),
 ]
 _NULL: Any = None
+DROPOUTS = frozenset({"dropout", "attention_dropout", "ffn_dropout", "word_dropout"})
+"""The settings of a model that are not of its architecture: they act in training only."""
 
 
 class LanguagePair(Section):
@@ -30,6 +32,13 @@ class LanguagePair(Section):
 
     source: Name
     target: Name
+
+
+class WordDropoutConfig(Section):
+    """Word dropout: in training, whole tokens lose their embedding and keep their position."""
+
+    source: Probability = Field(0.0, description="share of source tokens without embedding")
+    target: Probability = Field(0.0, description="share of tokens that the decoder reads without embedding")
 
 
 class ModelConfig(Section):
@@ -43,6 +52,9 @@ class ModelConfig(Section):
     d_k: DerivedWidth = Field(_NULL, description="width of queries and keys, per head; null: d_model / heads (3.2.2)")
     d_v: DerivedWidth = Field(_NULL, description="width of values, per head; null: d_model / heads (3.2.2)")
     dropout: Probability = Field(0.1, description="P_drop, on sub-layers' outputs and on embeddings (5.4)")
+    attention_dropout: Probability = Field(0.0, description="dropout of the attention probabilities")
+    ffn_dropout: Probability = Field(0.0, description="dropout after the activation of the feed-forward layers")
+    word_dropout: WordDropoutConfig = WordDropoutConfig()
     norm: Literal["post", "pre"] = Field(
         "post", description="normalise after the residual sum (3.1), or before sub-layers"
     )
@@ -72,6 +84,12 @@ class ModelConfig(Section):
     )
     output_bias: bool = Field(False, description="a bias for each piece on the output, as in Marian, not in the paper")
     embedding_multiple: PositiveInt = Field(128, description="embedding rows are padded to a multiple of this")
+
+    @property
+    def has_dropout(self) -> bool:
+        """True if two passes of training differ by chance."""
+        words = self.word_dropout
+        return any((self.dropout, self.attention_dropout, self.ffn_dropout, words.source, words.target))
 
     @field_validator("d_k", "d_v", mode="before")
     @classmethod
@@ -176,7 +194,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _passes_differ(self) -> Recipe:
-        if self.training.num_passes > 1 and self.model.dropout == getattr(self.training.consistency, "cut", 0) == 0:
+        cut = getattr(self.training.consistency, "cut", 0)
+        if self.training.num_passes > 1 and cut == 0 and not self.model.has_dropout:
             raise ValueError("training.consistency compares equal passes without dropout", "write model.dropout: 0.1")
         return self
 

@@ -56,9 +56,7 @@ class Consistency:
 
     def _cut(self, side: Packed) -> Packed:
         is_second = torch.arange(len(side.ids), device=side.ids.device) >= _num_tokens(side.ids)
-        return replace(
-            side, is_cut=is_second & (torch.rand(side.ids.shape, device=side.ids.device) < self.cut_probability)
-        )
+        return side.cut(is_second & (torch.rand(side.ids.shape, device=side.ids.device) < self.cut_probability))
 
     def loss_and_gradient(self, logits: Tensor, gold: Tensor, vocab: int, smoothing: float) -> tuple[Tensor, ...]:
         """The sums over logits [R, W] of the loss, of the NLL and of the mean divergence.

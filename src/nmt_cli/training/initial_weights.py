@@ -19,14 +19,11 @@ from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import ResolvedRecipe
 from nmt_cli.recipe.model_size import num_parameters
-from nmt_cli.recipe.schema import ModelConfig, Recipe
+from nmt_cli.recipe.schema import DROPOUTS, ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.training.free_memory import free_on_cpu
 
 logger = logging.getLogger(__name__)
-
-# Settings that may differ from those of the model.
-_FREE = frozenset({"dropout"})
 
 
 def describe_initial_model(path: Path, recipe: Recipe, data: PreparedData | None) -> InitialModel:
@@ -160,7 +157,7 @@ def _check_architecture(path: Path, there: ModelConfig, asked: ModelConfig) -> N
 
 def _differing(there: ModelConfig, asked: ModelConfig) -> list[str]:
     """The settings in which a recipe must agree with the model, and does not."""
-    free = _FREE if there.positions == "learned" else _FREE | {"max_positions"}
+    free = DROPOUTS if there.positions == "learned" else DROPOUTS | {"max_positions"}
     return [key for key in type(asked).model_fields if key not in free and getattr(there, key) != getattr(asked, key)]
 
 

@@ -170,11 +170,11 @@ def _kept_per_pair(model: ModelConfig) -> int:
     """Elements kept for backward for one source and one target token, without attention weights and logits.
 
     Attention: projections, mixed values, output; each sub-layer: dropout mask, residual sum, norm; feed-forward: twice
-    d_ff, and four times with gates.
+    d_ff, and four times with gates; dropout there keeps its mask and its output.
     """
     heads_width = model.heads * (2 * model.d_k + 2 * model.d_v)
     residual = 4 * model.d_model
-    feed_forward = (4 if model.activation == "swiglu" else 2) * model.d_ff
+    feed_forward = ((4 if model.activation == "swiglu" else 2) + (2 if model.ffn_dropout else 0)) * model.d_ff
     encoder = heads_width + 2 * residual + feed_forward
     decoder = 2 * heads_width + 3 * residual + feed_forward
     # At last the embedding and the last norm of each side.

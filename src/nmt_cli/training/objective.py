@@ -66,7 +66,7 @@ class CompiledObjective:
         if consistency is not None:
             weights = (*consistency.loss_weights, *consistency.divergence_weights)
             self._kernel = partial(gradients_of_both_passes, weights=weights, pad=PAD)
-        dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
+        dropouts = [module for module in model.modules() if isinstance(module, Dropout) and module.probability > 0]
         self._seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=model.output_weight.device)
         for dropout, seed in zip(dropouts, self._seeds.unbind(), strict=True):
             dropout.seed = seed
@@ -99,7 +99,7 @@ class CompiledObjective:
             source_rows, target_rows = source.rows(ids).split([len(batch.source.ids), len(batch.target.ids)])
         else:
             source_rows, target_rows = source.rows(batch.source.ids), target.rows(batch.target.ids)
-        source_rows, target_rows = batch.source.without_cuts(source_rows), batch.target.without_cuts(target_rows)
+        source_rows, target_rows = source.cut(source_rows, batch.source), target.cut(target_rows, batch.target)
         memory = self._place(source, source_rows, source.encodings(batch.source.positions))
         return memory, self._place(target, target_rows, target.encodings(batch.target.positions))
 
@@ -113,7 +113,14 @@ def reason_not_to_compile(recipe: Recipe, *, device: torch.device, dtype: torch.
     model = recipe.model
     if model.d_model % _WIDTH_MULTIPLE or model.d_ff % _WIDTH_MULTIPLE:
         return f"d_model or d_ff is no multiple of {_WIDTH_MULTIPLE}"
-    kernel = choose_kernel(device, dtype, d_k=model.d_k, d_v=model.d_v, window=model.encoder_window, bound=SHORT)
+    kernel = choose_kernel(
+        *(device, dtype),
+        d_k=model.d_k,
+        d_v=model.d_v,
+        window=model.encoder_window,
+        bound=SHORT,
+        has_dropout=model.attention_dropout > 0,
+    )
     if kernel not in ("triton", "varlen"):
         return f"with {kernel} attention, shapes change from batch to batch"
     return missing_for_triton()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nmt_cli.model import attention
 from nmt_cli.model.attention import attend
+from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import CrossAttention, SelfAttention
 from nmt_cli.model.packing import Spans
 from nmt_cli.recipe.schema import ModelConfig
@@ -19,14 +20,16 @@ from tests.interpreted import DEVICE, IS_INTERPRETED, MARKS  # isort: split
 
 from nmt_cli.model import cuda_attention
 from nmt_cli.model.kernels import attention as kernels
-from tests.model.cases import assert_attention, gradients, joined
+from tests.model.cases import Case, assert_attention, assert_dropout, gradients, joined
 from tests.reference.attention import Sees, packed_attention, sees_all, sees_neighbours, sees_the_past
 
 pytestmark = MARKS
 
 HEADS = 2
+OFF = Dropout(0.0)
 # The tiles are of 32 tokens: sentences of one tile, just more than one, and four; and sides without any tokens.
 SELF = [1, 32, 0, 33, 128, 7]
+SHORT = [17, 40, 32]
 QUERIES, KEYS = [5, 0, 40, 128, 32], [33, 7, 0, 32, 128]
 # float32 rounds at 6e-8; sums have up to 128 terms of about 1. A GPU approximates 2^x.
 TOLERANCE = 1e-5 if IS_INTERPRETED else 1e-4
@@ -95,10 +98,24 @@ def test_our_kernels_are_attention_by_loops(
     inputs = inputs_of(q_lengths, k_lengths, d_k=d_k, d_v=d_v)
     projections = joined(*(x.to(DEVICE) for x in inputs), matrices=matrices)
     queries, keys = spans(q_lengths), spans(k_lengths)
-    out = attend(projections, queries=queries, keys=keys, is_causal=is_causal, window=window)
+    out = attend(projections, queries=queries, keys=keys, is_causal=is_causal, window=window, dropout=OFF)
     sees = sees_the_past if is_causal else sees_all if window is None else sees_neighbours(window)
     expected = by_loops(inputs, q_lengths, k_lengths, sees)
     assert_attention(out, expected, inputs, tolerance=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("q_lengths", "k_lengths", "is_causal", "window"),
+    # A tile of keys and several, whose gradients are computed in one sweep and in two.
+    [(SHORT, SHORT, False, None), (SHORT, SHORT, True, None), ([20, 40], [50, 9], False, None), ([40], [40], False, 9)],
+)
+def test_dropout_zeroes_weights_of_the_softmax_and_scales_the_rest(
+    q_lengths: list[int], k_lengths: list[int], is_causal: bool, window: int | None
+) -> None:
+    sees = sees_the_past if is_causal else sees_all if window is None else sees_neighbours(window)
+    case = Case(q_lengths, k_lengths, is_causal, window, sees)
+    inputs = inputs_of(q_lengths, k_lengths, d_k=16, d_v=16)
+    assert_dropout(case, inputs, device=DEVICE, tolerance=TOLERANCE)
 
 
 @pytest.mark.gpu
@@ -113,7 +130,9 @@ def test_our_kernels_in_bf16_are_attention_by_loops_in_base_s_width(
     inputs = inputs_of(q_lengths, k_lengths, d_k=64, d_v=64, heads=8)
     rounded = [x.detach().bfloat16().requires_grad_() for x in inputs]
     projections = joined(*(x.to(DEVICE) for x in rounded), matrices=matrices)
-    out = attend(projections, queries=spans(q_lengths), keys=spans(k_lengths), is_causal=is_causal, window=None)
+    out = attend(
+        projections, queries=spans(q_lengths), keys=spans(k_lengths), is_causal=is_causal, window=None, dropout=OFF
+    )
     expected = by_loops(rounded, q_lengths, k_lengths, sees_the_past if is_causal else sees_all)
     # bf16 keeps 8 bits: 4e-3 of values below 4; the probabilities are rounded as well.
     assert_attention(out, expected, rounded, tolerance=2e-2, of_gradients=5e-2)
@@ -130,19 +149,23 @@ def test_slots_outside_of_sentences_are_neither_read_nor_written() -> None:
     (matrix,) = projections.matrices
     matrix = torch.cat([matrix, matrix.new_full((3, matrix.size(1)), torch.nan)])
     projections = projections._replace(matrices=[matrix])
-    out = attend(projections, queries=spans([40, 10]), keys=spans([40, 10]), is_causal=False, window=None)
+    out = attend(projections, queries=spans([40, 10]), keys=spans([40, 10]), is_causal=False, window=None, dropout=OFF)
     expected = by_loops(inputs, [40, 10], [40, 10], sees_all)
     torch.testing.assert_close(out[:50].double().cpu(), expected, rtol=TOLERANCE, atol=TOLERANCE)
     assert out[50:].isnan().all()
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("is_self", [True, False])
-def test_the_operator_keeps_what_torch_asks_of_operators(is_self: bool) -> None:
+def test_the_operator_keeps_what_torch_asks_of_operators(is_self: bool, dropout: float) -> None:
+    seed = torch.tensor([7, -8], dtype=torch.int32, device=DEVICE) if dropout else None
     inputs = inputs_of([3, 2], [3, 2], d_k=16, d_v=16)
     given = joined(*(x.to(DEVICE) for x in inputs), matrices=1 if is_self else 2)
     matrices = [x.detach().requires_grad_() for x in given.matrices]
     ends = spans([3, 2]).cu_seqlens
-    torch.library.opcheck(cuda_attention._attention, (matrices, ends, ends, [HEADS, 16, 16], is_self, -1))
+    torch.library.opcheck(
+        cuda_attention._attention, (matrices, ends, ends, seed, [HEADS, 16, 16], is_self, -1, dropout)
+    )
 
 
 def test_layers_with_our_kernels_are_compiled_whole() -> None:

@@ -8,6 +8,9 @@ Matrices [N, ...] of queries and [M, ...] of keys and values hold H heads side b
 `STRIDES` are the columns from row to row of the projections, then of their gradients. `cu_queries` and `cu_keys` say
 where sentences start and end; slots outside of all sentences are neither read nor written. A token sees tokens up to
 `REACH` places away; -1 stands for all.
+
+With a seed, weights have dropout: `keeps` says which, by an index of query, head and key. `LIMIT` and `SCALE` are as in
+`nmt_cli.model.kernels.layers`. The backward pass computes the mask again.
 """
 
 import math
@@ -15,15 +18,19 @@ import math
 import triton
 import triton.language as tl
 
+from nmt_cli.model.kernels.layers import keeps
+
 _LOG2_E = tl.constexpr(math.log2(math.e))
 _BELOW_ALL = tl.constexpr(-1e30)  # lower than any score, but finite: infinity minus infinity would be NaN
+# 2^32 over the golden ratio. Multiples of it, modulo 2^32, stay far apart, so rows of weights share no indices.
+_ROW = tl.constexpr(0x9E3779B9)
 
 
 @triton.jit(do_not_specialize=["num_slots"])
 def forward_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, logsumexp_ptr, cu_queries, cu_keys, num_slots,
+    q_ptr, k_ptr, v_ptr, out_ptr, logsumexp_ptr, cu_queries, cu_keys, seed_ptr, num_slots,
     STRIDES: tl.constexpr, HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, IS_CAUSAL: tl.constexpr,
-    REACH: tl.constexpr, ROWS: tl.constexpr,
+    REACH: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Attention of one sentence and head: tiles of queries, each with a running softmax over tiles of keys.
 
@@ -54,6 +61,10 @@ def forward_kernel(
             weights = tl.exp2(scores - larger[:, None])
             factor = tl.exp2(largest - larger)
             total = total * factor + tl.sum(weights, 1)
+            if seed_ptr is not None:
+                weights *= _dropout(
+                    ((q_start + queries) * HEADS + head)[:, None], keys[None, :], seed_ptr, LIMIT, SCALE
+                )
             mixed = _multiply(weights, v, mixed * factor[:, None])
             largest = larger
         total = tl.where(total > 0, total, 1.0)  # a query without keys gets zeros
@@ -63,9 +74,10 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["num_slots"])
 def backward_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr, cu_queries, cu_keys, num_slots,
+    q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr, cu_queries, cu_keys, seed_ptr,
+    num_slots,
     STRIDES: tl.constexpr, HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, IS_CAUSAL: tl.constexpr,
-    REACH: tl.constexpr, ROWS: tl.constexpr,
+    REACH: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one sentence and head: of each tile of keys and values, then of each tile of queries."""
     sentence, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
@@ -80,25 +92,28 @@ def backward_kernel(
     out_ptr += q_start * (HEADS * D_V) + head * D_V
     d_out_ptr += q_start * (HEADS * D_V) + head * D_V
     logsumexp_ptr += head.to(tl.int64) * num_slots + q_start
+    first_row = q_start * HEADS + head  # of weights: those of the first query
     in_one_sweep = (num_keys > 0) & (num_keys <= ROWS) & (REACH < 0)
     for k_first in range(0, num_keys, ROWS):
         _key_gradients(
-            *(k_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr),
-            *(num_queries, num_keys, in_one_sweep, STRIDES, HEADS, D_K, D_V, IS_CAUSAL, REACH, ROWS),
+            *(k_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr, seed_ptr),
+            *(first_row, num_queries, num_keys, in_one_sweep),
+            *(STRIDES, HEADS, D_K, D_V, IS_CAUSAL, REACH, LIMIT, SCALE, ROWS),
         )
     for q_first in range(0, tl.where(in_one_sweep, 0, num_queries), ROWS):
         _query_gradients(
-            *(q_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr),
-            *(num_queries, num_keys, STRIDES, HEADS, D_K, D_V, IS_CAUSAL, REACH, ROWS),
+            *(q_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, seed_ptr),
+            *(first_row, num_queries, num_keys),
+            *(STRIDES, HEADS, D_K, D_V, IS_CAUSAL, REACH, LIMIT, SCALE, ROWS),
         )
 
 
 @triton.jit
 def _key_gradients(
-    k_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr, num_queries, num_keys,
-    in_one_sweep,
+    k_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, dk_ptr, dv_ptr, seed_ptr, first_row,
+    num_queries, num_keys, in_one_sweep,
     STRIDES: tl.constexpr, HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, IS_CAUSAL: tl.constexpr,
-    REACH: tl.constexpr, ROWS: tl.constexpr,
+    REACH: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of a tile of keys and values, added up over the tiles of queries that see them.
 
@@ -118,8 +133,15 @@ def _key_gradients(
         logsumexp = tl.load(logsumexp_ptr + queries, mask=queries < num_queries, other=0.0)
         is_seen = _seen_mask(queries[None, :], keys[:, None], num_keys, IS_CAUSAL, REACH)
         weights = _weights(_multiply(k, tl.trans(q)), logsumexp[None, :], is_seen, D_K)
-        dv = _multiply(weights, d_out, dv)
-        d_scores = (weights * (_multiply(v, tl.trans(d_out)) - mean[None, :]) * D_K**-0.5).to(q.dtype)
+        kept = weights
+        if seed_ptr is not None:
+            dropout = _dropout((first_row + queries * HEADS)[None, :], keys[:, None], seed_ptr, LIMIT, SCALE)
+            kept = weights * dropout
+        dv = _multiply(kept, d_out, dv)
+        d_weights = _multiply(v, tl.trans(d_out))
+        if seed_ptr is not None:
+            d_weights *= dropout
+        d_scores = (weights * (d_weights - mean[None, :]) * D_K**-0.5).to(q.dtype)
         dk = _multiply(d_scores, q, dk)
         if in_one_sweep:
             _store(dq_ptr, _multiply(tl.trans(d_scores), k), queries, num_queries, STRIDES[3], D_K)
@@ -129,9 +151,10 @@ def _key_gradients(
 
 @triton.jit
 def _query_gradients(
-    q_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, num_queries, num_keys,
+    q_first, q_ptr, k_ptr, v_ptr, out_ptr, d_out_ptr, logsumexp_ptr, dq_ptr, seed_ptr, first_row, num_queries,
+    num_keys,
     STRIDES: tl.constexpr, HEADS: tl.constexpr, D_K: tl.constexpr, D_V: tl.constexpr, IS_CAUSAL: tl.constexpr,
-    REACH: tl.constexpr, ROWS: tl.constexpr,
+    REACH: tl.constexpr, LIMIT: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of a tile of queries, added up over the tiles of keys that they see."""
     queries = q_first + tl.arange(0, ROWS)
@@ -147,7 +170,10 @@ def _query_gradients(
         v = _load(v_ptr, keys, num_keys, STRIDES[2], D_V)
         is_seen = _seen_mask(queries[:, None], keys[None, :], num_keys, IS_CAUSAL, REACH)
         weights = _weights(_multiply(q, tl.trans(k)), logsumexp[:, None], is_seen, D_K)
-        d_scores = weights * (_multiply(d_out, tl.trans(v)) - mean[:, None]) * D_K**-0.5
+        d_weights = _multiply(d_out, tl.trans(v))
+        if seed_ptr is not None:
+            d_weights *= _dropout((first_row + queries * HEADS)[:, None], keys[None, :], seed_ptr, LIMIT, SCALE)
+        d_scores = weights * (d_weights - mean[:, None]) * D_K**-0.5
         dq = _multiply(d_scores, k, dq)
     _store(dq_ptr, dq, queries, num_queries, STRIDES[3], D_K)
 
@@ -197,6 +223,13 @@ def _weights(products, logsumexp, is_seen, D_K: tl.constexpr):
     """The softmax of a tile of products of queries and keys."""
     scores = products * (D_K**-0.5 * _LOG2_E)
     return tl.exp2(tl.where(is_seen, scores - logsumexp, -float("inf")))
+
+
+@triton.jit
+def _dropout(row, key, seed_ptr, LIMIT: tl.constexpr, SCALE: tl.constexpr):
+    """The factors of a tile of weights, and of their gradients: zero or `SCALE`. `row` counts queries and heads."""
+    index = row.to(tl.uint32) * _ROW + key.to(tl.uint32)
+    return tl.where(keeps(index.to(tl.int32, bitcast=True), seed_ptr, LIMIT), SCALE, 0.0)
 
 
 @triton.jit

@@ -178,7 +178,7 @@ def _options(width: int, dropout: float) -> dict[str, Any]:
 
 
 @triton.jit
-def _keeps(index, seed, LIMIT: tl.constexpr):
+def keeps(index, seed, LIMIT: tl.constexpr):
     """Whether dropout keeps the elements with these indices: the hash of `nmt_cli.model.dropout`."""
     bits = (index ^ tl.load(seed)).to(tl.uint32, bitcast=True)
     bits = (bits ^ (bits >> 16)) * _FIRST
@@ -194,7 +194,7 @@ def _dropped(out_ptr, bias_ptr, seed_ptr, index, column, mask, width, LIMIT: tl.
     if bias_ptr is not None:
         out += tl.load(bias_ptr + column, column < width, other=0.0).to(tl.float32)
     if seed_ptr is not None:
-        out = tl.where(_keeps(index, seed_ptr, LIMIT), out * SCALE, 0.0)
+        out = tl.where(keeps(index, seed_ptr, LIMIT), out * SCALE, 0.0)
     return out
 
 
@@ -256,7 +256,7 @@ def _norm_backward_kernel(
         gradient = (gradient - along_one - normed * along_normed) * scale
         tl.store(x_gradient_ptr + index, gradient.to(x_gradient_ptr.dtype.element_ty), mask)
         if seed_ptr is not None:
-            gradient = tl.where(_keeps(index, seed_ptr, LIMIT), gradient * SCALE, 0.0)
+            gradient = tl.where(keeps(index, seed_ptr, LIMIT), gradient * SCALE, 0.0)
         tl.store(out_gradient_ptr + index, gradient.to(out_gradient_ptr.dtype.element_ty), mask)
         if bias_ptr is not None:
             bias_sums += tl.where(mask, gradient, 0.0)

@@ -305,6 +305,7 @@ def describe_training(recipe: Recipe, updater: Updater, ranks: Ranks, *, max_tok
         d_v=architecture.d_v,
         window=architecture.encoder_window,
         bound=SHORT,
+        has_dropout=architecture.attention_dropout > 0,
     )
     reason = updater.reason_not_to_compile
     compiled = "" if ranks.device.type == "cpu" else ", compiled" if reason is None else f", not compiled ({reason})"
