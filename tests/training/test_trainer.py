@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from nmt_cli.artifacts.average import choose_checkpoints
 from nmt_cli.artifacts.model_directory import load_saved_config
+from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.weights import read_tensors
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, TrainingError
@@ -200,6 +202,27 @@ def test_patience_ends_training_after_validations_that_are_no_better(
     assert [event["update"] for event in events(run, "validation")] == [2, 4, 6, 8]
     assert load_saved_config(run / "model").updates == [8]  # of equally good ones the newer
     assert checkpoints(run) == left
+
+
+@pytest.mark.parametrize(("best", "chosen", "option"), [(3, [4, 6, 8], ""), (5, [2, 4, 6, 8], " --best 4")])
+def test_early_stopping_and_the_checkpoints_to_average_go_by_bleu(
+    prepared: PreparedData,
+    tmp_path: Path,
+    scripted: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    best: int,
+    chosen: list[int],
+    option: str,
+) -> None:
+    scripted(loss=[1.0, 2.0, 3.0, 4.0, 5.0], bleu=[1.0, 3.0, 2.5, 3.0, 9.0])
+    caplog.set_level("INFO")
+    run = tmp_path / "run"
+    settings = ("validation.metric=bleu", f"training.keep_best={best}", f"averaging={{last: null, best: {best}}}")
+    assert train(prepared, run, *PATIENT, *settings) == 0
+    number = int(option.removeprefix(" --best ") or best)
+    updates = [checkpoint.update for checkpoint in choose_checkpoints(open_run(run), last=None, best=number)]
+    assert updates == chosen
+    assert caplog.messages[-1] == f"next: nmt average {run}{option} && nmt decode < input.txt > output.txt"
 
 
 def test_the_model_is_that_of_the_best_validation_even_between_two_intervals_of_checkpoints(

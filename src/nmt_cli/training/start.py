@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli.artifacts.run import InitialModel, open_run
+from nmt_cli.artifacts.run import InitialModel, best_first, open_run
 from nmt_cli.dataset.manifest import Manifest
 from nmt_cli.dataset.sampled_pieces import check_sampling
 from nmt_cli.dataset.store import PreparedData
@@ -139,9 +139,12 @@ def describe_plan(resolved: ResolvedRecipe, inputs: RunInputs, *, device: str, w
 def _average_arguments(directory: Path) -> str:
     """Arguments for `nmt average`: the run, and a number if the recipe asks for more checkpoints than there are."""
     run = open_run(directory)
-    num_saved, asked = len(run.checkpoints()), run.recipe.averaging.last
-    option = f" --last {num_saved}" if asked is not None and asked > num_saved else ""
-    return shlex.quote(str(directory)) + option
+    averaging, found = run.recipe.averaging, run.checkpoints()
+    option, asked = "--last", averaging.last
+    if averaging.best is not None:
+        option, asked, found = "--best", averaging.best, best_first(found, metric=run.recipe.validation.metric)
+    fewer = f" {option} {len(found)}" if asked is not None and asked > len(found) else ""
+    return shlex.quote(str(directory)) + fewer
 
 
 def _num_started() -> int | None:
