@@ -227,7 +227,7 @@ def test_modern_is_base_with_as_many_parameters_and_half_the_updates() -> None:
     assert counts[1] / counts[0] == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize("name", ["multi30k", "demo"])
+@pytest.mark.parametrize("name", ["multi30k", "multi30k-gpu", "demo"])
 def test_small_recipes_reach_the_peak_that_their_comments_name(name: str) -> None:
     recipe = load_recipe(name)
     schedule = recipe.training.schedule
