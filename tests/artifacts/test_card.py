@@ -17,10 +17,16 @@ from tests.artifacts.builders import SIGNATURE, tiny_recipe, write_run
 TRAIN = ["nmt", "train", "tiny.yaml", "--set", "description=two words"]
 
 
-def card(path: Path, *, updates: list[int], summary: dict[str, Any] | None = None, num_checkpoints: int = 4) -> str:
-    write_run(
-        path, updates=num_checkpoints, finished="2026-01-02T04:00:00+00:00", recipe=tiny_recipe(description="A try.")
-    )
+def card(
+    path: Path,
+    *,
+    updates: list[int],
+    summary: dict[str, Any] | None = None,
+    num_checkpoints: int = 4,
+    model: dict[str, Any] | None = None,
+) -> str:
+    recipe = tiny_recipe(description="A try.", model=model)
+    write_run(path, updates=num_checkpoints, finished="2026-01-02T04:00:00+00:00", recipe=recipe)
     if summary is not None:
         record = json.loads((path / "run.json").read_text())
         (path / "run.json").write_text(json.dumps(record | {"data_summary": summary}))
@@ -45,6 +51,18 @@ def test_the_front_matter_is_what_a_hub_reads(tmp_path: Path) -> None:
     assert metric == {"type": "bleu", "value": 40.0, "name": SIGNATURE}
     assert "datasets" not in values
     assert "license" not in values
+
+
+OTHER_DROPOUTS = "| dropout of attention, feed-forward, words of source and target | 0.1, 0.0, 0.0 and 0.2 |\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "row"),
+    [({}, ""), ({"attention_dropout": 0.1, "word_dropout": {"target": 0.2}}, OTHER_DROPOUTS)],
+)
+def test_other_dropouts_have_a_row_if_the_model_has_them(model: dict[str, Any], row: str, tmp_path: Path) -> None:
+    text = card(tmp_path / "x", updates=[400], model=model)
+    assert f"| dropout, label smoothing | 0.1, 0.1 |\n{row}| tokens per update |" in text
 
 
 def test_an_average_claims_no_score_of_its_checkpoints(tmp_path: Path) -> None:
