@@ -123,6 +123,13 @@ def refuse(text: str) -> RecipeError:
         ),
         ("model: {d_k: 0}", "model.d_k is 0, but should be greater than 0", FIX),
         ("model: {dropout: 1.0}", "model.dropout is 1.0, but should be less than 1", FIX),
+        (
+            "model: {word_dropout: 0.1}",
+            "model.word_dropout is 0.1, but has a share for each side",
+            "write word_dropout: {source: 0.1, target: 0.1}",
+        ),
+        ("model: {word_dropout: {source: 1.0}}", "model.word_dropout.source is 1.0, but should be less than 1", FIX),
+        ("model: {ffn_dropout: -0.1}", "model.ffn_dropout is -0.1, but should be greater than or equal to 0", FIX),
         ("model: {dropout: .nan}", "model.dropout is nan, but should be less than 1", FIX),
         ("training: {clip_norm: .inf}", "training.clip_norm is inf, but should be a finite number", FIX),
         (

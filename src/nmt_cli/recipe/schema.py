@@ -91,6 +91,14 @@ class ModelConfig(Section):
         words = self.word_dropout
         return any((self.dropout, self.attention_dropout, self.ffn_dropout, words.source, words.target))
 
+    @field_validator("word_dropout", mode="before")
+    @classmethod
+    def _word_dropout_has_sides(cls, share: Any) -> Any:
+        if isinstance(share, int | float) and not isinstance(share, bool):
+            hint = f"write word_dropout: {{source: {share}, target: {share}}}"
+            raise ValueError(f"model.word_dropout is {share}, but has a share for each side", hint)
+        return share
+
     @field_validator("d_k", "d_v", mode="before")
     @classmethod
     def _derived_from_heads(cls, width: Any, info: ValidationInfo) -> Any:
