@@ -29,7 +29,7 @@ from nmt_cli.serving.worker import EngineSettings
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from tests.artifacts.builders import tiny_config, tiny_model, tiny_recipe, write_spm
 
-_READY = re.compile(r"ready: http://127\.0\.0\.1:(\d+)")
+_READY = re.compile(r"ready: (?:http://127\.0\.0\.1:(\d+)|unix:)")
 _SECONDS = 300
 MODEL_SETTINGS = ModelSettings(
     engine=EngineSettings("torch", "cpu", "fp32", 1),
@@ -156,7 +156,7 @@ class Server(Site):
             assert self.process.poll() is None, self.log
             assert time.monotonic() < deadline, self.log
             time.sleep(0.05)
-        self.port = int(found[1])
+        self.port = int(found[1] or 0)
         return self
 
     @property

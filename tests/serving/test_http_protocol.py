@@ -6,7 +6,8 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -19,12 +20,15 @@ from nmt_cli.serving.http_protocol import protocol_for
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """`well`, a request's body at /body, a page at /page, a long one, and at /much one that no buffer holds.
+    """`well`, a request's body at /body, its client at /client, a page at /page, and at /much one that no buffer holds.
 
     That comes in parts, until it has `ended`.
     """
     if scope["path"] == "/body":
         await PlainTextResponse(await Request(scope, receive).body())(scope, receive, send)
+        return
+    if scope["path"] == "/client":
+        await PlainTextResponse(scope["client"][0])(scope, receive, send)
         return
     if scope["path"] in ("/", "/page"):
         await PlainTextResponse("well" if scope["path"] == "/" else "x" * 40_000)(scope, receive, send)
@@ -44,8 +48,8 @@ ended = threading.Event()
 refusals: list[tuple[int, str]] = []
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
+@contextmanager
+def served(listener: socket.socket) -> Iterator[None]:
     """A server that takes two connections and waits 0.3 s for a request's head."""
     config = uvicorn.Config(
         application,
@@ -56,15 +60,21 @@ def port() -> Iterator[int]:
         log_config=None,
     )
     server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that a page stays in the server's own buffer
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield listener.getsockname()[1]
+    yield
     server.should_exit = True
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that a page stays in the server's own buffer
+    with served(listener):
+        yield listener.getsockname()[1]
 
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -90,6 +100,19 @@ def answers_to(port: int, *parts: bytes) -> bytes:
             connection.sendall(part)
             time.sleep(0.05)
         return sent_back(connection)
+
+
+def test_a_proxy_at_a_unix_socket_tells_clients_apart(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        with served(listener):
+            client.connect(str(tmp_path / "s"))
+            # The client claims the first address, and the proxy has added the second.
+            client.sendall(
+                LAST_GET.replace(b"/ ", b"/client ", 1).replace(b"Host", b"X-Forwarded-For: 6.6.6.6, 1.2.3.4\r\nHost")
+            )
+            assert sent_back(client).endswith(b"1.2.3.4")
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from nmt_cli.api import Translator
 from nmt_cli.cli.serve import serve
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.serving import server
+from nmt_cli.serving.listener import Listener
 from nmt_cli.serving.models import ModelRouter
 from nmt_cli.serving.server import ServerSettings
 from tests.serving.servers import Server, save_model, under_load
@@ -361,22 +363,21 @@ def test_a_port_that_was_free_is_told_even_if_quiet(models: dict[str, Path], tmp
 def test_the_port_answers_only_once_the_models_are_loaded(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    addresses: list[tuple[str, int]] = []
+    listeners: list[Listener] = []
     found: list[bool] = []
-    bind = server._bind
 
-    def bind_and_tell(host: str, port: int) -> socket.socket:
-        listener = bind(host, port)
-        addresses.append(listener.getsockname())
-        return listener
+    class Told(Listener):
+        def __init__(self, **address: Any) -> None:
+            super().__init__(**address)
+            listeners.append(self)
 
     async def load(self: ModelRouter) -> None:
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(addresses[0])
+            socket.create_connection(listeners[0].socket.getsockname())
         found.append(self.are_ready)
         raise ModelError("the disk is gone", hint="look for it")
 
-    monkeypatch.setattr(server, "_bind", bind_and_tell)
+    monkeypatch.setattr(server, "Listener", Told)
     monkeypatch.setattr(ModelRouter, "load", load)
     with pytest.raises(ModelError, match="the disk is gone"):
         serve(model=[models["en-de"]], port=0)

@@ -35,6 +35,9 @@ def serve(
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is every address.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8000,
+    uds: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Unix socket to listen on instead, for a proxy.")
+    ] = None,
     engine: Annotated[
         str, typer.Option(metavar="torch|ctranslate2|auto", help="ctranslate2 is an extra that is fast on CPUs.")
     ] = "torch",
@@ -105,6 +108,7 @@ def serve(
         models,
         host,
         port,
+        uds,
         model_settings=ModelSettings(
             engine=EngineSettings(engine, device, precision, threads or _share(num_workers * len(models))),
             workers=num_workers,

@@ -69,6 +69,8 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.client is None:  # a Unix socket: whoever connects is on this machine
+            self.client = ("127.0.0.1", 0)
         self.flow = _PipelineFlow(transport, self.pipeline)
         transport.max_size = _READ_BYTES
         # Then `pause_writing` tells of every unread byte.

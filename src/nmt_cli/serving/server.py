@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ from nmt_cli.memory import collect_garbage_rarely
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.http_protocol import protocol_for
 from nmt_cli.serving.keys import ApiKeys
+from nmt_cli.serving.listener import Listener
 from nmt_cli.serving.log import RefusalLog, structured_log
 from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ModelSettings, ServedModel
@@ -39,7 +40,6 @@ _address_logger = logger.getChild("address")
 
 _PATIENCE_SECONDS = 15.0
 _CONNECTIONS_PER_REQUEST = 4
-_BACKLOG = 1024
 _STDIN = 0
 # Open files besides connections: the process itself, and for each worker a socket, a pipe, and as much for another one
 # while the model changes.
@@ -56,6 +56,7 @@ class ServerSettings:
     models: Sequence[Path]
     host: str
     port: int
+    uds: Path | None
     model_settings: ModelSettings
     limits: RequestLimits
     keys: ApiKeys
@@ -74,12 +75,11 @@ def run(settings: ServerSettings) -> None:
     """
     if settings.port == 0:
         _address_logger.setLevel(logging.INFO)  # nobody could know which port it is
-    with structured_log(), _bind(settings.host, settings.port) as listener:
+    with structured_log(), closing(Listener(host=settings.host, port=settings.port, uds=settings.uds)) as listener:
         asyncio.run(_serve(settings, listener))
 
 
-async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
+async def _serve(settings: ServerSettings, listener: Listener) -> None:
     max_connections = _most_connections(settings)
     settings.keys.warn_of_readers()
     metrics = ServerMetrics()
@@ -92,7 +92,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
         metrics.refused.labels(str(status)).inc()
         refusals.add(status, reason)
 
-    loop.set_exception_handler(partial(_report_mistake, note_refusal))
+    asyncio.get_running_loop().set_exception_handler(partial(_report_mistake, note_refusal))
     config = uvicorn.Config(
         create_app(service, allowed=settings.allowed),
         http=protocol_for(max_connections=max_connections, patience_seconds=_PATIENCE_SECONDS, on_refusal=note_refusal),
@@ -107,21 +107,17 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
         # A request may take this long to arrive, and as long again to be answered.
         timeout_graceful_shutdown=int(2 * limits.timeout_seconds) + 5,
     )
-    server = _Server(config)
+    server = _Server(config, listener)
     metrics.connections.set_function(lambda: len(server.server_state.connections))
     loading = asyncio.ensure_future(models.load())
     _handle_signals(server, service, loading)
     try:
         await loading
         collect_garbage_rarely()
-        try:
-            listener.listen(_BACKLOG)
-        except OSError as problem:  # another server has taken the address while the models were loaded
-            raise _taken_address(settings.host, settings.port, problem) from None
-        host, port = listener.getsockname()[:2]
-        _address_logger.info("ready: http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        listener.listen()
+        _address_logger.info("ready: %s", listener.url)
         _tell_systemd("READY=1")
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=[listener.socket])
         logger.info("all requests are answered")
     except asyncio.CancelledError:
         logger.info("ended before the models were loaded")
@@ -130,6 +126,10 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, listener: Listener) -> None:
+        super().__init__(config)
+        self._listener = listener
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are ours: the workers must be ended after the last request."""
@@ -137,8 +137,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for listener in sockets or []:
-            listener.listen(_BACKLOG)
+        self._listener.listen()  # with its own backlog: asyncio has set the backlog of the configuration
 
     def end(self) -> None:
         """End soon. From now on each answer says that it is the last one of its connection."""
@@ -151,24 +150,13 @@ class _Server(uvicorn.Server):
                 connection.cycle.keep_alive = False
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        accepted = [connection for listener in sockets or [] for connection in _accept_waiting(listener)]
+        accepted = list(self._listener.accept_waiting())
         protocol: Any = self.config.http_protocol_class
         make = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         loop = asyncio.get_running_loop()
         connecting = [loop.create_task(loop.connect_accepted_socket(make, one)) for one in accepted]
         await super().shutdown(sockets)
         await asyncio.gather(*connecting, return_exceptions=True)
-
-
-def _accept_waiting(listener: socket.socket) -> Iterator[socket.socket]:
-    """The connections that the system has made and asyncio has not yet accepted; closing the listener resets them."""
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        connection.setblocking(False)
-        yield connection
 
 
 def _report_mistake(
@@ -236,29 +224,3 @@ def _most_connections(settings: ServerSettings) -> int:
         message = "at most %d connections at once instead of %d: the system allows %d open files (ulimit -n)"
         logger.warning(message, most, wanted, allowed)
     return most
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (socket.gaierror, UnicodeError) as problem:
-        raise _wrong_host(host, port, getattr(problem, "strerror", "it is no name")) from None
-    try:
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as problem:
-        if problem.errno == errno.EADDRNOTAVAIL:
-            raise _wrong_host(host, port, problem.strerror) from None
-        raise _taken_address(host, port, problem) from None
-    return listener
-
-
-def _taken_address(host: str, port: int, problem: OSError) -> UsageError:
-    hint = "give another `port`, or end what listens there; `host: 0.0.0.0` is every address of this machine"
-    return UsageError(f"cannot listen at {host}:{port}: {problem.strerror}", setting="port", hint=hint)
-
-
-def _wrong_host(host: str, port: int, reason: object) -> UsageError:
-    hint = "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
-    return UsageError(f"cannot listen at {host}:{port}: {reason}", setting="host", hint=hint)

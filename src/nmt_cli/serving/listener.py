@@ -1,0 +1,125 @@
+"""The listener of a server: bound to an address and port, or to a path of this machine, a Unix socket."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from nmt_cli.errors import UsageError
+
+_BACKLOG = 1024
+
+
+class Listener:
+    """A bound socket, which takes connections once `listen` is called.
+
+    The path of a Unix socket is removed with the listener, unless another server has taken it. If the server of a path
+    was killed, the next one takes the path over.
+    """
+
+    def __init__(self, *, host: str, port: int, uds: Path | None) -> None:
+        """Bind the socket to `uds`, or to host and port without it; UsageError if that cannot be done."""
+        self._host, self._port, self._uds = host, port, uds
+        self.socket = _bind(host, port) if uds is None else _bind_path(uds)
+        self.socket.setblocking(False)
+        self._identity = _identity(uds)
+
+    def listen(self) -> None:
+        """Take connections from now on; UsageError if another server has taken the address since it was bound."""
+        if self._uds is not None and _identity(self._uds) != self._identity:
+            raise _wrong_path(self._uds, os.strerror(errno.EADDRINUSE))
+        try:
+            self.socket.listen(_BACKLOG)
+        except OSError as problem:
+            raise _taken_address(self._host, self._port, problem) from None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, for people."""
+        if self._uds is not None:
+            return f"unix:{self._uds}"
+        host, port = self.socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def accept_waiting(self) -> Iterator[socket.socket]:
+        """The connections that the system has made and nobody has accepted; `close` would reset them."""
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            connection.setblocking(False)
+            yield connection
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self.socket.close()
+        if self._uds is not None and _identity(self._uds) == self._identity:
+            with suppress(OSError):
+                self._uds.unlink()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError) as problem:
+        raise _wrong_host(host, port, getattr(problem, "strerror", "it is no name")) from None
+    try:
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as problem:
+        if problem.errno == errno.EADDRNOTAVAIL:
+            raise _wrong_host(host, port, problem.strerror) from None
+        raise _taken_address(host, port, problem) from None
+    return listener
+
+
+def _bind_path(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket() and not _is_answered(path):
+            path.unlink()
+        listener.bind(str(path))
+    except OSError as problem:
+        listener.close()
+        # Python itself finds a path too long, and says so without strerror.
+        raise _wrong_path(path, problem.strerror or str(problem)) from None
+    return listener
+
+
+def _is_answered(path: Path) -> bool:
+    """Whether a process listens at a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    """Device and inode of a file, which another file of the same name would not have; None if there is no file."""
+    with suppress(OSError):
+        found = path and path.lstat()
+        return (found.st_dev, found.st_ino) if found else None
+    return None
+
+
+def _taken_address(host: str, port: int, problem: OSError) -> UsageError:
+    hint = "give another `port`, or end what listens there; `host: 0.0.0.0` is every address of this machine"
+    return UsageError(f"cannot listen at {host}:{port}: {problem.strerror}", setting="port", hint=hint)
+
+
+def _wrong_host(host: str, port: int, reason: object) -> UsageError:
+    hint = "give an address of this machine: 127.0.0.1, or 0.0.0.0 for every one that it has"
+    return UsageError(f"cannot listen at {host}:{port}: {reason}", setting="host", hint=hint)
+
+
+def _wrong_path(path: Path, reason: str) -> UsageError:
+    hint = "give a short path where no file is, in a folder that you may write to: `uds: /tmp/nmt.sock`"
+    return UsageError(f"cannot listen at {path}: {reason}", setting="uds", hint=hint)

@@ -1,0 +1,100 @@
+"""The listener at a path: who may take it, when it goes, and a server that is asked there."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.errors import UsageError
+from nmt_cli.serving.listener import Listener
+from tests.serving.servers import Server
+
+
+def listener_at(path: Path) -> Listener:
+    return Listener(host="", port=0, uds=path)
+
+
+def connect(path: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(path))
+    return client
+
+
+class Connection(http.client.HTTPConnection):
+    """A connection to the Unix socket at `host`."""
+
+    def connect(self) -> None:
+        self.sock = connect(Path(self.host))
+
+
+def test_the_path_takes_connections_once_it_listens_and_goes_with_the_listener(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.sock"
+    with closing(listener_at(path)) as listener:
+        with pytest.raises(ConnectionRefusedError):
+            connect(path)
+        listener.listen()
+        with connect(path) as client:
+            (accepted,) = listener.accept_waiting()
+            accepted.send(b"x")
+            assert client.recv(1) == b"x"
+            accepted.close()
+        assert listener.url == f"unix:{path}"
+    assert not path.exists()
+
+
+def test_the_path_of_a_server_that_was_killed_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.sock"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    assert path.is_socket()
+    with closing(listener_at(path)) as listener:
+        listener.listen()
+        connect(path).close()
+
+
+def test_a_path_that_is_taken_meanwhile_is_named_and_left_to_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.sock"
+    with closing(listener_at(path)) as first, closing(listener_at(path)) as second:  # the first does not listen yet
+        second.listen()
+        with pytest.raises(UsageError, match="sock: Address already in use"):
+            first.listen()
+        with pytest.raises(UsageError, match="sock: Address already in use") as taken:
+            listener_at(path)
+        first.close()
+        connect(path).close()
+    assert (taken.value.setting, taken.value.hint) == (
+        "uds",
+        "give a short path where no file is, in a folder that you may write to: `uds: /tmp/nmt.sock`",
+    )
+
+
+def test_a_path_where_no_socket_can_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    for path, reason in (
+        (tmp_path / "file", "Address already in use"),
+        (tmp_path / "none" / "nmt.sock", "No such file or directory"),
+        (tmp_path / ("x" * 120), "AF_UNIX path too long"),
+    ):
+        with pytest.raises(UsageError, match=f"cannot listen at {path}: {reason}"):
+            listener_at(path)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_server_is_asked_at_a_path(models: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "nmt.sock"
+    server = Server(tmp_path / "log", "-m", models["en-de"], "--uds", path).wait()
+    assert f"ready: unix:{path}" in server.log
+    with closing(Connection(str(path))) as connection:
+        asked = json.dumps({"text": "the old sea"})
+        connection.request("POST", "/v1/translate", asked, {"Host": "localhost", "Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert json.loads(answer.read())["translations"][0]["text"]
+    assert server.stop() == 0
+    assert not path.exists()
+    assert "Traceback" not in server.log
