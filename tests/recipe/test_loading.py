@@ -122,7 +122,7 @@ def test_packaged_corpora_are_no_recipes() -> None:
         ("bsae", "did you mean nmt train base?"),
         ("a-h1", "did you mean nmt train table3/a-h1"),
         ("table3/bsae", "did you mean nmt train table3/base?"),
-        ("recipes/multi-30k.yaml", "did you mean nmt train multi30k?"),
+        ("recipes/multi-30k.yaml", "did you mean nmt train multi30k or multi30k-gpu?"),
         ("qqqqqqqq", "take a file, or base, base-en-fr, big"),
     ],
 )
