@@ -146,6 +146,7 @@ def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
         max_tokens=arguments.batch_tokens + arguments.batch_tokens // 50,
         has_even_end=True,
         fallback=directory,
+        beat=lambda: None,
     )
 
 

@@ -41,7 +41,13 @@ class NmtLoop:
         self._stack = ExitStack()
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         self._order = DataOrder(
-            data, recipe, world_size=1, max_tokens=max_tokens_of(recipe.training), has_even_end=True, fallback=folder
+            data,
+            recipe,
+            world_size=1,
+            max_tokens=max_tokens_of(recipe.training),
+            has_even_end=True,
+            fallback=folder,
+            beat=lambda: None,
         )
         self._model = build_model(recipe, data).to(self._ranks.device)
         self._updater = Updater(recipe, self._model, precision="bf16", ranks=self._ranks)

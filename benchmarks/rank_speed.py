@@ -104,7 +104,13 @@ def _windows(recipe: object, data: object, ranks: object, arguments: argparse.Na
     assert isinstance(ranks, Ranks)
     pairs, fallback = data.split("train"), Path(".")
     order = DataOrder(
-        data, recipe, world_size=ranks.size, max_tokens=arguments.batch_tokens, has_even_end=True, fallback=fallback
+        data,
+        recipe,
+        world_size=ranks.size,
+        max_tokens=arguments.batch_tokens,
+        has_even_end=True,
+        fallback=fallback,
+        beat=lambda: None,
     )
     order.open()
     updater = Updater(recipe, build_model(recipe, data).to(ranks.device), precision=arguments.precision, ranks=ranks)

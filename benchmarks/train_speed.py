@@ -98,7 +98,9 @@ def _our_windows(arguments: argparse.Namespace) -> list[float]:
     ranks = Ranks(0, 1, choose_device(arguments.device))
     pairs = data.split("train")
     max_tokens = arguments.batch_tokens + 256
-    order = DataOrder(data, recipe, world_size=1, max_tokens=max_tokens, has_even_end=True, fallback=Path("."))
+    order = DataOrder(
+        data, recipe, world_size=1, max_tokens=max_tokens, has_even_end=True, fallback=Path("."), beat=lambda: None
+    )
     model = build_model(recipe, data).to(ranks.device)
     updater = Updater(recipe, model, precision=arguments.precision, ranks=ranks)
     rates, number = [], 0

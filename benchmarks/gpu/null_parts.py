@@ -25,8 +25,8 @@ from torch import distributed as dist
 
 from nmt_cli.dataset.batches import Batch, MicroBatchShape, make_batch
 from nmt_cli.dataset.store import TokenFile, TokenPairs
+from nmt_cli.devices import SHORT
 from nmt_cli.model.cuda_graphs import CudaGraphs
-from nmt_cli.model.packing import SHORT
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.recipe.schema import Recipe

@@ -24,6 +24,9 @@ _PYTHON_HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 # a busy machine should not wait (docs/design/cpu-search.md#threads). In training more often, because few times would
 # make it slower on an idle machine (docs/design/cpu-training.md#waiting).
 DECODING_SPINS, TRAINING_SPINS = 1_000, 50_000
+# The most tokens of a short sentence: nearly all updates have only such sentences, and attention kernels for them. It
+# stands here because processes without torch plan with it.
+SHORT = 128
 _FLOAT32_ERROR = 1e-5  # of the largest of sums of 512 products: float32 is near 1e-6, bf16 near 2e-3
 
 

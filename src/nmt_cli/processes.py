@@ -37,7 +37,7 @@ LIFELINE = "NMT_LIFELINE"  # read by cli/app.py too
 # Tasks taken beyond one per worker: enough that no worker waits for its next task.
 _TASKS_WAITING = 2
 _SECONDS_TO_END = 5.0
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # multiprocessing's own way to start a process would run the main module again, here the whole command line.
 _WORKER_CODE = """import json, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -93,7 +93,7 @@ def worker_pool(jobs: Sequence[Job[T, R]]) -> Iterator[Callable[[Iterable[T]], I
         for task in tasks:
             # Start another worker only if all others are busy.
             if len(workers) < len(jobs) and sum(not one.done() for one in begun) >= len(workers):
-                workers.append(Worker(jobs[len(workers)], environment=_ONE_THREAD))
+                workers.append(Worker(jobs[len(workers)], environment=ONE_THREAD))
                 idle.put(workers[-1])
             begun.append(threads.submit(result_of, task))
             if len(begun) == len(jobs) + _TASKS_WAITING:

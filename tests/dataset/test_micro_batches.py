@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from nmt_cli.dataset.batches import (
     MicroBatchShape,
-    TokenBudgets,
     accumulation,
     deal_micro_batches,
     first_rows_that_fit,
     micro_batch_shape,
-    token_budgets,
 )
-from nmt_cli.dataset.planning import PlannedEpoch
+from nmt_cli.dataset.plan import TokenBudgets
+from nmt_cli.dataset.planning import PlannedEpoch, token_budgets
 from nmt_cli.dataset.store import Rows, sum_lengths
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 

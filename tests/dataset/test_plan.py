@@ -17,7 +17,7 @@ import pytest
 
 from nmt_cli.dataset import plan_folder
 from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanFacts, PlanKey, write_plan
-from nmt_cli.dataset.plan_folder import PLANS, open_plan
+from nmt_cli.dataset.plan_folder import PLANS, PlanFolder
 from nmt_cli.dataset.planning import plan_epoch
 from nmt_cli.dataset.store import PreparedData, open_prepared
 from nmt_cli.errors import DataError
@@ -34,7 +34,7 @@ def opened(
     data: PreparedData, *, anew: bool = False, epoch: int = 0, seed: int = 1, batch_tokens: int = 500
 ) -> EpochPlan:
     key = key_of(data, epoch=epoch, seed=seed, batch_tokens=batch_tokens)
-    return open_plan(data, key=key, fallback=data.directory.with_name("run"), anew=anew, num_workers=1)
+    return PlanFolder(data, fallback=data.directory.with_name("run"), beat=lambda: None).open(key, anew=anew)
 
 
 def pairs_of(plan: EpochPlan) -> list[list[int]]:
@@ -114,7 +114,8 @@ def slowly(*arguments, **options):
 plan_folder.plan_epoch = slowly
 data = open_prepared(Path(sys.argv[1]))
 sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
-plan = plan_folder.open_plan(data, key=key_of(data), fallback=Path("unused"), anew=False, num_workers=1)
+folder = plan_folder.PlanFolder(data, fallback=Path("unused"), beat=lambda: None)
+plan = folder.open(key_of(data), anew=False)
 print(len(built), sum(int(plan.rows(index)["pair"].sum()) for index in range(len(plan))))
 """
 

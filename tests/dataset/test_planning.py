@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.dataset import planning
-from nmt_cli.dataset.batches import TokenBudgets, token_budgets
-from nmt_cli.dataset.planning import PlannedEpoch
+from nmt_cli.dataset.plan import TokenBudgets
+from nmt_cli.dataset.planning import PlannedEpoch, token_budgets
 from nmt_cli.dataset.store import Array, row_type
 from tests.dataset.synthetic import CORPORA, LONGEST, Corpus, as_corpus, realistic
 

@@ -1,80 +1,300 @@
-"""Sampled pieces: the same text in other pieces, drawn from the seed, the epoch and the pair, and from nothing else."""
+"""Sampled pieces: the same text in other pieces, which follow from the seed, the epoch and the pair alone."""
 
 from __future__ import annotations
 
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from nmt_cli.dataset import sampled_pieces
 from nmt_cli.dataset.plan import EpochPlan, PlanKey
-from nmt_cli.dataset.plan_folder import open_plan
-from nmt_cli.dataset.store import PreparedData, TokenPairs
-from nmt_cli.tokenization.tokenizer import Tokenizer
-from tests.training.tiny import prepare_tiny
+from nmt_cli.dataset.plan_folder import PLANS, PlanFolder
+from nmt_cli.dataset.sampled_pieces import check_sampling
+from nmt_cli.dataset.store import PreparedData, TokenPairs, TokenWriter, open_prepared
+from nmt_cli.errors import DataError, RecipeError
+from nmt_cli.recipe.schema import SubwordSampling
+from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, with_pieces
+from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
+from tests.training.tiny import parallel_text, prepare_tiny
 
-LONGEST = 128
+PAIRS = parallel_text(2400, seed=3)
+BLOCK = 2048
+Rows = list[list[list[int]]]
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
-    """400 pairs with a vocabulary of 350 pieces."""
-    folder = tmp_path_factory.mktemp(request.param)
-    return prepare_tiny(folder, f"tokenizer.kind={request.param}", "tokenizer.vocab_size=350")
+    """2,380 pairs, which are two blocks, with a vocabulary of 350 pieces."""
+    return prepared(tmp_path_factory.mktemp(request.param), f"tokenizer.kind={request.param}")
 
 
-def opened(
-    data: PreparedData,
-    *,
-    epoch: int = 0,
-    seed: int = 1,
-    alpha: float | None = 0.3,
-    num_workers: int = 1,
-    max_positions: int = LONGEST,
-) -> EpochPlan:
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return prepared(tmp_path_factory.mktemp("bpe"))
+
+
+def prepared(folder: Path, *settings: str) -> PreparedData:
+    return prepare_tiny(folder, "tokenizer.vocab_size=350", *settings, train=PAIRS[20:], valid=PAIRS[:20])
+
+
+def copy_of(data: PreparedData, folder: Path) -> PreparedData:
+    return open_prepared(shutil.copytree(data.directory, folder / "data", ignore=shutil.ignore_patterns(PLANS)))
+
+
+def key_of(
+    data: PreparedData, *, epoch: int = 0, seed: int = 1, alpha: float | None = 0.3, longest: int = 128
+) -> PlanKey:
     counts = data.manifest.splits["train"]
-    key = PlanKey(
+    return PlanKey(
         data=data.manifest.fingerprint,
         num_pairs=counts.pairs,
         src_tokens=counts.source_tokens,
         tgt_tokens=counts.target_tokens,
         batch_tokens=600,
-        max_positions=max_positions,
+        max_positions=longest,
         seed=seed,
         epoch=epoch,
         has_even_end=True,
         alpha=alpha,
     )
-    return open_plan(data, key=key, fallback=data.directory / "unused", anew=True, num_workers=num_workers)
 
 
-def sampled(
-    data: PreparedData, *, epoch: int = 0, seed: int = 1, alpha: float = 0.3, num_workers: int = 1
-) -> list[list[list[int]]]:
+def folder_of(data: PreparedData) -> PlanFolder:
+    return PlanFolder(data, fallback=data.directory.with_name("run"), beat=lambda: None)
+
+
+def opened(data: PreparedData, key: PlanKey, *, num_workers: int = 1) -> EpochPlan:
+    return folder_of(data).open(key, anew=True, num_workers=num_workers)
+
+
+def sampled(data: PreparedData, *, epoch: int = 0, seed: int = 1, num_workers: int = 1) -> Rows:
     """The sampled ids of each sentence, for both sides."""
-    pairs = opened(data, epoch=epoch, seed=seed, alpha=alpha, num_workers=num_workers).pairs
+    return rows_of(opened(data, key_of(data, epoch=epoch, seed=seed), num_workers=num_workers))
+
+
+def rows_of(found: EpochPlan | TokenPairs) -> Rows:
+    pairs = found.pairs if isinstance(found, EpochPlan) else found
     assert pairs is not None
-    return rows_of(pairs)
-
-
-def rows_of(pairs: TokenPairs) -> list[list[list[int]]]:
     return [[row.tolist() for row in side] for side in (pairs.src, pairs.tgt)]
 
 
+def share_of_others(rows: Rows, others: Rows) -> float:
+    """The share of sentences whose ids differ."""
+    return float(
+        np.mean([a != b for one, other in zip(rows, others, strict=True) for a, b in zip(one, other, strict=True)])
+    )
+
+
 def test_each_epoch_has_the_same_text_in_other_pieces(data: PreparedData) -> None:
-    prepared = rows_of(data.split("train"))
+    ids = rows_of(data.split("train"))
     first, second = sampled(data), sampled(data, epoch=1)
     for side, file in enumerate((data.source_tokenizer_file, data.target_tokenizer_file)):
-        tokenizer = Tokenizer.load(file)
-        texts = tokenizer.decode(prepared[side])
-        assert tokenizer.decode(first[side]) == tokenizer.decode(second[side]) == texts
-        changed = [sum(a != b for a, b in zip(one, prepared[side], strict=True)) for one in (first[side], second[side])]
-        assert min(changed) > 350
-        assert sum(a != b for a, b in zip(first[side], second[side], strict=True)) > 350
-        assert {row[-1] for row in first[side]} == {3}
-    assert first != sampled(data, seed=2)
+        decode = Tokenizer.load(file).decode
+        assert decode(first[side]) == decode(second[side]) == decode(ids[side])
+        assert {row[-1] for row in first[side]} == {EOS}
+    assert min(share_of_others(*two) for two in ((first, ids), (second, ids), (first, second))) > 0.95
+    assert share_of_others(sampled(data, seed=2), first) > 0.95
 
 
-def test_the_pieces_follow_from_seed_epoch_and_pair_only(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampled_pieces, "_BLOCK_PAIRS", 50)
+def test_the_pieces_do_not_depend_on_processes_or_on_what_was_sampled_before(data: PreparedData) -> None:
     expected = sampled(data, epoch=3)
     sampled(data, epoch=5)
     assert sampled(data, epoch=3) == expected
+    assert sampled(data, epoch=3, num_workers=2) == expected
+
+
+def test_the_pieces_of_a_block_do_not_depend_on_other_blocks(bpe: PreparedData, tmp_path: Path) -> None:
+    shorter = prepare_tiny(tmp_path, f"tokenizer.taken_from={bpe.directory}", train=PAIRS[20:2100], valid=PAIRS[:20])
+    whole, part = rows_of(bpe.split("train")), rows_of(shorter.split("train"))
+    assert [side[:BLOCK] for side in part] == [side[:BLOCK] for side in whole]
+    assert [side[:BLOCK] for side in sampled(shorter)] == [side[:BLOCK] for side in sampled(bpe)]
+
+
+def test_a_process_beside_this_one_builds_the_very_plan(bpe: PreparedData, tmp_path: Path) -> None:
+    data = copy_of(bpe, tmp_path)
+    key, folder = key_of(data, epoch=1), folder_of(data)
+    folder.begin(key, num_workers=2)
+    plan = data.directory / PLANS / key.name
+    wait_for(plan.exists)
+    folder.close()
+    expected = opened(bpe, key).directory
+    for file in expected.iterdir():
+        assert (plan / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp_path: Path) -> None:
+    data = copy_of(bpe, tmp_path)
+    key, folder = key_of(data), folder_of(data)
+    folder.begin(key, num_workers=1)
+    partial = data.directory / PLANS / f".{key.name}.partial"
+    wait_for(partial.exists)
+    made = partial.stat().st_ino
+    assert folder.open(key, anew=False).directory.stat().st_ino == made
+    folder.close()
+
+
+def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(bpe: PreparedData, tmp_path: Path) -> None:
+    data = copy_of(bpe, tmp_path)
+    key, folder = key_of(data), folder_of(data)
+    folder.begin(key, num_workers=1)
+    partial = data.directory / PLANS / f".{key.name}.partial"
+    wait_for(partial.exists)
+    folder.close()  # by SIGKILL
+    assert [path.name for path in partial.parent.iterdir() if path.name != ".lock"] == [partial.name]
+    assert rows_of(opened(data, key)) == sampled(bpe)
+    assert not partial.exists()
+
+
+def test_a_plan_that_cannot_be_built_beside_the_training_is_a_warning_and_an_error_when_it_is_needed(
+    bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = copy_of(bpe, tmp_path)
+    beside, run = data.directory / PLANS, data.directory.with_name("run") / PLANS
+    for path in (beside, run):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("in the way")
+    key, folder = key_of(data, epoch=1), folder_of(data)
+    folder.begin(key, num_workers=1)
+    wait_for(lambda: bool(caplog.records))
+    problem = f"the plan of the epoch can be written neither to {beside} nor to {run}: File exists"
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (
+            logging.WARNING,
+            f"epoch 2 could not be planned beside the training, so this is done when it begins: {problem}",
+        )
+    ]
+    with pytest.raises(DataError) as caught:
+        folder.open(key, anew=False)
+    assert (caught.value.message, caught.value.hint) == (
+        problem,
+        "free some space there, or choose another folder with -o",
+    )
+    beside.unlink()
+    assert rows_of(folder.open(key, anew=False)) == sampled(bpe, epoch=1)
+
+
+def test_a_disk_that_is_full_while_it_samples_leaves_nothing_there(
+    bpe: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = copy_of(bpe, tmp_path)
+    key, original = key_of(data), TokenWriter.append
+
+    def full_after_a_block(self: TokenWriter, ids: np.ndarray, lengths: np.ndarray) -> None:
+        if self.sentences > 0 and str(data.directory) in self._ids.name:
+            raise OSError(28, "No space left on device")
+        original(self, ids, lengths)
+
+    monkeypatch.setattr(TokenWriter, "append", full_after_a_block)
+    plan = opened(data, key)
+    assert plan.directory.parent == data.directory.with_name("run") / PLANS
+    assert rows_of(plan) == sampled(bpe)
+    assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
+
+
+def test_words_that_their_text_does_not_give_back_keep_their_ids(bpe: PreparedData, tmp_path: Path) -> None:
+    data = copy_of(bpe, tmp_path)
+    pairs = data.split("train")
+    ids = np.memmap(data.directory / "train.source.ids", dtype="<u2", mode="r+")
+    begins = pairs.src.read_offsets(0, 4)
+    ids[begins[0]] = UNK
+    byte = Tokenizer.load(data.source_tokenizer_file).byte_ids
+    ids[begins[1]] = byte[ord("\n")]
+    ids[begins[2] : begins[3] - 1] = byte[ord("d")]  # of which the text "ddd" is not made
+    ids.flush()
+    before, after = rows_of(open_prepared(data.directory).split("train")), sampled(data)
+    assert [row[0] for row in after[0][:2]] == [UNK, byte[ord("\n")]]
+    assert after[0][2] == before[0][2]
+    assert share_of_others([after[0][3:]], [before[0][3:]]) > 0.95
+
+
+def test_sampling_leaves_out_no_pair_and_makes_none_too_long(bpe: PreparedData) -> None:
+    pairs = bpe.split("train")
+    size = np.maximum(pairs.src.lengths, pairs.tgt.lengths)
+    limit = int(np.median(size))
+    taken = np.flatnonzero(size <= limit)
+    plan = opened(bpe, key_of(bpe, longest=limit))
+    rows = np.concatenate([plan.rows(index) for index in range(len(plan))])
+    assert sorted(rows["pair"].tolist()) == taken.tolist()
+    assert plan.facts.num_left_out == len(size) - len(taken)
+    assert max(rows["src_length"].max(), rows["tgt_length"].max()) == limit == plan.longest_length
+
+
+def test_the_plan_is_made_of_the_sampled_lengths_and_its_facts_are_those_of_all_epochs(data: PreparedData) -> None:
+    plans = [opened(data, key_of(data, epoch=epoch)) for epoch in range(3)]
+    assert len({plan.facts.model_dump_json() for plan in plans}) == 1
+    assert len({plan.longest_length for plan in plans}) == 1
+    plain = opened(data, key_of(data, alpha=None))
+    assert len(plans[0]) > 1.1 * len(plain)
+    for plan in plans:
+        pairs = plan.pairs
+        assert pairs is not None
+        assert max(pairs.src.lengths.max(), pairs.tgt.lengths.max()) <= plan.longest_length
+        totals = []
+        for index in range(len(plan)):
+            rows = plan.rows(index)
+            numbers = rows["pair"].astype(np.int64)
+            for side, tokens in (("src", pairs.src), ("tgt", pairs.tgt)):
+                assert (rows[f"{side}_length"] == tokens.lengths[numbers]).all()
+                assert (rows[f"{side}_start"] == tokens.offsets[numbers]).all()
+            totals.append([int(rows[f"{side}_length"].sum()) for side in ("src", "tgt")])
+        most = np.max(totals, axis=0)
+        assert most[0] <= plan.facts.budgets.src
+        assert most[1] <= plan.facts.budgets.tgt
+        # The sides of an update fill together, since the budgets follow from the expected lengths.
+        fill = np.mean(totals, axis=0) / [plan.facts.budgets.src, plan.facts.budgets.tgt]
+        assert fill.min() > 0.93
+
+
+def without_merges(model: bytes) -> bytes:
+    pieces = [piece for piece in read_pieces(model) if piece.kind != NORMAL or len(piece.text) == 1]
+    return with_pieces(model, pieces, has_bytes=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampling", "change", "message", "hint"),
+    [
+        (
+            "unigram",
+            SubwordSampling(dropout=0.1),
+            bytes,
+            "tokenizer.dropout is for BPE vocabularies, and that of the data is unigram",
+            "--set tokenizer.dropout=0 --set tokenizer.sampling=0.2",
+        ),
+        (
+            "bpe",
+            SubwordSampling(sampling=0.2),
+            bytes,
+            "tokenizer.sampling is for unigram vocabularies, and that of the data is BPE",
+            "--set tokenizer.sampling=null --set tokenizer.dropout=0.1",
+        ),
+        (
+            "bpe",
+            SubwordSampling(dropout=0.1),
+            without_merges,
+            "tokenizer.dropout has nothing to choose: each piece of the vocabulary is a single character",
+            "--set tokenizer.dropout=0",
+        ),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_sampled_so_is_refused(
+    tmp_path: Path, kind: str, sampling: SubwordSampling, change: Callable[[bytes], bytes], message: str, hint: str
+) -> None:
+    data = prepare_tiny(tmp_path, f"tokenizer.kind={kind}", "tokenizer.vocab_size=350")
+    for file in (data.source_tokenizer_file, data.target_tokenizer_file):
+        file.write_bytes(change(file.read_bytes()))
+    check_sampling(data, SubwordSampling())
+    with pytest.raises(RecipeError) as caught:
+        check_sampling(data, sampling)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+    assert caught.value.where == str(data.source_tokenizer_file)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.001)

@@ -72,7 +72,13 @@ def feed(
     """
     recipe = tiny_recipe("model.encoder_layers=2", "model.dropout=0", *settings)
     order = DataOrder(
-        data, recipe, world_size=1, max_tokens=max_tokens, has_even_end=has_even_end, fallback=Path("not-needed")
+        data,
+        recipe,
+        world_size=1,
+        max_tokens=max_tokens,
+        has_even_end=has_even_end,
+        fallback=Path("not-needed"),
+        beat=lambda: None,
     )
     return Feed(recipe, data, order, torch.device(device))
 

@@ -21,7 +21,15 @@ MAX_TOKENS = 320
 
 def order_of(data: PreparedData, recipe: Recipe, *, world_size: int = 1, max_tokens: int = MAX_TOKENS) -> DataOrder:
     fallback = data.directory / "not-needed"
-    return DataOrder(data, recipe, world_size=world_size, max_tokens=max_tokens, has_even_end=True, fallback=fallback)
+    return DataOrder(
+        data,
+        recipe,
+        world_size=world_size,
+        max_tokens=max_tokens,
+        has_even_end=True,
+        fallback=fallback,
+        beat=lambda: None,
+    )
 
 
 def updates(order: DataOrder, number: int) -> list[list[int]]:

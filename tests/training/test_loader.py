@@ -28,7 +28,13 @@ ALONE = Ranks(0, 1, CPU)
 
 def order_of(data: PreparedData, *, world_size: int = 1) -> DataOrder:
     return DataOrder(
-        data, tiny_recipe(), world_size=world_size, max_tokens=320, has_even_end=True, fallback=Path("not-needed")
+        data,
+        tiny_recipe(),
+        world_size=world_size,
+        max_tokens=320,
+        has_even_end=True,
+        fallback=Path("not-needed"),
+        beat=lambda: None,
     )
 
 

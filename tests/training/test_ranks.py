@@ -91,7 +91,9 @@ def run_of_one(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory)
 def test_one_rank_takes_eight_micro_batches_where_two_take_four_each(prepared: PreparedData, tmp_path: Path) -> None:
     recipe = tiny_recipe(*SETTINGS)
     one, two = (
-        DataOrder(prepared, recipe, world_size=size, max_tokens=224, has_even_end=True, fallback=tmp_path)
+        DataOrder(
+            prepared, recipe, world_size=size, max_tokens=224, has_even_end=True, fallback=tmp_path, beat=lambda: None
+        )
         for size in (1, 2)
     )
     for _ in range(UPDATES):

@@ -195,6 +195,7 @@ def test_another_precision_is_refused_and_the_hint_helps(
         ("training.label_smoothing=0.2", "training.label_smoothing 0.1, not 0.2"),
         ("model.dropout=0", "model.dropout 0.1, not 0.0"),
         ("model.word_dropout.source=0.1", "model.word_dropout.source 0.0, not 0.1"),
+        ("tokenizer.dropout=0.1", "tokenizer.dropout 0.0, not 0.1"),
         ("training.seed=2", "training.seed 1, not 2"),
         ("training.batch_tokens=700", "training.batch_tokens 600, not 700"),
         ("training.optimizer={name: adamw}", "training.optimizer.name 'adam', not 'adamw'"),

@@ -214,6 +214,21 @@ def test_the_fingerprint_tells_trainings_apart_by_what_weights_follow_from(
     assert len({plain, *others}) == 7
 
 
+def test_checkpoints_of_earlier_versions_do_not_know_later_settings(
+    prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = [tiny_recipe(*settings) for settings in ((), ("tokenizer.dropout=0.1",), ("model.ffn_dropout=0.1",))]
+    found = {recipe_fingerprint(recipe, prepared, init_from=None) for recipe in recipes}
+    assert len(found) == 3
+    known, later = runs._fixed_settings, {"tokenizer", "attention_dropout", "ffn_dropout", "word_dropout"}
+    monkeypatch.setattr(
+        runs,
+        "_fixed_settings",
+        lambda recipe: {path: value for path, value in known(recipe).items() if not later.intersection(path)},
+    )
+    assert recipe_fingerprint(recipes[0], prepared, init_from=None) in found
+
+
 def test_what_was_measured_of_weights_that_were_dropped_does_not_count(begin: Begin) -> None:
     run = begin()
     lines = [

@@ -53,7 +53,15 @@ SHORT = ("training.updates=3",)
 
 def pairs_of_update(data: PreparedData, number: int) -> list[list[int]]:
     """The pairs of each micro-batch of an update."""
-    order = DataOrder(data, tiny_recipe(), world_size=1, max_tokens=320, has_even_end=True, fallback=Path("not-needed"))
+    order = DataOrder(
+        data,
+        tiny_recipe(),
+        world_size=1,
+        max_tokens=320,
+        has_even_end=True,
+        fallback=Path("not-needed"),
+        beat=lambda: None,
+    )
     update = [order.next() for _ in range(number)][-1]
     return [rows["pair"].tolist() for rows in update.micro]
 

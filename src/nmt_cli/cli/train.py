@@ -234,10 +234,10 @@ def _vocabulary(directory: Path, recipe: Recipe, *, is_named: bool, init_from: P
     from nmt_cli.training.start import RunInputs, log_other_corpus
 
     if data is not None:
-        manifest, tokenizers = data.manifest, data.manifest.tokenizers
-        log_other_corpus(manifest, recipe)
+        tokenizers = data.manifest.tokenizers
+        log_other_corpus(data.manifest, recipe)
         initial = None if init_from is None else describe_initial_model(init_from, recipe, data)
-        return RunInputs(tokenizers.source.vocab_size, tokenizers.target.vocab_size, str(directory), manifest, initial)
+        return RunInputs(tokenizers.source.vocab_size, tokenizers.target.vocab_size, str(directory), data, initial)
     if init_from is not None:
         initial, sizes = describe_initial_model(init_from, recipe, None), load_saved_config(init_from).vocabulary
         origin = f"of the model; {recipe.corpus or 'your text'} is not prepared yet"

@@ -11,25 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmt_cli.dataset.plan import TokenBudgets
 from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, sum_lengths
-from nmt_cli.model.packing import SHORT, Packed
+from nmt_cli.devices import SHORT
+from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 
-_MARGIN = 0.003  # by which the side with fewer tokens may exceed the data's ratio of the sides
-_OPEN_PAIRS = 1.5  # average number of pairs by which a full update falls short of its budget
 _LARGEST_MULTIPLE, _SMALLEST_MULTIPLE = 128, 8
 _SPREAD = 4  # room for this many times the square root of the mean number of pairs; in text over 6 standard deviations
 _CANDIDATES = 64  # rows of a micro-batch tried in a swap: among 64 * 64 swaps, one moves about the wanted tokens
 _SLOTS_PER_EMPTY = 50  # a full micro-batch leaves about one slot in this many empty; dummies cover them
 _SWAPS = 16  # swaps per micro-batch before each device gets another micro-batch
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBudgets:
-    """The most tokens of each side that an update has."""
-
-    src: int
-    tgt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +51,6 @@ class MicroBatchShape:
         if src_tokens > self.src_slots or tgt_tokens > self.tgt_slots:
             return False
         return num_pairs + self.num_dummies(src_tokens=src_tokens, tgt_tokens=tgt_tokens) <= self.sentences
-
-
-def token_budgets(*, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tokens: int, longest: int) -> TokenBudgets:
-    """The budgets of an update: at most `batch_tokens` for the side of the data with more tokens.
-
-    The other side has its proportion of that, and `_MARGIN` more. The budget is lowered until the updates of an
-    epoch are about equally full. This matters if an epoch has few updates. A sentence of `longest` pieces fits
-    either side, unless it is longer than `batch_tokens`.
-    """
-    larger = max(src_tokens, tgt_tokens)
-    budget = larger
-    if larger > batch_tokens:
-        unused_tokens = _OPEN_PAIRS * larger / num_pairs
-        num_updates = math.ceil(larger / max(batch_tokens - unused_tokens, 1))
-        budget = min(batch_tokens, math.ceil(larger / num_updates + unused_tokens))
-    src, tgt = (
-        min(batch_tokens, max(longest, min(budget, math.ceil(budget * tokens / max(larger, 1) * (1 + _MARGIN)))))
-        for tokens in (src_tokens, tgt_tokens)
-    )
-    return TokenBudgets(src, tgt)
 
 
 def accumulation(*, batch_tokens: int, max_tokens: int, world_size: int) -> int:

@@ -10,6 +10,7 @@ import fcntl
 import os
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,6 @@ from zlib import crc32
 import numpy as np
 from pydantic import ValidationError
 
-from nmt_cli.dataset.batches import TokenBudgets
 from nmt_cli.dataset.manifest import Record, TokenDtype
 from nmt_cli.dataset.store import Array, Rows, TokenPairs, open_pairs
 
@@ -62,6 +62,14 @@ class PlanKey(Record):
     def name(self) -> str:
         """The name of the plan's directory."""
         return f"{self.family}-epoch-{self.epoch:05}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudgets:
+    """The most tokens of each side that an update has."""
+
+    src: int
+    tgt: int
 
 
 class PlanFacts(Record):

@@ -6,61 +6,164 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from nmt_cli import files
 from nmt_cli.dataset.plan import SAMPLED, DamagedPlan, EpochPlan, PlanKey, is_in_use, write_plan
 from nmt_cli.dataset.planning import expected_facts, plan_epoch
 from nmt_cli.dataset.sampled_pieces import expected_growth, sample_pieces
 from nmt_cli.dataset.store import PreparedData, open_pairs
+from nmt_cli.devices import num_cpus
 from nmt_cli.errors import DataError
+from nmt_cli.processes import ONE_THREAD, Worker, WorkerLost
 
 PLANS = "plans"
 _KEPT = 4  # plans in a folder, of any trainings; a plan in use is never removed
 _NOTICED_SECONDS = 1.0  # longer work is logged
 _POLL_SECONDS = 0.02
+_NICENESS = 5  # of a process that builds the next plan: the training comes first
 
 logger = logging.getLogger(__name__)
 
 
-def open_plan(data: PreparedData, *, key: PlanKey, fallback: Path, anew: bool, num_workers: int) -> EpochPlan:
-    """Load the plan of an epoch of the training split; build it if there is none.
+class PlanFolder:
+    """The plans of the training split of prepared data.
 
-    One process builds the plan while the others wait. The plan lies in the data's directory, or in `fallback` if that
-    directory cannot be written or is full. `anew` builds the plan even if it exists. If its pieces are sampled,
-    `num_workers` processes sample them. Raises DataError if neither folder can be written.
+    They lie in the data's directory, or in `fallback` if that directory cannot be written or is full. `beat` is called
+    now and then while a plan is being built, or waited for.
     """
-    beside, other = data.directory / PLANS, fallback / PLANS
-    for folder in () if anew else (beside, other):
-        if (plan := _find(folder, key)) is not None:
-            return plan
-    try:
-        return _find_or_build(beside, data, key, anew=anew, num_workers=num_workers)
-    except _Unwritable as problem:
-        logger.info("the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem.message)
-    try:
-        return _find_or_build(other, data, key, anew=anew, num_workers=num_workers)
-    except _Unwritable as problem:
-        raise DataError(
-            f"the plan of the epoch can be written neither to {beside} nor to {other}: {problem.message}",
-            where=str(other),
-            hint="free some space there, or choose another folder with -o",
-        ) from None
+
+    def __init__(self, data: PreparedData, *, fallback: Path, beat: Callable[[], None]) -> None:
+        self._data, self._fallback, self._beat = data, fallback, beat
+        self._ahead: _PlanAhead | None = None
+
+    def open(self, key: PlanKey, *, anew: bool, num_workers: int | None = None) -> EpochPlan:
+        """Load a plan; build it if there is none, or if it is to be built `anew`.
+
+        One process builds the plan while the others wait. If its pieces are sampled, this is done by `num_workers`
+        processes, or by one per CPU for None. Raises DataError if neither folder can be written.
+        """
+        beside, other = self._data.directory / PLANS, self._fallback / PLANS
+        for folder in () if anew else (beside, other):
+            if (plan := _find(folder, key)) is not None:
+                return plan
+        workers = num_workers or num_cpus()
+        try:
+            return self._find_or_build(beside, key, anew=anew, num_workers=workers)
+        except _Unwritable as problem:
+            logger.info(
+                "the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem.message
+            )
+        try:
+            return self._find_or_build(other, key, anew=anew, num_workers=workers)
+        except _Unwritable as problem:
+            raise DataError(
+                f"the plan of the epoch can be written neither to {beside} nor to {other}: {problem.message}",
+                where=str(other),
+                hint="free some space there, or choose another folder with -o",
+            ) from None
+
+    def begin(self, key: PlanKey, *, num_workers: int) -> None:
+        """Begin to build a plan in a process beside this one, unless this was done; `open` waits for it."""
+        if self._ahead is None or self._ahead.key != key:
+            self.close()
+            self._ahead = _PlanAhead(_PlanningJob(self._data, self._fallback, num_workers), key)
+
+    def close(self) -> None:
+        """End the process beside this one."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def _find_or_build(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
+        with _turn(folder, beat=self._beat):
+            plan = None if anew else _find(folder, key)  # perhaps it was built while this process waited
+            if plan is None:
+                plan = self._build(folder, key, num_workers=num_workers)
+            _prune(folder, key)
+        return plan
+
+    def _build(self, folder: Path, key: PlanKey, *, num_workers: int) -> EpochPlan:
+        start = time.perf_counter()
+        directory = folder / key.name
+        files.clear_interrupted(folder, name="*")
+        with files.new_directory(directory, error=_Unwritable) as temporary:
+            pairs, facts, sampled = self._data.split("train"), None, None
+            if key.alpha is not None:
+                growth = expected_growth(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
+                facts = expected_facts(pairs, key=key, growth=growth)
+                if (seconds := len(pairs) * growth.seconds_per_pair / num_workers) > _NOTICED_SECONDS:
+                    logger.info("sampling the pieces of epoch %d: about %.0f s", key.epoch + 1, seconds)
+                sampled = sample_pieces(
+                    self._data, temporary, key=key, facts=facts, num_workers=num_workers, progress=self._beat
+                )
+                pairs = open_pairs(temporary, SAMPLED, dtype=sampled.dtype)
+            planned = plan_epoch(pairs, key=key, facts=facts)
+            write_plan(
+                temporary,
+                planned.blocks(),
+                sizes=planned.sizes(),
+                longest=planned.rows(planned.longest),
+                facts=planned.facts,
+                key=key,
+                sampled=sampled,
+            )
+        plan = EpochPlan(directory, key=key)
+        if (seconds := time.perf_counter() - start) > _NOTICED_SECONDS:
+            logger.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
+        return plan
+
+
+class _PlanAhead:
+    """A process that builds a plan beside this one, and a thread that waits for it."""
+
+    def __init__(self, job: _PlanningJob, key: PlanKey) -> None:
+        self.key = key
+        self._is_closed = False
+        self._worker = Worker(job, environment=ONE_THREAD)
+        self._thread = Thread(target=self._wait, name="nmt-plan-ahead", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the process; what it has not finished is built when it is needed."""
+        self._is_closed = True
+        self._worker.kill()
+        self._thread.join()
+        self._worker.close()
+
+    def _wait(self) -> None:
+        try:
+            self._worker.result_of(self.key)
+        except (DataError, RuntimeError, WorkerLost) as problem:
+            if not self._is_closed:
+                logger.warning(
+                    "epoch %d could not be planned beside the training, so this is done when it begins: %s",
+                    self.key.epoch + 1,
+                    problem.message if isinstance(problem, DataError) else problem,
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanningJob:
+    """Builds the plan with a key."""
+
+    data: PreparedData
+    fallback: Path
+    num_workers: int
+
+    def start(self) -> Callable[[PlanKey], None]:
+        """The function for one plan."""
+        os.nice(_NICENESS)
+        folder = PlanFolder(self.data, fallback=self.fallback, beat=lambda: None)
+        return lambda key: folder.open(key, anew=False, num_workers=self.num_workers).close()
 
 
 class _Unwritable(DataError):
     """A folder of plans that cannot be made, locked or written, or is full."""
-
-
-def _find_or_build(folder: Path, data: PreparedData, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
-    with _turn(folder):
-        plan = None if anew else _find(folder, key)  # perhaps it was built while this process waited
-        if plan is None:
-            plan = _build(folder, data, key, num_workers=num_workers)
-        _prune(folder, key)
-    return plan
 
 
 def _find(folder: Path, key: PlanKey) -> EpochPlan | None:
@@ -75,32 +178,6 @@ def _find(folder: Path, key: PlanKey) -> EpochPlan | None:
         return None
 
 
-def _build(folder: Path, data: PreparedData, key: PlanKey, *, num_workers: int) -> EpochPlan:
-    start = time.perf_counter()
-    directory = folder / key.name
-    files.clear_interrupted(folder, name="*")
-    with files.new_directory(directory, error=_Unwritable) as temporary:
-        pairs, facts, sampled = data.split("train"), None, None
-        if key.alpha is not None:
-            facts = expected_facts(pairs, key=key, growth=expected_growth(data, key=key))
-            sampled = sample_pieces(data, temporary, key=key, facts=facts, num_workers=num_workers)
-            pairs = open_pairs(temporary, SAMPLED, dtype=sampled.dtype)
-        planned = plan_epoch(pairs, key=key, facts=facts)
-        write_plan(
-            temporary,
-            planned.blocks(),
-            sizes=planned.sizes(),
-            longest=planned.rows(planned.longest),
-            facts=planned.facts,
-            key=key,
-            sampled=sampled,
-        )
-    plan = EpochPlan(directory, key=key)
-    if (seconds := time.perf_counter() - start) > _NOTICED_SECONDS:
-        logger.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
-    return plan
-
-
 def _prune(folder: Path, key: PlanKey) -> None:
     """Remove this training's earlier plans, and all but the newest of the others; a plan in use stays."""
     plans = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != key.name]
@@ -113,25 +190,27 @@ def _prune(folder: Path, key: PlanKey) -> None:
 
 
 @contextmanager
-def _turn(folder: Path) -> Iterator[None]:
+def _turn(folder: Path, *, beat: Callable[[], None]) -> Iterator[None]:
     """Hold a folder of plans, waiting for whoever holds it; the kernel releases it when a process ends."""
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
             stack.callback(os.close, descriptor)
-            _lock(descriptor)
+            _lock(descriptor, beat=beat)
         except OSError as problem:  # also of a file system without locks
             raise _Unwritable(str(problem.strerror), where=str(folder), hint="choose another folder with -o") from None
         yield
 
 
-def _lock(descriptor: int) -> None:
-    patient_until = time.monotonic() + _NOTICED_SECONDS
-    while time.monotonic() < patient_until:
+def _lock(descriptor: int, *, beat: Callable[[], None]) -> None:
+    patient_until, is_told = time.monotonic() + _NOTICED_SECONDS, False
+    while True:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
+        beat()
+        if not is_told and time.monotonic() > patient_until:
+            logger.info("waiting for the plan that another process builds")
+            is_told = True
         time.sleep(_POLL_SECONDS)
-    logger.info("waiting for the plan that another process builds")
-    fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -12,15 +12,16 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.dataset.batches import TokenBudgets, token_budgets
-from nmt_cli.dataset.plan import PlanFacts, PlanKey
+from nmt_cli.dataset.plan import PlanFacts, PlanKey, TokenBudgets
 from nmt_cli.dataset.sampled_pieces import Growth
 from nmt_cli.dataset.store import Array, Rows, TokenFile, TokenPairs, make_rows, narrowest_type, row_type
-from nmt_cli.model.packing import SHORT
+from nmt_cli.devices import SHORT
 
 _BLOCK_PAIRS = 1 << 18
 _FULL = 7 / 8  # of a budget: if the last update has less, it is cut anew with the updates before it
 _MOST_RECUT = 9  # updates that are cut anew; each of them is then 8/9 full or more
+_MARGIN = 0.003  # by which the side with fewer tokens may exceed the data's ratio of the sides
+_OPEN_PAIRS = 1.5  # average number of pairs by which a full update falls short of its budget
 _ROOM = 1.1  # sentences grow unequally: the longest one may become longer than expected by this factor
 _PURPOSE = 1  # keeps the order of data apart from other uses of the seed
 
@@ -94,6 +95,26 @@ def plan_epoch(data: TokenPairs, *, key: PlanKey, facts: PlanFacts | None) -> Pl
     row = row_type(num_pairs=len(data), num_tokens=int(max(src[-1], tgt[-1])), longest=longest_length)
     turn = generator.permutation(len(bounds) - 1)
     return PlannedEpoch(order, bounds, turn, longest, facts, src, tgt, row)
+
+
+def token_budgets(*, batch_tokens: int, num_pairs: int, src_tokens: int, tgt_tokens: int, longest: int) -> TokenBudgets:
+    """The budgets of an update: at most `batch_tokens` for the side of the data with more tokens.
+
+    The other side has its proportion of that, and `_MARGIN` more. The budget is lowered until the updates of an
+    epoch are about equally full. This matters if an epoch has few updates. A sentence of `longest` pieces fits
+    either side, unless it is longer than `batch_tokens`.
+    """
+    larger = max(src_tokens, tgt_tokens)
+    budget = larger
+    if larger > batch_tokens:
+        unused_tokens = _OPEN_PAIRS * larger / num_pairs
+        num_updates = math.ceil(larger / max(batch_tokens - unused_tokens, 1))
+        budget = min(batch_tokens, math.ceil(larger / num_updates + unused_tokens))
+    src, tgt = (
+        min(batch_tokens, max(longest, min(budget, math.ceil(budget * tokens / max(larger, 1) * (1 + _MARGIN)))))
+        for tokens in (src_tokens, tgt_tokens)
+    )
+    return TokenBudgets(src, tgt)
 
 
 def expected_facts(data: TokenPairs, *, key: PlanKey, growth: Growth) -> PlanFacts:

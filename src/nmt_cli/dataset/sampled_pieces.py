@@ -3,19 +3,21 @@
 BPE-dropout (Provilkov et al. 2020, arXiv:1910.13267) skips merges at random. Of a unigram vocabulary, one of all
 segmentations is sampled (Kudo 2018, arXiv:1804.10959). The text comes from the ids of the prepared data.
 
-The pieces of a pair depend on the seed, the epoch and the place of the pair. SentencePiece has one generator per
-thread, so a new thread samples each block of pairs, whose number is part of the seed.
+The pieces of a pair follow from the seed, the epoch and the place of the pair. Pairs are sampled in blocks, each by a
+generator of its own, so neither the number of processes nor a restart matters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nmt_cli.dataset.plan import SAMPLED, PlanFacts, PlanKey, SampledTokens
 from nmt_cli.dataset.store import SIDES, PreparedData, TokenWriter
@@ -23,11 +25,13 @@ from nmt_cli.errors import RecipeError
 from nmt_cli.processes import worker_pool
 from nmt_cli.recipe.schema import SubwordSampling
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, tokenizer_kind
-from nmt_cli.tokenization.tokenizer import EOS, SPACE_MARK, EncodedText, TextEncoder, Tokenizer
+from nmt_cli.tokenization.subword_sampling import subword_sampler
+from nmt_cli.tokenization.tokenizer import EncodedText
 
-_BLOCK_PAIRS = 4096
+_BLOCK_PAIRS = 2048
 _EPOCH, _EXPECTATION = 2, 3  # keep these generators apart from each other, and from the order of pairs
-_EXPECTATION_PARTS, _EXPECTATION_PAIRS = 64, 128  # the pairs whose growth stands for that of all pairs
+_BYTES_BESIDE_IDS = 30  # of a pair: two offsets of 8 bytes, and its row of the plan
+_EXPECTATION_PARTS, _EXPECTATION_PAIRS = 64, 64  # the pairs whose growth stands for that of all pairs
 
 
 def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
@@ -57,31 +61,49 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """By how much sampling makes text longer: tokens of each side per token of the prepared data."""
+    """By how much sampling makes text longer: tokens of each side per token of the prepared data.
+
+    An epoch takes `bytes_per_pair` of disk, and `seconds_per_pair` of one process.
+    """
 
     src: float
     tgt: float
+    bytes_per_pair: float
+    seconds_per_pair: float
 
 
-def expected_growth(data: PreparedData, *, key: PlanKey) -> Growth:
+def expected_growth(data: PreparedData, *, alpha: float, seed: int, max_positions: int) -> Growth:
     """The growth of all epochs of a training, from a sample of its own that is the same in each of them."""
-    sampler, num_pairs = _Sampler(data, key=key, longest=key.max_positions), len(data.split("train"))
+    num_pairs = len(data.split("train"))
+    sampler = _Sampler(data, alpha=alpha, longest=max_positions)
     starts = np.linspace(0, num_pairs, _EXPECTATION_PARTS, endpoint=False, dtype=np.int64)
     bounds = [*dict.fromkeys(starts.tolist()), num_pairs]
-    before, after = (dict.fromkeys(SIDES, 0) for _ in range(2))
-    for start, end in pairwise(bounds):
+    num_sampled, before, after = 0, dict.fromkeys(SIDES, 0), dict.fromkeys(SIDES, 0)
+    clock, num_timed = time.process_time(), 0
+    for part, (start, end) in enumerate(pairwise(bounds)):
+        if part == len(bounds) // 2:  # by now, frequent words are cached
+            clock, num_timed = time.process_time(), num_sampled
         stop = min(start + _EXPECTATION_PAIRS, end)
-        for side, text in sampler.sample(start, stop, purpose=_EXPECTATION).items():
+        for side, text in sampler.sample(start, stop, key=(seed, _EXPECTATION)).items():
             after[side] += len(text.ids)
-            before[side] += sampler.num_tokens(side, start, stop)
+            before[side] += len(sampler.ids(side, start, stop))
+        num_sampled += stop - start
     src, tgt = (after[side] / max(before[side], 1) for side in SIDES)
-    return Growth(src, tgt)
+    num_bytes = sum(after.values()) * np.dtype(data.manifest.dtype).itemsize + num_sampled * _BYTES_BESIDE_IDS
+    seconds = (time.process_time() - clock) / max(num_sampled - num_timed, 1)
+    return Growth(src, tgt, num_bytes / max(num_sampled, 1), seconds)
 
 
 def sample_pieces(
-    data: PreparedData, directory: Path, *, key: PlanKey, facts: PlanFacts, num_workers: int
+    data: PreparedData,
+    directory: Path,
+    *,
+    key: PlanKey,
+    facts: PlanFacts,
+    num_workers: int,
+    progress: Callable[[], None],
 ) -> SampledTokens:
-    """Write the sampled ids of the training split into a directory.
+    """Write the sampled ids of the training split into a directory; `progress` is called now and then.
 
     A sentence keeps the ids of the prepared data if it would become longer than the longest sentence of the `facts`, or
     if its ids do not follow from their text.
@@ -97,6 +119,7 @@ def sample_pieces(
         for sides in run(range(num_blocks)):
             for side, text in sides.items():
                 writers[side].append(text.ids, text.lengths)
+            progress()
     source, target = (writers[side].tokens for side in SIDES)
     return SampledTokens(dtype=data.manifest.dtype, source_tokens=source, target_tokens=target)
 
@@ -111,12 +134,13 @@ class SamplingJob:
 
     def start(self) -> Callable[[int], dict[str, EncodedText]]:
         """The function for one block."""
-        sampler = _Sampler(self.data, key=self.key, longest=self.longest)
-        num_pairs = len(self.data.split("train"))
+        assert self.key.alpha is not None, "without it, the pieces are those of the prepared data"
+        sampler = _Sampler(self.data, alpha=self.key.alpha, longest=self.longest)
+        num_pairs, key = len(self.data.split("train")), (self.key.seed, _EPOCH, self.key.epoch)
 
         def sample(block: int) -> dict[str, EncodedText]:
             start = block * _BLOCK_PAIRS
-            return sampler.sample(start, min(start + _BLOCK_PAIRS, num_pairs), purpose=_EPOCH)
+            return sampler.sample(start, min(start + _BLOCK_PAIRS, num_pairs), key=key)
 
         return sample
 
@@ -124,54 +148,23 @@ class SamplingJob:
 class _Sampler:
     """Samples the pieces of training pairs that follow each other."""
 
-    def __init__(self, data: PreparedData, *, key: PlanKey, longest: int) -> None:
-        assert key.alpha is not None, "a plan without alpha has the pieces of the prepared data"
-        self._alpha, self._key, self._longest = key.alpha, key, longest
-        pairs = data.split("train")
+    def __init__(self, data: PreparedData, *, alpha: float, longest: int) -> None:
+        self._longest, pairs = longest, data.split("train")
         self._tokens = dict(zip(SIDES, (pairs.src, pairs.tgt), strict=True))
-        files = dict(zip(SIDES, (data.source_tokenizer_file, data.target_tokenizer_file), strict=True))
-        self._tokenizers = {side: Tokenizer.load(file) for side, file in files.items()}
-        self._encoders = {
-            side: TextEncoder(tokenizer, kind=tokenizer_kind(files[side].read_bytes()))
-            for side, tokenizer in self._tokenizers.items()
+        files = (data.source_tokenizer_file, data.target_tokenizer_file)
+        self._samplers = {
+            side: subword_sampler(file.read_bytes(), alpha=alpha) for side, file in zip(SIDES, files, strict=True)
         }
 
-    def num_tokens(self, side: str, start: int, stop: int) -> int:
-        """The tokens of some pairs in the prepared data."""
-        first, end = self._tokens[side].read_offsets(start, stop + 1)[[0, -1]].tolist()
-        return int(end - first)
-
-    def sample(self, start: int, stop: int, *, purpose: int) -> dict[str, EncodedText]:
-        """The ids of these pairs, end to end, for each side."""
-        epoch = self._key.epoch if purpose == _EPOCH else 0
-        seeds = np.random.SeedSequence([self._key.seed, purpose, epoch, start]).generate_state(len(SIDES)) >> 1
+    def sample(self, start: int, stop: int, *, key: tuple[int, ...]) -> dict[str, EncodedText]:
+        """The ids of these pairs, end to end, for each side; the pieces follow from `key` and `start`."""
+        generators = map(np.random.default_rng, np.random.SeedSequence([*key, start]).spawn(len(SIDES)))
         return {
-            side: self._sample_side(side, start, stop, seed=int(seed)) for side, seed in zip(SIDES, seeds, strict=True)
+            side: self._samplers[side].sample(self.ids(side, start, stop), longest=self._longest, generator=generator)
+            for side, generator in zip(SIDES, generators, strict=True)
         }
 
-    def _sample_side(self, side: str, start: int, stop: int, *, seed: int) -> EncodedText:
-        offsets = self._tokens[side].read_offsets(start, stop + 1)
-        ids = self._tokens[side].gather(offsets[:1], offsets[-1:] - offsets[:1])
-        bounds, flat = (offsets - offsets[0]).tolist(), ids.tolist()
-        rows = [flat[first : end - 1] for first, end in pairwise(bounds)]
-        texts = self._tokenizers[side].decode(rows)
-        places = [place for place in self._places_that_come_back(side, rows, texts) if len(rows[place]) < self._longest]
-        lines = [texts[place] for place in places]
-        for place, row in zip(places, self._tokenizers[side].sample(lines, alpha=self._alpha, seed=seed), strict=True):
-            if len(row) < self._longest:  # EOS follows
-                rows[place] = row
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)) + 1
-        joined = chain.from_iterable((*row, EOS) for row in rows)
-        return EncodedText(np.fromiter(joined, dtype=ids.dtype, count=int(lengths.sum())), lengths)
-
-    def _places_that_come_back(self, side: str, rows: Sequence[list[int]], texts: Sequence[str]) -> list[int]:
-        """The places of the sentences whose text is encoded into their very ids."""
-        places = [place for place, text in enumerate(texts) if text and "\n" not in text and SPACE_MARK not in text]
-        encoded = self._encoders[side].encode("".join(f"{texts[place]}\n" for place in places).encode())
-        ends = np.cumsum(encoded.lengths).tolist()
-        found = encoded.ids.tolist()
-        return [
-            place
-            for place, (first, end) in zip(places, pairwise([0, *ends]), strict=True)
-            if found[first : end - 1] == rows[place]
-        ]
+    def ids(self, side: str, start: int, stop: int) -> NDArray[np.unsignedinteger]:
+        """The ids of these pairs in the prepared data."""
+        first, *_, end = self._tokens[side].read_offsets(start, stop + 1)
+        return self._tokens[side].gather(np.array([first]), np.array([end - first]))

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt_cli.devices import missing_for_triton
+from nmt_cli.devices import SHORT, missing_for_triton
 from nmt_cli.model.cpu_attention import attend_cpu
 from nmt_cli.model.dropout import Dropout
-from nmt_cli.model.packing import SHORT, Layout, Packed, Projections, Spans, from_rectangle, to_rectangle
+from nmt_cli.model.packing import Layout, Packed, Projections, Spans, from_rectangle, to_rectangle
 
 Kernel = Literal["triton", "varlen", "sdpa", "products"]
 

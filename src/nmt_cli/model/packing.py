@@ -14,9 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SHORT = 128
-"""The most tokens of a short sentence. Nearly all updates have only such sentences, and attention kernels for them."""
-
 
 class Spans(NamedTuple):
     """The places of sentences among N slots, dummy sentences included.

@@ -99,6 +99,9 @@ RECIPE_KEYS: Mapping[str, str] = {
     ),
     "model.word_dropout.source={N}": "dropout_src dropout_source source_word_dropout",
     "model.word_dropout.target={N}": "dropout_trg dropout_target target_word_dropout",
+    "tokenizer.dropout={N} # for BPE; for a unigram vocabulary it is tokenizer.sampling": (
+        "bpe_dropout sentencepiece_alphas src_subword_alpha tgt_subword_alpha dropout_bpe"
+    ),
     "model.activation={N}": (
         "activation_fn activation_function hidden_act pos_ffn_activation_fn transformer_ffn_activation"
     ),
@@ -141,6 +144,8 @@ RECIPE_KEYS: Mapping[str, str] = {
 }
 
 CORPUS_KEYS: Mapping[str, str] = {
+    "it belongs to the recipe, as each epoch is sampled anew: nmt train ... --set tokenizer.dropout={N}": "dropout",
+    "it belongs to the recipe, as each epoch is sampled anew: nmt train ... --set tokenizer.sampling={N}": "sampling",
     "tokenizer.vocab_size={N}": "vocab bpe_size num_operations bpe_operations num_words nwordssrc nwordstgt",
     "tokenizer.model={N} # a SentencePiece model": "spm spm_model sentencepiece_model bpe_model src_subword_model",
     "tokenizer.shared=true|false": "joined_dictionary share_vocab shared_vocab joint_vocab joint_bpe",

@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count, islice
@@ -95,21 +94,9 @@ class Tokenizer:
                     rows[position] = self._encode_with_space_marks(line)
         return rows
 
-    def sample(self, lines: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """The ids of each line, without BOS and EOS, cut at random: by BPE-dropout, or as a unigram model samples.
-
-        The ids follow from `alpha`, the `seed`, below 2**32 - 1, and all lines. SentencePiece seeds the generator of a
-        thread when the thread first samples, so this is done in a new thread.
-        """
-        rows: list[list[int]] = []
-
-        def sample() -> None:
-            for line in lines:
-                rows.append(self._processor.encode(line, enable_sampling=True, alpha=alpha, nbest_size=-1))
-
-        sentencepiece.set_random_generator_seed(seed)
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(sample).result()
+    def best(self, text: str, *, number: int) -> list[list[int]]:
+        """The ids of the most probable segmentations of a text by a unigram model, the best first."""
+        rows: list[list[int]] = self._processor.nbest_encode(text, nbest_size=number, out_type=int)
         return rows
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -160,7 +147,7 @@ class EncodedText:
         """Each line as often as `copies` says, [n]."""
         starts = np.cumsum(self.lengths) - self.lengths
         lines = np.repeat(np.arange(len(copies)), copies)
-        return EncodedText(_gather(self.ids, starts[lines], self.lengths[lines]), self.lengths[lines])
+        return EncodedText(gather(self.ids, starts[lines], self.lengths[lines]), self.lengths[lines])
 
 
 class TextEncoder:
@@ -196,7 +183,7 @@ class TextEncoder:
             known.add_ids(self._tokenizer.encode([word.decode() for word in new]))
         sizes = known.sizes[places]
         line_ends = np.cumsum(sizes)[places == 0]
-        return EncodedText(_gather(known.ids, known.starts[places], sizes), np.diff(line_ends, prepend=0))
+        return EncodedText(gather(known.ids, known.starts[places], sizes), np.diff(line_ends, prepend=0))
 
 
 class _WordCache:
@@ -238,7 +225,7 @@ def _has_plain_spaces(text: bytes) -> bool:
     return starts_well and not any(found in text for found in (b"  ", b" \n", b"\n ", b"\n\n"))
 
 
-def _gather(ids: NDArray[np.integer], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.integer]:
+def gather(ids: NDArray[np.integer], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.integer]:
     """Parts of `ids` end to end, given where each begins and how many ids it has."""
     shifts = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
     shifts += np.arange(len(shifts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +20,8 @@ from nmt_cli.dataset.batches import (
     micro_batch_shape,
 )
 from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanKey
-from nmt_cli.dataset.plan_folder import open_plan
+from nmt_cli.dataset.plan_folder import PlanFolder
 from nmt_cli.dataset.store import PreparedData, Rows, sum_lengths
-from nmt_cli.devices import num_cpus
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
 
@@ -47,7 +47,8 @@ class DataOrder:
     """The updates of a training in turn. Its position is (epoch, index in the epoch's plan), both from 0.
 
     A device takes `max_tokens` slots per side at once. Plans are built when they are needed, in the data's directory
-    or, if that is read-only, in `fallback`. `has_even_end` is that of the plans (`PlanKey`).
+    or, if that is read-only, in `fallback`. `beat` is called now and then meanwhile. `has_even_end` is that of the
+    plans (`PlanKey`).
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class DataOrder:
         max_tokens: int,
         has_even_end: bool,
         fallback: Path,
+        beat: Callable[[], None],
     ) -> None:
-        self._data, self._fallback, self._training = data, fallback, recipe.training
+        self._data, self._training = data, recipe.training
+        self._plans = PlanFolder(data, fallback=fallback, beat=beat)
         self._pairs, self._alpha = data.split("train"), recipe.tokenizer.alpha
         self._has_even_end = has_even_end
         self._world_size, self._max_positions = world_size, recipe.model.max_positions
@@ -140,6 +143,18 @@ class DataOrder:
             self._close()
         self.epoch, self.index = epoch, index
 
+    def plan_ahead(self, *, num_updates: int, num_workers: int) -> None:
+        """Begin to build the next epoch's plan in another process if its pieces are sampled.
+
+        This is done only if one of the next `num_updates` is in that epoch.
+        """
+        if self._alpha is not None and self.index + num_updates > len(self.open()):
+            self._plans.begin(self._key(self.epoch + 1), num_workers=num_workers)
+
+    def close(self) -> None:
+        """End the process that builds the next epoch's plan."""
+        self._plans.close()
+
     @property
     def _num_micro(self) -> int:
         """Micro-batches of an update over all ranks; `_dealt` adds one per rank if the pairs do not fit."""
@@ -160,8 +175,15 @@ class DataOrder:
             return self._open(anew=True).rows(index)
 
     def _open(self, *, anew: bool) -> EpochPlan:
+        self._plan = self._plans.open(self._key(self.epoch), anew=anew)
+        if not self._is_checked:
+            self._check(self._plan)
+            self._is_checked = True
+        return self._plan
+
+    def _key(self, epoch: int) -> PlanKey:
         counts = self._data.manifest.splits["train"]
-        key = PlanKey(
+        return PlanKey(
             data=self._data.manifest.fingerprint,
             num_pairs=counts.pairs,
             src_tokens=counts.source_tokens,
@@ -169,15 +191,10 @@ class DataOrder:
             batch_tokens=self._training.batch_tokens,
             max_positions=self._max_positions,
             seed=self._training.seed,
-            epoch=self.epoch,
+            epoch=epoch,
             has_even_end=self._has_even_end,
             alpha=self._alpha,
         )
-        self._plan = open_plan(self._data, key=key, fallback=self._fallback, anew=anew, num_workers=num_cpus())
-        if not self._is_checked:
-            self._check(self._plan)
-            self._is_checked = True
-        return self._plan
 
     def _close(self) -> None:
         if self._plan is not None:

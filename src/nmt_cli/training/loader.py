@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -14,11 +15,14 @@ from types import TracebackType
 import torch
 
 from nmt_cli.dataset.batches import Batch
+from nmt_cli.devices import num_cpus
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
 from nmt_cli.training.ranks.ranks import Ranks
 
 # On a CPU the thread competes with the training for cores, and an update takes long.
 _AHEAD = {"cuda": 3, "cpu": 1}
+# Processes that build the next plan. On a CPU the training needs the cores; on a GPU it hardly does.
+_PLANNERS = {"cuda": max(1, num_cpus() // 2), "cpu": 1}
 # How long a thread runs before Python switches. With the default of 5 ms, a GPU could wait for this thread.
 _SWITCH_SECONDS = 0.0005
 # How long a thread may take to end. The process does not wait for one that is building a long plan.
@@ -95,7 +99,7 @@ class Loader:
         self._copies = SideStream(device) if device.type == "cuda" else Copies()
         self._ahead = _AHEAD[device.type]
         self._ready: deque[tuple[LoadedUpdate, torch.cuda.Event | None]] = deque()
-        self._wanted, self._is_closed = 0, False
+        self._wanted, self._num_left, self._is_closed = 0, 0, False
         self._problem: BaseException | None = None
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -117,6 +121,7 @@ class Loader:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(_SECONDS_TO_END)
+        self._order.close()
         sys.setswitchinterval(self._switch_seconds)
 
     def next(self, *, num_left: int) -> LoadedUpdate:
@@ -126,7 +131,7 @@ class Loader:
             self._thread.start()
         start = self._clock()
         with self._changed:
-            self._wanted = min(1 + self._ahead, num_left)
+            self._wanted, self._num_left = min(1 + self._ahead, num_left), num_left
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ready or self._problem)
             if not self._ready:
@@ -134,6 +139,7 @@ class Loader:
                 raise self._problem
             loaded, mark = self._ready.popleft()
             self._wanted -= 1
+            self._num_left -= 1
         self.waited += self._clock() - start
         self._copies.receive(loaded.batches, mark)
         return loaded
@@ -160,6 +166,10 @@ class Loader:
 
     def _load(self) -> LoadedUpdate:
         update = self._order.next()
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # one of the ranks on this machine
+            with self._changed:
+                num_updates = self._num_left - len(self._ready) - 1
+            self._order.plan_ahead(num_updates=num_updates, num_workers=_PLANNERS[self._ranks.device.type])
         mine = range(self._ranks.rank, len(update.micro), self._ranks.size)
         return LoadedUpdate(update, [(index, self._batch(update, index)) for index in mine if len(update.micro[index])])
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.dataset.batches import Batch
-from nmt_cli.devices import missing_for_triton
+from nmt_cli.devices import SHORT, missing_for_triton
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.attention import choose_kernel
 from nmt_cli.model.dropout import Dropout
 from nmt_cli.model.layers import FeedForward, Residual
-from nmt_cli.model.packing import SHORT, Spans
+from nmt_cli.model.packing import Spans
 from nmt_cli.model.transformer import Embedding, Transformer
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.tokenization.tokenizer import PAD

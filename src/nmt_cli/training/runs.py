@@ -41,8 +41,11 @@ _MAY_CHANGE = (
     ("training", "precision"),  # checked against what the checkpoints were trained in
 )
 
-# Sections that checkpoints of earlier versions do not know: their defaults do not count in fingerprints.
-_LATER_SECTIONS = ("tokenizer",)
+# Settings that checkpoints of earlier versions do not know: their defaults do not count in fingerprints.
+_LATER_SETTINGS = (
+    ("tokenizer",),
+    *(("model", key) for key in ("attention_dropout", "ffn_dropout", "word_dropout")),
+)
 
 # What `RunRecord.rules` of a new run says.
 RULES = 2
@@ -159,11 +162,11 @@ def record_max_tokens(run: Run, measured: MeasuredTokens) -> Run:
 
 def recipe_fingerprint(recipe: Recipe, data: PreparedData, *, init_from: InitialModel | None) -> str:
     """A digest of everything the weights depend on: checkpoints of one training share it."""
-    defaults = flatten({key: Recipe.model_fields[key].default.model_dump(mode="json") for key in _LATER_SECTIONS})
+    defaults = _fixed_settings(Recipe(name=recipe.name))
     values = {
         ".".join(path): value
         for path, value in _fixed_settings(recipe).items()
-        if path not in defaults or value != defaults[path]
+        if value != defaults.get(path) or not any(path[: len(key)] == key for key in _LATER_SETTINGS)
     }
     beginning = [] if init_from is None else [init_from.weights_sha256]
     text = json.dumps([values, data.manifest.fingerprint, _fingerprints(data), *beginning], sort_keys=True)

@@ -14,7 +14,7 @@ import torch
 
 from nmt_cli.artifacts.run import InitialModel, best_first, open_run
 from nmt_cli.dataset.manifest import Manifest
-from nmt_cli.dataset.sampled_pieces import check_sampling
+from nmt_cli.dataset.sampled_pieces import Growth, check_sampling, expected_growth
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.devices import choose_device, choose_precision
 from nmt_cli.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, DeviceError, UsageError
@@ -38,7 +38,7 @@ class RunInputs:
     source_vocab: int
     target_vocab: int
     origin: str
-    manifest: Manifest | None
+    data: PreparedData | None
     initial: InitialModel | None
 
 
@@ -147,6 +147,19 @@ def _average_arguments(directory: Path) -> str:
     return shlex.quote(str(directory)) + fewer
 
 
+def _growth(recipe: Recipe, data: PreparedData) -> Growth:
+    """By how much sampled pieces make the training text longer: measured, or not at all if nothing is sampled."""
+    check_sampling(data, recipe.tokenizer)
+    if recipe.tokenizer.alpha is None:
+        return Growth(1, 1, bytes_per_pair=0, seconds_per_pair=0)
+    return expected_growth(
+        data,
+        alpha=recipe.tokenizer.alpha,
+        seed=recipe.training.seed,
+        max_positions=recipe.model.max_positions,
+    )
+
+
 def _num_started() -> int | None:
     """The number of ranks, from the environment that our launcher or torchrun sets; None in a process on its own."""
     value = os.environ.get("WORLD_SIZE")
@@ -172,7 +185,7 @@ def _too_few_gpus(gpus: int, available: int, *, device: str) -> DeviceError:
 
 def _needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -> Iterator[str]:
     """Lines on the vocabulary, the parameters, the devices, a batch, an epoch and the memory."""
-    chosen, training, manifest = choose_device(device), recipe.training, inputs.manifest
+    chosen, training, growth = choose_device(device), recipe.training, None
     precision = choose_precision(training.precision, device=chosen, training=True)
     needs = estimate(
         recipe,
@@ -191,12 +204,20 @@ def _needs(recipe: Recipe, inputs: RunInputs, *, device: str, world_size: int) -
     else:
         share = f"x {needs.accumulation_steps} micro-batch(es) of at most {training.max_tokens_per_device:,}"
     yield f"batch: {training.batch_tokens:,} tokens an update = {world_size} device(s) {share}"
-    if manifest is not None:
-        counts = manifest.splits["train"]
+    if inputs.data is not None:
+        counts = inputs.data.manifest.splits["train"]
+        growth = _growth(recipe, inputs.data)
+        tokens = (counts.source_tokens * growth.src, counts.target_tokens * growth.tgt)
         # An update closes before either side has more than its tokens.
-        updates = max(1, round(max(counts.source_tokens, counts.target_tokens) / training.batch_tokens))
+        updates = max(1, round(max(tokens) / training.batch_tokens))
         epochs = training.updates / updates
         yield f"epoch: about {updates:,} updates of {counts.pairs:,} pairs; {epochs:.1f} epochs"
+        if recipe.tokenizer.alpha is not None:
+            megabytes, seconds = growth.bytes_per_pair * counts.pairs / 1e6, growth.seconds_per_pair * counts.pairs
+            yield (
+                f"sampled pieces: {growth.src:.2f} times the source tokens, {growth.tgt:.2f} times the target tokens;"
+                f" an epoch takes about {megabytes:,.1f} MB of disk and {seconds:,.0f} s of one core"
+            )
     yield (
         f"memory a device: about {(needs.weight_bytes + needs.activation_bytes) / 1e9:.1f} GB"
         f" ({needs.weight_bytes / 1e9:.1f} weights and optimizer,"

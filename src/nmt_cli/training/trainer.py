@@ -80,6 +80,7 @@ class Trainer:
             max_tokens=max_tokens,
             has_even_end=has_current_rules,
             fallback=run.directory,
+            beat=ranks.heartbeat.beat,
         )
         model = build_model(recipe, data).to(ranks.device)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)

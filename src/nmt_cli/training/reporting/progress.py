@@ -26,10 +26,9 @@ from rich.text import Text
 
 from nmt_cli import __version__, console, files
 from nmt_cli.dataset.batches import accumulation
-from nmt_cli.devices import cpu_name
+from nmt_cli.devices import SHORT, cpu_name
 from nmt_cli.errors import ModelError, UsageError
 from nmt_cli.model.attention import choose_kernel
-from nmt_cli.model.packing import SHORT
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training.ranks.ranks import Ranks
 from nmt_cli.training.reporting.metrics import Clock, TrainingStatus, UpdateMetrics, UpdateSums
