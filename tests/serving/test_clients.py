@@ -110,7 +110,48 @@ def test_wishes_of_deepls_clients_are_taken(server: Server, expected: str) -> No
         model_type="quality_optimized",
     )
     assert isinstance(result, deepl.TextResult)
-    assert result.text == f"{expected}\n"
+    assert (result.text, result.model_type_used) == (f"{expected}\n", "quality_optimized")
+    assert server.post("/v2/translate", {"text": TEXT, "target_lang": "DE"}).json["translations"][0].keys() == {
+        "text",
+        "detected_source_language",
+        "billed_characters",
+    }
+
+
+def test_deepls_clients_find_no_glossaries_rules_and_memories(server: Server) -> None:
+    client = deepl.DeepLClient("any", server_url=server.url)
+    assert client.list_glossaries() == []
+    assert client.get_glossary_languages() == []
+    assert client.list_multilingual_glossaries() == []
+    assert client.get_all_style_rules() == []
+    assert client.list_translation_memories() == []
+    with pytest.raises(deepl.GlossaryNotFoundException, match="message: there is no such path"):
+        client.get_multilingual_glossary("def3a26b-3e84-45b3-84ae-0c0aaf3525f7")
+
+
+def test_deepls_newer_lists_of_languages(server: Server, strict: Server) -> None:
+    found = server.get("/v3/languages?resource=translate_text").json
+    assert [(one["lang"], one["name"], one["usable_as_source"], one["usable_as_target"]) for one in found] == [
+        ("en", "English", True, True),
+        ("de", "German", True, True),
+    ]
+    keys = {"Authorization": "DeepL-Auth-Key alice-secret-key"}
+    (english, german) = strict.get("/v3/languages?resource=translate_text", **keys).json
+    assert (english["usable_as_target"], german["usable_as_source"]) == (False, False)
+    assert list(english["features"]) == ["auto_detection"]
+    assert german["features"] == {}
+    assert server.get("/v3/languages?resource=voice").json == []
+    missing = server.get("/v3/languages")
+    assert (missing.status, set(missing.json)) == (400, {"message"})
+    assert [one["name"] for one in server.get("/v3/languages/resources").json] == ["translate_text"]
+
+
+@pytest.mark.parametrize("path", ["/translate/", "/v2/translate/", "/v1/translate/"])
+def test_a_slash_at_the_end_of_a_path_changes_nothing(server: Server, path: str) -> None:
+    asked = {"q": TEXT, "text": TEXT, "source": "en", "target": "de", "target_lang": "DE"}
+    if path.startswith("/v1"):
+        asked = {"text": TEXT}
+    assert server.post(path, asked).json == server.post(path[:-1], asked).json
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ async def read_metrics(call: Call[NoFields]) -> Response:
 
 _OPERATIONS = Api(
     "operations",
-    prefix="",
+    prefixes=[""],
     operation_prefix="",
     error=libretranslate.LibreError,
     error_content=libretranslate.error_content,
@@ -94,6 +94,7 @@ _OPERATIONS = Api(
 )
 # The most used first, since a path is compared with one after another. The last has every other path.
 APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
+_PATHS = {endpoint.path for api in APIS for endpoint in api.endpoints}
 
 
 def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
@@ -156,6 +157,9 @@ class RequestMiddleware:
         if method == "HEAD":
             # The answer is GET's; uvicorn leaves its body out.
             scope = {**scope, "method": "GET"}
+        path = scope["path"]
+        if path[-1:] == "/" and path[:-1] in _PATHS:
+            scope = {**scope, "path": path[:-1]}
 
         def enter() -> None:
             nonlocal is_inside
@@ -242,10 +246,10 @@ async def _answer_error(request: Request, problem: Exception) -> Response:
 
 def _error_response(problem: RequestError, *, path: str, headers: Mapping[str, str] | None = None) -> Response:
     """The refusal in the form of the API that the path belongs to."""
-    content = next(api for api in APIS if path.startswith(f"{api.prefix}/")).error_content(problem)
+    api = next(api for api in APIS for prefix in api.prefixes if path.startswith(f"{prefix}/"))
     more = dict(headers or {})
     if problem.retry_after_seconds is not None:
         more["Retry-After"] = str(problem.retry_after_seconds)
     # A value that was refused may hold half a character.
-    body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+    body = json.dumps(api.error_content(problem), ensure_ascii=False).encode("utf-8", "replace")
     return Response(body, status_code=problem.status, headers=more, media_type="application/json")

@@ -1,10 +1,10 @@
-"""DeepL's API, version 2: texts, languages and usage, as its official clients ask for them."""
+"""DeepL's API: texts, languages and usage, as its official clients ask for them, and empty lists of glossaries."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, create_model, field_validator
 from starlette.responses import Response
 
 from nmt_cli.languages import name_of
@@ -16,13 +16,23 @@ from nmt_cli.serving.errors import invalid_request
 _NO_LIMIT = 1_000_000_000_000
 # Settings that the model cannot follow. A request with one of them is refused.
 _UNSUPPORTED = ("glossary_id", "glossary_ids", "style_id", "translation_memory_id", "custom_instructions")
+# The only service, and what it can do with each language that it translates from.
+_TEXTS, _DETECTION = "translate_text", "auto_detection"
+# Lists of what there is none of, by path: clients fill menus with them.
+_EMPTY_LISTS = {
+    "/v2/glossaries": "glossaries",
+    "/v2/glossary-language-pairs": "supported_languages",
+    "/v3/glossaries": "glossaries",
+    "/v3/style_rules": "style_rules",
+    "/v3/translation_memories": "translation_memories",
+}
 _Unsupported = Annotated[Any, Field(description="refused: there is no such thing here")]
 
 
 class DeepLTranslateRequest(BaseModel):
     """Texts to translate.
 
-    DeepL's other settings are accepted and have no effect, for example context, model_type and preserve_formatting.
+    DeepL's other settings are accepted and have no effect, for example context and preserve_formatting.
     """
 
     text: Annotated[list[str], Field(min_length=1)]
@@ -36,6 +46,7 @@ class DeepLTranslateRequest(BaseModel):
         Literal["default", "prefer_more", "prefer_less", "more", "less"] | None,
         Field(description="more and less are refused; prefer_more and prefer_less have no effect"),
     ] = None
+    model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
     tag_handling: Annotated[str | None, Field(description="refused: text is plain")] = None
     glossary_id: _Unsupported = None
     glossary_ids: _Unsupported = None
@@ -66,6 +77,7 @@ class DeepLTranslation(BaseModel):
     detected_source_language: str
     text: str
     billed_characters: int
+    model_type_used: Annotated[str | None, Field(description="if the request has a model_type")] = None
 
 
 class DeepLTranslateAnswer(BaseModel):
@@ -80,6 +92,42 @@ class DeepLLanguage(BaseModel):
     language: str
     name: str
     supports_formality: bool
+
+
+class DeepLLanguagesV3Request(BaseModel):
+    """Which of DeepL's services the languages are asked for."""
+
+    resource: Annotated[str, Field(description="translate_text; other services have no languages here")]
+
+
+class DeepLFeature(BaseModel):
+    """Something that can be done with a language."""
+
+    status: str
+
+
+class DeepLLanguageV3(BaseModel):
+    """A language, and on which side it can stand."""
+
+    lang: str
+    name: str
+    usable_as_source: bool
+    usable_as_target: bool
+    features: dict[str, DeepLFeature]
+
+
+class DeepLResourceFeature(BaseModel):
+    """Something that can be done with some languages of a service."""
+
+    name: str
+    needs_source_support: bool
+
+
+class DeepLResource(BaseModel):
+    """A service, and what can be done with its languages."""
+
+    name: str
+    features: list[DeepLResourceFeature]
 
 
 class DeepLUsage(BaseModel):
@@ -109,8 +157,18 @@ async def translate(call: Call[DeepLTranslateRequest]) -> Response:
             owner=call.owner,
             caller=caller,
         )
+    more = {}
+    if asked.model_type:
+        more["model_type_used"] = (
+            "latency_optimized" if asked.model_type == "latency_optimized" else "quality_optimized"
+        )
     translations = [
-        {"detected_source_language": route.model.pair[0].upper(), "text": found.text, "billed_characters": len(text)}
+        {
+            "detected_source_language": route.model.pair[0].upper(),
+            "text": found.text,
+            "billed_characters": len(text),
+            **more,
+        }
         for text, (found, route) in zip(asked.text, answered, strict=True)
     ]
     return json_response({"translations": translations})
@@ -122,6 +180,30 @@ async def languages(call: Call[DeepLLanguagesRequest]) -> Response:
     codes = models.targets if call.fields.type == "target" else models.sources
     more = {"supports_formality": False}
     return json_response([{"language": code.upper(), "name": name_of(code), **more} for code in codes])
+
+
+async def languages_v3(call: Call[DeepLLanguagesV3Request]) -> Response:
+    """The languages of both sides, for texts."""
+    if call.fields.resource != _TEXTS:
+        return json_response([])
+    sources, targets = call.service.models.sources, call.service.models.targets
+    return json_response(
+        [
+            {
+                "lang": code,
+                "name": name_of(code),
+                "usable_as_source": code in sources,
+                "usable_as_target": code in targets,
+                "features": {_DETECTION: {"status": "stable"}} if code in sources else {},
+            }
+            for code in dict.fromkeys([*sources, *targets])
+        ]
+    )
+
+
+async def resources(call: Call[NoFields]) -> Response:
+    """The services for languages: texts alone."""
+    return json_response([{"name": _TEXTS, "features": [{"name": _DETECTION, "needs_source_support": True}]}])
 
 
 async def usage(call: Call[NoFields]) -> Response:
@@ -144,6 +226,16 @@ def refuse_unsupported(asked: DeepLTranslateRequest) -> None:
         raise invalid_request(message, hint=hint, where="split_sentences")
 
 
+def _empty_list(path: str, name: str) -> Endpoint[NoFields]:
+    async def answer(call: Call[NoFields]) -> Response:
+        return json_response({name: []})
+
+    answer.__name__ = path[1:].translate(str.maketrans("/-", "__"))
+    fields: dict[str, Any] = {name: list[str]}
+    model = create_model(f"DeepL{name.title().replace('_', '')}", **fields)
+    return Endpoint("GET", path, answer, NoFields, model, "An empty list")
+
+
 def _num_lines(text: str) -> int:
     """Lines of a text that are not blank."""
     return sum(bool(line.strip()) for line in text.splitlines())
@@ -151,7 +243,7 @@ def _num_lines(text: str) -> int:
 
 API = Api(
     "DeepL",
-    prefix="/v2",
+    prefixes=["/v2", "/v3"],
     operation_prefix="deepl_",
     error=DeepLError,
     error_content=lambda problem: {"message": problem.sentence},
@@ -169,6 +261,16 @@ API = Api(
         Endpoint(
             "GET", "/v2/languages", languages, DeepLLanguagesRequest, list[DeepLLanguage], "The languages of the models"
         ),
+        Endpoint(
+            "GET",
+            "/v3/languages",
+            languages_v3,
+            DeepLLanguagesV3Request,
+            list[DeepLLanguageV3],
+            "The languages of the models",
+        ),
+        Endpoint("GET", "/v3/languages/resources", resources, NoFields, list[DeepLResource], "The services"),
+        *(_empty_list(path, name) for path, name in _EMPTY_LISTS.items()),
         Endpoint("GET", "/v2/usage", usage, NoFields, DeepLUsage, "Characters translated with this key"),
     ],
 )

@@ -89,11 +89,12 @@ class Endpoint(Generic[Fields]):
 class Api:
     """The endpoints of one API, and its form of an error.
 
-    A request without the key that the server needs is refused with `missing_key_status`.
+    All paths that begin with one of its prefixes have that form. A request without the key that the server needs is
+    refused with `missing_key_status`.
     """
 
     name: str
-    prefix: str
+    prefixes: Sequence[str]
     operation_prefix: str
     error: type[BaseModel]
     error_content: Callable[[RequestError], dict[str, Any]]

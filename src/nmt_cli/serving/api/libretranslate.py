@@ -173,7 +173,7 @@ def _detected_language(detected: Detected) -> dict[str, Any]:
 
 API = Api(
     "LibreTranslate",
-    prefix="",
+    prefixes=[""],
     operation_prefix="libretranslate_",
     error=LibreError,
     error_content=error_content,

@@ -351,7 +351,7 @@ def _best_and_others(candidates: Sequence[TextCandidate]) -> dict[str, Any]:
 
 API = Api(
     "nmt",
-    prefix="/v1",
+    prefixes=["/v1"],
     operation_prefix="",
     error=ErrorAnswer,
     error_content=error_content,
