@@ -139,7 +139,7 @@ RECIPE_KEYS: Mapping[str, str] = {
     ),
     "text and languages belong to the data: nmt prepare --train PREFIX -l en-de, then nmt train RECIPE --data DIR": (
         "data dataset src tgt source_lang target_lang src_lang trg_lang languages train_sets valid_sets "
-        "trainpref validpref src_vocab tgt_vocab vocab vocabs tokenizer spm bpe"
+        "trainpref validpref src_vocab tgt_vocab vocab vocabs spm bpe"
     ),
 }
 
