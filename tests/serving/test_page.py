@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from importlib.resources import files
@@ -187,6 +188,73 @@ def test_a_direction_that_no_model_has_is_told(browser: Browser, strict: Server)
     assert browser.run("[$('swap').title, $('swap').ariaLabel, $('swap').ariaDisabled]") == [why, why, "true"]
     browser.point("#swap", click=True)
     assert browser.run("$('status').textContent") == f"{why}."
+
+
+LANGUAGES = [
+    "English",
+    "Spanish",
+    "Portuguese",
+    "French",
+    "Italian",
+    "Romanian",
+    "Dutch",
+    "Danish",
+    "Czech",
+    "Gàidhlig",
+]
+LANGUAGES += ["Polish", "Slovak"]
+
+
+@pytest.fixture
+def many(page: Browser) -> Browser:
+    """The page of a server with many source languages, of which English and German have a model."""
+    others = [{"code": f"x{place}", "name": name} for place, name in enumerate(LANGUAGES) if name != "English"]
+    page.run(
+        f"{json.dumps(others)}.forEach(source => about.models.push({{...about.models[0], source}}));"
+        " $('clear').click(); fillSources(); fillTargets()"
+    )
+    return page
+
+
+def test_a_long_list_of_languages_is_searched(many: Browser) -> None:
+    rows = "[...document.querySelectorAll('#results li')].map(one => one.firstChild.textContent)"
+    assert many.run("[$('from').options.length, $('finder').hidden]") == [len(LANGUAGES) + 2, True]
+    many.point("#from", click=True)
+    assert many.run("[$('finder').hidden, document.activeElement.id]") == [False, "find"]
+    assert many.run(f"{rows}.length") == len(LANGUAGES) + 2
+    taken = "document.getElementById($('find').getAttribute('aria-activedescendant')).firstChild.textContent"
+    assert many.run(taken) == "English"
+    many.type("an")
+    assert many.run(rows) == ["German", "Spanish", "Italian", "Romanian", "Danish"]
+    many.type("i")
+    assert many.run(rows) == ["Spanish", "Romanian", "Danish"]
+    many.press("ArrowDown")
+    many.press("ArrowDown")
+    many.press("Enter")
+    assert many.run("[$('finder').hidden, $('from').selectedOptions[0].text, document.activeElement.id]") == [
+        True,
+        "Danish",
+        "from",
+    ]
+    many.press("Enter")
+    many.type("gaid")  # without the accent
+    assert many.run(rows) == ["Gàidhlig"]
+    many.type("x")
+    assert many.run(rows) == ["No such language"]
+    many.press("Enter")
+    many.press("Escape")
+    assert many.run("[$('finder').hidden, $('from').selectedOptions[0].text]") == [True, "Danish"]
+    many.point("#into", click=True)  # two languages: the browser's own menu
+    assert many.run("$('finder').hidden")
+    many.press("Escape")
+    many.size(360, 740, is_phone=True)
+    many.point("#from", click=True)
+    many.point("#results li:nth-child(2)", click=True)
+    assert many.run("[$('from').selectedOptions[0].text, document.documentElement.scrollWidth]") == ["English", 360]
+    many.point("#from", click=True)
+    many.point("#source", click=True)
+    assert many.run("$('finder').hidden")
+    assert many.console == []
 
 
 def test_without_javascript_the_page_says_so(browser: Browser, server: Server) -> None:
