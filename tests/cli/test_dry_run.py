@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from nmt_cli.dataset.store import PreparedData
+from nmt_cli.dataset.store import SIDES, PreparedData, open_prepared
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import load_recipe, parse_recipe
 from tests.cli.conftest import Shell
@@ -73,6 +73,44 @@ def test_a_dry_run_tells_what_the_recipe_needs(recipe_folder: Path, prepared: Pr
     assert found["batch"] == "600 tokens an update = 1 device(s) x 2 micro-batch(es) of at most 320"
     assert found["epoch"] == "about 15 updates of 400 pairs; 1.6 epochs"
     assert found["memory a device"].startswith("about 0.0 GB")
+
+
+def test_a_dry_run_measures_what_sampled_pieces_take(recipe_folder: Path, prepared: PreparedData, nmt: Shell) -> None:
+    settings = ["--set", "tokenizer.dropout=0.1", "--set", "training.updates=38"]
+    outcome = nmt("train", "tiny.yaml", "--dry-run", "--data", str(prepared.directory), "--device", "cpu", *settings)
+    assert (outcome.code, outcome.stderr) == (0, [])
+    found = needs(outcome.stdout)
+    assert found["epoch"] == "about 17 updates of 400 pairs; 2.2 epochs"
+    told = re.fullmatch(
+        r"(1\.\d\d) times the source tokens, (1\.\d\d) times the target tokens; "
+        r"an epoch takes about 0\.[01] MB of disk and \d+ s of one core",
+        found["sampled pieces"],
+    )
+    assert told
+    data = open_prepared(shutil.copytree(prepared.directory, recipe_folder / "data", ignore=lambda *_: ["plans"]))
+    assert train(data, recipe_folder / "run", "tokenizer.dropout=0.1", "training.updates=1") == 0
+    (plan,) = (path for path in (data.directory / "plans").iterdir() if path.is_dir())
+    for side, growth in zip(SIDES, told.groups(), strict=True):
+        sampled, whole = (
+            (folder / f"{name}.{side}.ids").stat().st_size
+            for folder, name in ((plan, "sampled"), (data.directory, "train"))
+        )
+        assert sampled / whole == pytest.approx(float(growth), abs=0.03)
+
+
+def test_a_dry_run_refuses_pieces_that_the_vocabulary_does_not_sample(
+    recipe_folder: Path, prepared: PreparedData, nmt: Shell
+) -> None:
+    command = ["train", "tiny.yaml", "--data", str(prepared.directory), "--device", "cpu"]
+    for words in ([], ["--dry-run"]):
+        outcome = nmt(*command, *words, "--set", "tokenizer.sampling=0.2")
+        assert outcome.code == 3
+        assert outcome.stderr[-3:] == [
+            "error: tokenizer.sampling is for unigram vocabularies, and that of the data is BPE",
+            f"at:    {prepared.directory}/source.spm",
+            "fix:   --set tokenizer.sampling=null --set tokenizer.dropout=0.1",
+        ]
+    assert not (recipe_folder / "runs").exists()
 
 
 def test_a_dry_run_needs_neither_data_nor_the_gpus_it_counts_with(recipe_folder: Path, nmt: Shell) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from nmt_cli.dataset.plan import EpochPlan, PlanKey
 from nmt_cli.dataset.plan_folder import PLANS, PlanFolder
-from nmt_cli.dataset.sampled_pieces import check_sampling
+from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, check_sampling
 from nmt_cli.dataset.store import PreparedData, TokenPairs, TokenWriter, open_prepared
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import SubwordSampling
@@ -22,7 +22,6 @@ from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
 from tests.training.tiny import parallel_text, prepare_tiny
 
 PAIRS = parallel_text(2400, seed=3)
-BLOCK = 2048
 Rows = list[list[list[int]]]
 
 
@@ -110,8 +109,8 @@ def test_the_pieces_do_not_depend_on_processes_or_on_what_was_sampled_before(dat
 def test_the_pieces_of_a_block_do_not_depend_on_other_blocks(bpe: PreparedData, tmp_path: Path) -> None:
     shorter = prepare_tiny(tmp_path, f"tokenizer.taken_from={bpe.directory}", train=PAIRS[20:2100], valid=PAIRS[:20])
     whole, part = rows_of(bpe.split("train")), rows_of(shorter.split("train"))
-    assert [side[:BLOCK] for side in part] == [side[:BLOCK] for side in whole]
-    assert [side[:BLOCK] for side in sampled(shorter)] == [side[:BLOCK] for side in sampled(bpe)]
+    assert [side[:BLOCK_PAIRS] for side in part] == [side[:BLOCK_PAIRS] for side in whole]
+    assert [side[:BLOCK_PAIRS] for side in sampled(shorter)] == [side[:BLOCK_PAIRS] for side in sampled(bpe)]
 
 
 def test_a_process_beside_this_one_builds_the_very_plan(bpe: PreparedData, tmp_path: Path) -> None:

@@ -20,14 +20,16 @@ from random import Random
 import pytest
 
 from nmt_cli.artifacts.run import open_run
-from tests.training.tiny import RECIPE, checkpoint, checkpoints, prepare_tiny
+from tests.training.tiny import RECIPE, checkpoint, checkpoints, parallel_text, prepare_tiny
 from tests.training.two_ranks import LAUNCHED, rank_processes
 
 SEED = 2017
 # At most 50 lines of metrics.jsonl, three for two updates, and a moment go by before a kill: fewer than 40 updates.
 MOST_LINES, MOMENT_SECONDS = 50, 0.06
 UPDATES_FOR_A_KILL = 40
-SETTINGS = ["training.checkpoint_every=2", "validation.every=60", "training.log_every=1"]
+PAIRS = parallel_text(2400, seed=3)  # more than a process samples at once
+# Every epoch is sampled while the one before it is trained: kills come within that too.
+SETTINGS = ["training.checkpoint_every=2", "validation.every=60", "training.log_every=1", "tokenizer.dropout=0.1"]
 ONE, TWO = ["-m", "nmt_cli"], [*LAUNCHED]
 
 
@@ -81,7 +83,7 @@ def test_kills_at_random_moments_change_no_bit_of_the_end(
 
 
 def _command(folder: Path, program: list[str], *, updates: int) -> list[str]:
-    data = prepare_tiny(folder)
+    data = prepare_tiny(folder, train=PAIRS[20:], valid=PAIRS[:20])
     (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
     settings = [word for setting in [f"training.updates={updates}", *SETTINGS] for word in ("--set", setting)]
     arguments = ["train", "recipe.yaml", "--data", str(data.directory), "--device", "cpu", *settings]

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from nmt_cli.dataset.batches import Batch, make_batch
+from nmt_cli.dataset.plan_folder import PlanFolder
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.training import data_order
@@ -26,10 +27,10 @@ CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
 
 
-def order_of(data: PreparedData, *, world_size: int = 1) -> DataOrder:
+def order_of(data: PreparedData, *settings: str, world_size: int = 1) -> DataOrder:
     return DataOrder(
         data,
-        tiny_recipe(),
+        tiny_recipe(*settings),
         world_size=world_size,
         max_tokens=320,
         has_even_end=True,
@@ -85,6 +86,36 @@ def test_it_loads_one_update_ahead_and_none_beyond_the_last(
             if num_left > 1:
                 assert gave.wait(timeout=60)
     assert given == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "local_rank", "expected"),
+    [
+        (("tokenizer.dropout=0.1",), 1, "0", [1]),
+        (("tokenizer.dropout=0.1",), 0, "0", []),  # the training ends with this epoch
+        (("tokenizer.dropout=0.1",), 1, "1", []),  # the first rank of the machine does it
+        ((), 1, "0", []),  # a plan without sampled pieces takes no time
+    ],
+)
+def test_the_next_epoch_is_sampled_ahead_if_the_training_reaches_it(
+    prepared: PreparedData,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: tuple[str, ...],
+    more: int,
+    local_rank: str,
+    expected: list[int],
+) -> None:
+    begun: dict[int, int] = {}
+    monkeypatch.setattr(PlanFolder, "begin", lambda self, key, num_workers: begun.update({key.epoch: num_workers}))
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    monkeypatch.setattr(data_order, "BLOCK_PAIRS", 399)  # fewer pairs are sampled when they are needed
+    order = order_of(prepared, *settings)
+    num_updates = len(order.open()) + more
+    with Loader(order, ALONE) as loader:
+        for taken in range(num_updates - more):
+            loader.next(num_left=num_updates - taken)
+            assert list(begun) == expected
+    assert set(begun.values()) <= {1}  # on a CPU, one process
 
 
 def test_waiting_is_the_time_until_an_update_is_there(prepared: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, tokeni
 from nmt_cli.tokenization.subword_sampling import subword_sampler
 from nmt_cli.tokenization.tokenizer import EncodedText
 
-_BLOCK_PAIRS = 2048
+BLOCK_PAIRS = 2048
 _EPOCH, _EXPECTATION = 2, 3  # keep these generators apart from each other, and from the order of pairs
 _BYTES_BESIDE_IDS = 30  # of a pair: two offsets of 8 bytes, and its row of the plan
 _EXPECTATION_PARTS, _EXPECTATION_PAIRS = 64, 64  # the pairs whose growth stands for that of all pairs
@@ -81,7 +81,7 @@ def expected_growth(data: PreparedData, *, alpha: float, seed: int, max_position
     num_sampled, before, after = 0, dict.fromkeys(SIDES, 0), dict.fromkeys(SIDES, 0)
     clock, num_timed = time.process_time(), 0
     for part, (start, end) in enumerate(pairwise(bounds)):
-        if part == len(bounds) // 2:  # by now, frequent words are cached
+        if part == len(bounds) * 3 // 4:  # by now, frequent words are cached
             clock, num_timed = time.process_time(), num_sampled
         stop = min(start + _EXPECTATION_PAIRS, end)
         for side, text in sampler.sample(start, stop, key=(seed, _EXPECTATION)).items():
@@ -108,7 +108,7 @@ def sample_pieces(
     A sentence keeps the ids of the prepared data if it would become longer than the longest sentence of the `facts`, or
     if its ids do not follow from their text.
     """
-    num_blocks = -(-len(data.split("train")) // _BLOCK_PAIRS)
+    num_blocks = -(-len(data.split("train")) // BLOCK_PAIRS)
     job = SamplingJob(data, key, facts.longest or key.max_positions)
     with ExitStack() as stack:
         writers = {
@@ -139,8 +139,8 @@ class SamplingJob:
         num_pairs, key = len(self.data.split("train")), (self.key.seed, _EPOCH, self.key.epoch)
 
         def sample(block: int) -> dict[str, EncodedText]:
-            start = block * _BLOCK_PAIRS
-            return sampler.sample(start, min(start + _BLOCK_PAIRS, num_pairs), key=key)
+            start = block * BLOCK_PAIRS
+            return sampler.sample(start, min(start + BLOCK_PAIRS, num_pairs), key=key)
 
         return sample
 

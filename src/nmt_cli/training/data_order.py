@@ -21,6 +21,7 @@ from nmt_cli.dataset.batches import (
 )
 from nmt_cli.dataset.plan import DamagedPlan, EpochPlan, PlanKey
 from nmt_cli.dataset.plan_folder import PlanFolder
+from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS
 from nmt_cli.dataset.store import PreparedData, Rows, sum_lengths
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import Recipe
@@ -144,11 +145,12 @@ class DataOrder:
         self.epoch, self.index = epoch, index
 
     def plan_ahead(self, *, num_updates: int, num_workers: int) -> None:
-        """Begin to build the next epoch's plan in another process if its pieces are sampled.
+        """Begin to build the next epoch's plan in another process if its pieces are sampled, which takes a while.
 
         This is done only if one of the next `num_updates` is in that epoch.
         """
-        if self._alpha is not None and self.index + num_updates > len(self.open()):
+        takes_a_while = self._alpha is not None and len(self._pairs) > BLOCK_PAIRS
+        if takes_a_while and self.index + num_updates > len(self.open()):
             self._plans.begin(self._key(self.epoch + 1), num_workers=num_workers)
 
     def close(self) -> None:
