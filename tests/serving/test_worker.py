@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +196,33 @@ async def test_a_worker_is_closed_at_once_within_a_batch(
     asking.cancel()
     await asyncio.wait_for(process.close(), 4)
     assert list(temporary.iterdir()) == []
+
+
+async def test_the_files_of_a_server_that_was_killed_go_with_the_next_worker_and_others_stay(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = f"""
+import os, pathlib, signal
+from nmt_cli import processes
+from nmt_cli.serving.worker import EngineSettings, WorkerProcess
+processes._WORKER_CODE = {HANGS!r}
+WorkerProcess(pathlib.Path("."), EngineSettings("torch", "cpu", "fp32", 1))
+os.kill(os.getpid(), signal.SIGKILL)"""
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -signal.SIGKILL
+    (left,) = temporary.iterdir()
+    other = temporary / f"{left.name}x"
+    other.write_text("a file of somebody else's")
+    monkeypatch.setattr(processes, "_WORKER_CODE", HANGS)
+    first = WorkerProcess(Path(), TORCH)
+    (own,) = set(temporary.iterdir()) - {other}
+    assert own != left
+    second = WorkerProcess(Path(), TORCH)
+    assert len(list(temporary.iterdir())) == 3
+    assert own.exists()
+    for process in (first, second):
+        process.kill()
+        await process.close()
+    assert list(temporary.iterdir()) == [other]
 
 
 async def test_a_worker_that_makes_a_mistake_is_ended_and_leaves_no_files(

@@ -41,10 +41,10 @@ _address_logger = logger.getChild("address")
 _PATIENCE_SECONDS = 15.0
 _CONNECTIONS_PER_REQUEST = 4
 _STDIN = 0
-# Open files besides connections: the process itself, and for each worker a socket, a pipe, and as much for another one
-# while the model changes.
+# Open files besides connections: the process itself, and for each worker a socket, a pipe, a folder, and as much for
+# another one while the model changes.
 _OWN_FILES = 32
-_FILES_PER_WORKER = 4
+_FILES_PER_WORKER = 6
 _FEWEST_CONNECTIONS = 8
 _KEEP_ALIVE_SECONDS = 30
 

@@ -6,14 +6,17 @@ torch is imported in the worker only. If a worker hangs or is killed, the server
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING, Any, assert_never
 
 from nmt_cli import console
@@ -33,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 # A large model from a slow disk, converted for CTranslate2 on the way.
 _LOADING_SECONDS = 600.0
+_FOLDER_PREFIX = "nmt-serve-"
 # Threads that wait for each other must not spin, since the server itself needs a CPU. Batches have ever new shapes, and
 # oneDNN and torch's layer above it would each keep what they made for the last thousand: hundreds of megabytes. A batch
 # needs more than 32 (docs/design/serving.md#memory).
@@ -100,9 +104,9 @@ class WorkerProcess:
 
     def __init__(self, model: Path, engine: EngineSettings) -> None:
         # Its temporary files are as large as the model, and would stay if it is killed.
-        self._folder = TemporaryDirectory(prefix="nmt-worker-", ignore_cleanup_errors=True)
+        self._folder = _WorkerFolder()
         threads = str(engine.threads)
-        own = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": self._folder.name}
+        own = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TMPDIR": str(self._folder.path)}
         self._worker = Worker(_ModelJob(model, engine), environment=_ENVIRONMENT | os.environ | own)
         self._threads = ThreadPoolExecutor(2)  # one waits for the answer, and one for the end of the process
         self._end = self._threads.submit(self._worker.wait)
@@ -141,7 +145,7 @@ class WorkerProcess:
             await asyncio.gather(asyncio.wrap_future(self._answer), return_exceptions=True)
         await asyncio.wrap_future(self._threads.submit(self._worker.close))
         self._threads.shutdown(wait=False)
-        self._folder.cleanup()
+        self._folder.remove()
 
     async def _do(self, task: _Task, *, timeout_seconds: float) -> Any:
         self._answer = self._threads.submit(self._worker.result_of, task, timeout_seconds=timeout_seconds)
@@ -158,6 +162,37 @@ class WorkerProcess:
 
 # Sentences and the job to do with each; None asks which model was loaded.
 _Task = tuple[list[str], SentenceJob] | None
+
+
+class _WorkerFolder:
+    """The folder for the temporary files of a worker; making one removes the folders of servers that were killed.
+
+    A lock tells other servers, and systemd-tmpfiles(8), that a folder is in use.
+    """
+
+    def __init__(self) -> None:
+        for left in Path(gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+            _remove_unless_locked(left)
+        hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
+        self._lock = os.open(hidden, os.O_RDONLY)
+        with suppress(OSError):  # a disk without locks, where nobody removes it either
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self.path = hidden.rename(hidden.with_name(hidden.name[1:]))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_unless_locked(folder: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
