@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from nmt_cli.errors import DataError
-from nmt_cli.processes import Worker, WorkerLost, worker_pool
+from nmt_cli.processes import FEWER_WORKERS, Worker, WorkerLost, worker_pool
 from tests.worker_jobs import Named, Squares, Trouble, Unstartable
 
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_results_come_in_the_order_of_their_tasks(number: int) -> None:
-    with worker_pool([Squares()] * number) as run:
+    with worker_pool([Squares()] * number, hint=FEWER_WORKERS) as run:
         results = list(run(range(40)))
     assert [square for square, _ in results] == [task * task for task in range(40)]
     processes = {process for _, process in results}
@@ -28,7 +28,7 @@ def test_results_come_in_the_order_of_their_tasks(number: int) -> None:
 
 
 def test_each_process_of_a_pool_has_its_own_job() -> None:
-    with worker_pool([Named("cuda:0"), Named("cuda:1")]) as run:
+    with worker_pool([Named("cuda:0"), Named("cuda:1")], hint=FEWER_WORKERS) as run:
         assert {name for name, _ in run(range(8))} == {"cuda:0", "cuda:1"}
         assert [task for _, task in run(range(8))] == list(range(8))
 
@@ -42,29 +42,32 @@ def test_few_tasks_are_taken_before_their_results() -> None:
             taken += 1
             yield task
 
-    with worker_pool([Squares()] * 2) as run:
+    with worker_pool([Squares()] * 2, hint=FEWER_WORKERS) as run:
         for done, _ in enumerate(run(tasks())):
             assert taken - done <= 4
 
 
 def test_no_more_processes_are_started_than_there_are_tasks() -> None:
-    with worker_pool([Squares()] * 64) as run:
+    with worker_pool([Squares()] * 64, hint=FEWER_WORKERS) as run:
         assert len({process for _, process in run(range(2))}) <= 2
 
 
 def test_the_errors_of_a_job_arrive_as_they_are() -> None:
-    with worker_pool([Trouble()] * 2) as run, pytest.raises(DataError) as refused:
+    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS) as run, pytest.raises(DataError) as refused:
         list(run(["fine", "refused", "fine"]))
     error = refused.value
     assert (error.message, error.hint, error.where) == ("line 7 is odd", "make it even", "train.en:7")
-    with worker_pool([Unstartable()] * 2) as run, pytest.raises(DataError, match="no model"):
+    with worker_pool([Unstartable()] * 2, hint=FEWER_WORKERS) as run, pytest.raises(DataError, match="no model"):
         list(run([1, 2]))
-    with worker_pool([Trouble()] * 2) as run, pytest.raises(RuntimeError, match=r"_fail\n(.*\n)*KeyError: 'not there'"):
+    with (
+        worker_pool([Trouble()] * 2, hint=FEWER_WORKERS) as run,
+        pytest.raises(RuntimeError, match=r"_fail\n(.*\n)*KeyError: 'not there'"),
+    ):
         list(run(["bug"]))
 
 
 def test_a_killed_process_is_an_error_that_says_what_to_do() -> None:
-    with worker_pool([Trouble()] * 2) as run, pytest.raises(DataError) as caught:
+    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS) as run, pytest.raises(DataError) as caught:
         list(run(["fine", "killed", "slow"]))
     assert caught.value.message == "a worker process was killed (SIGKILL)"
     assert caught.value.hint == "if memory ran out, run the command again with fewer `workers`"
@@ -74,7 +77,7 @@ def test_a_worker_imports_nothing_from_the_working_directory(tmp_path: Path, mon
     for name in ("json", "nmt_cli", "numpy"):
         (tmp_path / f"{name}.py").write_text("open('read', 'w'); raise SystemExit('a file of a stranger')")
     monkeypatch.chdir(tmp_path)
-    with worker_pool([Squares()] * 2) as run:
+    with worker_pool([Squares()] * 2, hint=FEWER_WORKERS) as run:
         assert [square for square, _ in run(range(4))] == [0, 1, 4, 9]
     assert not (tmp_path / "read").exists()
 
@@ -98,11 +101,11 @@ def test_processes_import_nothing_that_is_slow(repository: Path) -> None:
 PARENT = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process begins without
-from nmt_cli.processes import worker_pool
+from nmt_cli.processes import FEWER_WORKERS, worker_pool
 from tests.worker_jobs import Squares, Trouble
-with worker_pool([Squares()] * 2) as run:
+with worker_pool([Squares()] * 2, hint=FEWER_WORKERS) as run:
     print(*{process for _, process in run(range(10))}, flush=True)
-    with worker_pool([Trouble()] * 2) as wait:
+    with worker_pool([Trouble()] * 2, hint=FEWER_WORKERS) as wait:
         list(wait(["slow", "slow"]))
 """
 

@@ -37,6 +37,7 @@ LIFELINE = "NMT_LIFELINE"  # read by cli/app.py too
 # Tasks taken beyond one per worker: enough that no worker waits for its next task.
 _TASKS_WAITING = 2
 _SECONDS_TO_END = 5.0
+FEWER_WORKERS = "if memory ran out, run the command again with fewer `workers`"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # multiprocessing's own way to start a process would run the main module again, here the whole command line.
 _WORKER_CODE = """import json, sys
@@ -62,12 +63,12 @@ class WorkerLost(Exception):
 
 
 @contextmanager
-def worker_pool(jobs: Sequence[Job[T, R]]) -> Iterator[Callable[[Iterable[T]], Iterator[R]]]:
+def worker_pool(jobs: Sequence[Job[T, R]], *, hint: str) -> Iterator[Callable[[Iterable[T]], Iterator[R]]]:
     """An ordered map of tasks to results, by one worker process per job; a single job is done in this process.
 
     The jobs may differ in where they compute, not in their results. A worker starts when there is a task for it, and
     all workers end with the block. An NmtError of a job arrives as it is. DataError if a worker is killed, for example
-    for lack of memory.
+    for lack of memory, with this hint.
     """
     if len(jobs) == 1:
         yield lambda tasks: map(jobs[0].start(), tasks)
@@ -83,7 +84,6 @@ def worker_pool(jobs: Sequence[Job[T, R]]) -> Iterator[Callable[[Iterable[T]], I
         except WorkerLost as lost:
             if lost.exit_code >= 0:
                 raise RuntimeError(str(lost)) from None
-            hint = "if memory ran out, run the command again with fewer `workers`"
             raise DataError(str(lost), hint=hint) from None
         finally:
             idle.put(worker)

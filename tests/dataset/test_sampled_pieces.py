@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -131,8 +134,10 @@ def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp
     folder.begin(key, num_workers=1)
     partial = data.directory / PLANS / f".{key.name}.partial"
     wait_for(partial.exists)
-    made = partial.stat().st_ino
-    assert folder.open(key, anew=False).directory.stat().st_ino == made
+    made, beats = partial.stat().st_ino, []
+    waiting = PlanFolder(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
+    assert waiting.open(key, anew=False).directory.stat().st_ino == made
+    assert beats, "the watchdog of the ranks hears of it"
     folder.close()
 
 
@@ -192,6 +197,29 @@ def test_a_disk_that_is_full_while_it_samples_leaves_nothing_there(
     assert plan.directory.parent == data.directory.with_name("run") / PLANS
     assert rows_of(plan) == sampled(bpe)
     assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
+
+
+def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(bpe: PreparedData, tmp_path: Path) -> None:
+    data = copy_of(bpe, tmp_path)
+    before = children()
+
+    def kill() -> None:
+        wait_for(lambda: len(children() - before) > 0)
+        os.kill((children() - before).pop(), signal.SIGKILL)
+
+    killer = Thread(target=kill)
+    killer.start()
+    with pytest.raises(DataError) as caught:
+        opened(data, key_of(data), num_workers=2)
+    killer.join()
+    assert caught.value.message == "a worker process was killed (SIGKILL)"
+    assert caught.value.hint == "if memory ran out, end other programs, then give the same command again: it continues"
+    assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
+
+
+def children() -> set[int]:
+    """The processes that this thread has started."""
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
 
 
 def test_words_that_their_text_does_not_give_back_keep_their_ids(bpe: PreparedData, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from nmt_cli.tokenization.tokenizer import EncodedText
 
 BLOCK_PAIRS = 2048
 _EPOCH, _EXPECTATION = 2, 3  # keep these generators apart from each other, and from the order of pairs
+_MEMORY_HINT = "if memory ran out, end other programs, then give the same command again: it continues"
 _BYTES_BESIDE_IDS = 30  # of a pair: two offsets of 8 bytes, and its row of the plan
 _EXPECTATION_PARTS, _EXPECTATION_PAIRS = 64, 64  # the pairs whose growth stands for that of all pairs
 
@@ -115,7 +116,7 @@ def sample_pieces(
             side: stack.enter_context(TokenWriter(directory, split=SAMPLED, side=side, dtype=data.manifest.dtype))
             for side in SIDES
         }
-        run = stack.enter_context(worker_pool([job] * min(num_workers, num_blocks)))
+        run = stack.enter_context(worker_pool([job] * min(num_workers, num_blocks), hint=_MEMORY_HINT))
         for sides in run(range(num_blocks)):
             for side, text in sides.items():
                 writers[side].append(text.ids, text.lengths)

@@ -23,7 +23,7 @@ from nmt_cli.decoding.translator import LineTranslator
 from nmt_cli.devices import choose_device, num_cpus
 from nmt_cli.errors import DataError
 from nmt_cli.memory import collect_garbage_rarely
-from nmt_cli.processes import worker_pool
+from nmt_cli.processes import FEWER_WORKERS, worker_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def parallel_translator(
         yield lambda blocks: map(translate(), blocks)
         return
     level = logging.getLogger("nmt_cli").getEffectiveLevel()
-    with worker_pool([_Apart(job, log_level=level) for job in jobs]) as run:
+    with worker_pool([_Apart(job, log_level=level) for job in jobs], hint=FEWER_WORKERS) as run:
         told: set[tuple[str, int]] = set()
 
         def run_apart(blocks: Iterable[LineBlock]) -> Iterator[TranslatedBlock]:

@@ -18,7 +18,7 @@ from nmt_cli.dataset.store import SIDES, TokenWriter, token_dtype
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.preparing.shards import CleanShard, write_arrays
-from nmt_cli.processes import worker_pool
+from nmt_cli.processes import FEWER_WORKERS, worker_pool
 from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, TokenizerKind, as_in_training
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def write_tokens(
     if written.shards:
         logger.info("encoded: %s pairs encoded before, kept", f"{written.pairs:,}")
     progress("encoding", written.pairs, total)
-    with worker_pool([job] * num_workers) as run:
+    with worker_pool([job] * num_workers, hint=FEWER_WORKERS) as run:
         shards = run(range(written.shards, len(text.shards())))
         for longer in _append(directory, "train", written, shards, dtype=dtype):
             progress("encoding", longer.pairs, total)

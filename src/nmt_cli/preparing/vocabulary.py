@@ -18,7 +18,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import reading_errors, write_file
 from nmt_cli.preparing.clean_text import CleanText
 from nmt_cli.preparing.corpus import Corpus, LocatedCorpus, TokenizerConfig
-from nmt_cli.processes import worker_pool
+from nmt_cli.processes import FEWER_WORKERS, worker_pool
 from nmt_cli.tokenization.sentencepiece_model import AdaptedModel, has_our_ids, with_our_ids
 from nmt_cli.tokenization.tokenizer import Tokenizer
 from nmt_cli.tokenization.training import TokenizerReport, VocabularyTooLargeError, train_tokenizer
@@ -37,7 +37,7 @@ def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_wo
     logger.info("tokenizer: training on %s of %s lines", f"{num_sampled:,}", f"{num_lines:,}")
     progress("tokenizer", 0, None)
     # A worker process, because SentencePiece ignores Ctrl-C and frees its memory only at the end of the process.
-    with worker_pool([TokenizerJob(text, corpus.tokenizer, directory)] * num_workers) as run:
+    with worker_pool([TokenizerJob(text, corpus.tokenizer, directory)] * num_workers, hint=FEWER_WORKERS) as run:
         trained = list(run(tasks))
     reports = [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in trained]
     if is_shared:
