@@ -23,9 +23,9 @@ def card(
     updates: list[int],
     summary: dict[str, Any] | None = None,
     num_checkpoints: int = 4,
-    model: dict[str, Any] | None = None,
+    **sections: dict[str, Any],
 ) -> str:
-    recipe = tiny_recipe(description="A try.", model=model)
+    recipe = tiny_recipe(description="A try.", **sections)
     write_run(path, updates=num_checkpoints, finished="2026-01-02T04:00:00+00:00", recipe=recipe)
     if summary is not None:
         record = json.loads((path / "run.json").read_text())
@@ -57,11 +57,18 @@ OTHER_DROPOUTS = "| dropout of attention, feed-forward, words of source and targ
 
 
 @pytest.mark.parametrize(
-    ("model", "row"),
-    [({}, ""), ({"attention_dropout": 0.1, "word_dropout": {"target": 0.2}}, OTHER_DROPOUTS)],
+    ("sections", "row"),
+    [
+        ({}, ""),
+        ({"model": {"attention_dropout": 0.1, "word_dropout": {"target": 0.2}}}, OTHER_DROPOUTS),
+        ({"tokenizer": {"dropout": 0.1}}, "| sampled pieces | BPE-dropout of 0.1 |\n"),
+        ({"tokenizer": {"sampling": 0.2}}, "| sampled pieces | unigram sampling, alpha 0.2 |\n"),
+    ],
 )
-def test_other_dropouts_have_a_row_if_the_model_has_them(model: dict[str, Any], row: str, tmp_path: Path) -> None:
-    text = card(tmp_path / "x", updates=[400], model=model)
+def test_regularisers_have_a_row_if_the_recipe_has_them(
+    sections: dict[str, dict[str, Any]], row: str, tmp_path: Path
+) -> None:
+    text = card(tmp_path / "x", updates=[400], **sections)
     assert f"| dropout, label smoothing | 0.1, 0.1 |\n{row}| tokens per update |" in text
 
 
