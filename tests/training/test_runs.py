@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -92,6 +93,18 @@ def test_a_run_that_is_there_is_kept_as_it_is_even_with_moved_data(
     shutil.copytree(prepared.directory, tmp_path / "moved")
     begin(command=["another"], data=type(prepared)(tmp_path / "moved", prepared.manifest))
     assert files_in(tmp_path / "run") == before
+
+
+def test_a_run_that_goes_on_with_other_settings_says_so_and_keeps_the_command_for_them(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="nmt_cli")
+    before = begin().recipe.training.updates
+    run = begin("training.updates=9000", "averaging.last=1", command=["nmt", "train", "long.yaml"])
+    assert run.record.command == ["nmt", "train", "long.yaml"]
+    assert run.recipe.training.updates == 9000
+    (told,) = caplog.messages
+    assert told == f"the run goes on with training.updates 9000, not {before}; averaging.last 1, not 2"
 
 
 def test_an_end_that_is_past_is_refused(begin: Begin, tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ class Checkpoint:
 
 
 def command_to_continue(command: Sequence[str]) -> str:
-    """The command line that trains on, by the command that began the run: --restart would now remove the run."""
+    """The command line that trains on, by the command of a run's record: --restart would now remove the run."""
     return shlex.join(word for word in command if word != "--restart")
 
 

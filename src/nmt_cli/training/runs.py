@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import shutil
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe, flatten
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.training import CosineConfig, WsdConfig
 from nmt_cli.training.initial_weights import describe_initial_model
+
+logger = logging.getLogger(__name__)
 
 # Settings that may change between the starts of a run, because its updates do not depend on them.
 _MAY_CHANGE = (
@@ -121,8 +124,7 @@ def open_or_begin(
         run = open_run(directory)
         problem = _reason_to_refuse(run, recipe, data, init_from)
         if problem is None:
-            files.write_file(directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
-            return open_run(directory)
+            return _continue_with(run, recipe, command, init_from)
         if not _has_saved_nothing(directory):
             raise problem
         files.remove_directory(directory)
@@ -137,6 +139,18 @@ def open_or_begin(
         (temporary / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
         (temporary / RUN_FILE).write_text(_as_json(_record(data, recipe, command, initial)), encoding="utf-8")
     return open_run(directory)
+
+
+def _continue_with(run: Run, recipe: Recipe, command: Sequence[str], init_from: Path | None) -> Run:
+    """The run with a recipe in which settings that may change have changed; then `command` is what continues it."""
+    old, new = (flatten(one.model_dump(mode="json")) for one in (run.recipe, recipe))
+    changes = [f"{'.'.join(path)} {new[path]}, not {old.get(path)}" for path in new if new[path] != old.get(path)]
+    if not changes:
+        return run
+    logger.info("the run goes on with %s", "; ".join(changes))
+    files.write_file(run.directory / "recipe.yaml", dump_recipe(recipe), error=ModelError)
+    is_complete = init_from is not None or run.record.init_from is None  # later starts may leave out --init-from
+    return _update_record(run, command=list(command)) if is_complete else open_run(run.directory)
 
 
 def check_run_path(directory: Path) -> None:
