@@ -76,7 +76,7 @@ def spellings() -> str:
         (
             f"nmt {command}",
             ", ".join(f"`{spelling}`" for spelling in theirs.split()),
-            _marked_as_code(_without_braces(ours)),
+            _marked_as_code(_without_braces(ours).replace(" # ", "; ")),
         )
         for command, known in SPELLINGS.items()
         for ours, theirs in known.items()

@@ -39,7 +39,22 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {optimizer: {name: adam, weight_decay: 0.1}}",
             "unknown key 'training.optimizer.weight_decay'",
-            "here it is training.optimizer: {name: adamw, weight_decay: 0.1}",
+            "here it is name: adamw, weight_decay: 0.1",
+        ),
+        (
+            "training: {lr: 5e-4}",
+            "unknown key 'training.lr'",
+            "here it is schedule: {name: inverse_sqrt, peak: 0.0005, warmup_updates: 4000}\n       noam has",
+        ),
+        (
+            'training: {adam_betas: "(0.9, 0.997)"}',
+            "unknown key 'training.adam_betas'",
+            "here it is beta1: 0.9 and beta2: 0.997\n       its place is below training.optimizer:",
+        ),
+        (
+            "model: {lenpen: 1}",
+            "unknown key 'model.lenpen'",
+            "here it is decoding: {length_penalty: 1, length_penalty_form: length}\n       its place is the top of the",
         ),
         (
             "training: {schedule: {name: cosine, peek: 1e-3}}",

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from nmt_cli.errors import NmtError, UsageError, nearest_word
-from nmt_cli.recipe.other_toolkits import RECIPE_KEYS, answer_to_key
+from nmt_cli.recipe.other_toolkits import NEXT_LINE, batch_tokens
 
 # For each command: what to type here, or a sentence, and the spellings that this answers. {N} is the value that was
-# typed. --beam-size stands for -beam_size and --beam_size as well; a spelling with one hyphen stands for itself alone.
-# The settings of a recipe are in nmt_cli.recipe.other_toolkits.
+# typed, and a note stands after #. --beam-size stands for -beam_size and --beam_size as well; a spelling with one
+# hyphen stands for itself alone. The settings of a recipe are in nmt_cli.recipe.other_toolkits.
 _PLACEHOLDER = re.compile(r"\{([A-Z]+)\}")
 _PAIR = "en-de"
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
@@ -31,7 +31,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--set tokenizer.vocab_size={N}": (
             "--nwordssrc --nwordstgt --num-words --src-vocab-size --tgt-vocab-size --vocab-size --bpe-operations"
         ),
-        "--set tokenizer.model={FILE}, a SentencePiece model": (
+        "--set tokenizer.model={FILE} # a SentencePiece model": (
             "--spm --spm-model --sentencepiece-model --tokenizer --tokenizer-model --src-subword-model --vocabs"
         ),
         "leave it out: text is raw, and nmt prepare learns a SentencePiece model; yours: --set tokenizer.model=FILE": (
@@ -40,7 +40,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "the same nmt prepare goes on where it stopped": "--resume",
     },
     "train": {
-        "name a recipe: nmt train base, or nmt train FILE.yaml": "--arch --task --config -config --hparams-set",
+        "name a recipe: nmt train base, or nmt train FILE.yaml": "--arch -a --task --config -config --hparams-set",
         "-o {DIR}": "--save-dir --save-model --output-dir --model-dir --run-name",
         "--data {DIR}": "--data-dir --prepared-data",
         "--precision bf16": "--fp16 --bf16 --amp --memory-efficient-fp16 --half",
@@ -68,10 +68,10 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--length-penalty {A} --length-penalty-form length": "--lenpen --normalize",
         "--length-penalty {A}": "--alpha --length-penalty-alpha",
         "--length-penalty-form gnmt (wu), length (avg) or none, with --length-penalty A": "-length_penalty",
-        "--max-extra-tokens N: a translation has at most N pieces more than its source": (
+        "--max-extra-tokens N # a translation has at most N pieces more than its source": (
             "--max-len-a --max-len-b --max-length --max-length-ratio --max-length-factor --max-output-length"
         ),
-        "--batch-tokens N, source pieces times beam": "--max-tokens --batch-size --mini-batch --max-sentences",
+        "--batch-tokens N # source pieces times beam": "--max-tokens --batch-size --mini-batch --max-sentences",
         "leave it out: lines are translated as they come": "--buffer-size --interactive",
         "leave it out: text is raw on both sides, and in order": "--remove-bpe --post-process --replace-unk --bpe",
         "leave it out: the model knows its languages": (
@@ -82,13 +82,13 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "--device cpu": "--cpu --use-cpu",
         "--threads {N}": "--cpu-threads --intra-threads --inter-threads",
         "--samples N": "--sampling --sample --random-sampling",
-        "--top-k {N}, with --samples": "--sampling-topk --random-sampling-topk --sampling-top-k",
-        "--top-p {P}, with --samples": "--sampling-topp --random-sampling-topp",
-        "--temperature {T}, with --samples": "--sampling-temperature --random-sampling-temp --sampling-temp",
+        "--top-k {N} # with --samples": "--sampling-topk --random-sampling-topk --sampling-top-k",
+        "--top-p {P} # with --samples": "--sampling-topp --random-sampling-topp",
+        "--temperature {T} # with --samples": "--sampling-temperature --random-sampling-temp --sampling-temp",
         "--min-tokens {N}": "--min-len --min-length --min-decoding-length",
         "--prefix FILE": "--prefix-size --tgt-prefix --target-prefix",
-        "--alignments, with --format tsv": "--print-alignment --report-align --alignment --return-attention",
-        "--word-scores, with --format tsv": "--word-level-scores",
+        "--alignments --format tsv": "--print-alignment --report-align --alignment --return-attention",
+        "--word-scores --format tsv": "--word-level-scores",
         "--device cuda": "--gpu --devices",
         "--format text, tsv or jsonl": "--output-type --with-score",
     },
@@ -112,6 +112,13 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
+# The recipes of fairseq's architectures, by their sizes: the first pattern that fits.
+_RECIPES = {
+    r"transformer_iwslt_de_en": "iwslt14-de-en",
+    r"transformer_(?:vaswani_wmt_en_fr|wmt_en_fr)_big": "big-en-fr",
+    r"transformer_(?:vaswani_)?wmt_en_de_big(?:_t2t)?": "big",
+    r"transformer(?:_wmt_en_de)?": "base",
+}
 
 # What other toolkits, and everybody, call our commands.
 COMMANDS: Mapping[str, str] = {
@@ -132,10 +139,10 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
 
     `own` are the options of the command, each with the name of its value, or with an empty string if it takes none.
     """
-    answers: dict[str, str] = {}
+    foreign: dict[str, str | None] = {}
     for option, value, rest in _options(command, arguments, own):
         if option not in own:
-            answers.setdefault(option, _answer(command, option, value, own=own, arguments=arguments))
+            foreign.setdefault(option, value)
         elif option == "--set" and value and "=" not in value and rest and not rest[0].startswith("-"):
             after = rest[1] if rest[0] == "=" and rest[1:] else rest[0]
             message = f"--set takes KEY=VALUE, not {value} {after}"
@@ -144,26 +151,37 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
             pair = re.sub("[_,:/]", "-", value or "")
             message = f"{option} {value}: a hyphen separates the two languages"
             raise UsageError(message, where=option, hint=f"{option} {pair}")
-    if len(answers) == 1:
-        ((option, answer),) = answers.items()
-        raise UsageError(f"nmt {command} has no option {option}", where=option, hint=answer)
-    if answers:
-        message = f"nmt {command} has no options {', '.join(answers)}"
-        raise UsageError(message, where=f"nmt {command}", hint=_in_one(answers))
+    if foreign:
+        answers = {option: _answer(command, option, own=own, arguments=arguments, typed=foreign) for option in foreign}
+        options = f"option{'s' * (len(foreign) > 1)} {', '.join(foreign)}"
+        where = f"nmt {command}" if foreign.keys() - {options[7:]} else options[7:]
+        raise UsageError(f"nmt {command} has no {options}", where=where, hint=_in_one(answers))
 
 
-def _answer(command: str, option: str, value: str | None, *, own: Mapping[str, str], arguments: Sequence[str]) -> str:
-    """The answer to an option that the command does not have."""
-    if hint := _known(command, option):
-        typed = _with_value(hint.replace(_PAIR, _pair(arguments)), value)
-        return f"here it is {typed}" if typed.startswith("-") else typed
+def _answer(
+    command: str, option: str, *, own: Mapping[str, str], arguments: Sequence[str], typed: Mapping[str, str | None]
+) -> str:
+    """The answer to an option that the command does not have; `typed` are all such options, with their values."""
+    value = typed[option]
+    if hint := _by_value(command, option, value) or _known(command, option):
+        hint, _, note = _with_value(hint.replace(_PAIR, _pair(arguments)), value).partition(" # ")
+        return f"here it is {hint}" + (f"{NEXT_LINE}{note}" if note else "") if hint.startswith("-") else hint
     if (ours := _with_two_hyphens(option)) in own:
         amount = shlex.quote(value) if value else own[ours]
         return f"here it is {ours} {amount}" if own[ours] else f"here it is {ours}"
-    if command == "train" and (setting := _setting(option, value, arguments)):
+    if command == "train" and (setting := _setting(option, arguments, typed)):
         return setting
     near, more = nearest_word(option, [known for known in own if known.startswith("--")]), f"nmt {command} --help"
     return f"did you mean {near}? {more} lists them all" if near else f"{more} lists them all"
+
+
+def _by_value(command: str, option: str, value: str | None) -> str | None:
+    """The answer to an option of `nmt train` that depends on its value; None if it does not."""
+    if command == "train" and option in ("--arch", "-a"):
+        recipe = next((name for arch, name in _RECIPES.items() if re.fullmatch(arch, value or "")), None)
+        note = ", which trains with SimCut, or --set training.consistency=null" if recipe == "iwslt14-de-en" else ""
+        return f"name the recipe of its sizes: nmt train {recipe}{note}" if recipe else None
+    return None
 
 
 def _pair(arguments: Sequence[str]) -> str:
@@ -185,19 +203,20 @@ def _with_two_hyphens(option: str) -> str:
 
 
 def _in_one(answers: Mapping[str, str]) -> str:
-    """The answers to several options: a line with all that can be typed, and a line for each sentence."""
+    """The answers to the options: a line with all that can be typed, and a line for each sentence."""
     typed: list[str] = []
     notes: dict[str, list[str]] = {}
     for option, answer in answers.items():
-        here, _, note = answer.removeprefix("here it is ").partition("; ")
+        here, _, note = answer.removeprefix("here it is ").partition(NEXT_LINE)
         if not answer.startswith("here it is ") or re.search(r"[,:] | or ", re.sub("'[^']*'", "", here)):
             here, note = "", answer
         typed += [here] if here else []
         if note:
             notes.setdefault(note, []).append(option)
     lines = [f"here it is {' '.join(_that_go_together(typed))}"] * bool(typed)
-    lines += [f"{', '.join(options)}: {note}" for note, options in notes.items()]
-    return "\n       ".join(lines)
+    is_one = len(answers) == 1
+    lines += [note if is_one else f"{', '.join(options)}: {note}" for note, options in notes.items()]
+    return NEXT_LINE.join(lines)
 
 
 def _that_go_together(typed: Sequence[str]) -> list[str]:
@@ -211,20 +230,29 @@ def _that_go_together(typed: Sequence[str]) -> list[str]:
     return sorted(kept, key=lambda answer: answer.startswith(keys))
 
 
-def _setting(option: str, value: str | None, arguments: Sequence[str]) -> str | None:
+def _setting(option: str, arguments: Sequence[str], typed: Mapping[str, str | None]) -> str | None:
     """The --set for an option that is a key of a recipe, here or in another toolkit, with its value; else None."""
-    key = option.lstrip("-").replace("-", "_")
-    warmup = _warmup_updates(arguments)
-    if answer := answer_to_key(key, value, known=RECIPE_KEYS, as_flags=True, warmup_updates=warmup):
-        return answer
-    from nmt_cli.recipe.mistakes import dotted, key_paths
+    from nmt_cli.recipe.mistakes import answer_in, dotted, key_paths, refusal
     from nmt_cli.recipe.schema import Recipe
 
+    key, value = _as_key(option), typed[option]
+    answer = answer_in(Recipe, key, value, warmup_updates=_warmup_updates(arguments))
+    product = batch_tokens({_as_key(one): amount for one, amount in typed.items()})
+    if answer and product and answer.settings == ["training.batch_tokens=N"]:
+        answer = product[0]
+    if answer:
+        return answer.as_flags()
     paths = list(key_paths(Recipe))
     sections = {path[:-1] for path in paths}
     own = [dotted(path) for path in paths if path[-1] == key and path not in sections]
-    flags = [f"--set {name}={'N' if value is None else shlex.quote(value)}" for name in own]
-    return f"here it is {' or '.join(flags)}" if own else None
+    refused = next(filter(None, (refusal(f"{name}={value}", Recipe) for name in own)), None)
+    amount = "N" if value is None or refused else shlex.quote(value)
+    flags = " or ".join(f"--set {name}={amount}" for name in own)
+    return f"here it is {flags}" + (f"{NEXT_LINE}{refused}" if refused else "") if own else None
+
+
+def _as_key(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
 
 
 def _warmup_updates(arguments: Sequence[str]) -> int | None:

@@ -6,18 +6,22 @@ import re
 import shlex
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from nmt_cli.errors import nearest_word
-from nmt_cli.recipe.other_toolkits import answer_to_key
+from nmt_cli.recipe.other_toolkits import Answer, answer_to_key
 
 KeyPath = tuple[str | int, ...]
 
 _NO_EXAMPLE = "VALUE"
 _FEWEST_LETTERS = 4  # of an abbreviation, so that it says which word
+
+_WORDS = {"null": None, "true": True, "false": False}
 
 _SHOULD_BE = {
     "int_type": "a whole number",
@@ -98,12 +102,11 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
     """
     match error["type"]:
         case "extra_forbidden":
-            known = schema.other_toolkits if hasattr(schema, "other_toolkits") else {}
             warmup = _inside(_inside(_inside(values, "training"), "schedule"), "warmup_updates")
             warmup = warmup if isinstance(warmup, int) else None
-            key, given = str(path[-1]), error["input"]
-            answer = answer_to_key(key, given, known=known, as_flags=as_flags, warmup_updates=warmup)
-            return suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema, answer=answer)
+            answer = answer_in(schema, str(path[-1]), error["input"], warmup_updates=warmup)
+            typed = (answer.as_flags() if as_flags else answer.as_yaml(dotted(path[:-1]))) if answer else None
+            return suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema, answer=typed)
         case "literal_error" | "union_tag_invalid":
             allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
             got = str(error["ctx"].get("tag", error["input"]))
@@ -133,6 +136,40 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             return variant or f"allowed in it: {', '.join(fields_at(schema, path, values=values))}"
         case _:
             return fix
+
+
+def answer_in(schema: type[BaseModel], key: str, value: Any, *, warmup_updates: int | None) -> Answer | None:
+    """The answer to the key of another toolkit, or None; a value that the schema refuses is left to the user."""
+    known = getattr(schema, "other_toolkits", {})
+    answer = answer_to_key(key, value, known=known, warmup_updates=warmup_updates)
+    refused = next(filter(None, (refusal(setting, schema) for setting in answer.settings)), None) if answer else None
+    if refused is None:
+        return answer
+    without = answer_to_key(key, None, known=known, warmup_updates=warmup_updates)
+    return without and replace(without, note=refused)
+
+
+def refusal(setting: str, schema: type[BaseModel]) -> str | None:
+    """The mistake in `key=value` whatever the other settings are; None if it is right, or N is its value."""
+    name, _, text = setting.partition("=")
+    *above, key = name.split(".")
+    refused: list[str] = []
+    for section in sections_at(schema, tuple(above), values={}):
+        if key in section.model_fields:
+            try:
+                section.model_validate({key: _as_value(text)})
+            except ValidationError as problem:
+                errors = [error for error in problem.errors() if error["loc"][0] == key]
+            else:
+                errors = []
+            if not errors:
+                return None
+            inner = document_path(errors[0]["loc"], {key: _as_value(text)})
+            refused.append(describe(errors[0], (*above, *inner)))
+    if not refused or re.search(r"\b(?:N|RATE)\b", text):
+        return None
+    told, but, _ = refused[0].partition("should be ")
+    return told + but + " or ".join(dict.fromkeys(words.partition("should be ")[2] for words in refused))
 
 
 def fields_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[str]:
@@ -231,6 +268,19 @@ def _nearest_choice(word: str, allowed: Sequence[str]) -> str | None:
         return near
     abbreviated = [choice for choice in allowed if re.match(".*".join(letters), choice)]
     return abbreviated[0] if len(abbreviated) == 1 else None
+
+
+def _as_value(text: str) -> Any:
+    """The value of a setting in an answer: a number, a word, or a section of both."""
+    if text.startswith("{"):
+        parts = (part.partition(": ") for part in text.strip("{}").split(", "))
+        return {key: _as_value(value) for key, _, value in parts}
+    if text in _WORDS:
+        return _WORDS[text]
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _as_number(value: Any, *, whole: bool) -> int | float | None:

@@ -6,11 +6,12 @@ fairseq, OpenNMT-py and eole, JoeyNMT, Marian, Sockeye, Hugging Face's scripts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 PAGE = "docs/how-to/other-toolkits.md"
+NEXT_LINE = "\n       "  # of a hint: what cannot be pasted stands below what can
 
 # The setting here, or a sentence, and the keys of other toolkits that it answers. {N} is their value, and a note stands
 # after #. If the value of a|b is false elsewhere, b is meant here.
@@ -44,7 +45,7 @@ RECIPE_KEYS: Mapping[str, str] = {
     "leave it out: warm-up begins at zero": "warmup_init_lr lr_warmup_start_rate warmup_init_learning_rate",
     "leave it out: no rate is a lower bound": "min_lr stop_min_lr learning_rate_min lr_min",
     "training.optimizer.name={N} # adam, adamw, muon or schedule_free": "optimizer optim optimiser optimizer_type",
-    "training.optimizer.beta1=0.9 & training.optimizer.beta2=0.98": "adam_betas betas optimizer_params",
+    "training.optimizer.beta1={FIRST} & training.optimizer.beta2={SECOND}": "adam_betas betas optimizer_params",
     "training.optimizer.beta1={N}": "adam_beta1",
     "training.optimizer.beta2={N}": "adam_beta2",
     "training.optimizer.epsilon={N}": "adam_eps adam_epsilon eps",
@@ -175,6 +176,9 @@ _CONFIGURATIONS: Mapping[str, str] = {
     "Hugging Face": "architectures model_type d_model encoder_ffn_dim transformers_version",
 }
 _ENOUGH = 2
+_TOKENS_OF_A_BATCH = ("max_tokens", "mini_batch_words")
+_BATCHES_OF_AN_UPDATE = ("update_freq", "accum_count", "optimizer_delay")
+_NUMBER_OF_GPUS = ("distributed_world_size", "world_size", "num_gpus", "nproc_per_node")
 # The beginnings of settings that mean the same everywhere, whatever other settings say.
 _SAME_EVERYWHERE = ("model.", "model=", "training.updates=", "training.label_smoothing=")
 
@@ -226,10 +230,33 @@ def take_over(values: Mapping[str, Any]) -> TakenOver:
     )
 
 
-def answer_to_key(
-    key: str, value: Any, *, known: Mapping[str, str], as_flags: bool, warmup_updates: int | None
-) -> str | None:
-    """Our setting for the key of another toolkit, as --set or as a line of YAML; None if the key is unknown.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A counterpart here: settings, `key=value`, all of one section, and a sentence. Either may be empty."""
+
+    settings: Sequence[str]
+    note: str
+
+    def as_flags(self) -> str:
+        """The settings, each behind --set, and the sentence on a line of its own."""
+        return self._shown(" ".join(map(as_flag, self.settings)), self.note)
+
+    def as_yaml(self, section: str) -> str:
+        """The lines of YAML that belong into `section`, and what remains to be said on lines of their own."""
+        keys, lines = [setting.partition("=")[0] for setting in self.settings], []
+        for setting in self.settings:
+            key, _, value = setting.partition("=")
+            lines += [value.strip("{}")] if key == section else [f"{key.rpartition('.')[2]}: {value}"]
+        above = {key.rpartition(".")[0] for key in keys if key != section} - {section}
+        places = [f"its place is below {name}:" if name else "its place is the top of the file" for name in above]
+        return self._shown(" and ".join(lines), *places, self.note)
+
+    def _shown(self, settings: str, *notes: str) -> str:
+        return NEXT_LINE.join(filter(None, (f"here it is {settings}" if settings else "", *notes)))
+
+
+def answer_to_key(key: str, value: Any, *, known: Mapping[str, str], warmup_updates: int | None) -> Answer | None:
+    """The counterpart of the key of another toolkit; None if the key is unknown.
 
     A schedule gets the `warmup_updates` of the recipe in force; for None it keeps the default.
     """
@@ -238,12 +265,34 @@ def answer_to_key(
         return None
     if warmup_updates is not None:
         entry = re.sub(r"(warmup_updates: )\d+", rf"\g<1>{warmup_updates}", entry)
-    settings = _settings(entry, value)
-    if not settings:
-        return entry.replace("{N}", _shown(value))
-    note = entry.partition(" # ")[2]
-    shown = " ".join(map(as_flag, settings)) if as_flags else " and ".join(map(_as_yaml, settings))
-    return f"here it is {shown}" + (f"; {note}" if note else "")
+    if "weight_decay:" in entry and _is_zero(value):
+        return Answer([], "leave it out: a weight decay of 0 is none")
+    if settings := _settings(entry, value):
+        return Answer(settings, entry.partition(" # ")[2])
+    return Answer([], entry.replace("{N}", _shown(value)))
+
+
+def batch_tokens(values: Mapping[str, Any]) -> tuple[Answer, bool] | None:
+    """The tokens of a whole update, and whether the number of GPUs is known; None if they do not follow from `values`.
+
+    They are the product of the tokens of a batch, of the batches of an update and of the GPUs.
+    """
+    given = {_plain(key): value for key, value in values.items()}
+    sizes = [*_TOKENS_OF_A_BATCH, "batch_size"] if given.get("batch_type") == "tokens" else _TOKENS_OF_A_BATCH
+    product, factors = 1, []
+    for keys in (sizes, _BATCHES_OF_AN_UPDATE, _NUMBER_OF_GPUS):
+        for key in [key for key in given if key in keys]:
+            number = re.fullmatch(r"\[?(\d+)\]?", str(given[key]))
+            if number is None:
+                return None
+            product *= int(number[1])
+            factors.append(f"{key} {number[1]}")
+    if not given.keys() & set(sizes) or not product:
+        return None
+    are_gpus_known = bool(given.keys() & set(_NUMBER_OF_GPUS))
+    note = f"tokens of a whole update: {' * '.join(factors)}"
+    note += "" if are_gpus_known else "; multiply by the number of GPUs that it was for"
+    return Answer([f"training.batch_tokens={product}"], note), are_gpus_known
 
 
 def as_flag(setting: str) -> str:
@@ -293,23 +342,26 @@ def _settings(entry: str, value: Any) -> list[str]:
         return f"={found[2] if word == 'false' else found[1]}"
 
     chosen = [re.sub(r"=(\w+)\|(\w+)$", choice, setting) for setting in settings]
-    is_zero = re.fullmatch(r"0*\.?0*", word) is not None
-    amount = "null" if is_zero and entry.startswith("training.clip_norm=") else _shown(value)  # fairseq's zero is off
+    amount = _shown(value)
+    if entry.startswith("training.clip_norm=") and _is_zero(value):  # fairseq's zero is off
+        amount = "null"
     if entry.startswith("model.activation="):
         amount = {"swish": "silu", "gelu_new": "gelu"}.get(word, amount)
     if entry.startswith("training.updates="):  # Marian's --after has a unit: u are updates, e epochs, t tokens
         amount = number[1] if (number := re.fullmatch(r"(\d+)u?", word)) else "N"
-    return [setting.replace("{N}", amount) for setting in chosen]
+    pair = re.findall(r"\d*\.?\d+(?:e-?\d+)?", word)
+    first, second = pair[:2] if len(pair) > 1 else ("N", "N")
+    return [setting.replace("{N}", amount).replace("{FIRST}", first).replace("{SECOND}", second) for setting in chosen]
+
+
+def _is_zero(value: Any) -> bool:
+    return re.fullmatch(r"0*\.?0*", str(value)) is not None and str(value) != ""
 
 
 def _shown(value: Any) -> str:
     """A value as it can be typed, or N if it is none: a number, a plain word or a path."""
     text = str(value)
     return text if not isinstance(value, bool) and value is not None and re.fullmatch(r"[\w./+-]+", text) else "N"
-
-
-def _as_yaml(setting: str) -> str:
-    return setting.replace("=", ": ", 1)
 
 
 def _plain(key: object) -> str:

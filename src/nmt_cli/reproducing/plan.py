@@ -184,8 +184,9 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
         if place[-1] not in allowed:
             value = parse_value(setting.partition("=")[2], source=f"--set {setting}")
             known = {**Corpus.other_toolkits, **Recipe.other_toolkits}
-            answer = answer_to_key(place[-1], value, known=known, as_flags=True, warmup_updates=None)
-            hint = suggest_key(place, allowed, schema=_AnyKey, answer=answer)
+            answer = answer_to_key(place[-1], value, known=known, warmup_updates=None)
+            typed = answer.as_flags() if answer else None
+            hint = suggest_key(place, allowed, schema=_AnyKey, answer=typed)
             raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
 
 
