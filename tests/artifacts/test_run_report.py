@@ -20,7 +20,7 @@ from nmt_cli.artifacts.run import open_run
 from nmt_cli.artifacts.run_report import MAX_RUNS, render_report
 from nmt_cli.errors import UsageError
 from nmt_cli.training.runs import locked_run
-from tests.artifacts.builders import SIGNATURE, tiny_recipe, write_run
+from tests.artifacts.builders import SIGNATURE, TINY, tiny_recipe, write_run
 from tests.preparing.test_report import HOSTILE, Page
 from tests.serving.test_page import contrast, rgb
 
@@ -136,12 +136,17 @@ def test_two_runs_are_compared_by_the_settings_that_differ(tmp_path: Path, run: 
     other = tmp_path / "wide"
     write_run(other, updates=2, recipe=tiny_recipe(model={"d_ff": 48}, training={"updates": 2000}), finished="x")
     page = page_of(run, other)
-    assert cells(section(page, "Settings")) == [
+    settings = cells(section(page, "Settings"))
+    assert settings[:4] == [
         ["key", "base", "wide"],
         ["model.d_ff", "24", "48"],
         ["training.updates", "1000", "2000"],
+        ["key", "value", "default"],
     ]
+    assert ["model.encoder_layers", str(TINY["encoder_layers"]), "6"] in settings[4:]
+    assert not [row for row in settings[4:] if row[1] == row[2]]
     assert "These settings differ between the runs; all others are the same." in page
+    assert "In all runs, these differ from the defaults." in page
     table = cells(page.split("<h2>To go on</h2>")[0])
     assert [row[0] for row in table[1:]] == ["base", "wide"]
     assert [row[2] for row in table[1:]] == ["stopped", "finished"]
@@ -305,3 +310,13 @@ def test_six_runs_stand_out_from_the_page_and_differ_for_the_colour_blind(run: P
 def test_twelve_runs_differ_by_their_dashes(run: Path) -> None:
     dashes = dict(re.findall(r"\.run(\d+) \{[^}]*?stroke-dasharray: ([^;]+);", page_of(run)))
     assert len({*dashes.values(), ""}) == MAX_RUNS
+
+
+def test_a_section_that_is_null_by_default_has_a_row_for_each_of_its_keys(tmp_path: Path) -> None:
+    recipe = tiny_recipe(training={"consistency": {"name": "r_drop", "alpha": 4}})
+    write_run(tmp_path / "x", recipe=recipe)
+    rows = cells(section(page_of(tmp_path / "x"), "Settings"))
+    assert [row for row in rows if row[0].startswith("training.consistency")] == [
+        ["training.consistency.name", "r_drop", "—"],
+        ["training.consistency.alpha", "4.0", "—"],
+    ]

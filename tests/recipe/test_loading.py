@@ -133,6 +133,12 @@ def test_an_unknown_name_is_refused_with_the_nearest(folder: Path, reference: st
     assert error.hint.startswith(hint)
 
 
+@pytest.mark.parametrize("reference", ["wide", "wide.yml"])
+def test_the_file_of_a_name_whose_ending_is_missing_or_another_is_named(folder: Path, reference: str) -> None:
+    write("wide.yaml", "model: {d_model: 128}")
+    assert refuse(reference).hint == "did you mean nmt train wide.yaml?"
+
+
 def test_an_unknown_corpus_names_nmt_prepare(folder: Path) -> None:
     with pytest.raises(RecipeError, match="there is no corpus 'qqqqqqqq'"):
         find_packaged("qqqqqqqq", kind="corpus")

@@ -32,6 +32,7 @@ _OWN_KEYS = (("name",), ("description",))  # these settings differ between all r
 # Name, seconds, and how many of the unit a training must have lasted.
 _TIME_UNITS = (("days", 86_400.0, 3.0), ("hours", 3600.0, 2.0), ("minutes", 60.0, 2.0), ("seconds", 1.0, 0.0))
 _NONE = "—"
+_Setting = tuple[str, list[str]]
 # The first six runs differ by colour and dashes; the next six have their colours, with other dashes.
 _DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "5 2", "12 3 2 3 2 3", "3 6", "12 3", "6 6", "2 2 8 2", "1 2", "14 2 2 2")
 
@@ -60,6 +61,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         ReportedRun(label, style, run, history, describe_run(run, history=history))
         for style, (label, run, history) in enumerate(zip(_labels(runs), runs, histories, strict=True))
     ]
+    different, common = _settings(reported)
     return render(
         "run_report.html",
         runs=reported,
@@ -71,7 +73,8 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         signatures=sorted(_signatures(reported)),
         samples=list(_samples(reported)),
         without_samples=[run.label for run in reported if not any(point.samples for point in run.history.validations)],
-        settings=_settings(reported),
+        different_settings=different,
+        common_settings=common,
         groups=[(run.label, 2) for run in reported],
         columns=[(run.label, "text") for run in reported],
         starts=list(_starts(reported)),
@@ -258,18 +261,25 @@ def _over_time(history: History, source: str, *, max_rows: int) -> list[tuple[st
     return [rows[place] for place in sorted(places)]
 
 
-def _settings(reported: Sequence[ReportedRun]) -> list[tuple[str, list[str]]]:
-    """The settings that differ between several runs; for one run its settings beside the defaults, if they differ."""
+def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Setting]]:
+    """The settings that differ between the runs, and those of all runs that differ from the default.
+
+    A setting has its key, and a value for each run; in the second list, one value and the default.
+    """
     recipes = [flatten(run.run.recipe.model_dump(mode="json")) for run in reported]
-    if len(recipes) == 1:
-        recipes.append(flatten(Recipe(name="default").model_dump(mode="json")))
-    paths = dict.fromkeys(path for recipe in recipes for path in recipe if path not in _OWN_KEYS)
-    rows = [(".".join(path), [_setting_text(recipe, path) for recipe in recipes]) for path in paths]
+    default = flatten(Recipe(name="default").model_dump(mode="json"))
+    paths = dict.fromkeys(path for recipe in (default, *recipes) for path in recipe if path not in _OWN_KEYS)
+    sections = {path[:-1] for path in paths}  # null in one recipe may be a section in another
+    rows = [
+        (".".join(path), [_setting_text(recipe, path) for recipe in recipes], _setting_text(default, path))
+        for path in paths
+        if path not in sections
+    ]
     started = [run.run.record.init_from for run in reported]
-    if any(started):
-        values = [_NONE if initial is None else initial.path for initial in started]
-        rows.append(("--init-from", values if len(reported) > 1 else [*values, _NONE]))
-    return [row for row in rows if len(set(row[1])) > 1]
+    rows.append(("--init-from", [_NONE if initial is None else initial.path for initial in started], _NONE))
+    different = [(key, values) for key, values, _ in rows if len(set(values)) > 1]
+    common = [(key, [values[0], usual]) for key, values, usual in rows if {*values} == {values[0]} != {usual}]
+    return different, common
 
 
 def _setting_text(recipe: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:

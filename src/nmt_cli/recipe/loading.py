@@ -128,7 +128,8 @@ def find_packaged(reference: str, *, kind: Kind) -> Path:
     if name in names:
         folder = packaged_folder() / "corpora" if kind == "corpus" else packaged_folder()
         return folder / f"{name}.yaml"
-    near = _nearest(name, names)
+    files = [f"{Path(reference).with_suffix('')}.{ending}" for ending in ("yaml", "yml") if reference]
+    near = [file for file in files if Path(file).is_file()][:1] or _nearest(name, names)
     hint = f"take a file, or {', '.join(name for name in names if '/' not in name)}; {_LISTS[kind]} describes all"
     if near:
         hint = f"did you mean {_COMMANDS[kind]} {' or '.join(near)}?"
