@@ -109,10 +109,13 @@ def axis(lowest: float, highest: float, *, least_step: float) -> list[float]:
 
 
 def short_number(number: float) -> str:
-    """A round number in few characters: 0, 500, 2k, 1.5M."""
+    """A round number in few characters: 0, 500, 2k, 1.5M, 1.5e-4."""
     for size, letter in _UNITS:
         if abs(number) >= size:
             return f"{number / size:g}{letter}"
+    if 0 < abs(number) < 1e-3:
+        factor, exponent = f"{number:e}".split("e")
+        return f"{float(factor):g}e{int(exponent)}"
     return f"{number:g}"
 
 
