@@ -24,6 +24,7 @@ from nmt_cli.serving.service import RequestLimits, Service
 
 pytestmark = pytest.mark.anyio
 LIMITS = RequestLimits(characters=9, texts=9, sentences=9, requests=9, timeout_seconds=1, alternatives=3, beam=8)
+SERVICE = Service(ModelRouter([]), LIMITS, ApiKeys([]), ServerMetrics())
 
 
 async def test_a_mistake_of_the_server_is_told_in_form_counted_and_logged_as_500(
@@ -109,7 +110,7 @@ async def test_what_is_still_being_sent_takes_no_place_and_a_page_may_read_that_
 
 
 def test_the_openapi_document_names_every_operation_and_model_once() -> None:
-    document = openapi_document(APIS)
+    document = openapi_document(APIS, SERVICE)
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]
     names = [operation["operationId"] for operation in operations]
     assert len(set(names)) == len(names) == sum(len(api.endpoints) for api in APIS)
@@ -120,8 +121,15 @@ def test_the_openapi_document_names_every_operation_and_model_once() -> None:
     assert {"translate", "next_words", "deepl_translate", "libretranslate_detect", "ready"} < set(names)
 
 
+def test_the_openapi_document_has_the_limits_of_the_server() -> None:
+    schemas = openapi_document(APIS, SERVICE)["components"]["schemas"]
+    asked = schemas["TranslateRequest"]["properties"]
+    assert (asked["nbest"]["maximum"], asked["beam"]["anyOf"][0]["maximum"]) == (4, 8)
+    assert schemas["LibreTranslateRequest"]["properties"]["alternatives"]["maximum"] == 3
+
+
 def test_the_openapi_document_says_how_keys_are_sent_and_what_every_answer_holds() -> None:
-    document = openapi_document(APIS)
+    document = openapi_document(APIS, SERVICE)
     schemes = document["components"]["securitySchemes"]
     for path, methods in document["paths"].items():
         for operation in methods.values():
@@ -135,7 +143,7 @@ def test_the_openapi_document_says_how_keys_are_sent_and_what_every_answer_holds
 
 def test_the_openapi_document_suits_the_generators_of_clients() -> None:
     """No field has a default, and each body is JSON: test_generated_clients.py has the generators themselves."""
-    document = openapi_document(APIS)
+    document = openapi_document(APIS, SERVICE)
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if body := operation.get("requestBody"):

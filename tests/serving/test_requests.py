@@ -144,6 +144,16 @@ def test_a_wrong_value_is_told_by_its_field(server: Server) -> None:
     for wrong in (1, ["the sea", 2], {"a": 1}):
         error = server.post("/v1/translate", {"text": wrong, "target": "de"}).json["error"]
         assert (error["where"], error["message"].partition(": Input")[0]) == ("text", "Invalid request: text")
+    for field, kind in (
+        ("nbest", "number"),
+        ("beam", "number"),
+        ("length_penalty", "number"),
+        ("stream", "valid boolean"),
+    ):
+        error = server.post("/v1/translate", {"text": "the sea", field: "1"}).json["error"]
+        assert error["message"] == f"Invalid request: {field}: Input should be a {kind}"
+    well = {"text": "the sea", "source": "en", "nbest": 2.0, "beam": None, "stream": False}
+    assert server.post("/v1/translate", well).status == 200
 
 
 @pytest.mark.parametrize(

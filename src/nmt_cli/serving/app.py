@@ -105,7 +105,7 @@ def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
         Middleware(RequestMiddleware, service=service, allowed=allowed),
     ]
     app = Starlette(
-        routes=[*(route for api in APIS for route in api.routes(service)), *_pages()],
+        routes=[*(route for api in APIS for route in api.routes(service)), *_pages(service)],
         middleware=middleware,
         exception_handlers=dict.fromkeys((NmtError, HTTPException, ClientGone, Exception), _answer_error),
     )
@@ -113,9 +113,9 @@ def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
     return app
 
 
-def _pages() -> list[Route]:
+def _pages(service: Service) -> list[Route]:
     """The page to translate on, the OpenAPI document, and the page that shows it."""
-    document = openapi_document(APIS)
+    document = openapi_document(APIS, service)
     contents = {
         "/": files("nmt_cli.serving").joinpath("page.html").read_text(encoding="utf-8"),
         "/docs": render("api.html", document=document),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model, field_validator
+from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from nmt_cli.languages import name_of
@@ -26,7 +27,7 @@ _EMPTY_LISTS = {
     "/v3/style_rules": "style_rules",
     "/v3/translation_memories": "translation_memories",
 }
-_Unsupported = Annotated[Any, Field(description="refused: there is no such thing here")]
+_Unsupported = SkipJsonSchema[Any]
 
 
 class DeepLTranslateRequest(BaseModel):
@@ -43,11 +44,11 @@ class DeepLTranslateRequest(BaseModel):
         Field(description="0 leaves each line whole; nonewlines takes no line breaks"),
     ] = None
     formality: Annotated[
-        Literal["default", "prefer_more", "prefer_less", "more", "less"] | None,
-        Field(description="more and less are refused; prefer_more and prefer_less have no effect"),
+        Literal["default", "prefer_more", "prefer_less"] | SkipJsonSchema[Literal["more", "less"]] | None,
+        Field(description="more and less are refused, and the others have no effect"),
     ] = None
     model_type: Annotated[str | None, Field(description="has no effect, since there is one model")] = None
-    tag_handling: Annotated[str | None, Field(description="refused: text is plain")] = None
+    tag_handling: SkipJsonSchema[str | None] = None
     glossary_id: _Unsupported = None
     glossary_ids: _Unsupported = None
     style_id: _Unsupported = None

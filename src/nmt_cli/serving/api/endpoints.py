@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
+from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -47,6 +48,19 @@ _SECURITY = {
 }
 _FORMS = "The fields may also be sent as a form, or in the query string."
 _SCHEMAS = "#/components/schemas/"
+
+
+def _no_text(value: Any) -> Any:
+    if isinstance(value, str | bool):
+        raise PydanticCustomError("number_type", "Input should be a number")
+    return value
+
+
+# The last annotation of a field, around its bounds. pydantic alone would read a number from text, and its strict mode
+# would refuse 3.0, which is an integer in JSON.
+NUMBER = BeforeValidator(_no_text)
+NotBlank = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
+"""Text that may not be blank: the endpoint says so, and the OpenAPI document too."""
 
 
 class NoFields(BaseModel):
@@ -170,13 +184,16 @@ def json_response(content: Any, *, status: int = 200) -> Response:
     return Response(_JSON.encode(content).encode(), status_code=status, media_type="application/json")
 
 
-def openapi_document(apis: Sequence[Api]) -> dict[str, Any]:
-    """The OpenAPI document of all endpoints."""
+def openapi_document(apis: Sequence[Api], service: Service) -> dict[str, Any]:
+    """The OpenAPI document of all endpoints, with the languages and limits of a server."""
     schemas: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for api in apis:
         for endpoint in api.endpoints:
             paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = api.operation(endpoint, schemas)
+    for schema in schemas.values():
+        if schema["title"].endswith("Request"):
+            _bound(schema["properties"], service)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -197,3 +214,25 @@ def _schema(kind: Any, schemas: dict[str, Any], *, mode: Any) -> dict[str, Any]:
         return schema
     schemas[kind.__name__] = schema
     return {"$ref": f"{_SCHEMAS}{kind.__name__}"}
+
+
+def _bound(fields: Mapping[str, dict[str, Any]], service: Service) -> None:
+    """Add the limits and the languages of the server to the schemas of the fields of a request.
+
+    A code may have more parts than the model's own: en-US is en if there is no en-US.
+    """
+    limits, models = service.limits, service.models
+    sources, targets = (
+        "|".join(dict.fromkeys((*codes, *map(str.upper, codes)))) for codes in (models.sources, models.targets)
+    )
+    bounds: dict[str, tuple[str, Any]] = {
+        "alternatives": ("maximum", limits.alternatives),
+        "nbest": ("maximum", limits.alternatives + 1),
+        "beam": ("maximum", limits.beam),
+        **dict.fromkeys(("source", "source_lang"), ("pattern", f"^(auto|({sources})([-_].*)?)?$")),
+        **dict.fromkeys(("target", "target_lang"), ("pattern", f"^({targets})([-_].*)?$")),
+    }
+    for name in bounds.keys() & fields.keys():
+        key, value = bounds[name]
+        schema = fields[name].get("anyOf", [fields[name]])[0]  # the other one is null
+        schema[key] = value

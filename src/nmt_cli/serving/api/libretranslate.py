@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, WithJsonSchema
 from starlette.responses import Response
 
 from nmt_cli.languages import Detected, name_of
@@ -19,10 +19,12 @@ from nmt_cli.serving.errors import RequestError, invalid_request, shortened
 class LibreTranslateRequest(BaseModel):
     """Text to translate; a list of texts in JSON only."""
 
-    q: str | list[str]
+    q: str | Annotated[list[str], Field(json_schema_extra={"minItems": 1})]
     source: Annotated[str, Field(description="a language's code, or auto")]
     target: Annotated[str, Field(description="a language's code")]
-    format: Annotated[Literal["text", "html"], Field(description="text; html is refused")] = "text"
+    format: Annotated[
+        Literal["text", "html"], WithJsonSchema({"const": "text", "description": "html is refused", "type": "string"})
+    ] = "text"
     alternatives: Annotated[int, Field(ge=0, description="further translations of each text; else none")] = 0
     api_key: str | None = None
 
@@ -30,7 +32,7 @@ class LibreTranslateRequest(BaseModel):
 class LibreDetectRequest(BaseModel):
     """Text whose language is asked for."""
 
-    q: str
+    q: Annotated[str, Field(json_schema_extra={"minLength": 1})]
     api_key: str | None = None
 
 

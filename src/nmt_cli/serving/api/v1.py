@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from nmt_cli.languages import Detected, name_of
-from nmt_cli.serving.api.endpoints import Api, Call, Endpoint, NoFields, json_response
+from nmt_cli.serving.api.endpoints import NUMBER, Api, Call, Endpoint, NoFields, NotBlank, json_response
 from nmt_cli.serving.api.requests import watch_caller
 from nmt_cli.serving.errors import ClientGone, RequestError, invalid_request, refusal_for
 from nmt_cli.serving.models import ServedModel
@@ -31,16 +31,20 @@ class TranslateRequest(BaseModel):
         None
     )
     target: Annotated[str | None, Field(description="a language's code; may be left out where there is one")] = None
-    nbest: Annotated[int, Field(ge=1, description="translations of each text and sentence; else 1")] = 1
-    beam: Annotated[int | None, Field(ge=1, description="width of the search; 1 is greedy")] = None
-    length_penalty: Annotated[float | None, Field(ge=0, le=10, allow_inf_nan=False)] = None
-    max_extra_tokens: Annotated[int | None, Field(ge=0, description="at most the model's own")] = None
+    nbest: Annotated[int, Field(ge=1, description="translations of each text and sentence; else 1"), NUMBER] = 1
+    beam: Annotated[int | None, Field(ge=1, description="width of the search; 1 is greedy"), NUMBER] = None
+    length_penalty: Annotated[float | None, Field(ge=0, le=10, allow_inf_nan=False), NUMBER] = None
+    max_extra_tokens: Annotated[int | None, Field(ge=0, description="at most the model's own"), NUMBER] = None
     prefix: Annotated[str, Field(description="what the translation of a single sentence begins with")] = ""
     split: Annotated[
         Literal["sentences", "lines"], Field(description="lines: cut only if the model needs it, as in nmt decode")
     ] = "sentences"
-    alignments: Annotated[bool, Field(description="which source word each target word was made from")] = False
-    stream: Annotated[bool, Field(description="a line of JSON for each text as soon as it is done")] = False
+    alignments: Annotated[bool, Field(strict=True, description="which source word each target word was made from")] = (
+        False
+    )
+    stream: Annotated[bool, Field(strict=True, description="a line of JSON for each text as soon as it is done")] = (
+        False
+    )
 
 
 class Candidate(BaseModel):
@@ -81,7 +85,7 @@ class NextWordsRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: str
+    text: NotBlank
     prefix: Annotated[str, Field(description="what the translation begins with, in whole words")] = ""
     source: str | None = None
     target: str | None = None
@@ -107,8 +111,8 @@ class AttentionRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: str
-    translation: str
+    text: NotBlank
+    translation: NotBlank
     source: str | None = None
     target: str | None = None
 
