@@ -262,7 +262,7 @@ def _over_time(history: History, source: str, *, max_rows: int) -> list[tuple[st
 
 
 def _settings(reported: Sequence[ReportedRun]) -> tuple[list[_Setting], list[_Setting]]:
-    """The settings that differ between the runs, and those of all runs that differ from the default.
+    """The settings that differ between the runs, and the shared settings that differ from the default.
 
     A setting has its key, and a value for each run; in the second list, one value and the default.
     """
