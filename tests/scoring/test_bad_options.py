@@ -287,6 +287,11 @@ def test_stdin_serves_once() -> None:
     assert error.hint == "give the others as files"
 
 
+def test_empty_translations_are_scored_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert run("ref", stdin=b"Gut.\n\n \n")
+    assert caplog.messages == ["stdin is empty in 2 of its 3 lines, and is scored so"]
+
+
 def test_resampling_too_many_lines_is_refused(folder: Path) -> None:
     (folder / "many").write_text("a\n" * 50_001, encoding="utf-8")
     error = refuse(UsageError, "many", "-i", "many", "--confidence")

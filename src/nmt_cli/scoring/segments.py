@@ -58,10 +58,17 @@ def read_segments(name: str, *, stdin: BinaryIO) -> SegmentedText:
 def check_hypothesis(hypothesis: SegmentedText, *, others: Sequence[SegmentedText]) -> None:
     """Raise DataError if a hypothesis has another number of lines, or consists of pieces instead of words.
 
-    A hypothesis that looks tokenised gets a warning: its scores cannot be compared with others.
+    Warns if the hypothesis looks tokenised, because its scores cannot be compared with others, and if it has empty
+    lines for lines of all `others`.
     """
     for other in others:
         check_lengths(hypothesis, other)
+    lines = zip(hypothesis.lines, *(other.lines for other in others), strict=True)
+    if num_empty := sum(not line.strip() and all(map(str.strip, rest)) for line, *rest in lines):
+        total = len(hypothesis.lines)
+        logger.warning(
+            "%s is empty in %s of its %s lines, and is scored so", hypothesis.name, f"{num_empty:,}", f"{total:,}"
+        )
     for number, line in enumerate(hypothesis.lines, start=1):
         _refuse_pieces(line, where=f"{hypothesis.name}:{number}")
     if sign := sign_of_tokenisation(hypothesis.lines):
