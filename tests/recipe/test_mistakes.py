@@ -52,6 +52,16 @@ def refuse(text: str) -> RecipeError:
             "here it is beta1: 0.9 and beta2: 0.997\n       its place is below training.optimizer:",
         ),
         (
+            "model: {bpe_dropout: 0.1}",
+            "unknown key 'model.bpe_dropout'",
+            "here it is dropout: 0.1\n       its place is below tokenizer:\n       for BPE; for a unigram",
+        ),
+        (
+            "model: {word_dropout: {src: 0.1}}",
+            "unknown key 'model.word_dropout.src'",
+            "did you mean model.word_dropout.source?",
+        ),
+        (
             "model: {lenpen: 1}",
             "unknown key 'model.lenpen'",
             "here it is decoding: {length_penalty: 1, length_penalty_form: length}\n       its place is the top of the",
@@ -65,7 +75,7 @@ def refuse(text: str) -> RecipeError:
         (
             "training:\n  schedule: {name: cosine}",
             "the key 'training.schedule.peak' is missing",
-            "add peak: 0.001; 0.001 is an example",
+            "add peak: 0.001\n       0.001 is an example",
         ),
         (
             "training: {schedule: {name: invsqrt}}",
@@ -75,7 +85,7 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {schedule: inverse_sqrt}",
             "training.schedule is 'inverse_sqrt', but should be a section of keys and values",
-            "write schedule: {name: inverse_sqrt, peak: 0.001}; 0.001 is an example",
+            "write schedule: {name: inverse_sqrt, peak: 0.001}\n       0.001 is an example",
         ),
         (
             "training: {optimizer: {beta2: 0.9}}",
@@ -90,18 +100,38 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {max_tokens_per_device: 0}",
             "training.max_tokens_per_device is 0, but should be greater than 0",
-            FIX,
+            "write a whole number greater than 0 or auto",
         ),
         ('model: {heads: "8"}', "model.heads is '8', but should be a whole number", "write 8"),
-        ("model: {heads: true}", "model.heads is true, but should be a whole number", FIX),
+        (
+            "model: {heads: true}",
+            "model.heads is true, but should be a whole number",
+            "write a whole number greater than 0",
+        ),
         ("model: {heads: 8.0}", "model.heads is 8.0, but should be a whole number", "write 8"),
-        ("model: {heads: 8.5}", "model.heads is 8.5, but should be a whole number", FIX),
-        ("model: {heads: many}", "model.heads is 'many', but should be a whole number", FIX),
-        ("model: {heads: null}", "model.heads is null, but should be a whole number", FIX),
+        (
+            "model: {heads: 8.5}",
+            "model.heads is 8.5, but should be a whole number",
+            "write a whole number greater than 0",
+        ),
+        (
+            "model: {heads: many}",
+            "model.heads is 'many', but should be a whole number",
+            "write a whole number greater than 0",
+        ),
+        (
+            "model: {heads: null}",
+            "model.heads is null, but should be a whole number",
+            "write a whole number greater than 0",
+        ),
         ("training: {updates: 100_000}", "training.updates is '100_000', but should be a whole number", "write 100000"),
         ("training: {updates: 1e5}", "training.updates is 100000.0, but should be a whole number", "write 100000"),
         ('model: {dropout: "0.1"}', "model.dropout is '0.1', but should be a number", "write 0.1"),
-        ("model: {dropout: true}", "model.dropout is true, but should be a number", FIX),
+        (
+            "model: {dropout: true}",
+            "model.dropout is true, but should be a number",
+            "write a number of at least 0 and less than 1",
+        ),
         (
             "model: {attention_bias: yes}",
             "model.attention_bias is 'yes', but should be true or false",
@@ -134,24 +164,49 @@ def refuse(text: str) -> RecipeError:
         (
             "training: {optimizer: fast}",
             "training.optimizer is 'fast', but should be a section of keys and values",
-            "allowed in it: name, beta1, beta2, epsilon, weight_decay",
+            "write optimizer: {name: adam}\n       or {name: adamw}, {name: muon}, {name: schedule_free}",
         ),
-        ("model: {d_k: 0}", "model.d_k is 0, but should be greater than 0", FIX),
-        ("model: {dropout: 1.0}", "model.dropout is 1.0, but should be less than 1", FIX),
+        (
+            "model: {d_k: 0}",
+            "model.d_k is 0, but should be greater than 0",
+            "write a whole number greater than 0 or null",
+        ),
+        (
+            "model: {dropout: 1.0}",
+            "model.dropout is 1.0, but should be less than 1",
+            "write a number of at least 0 and less than 1",
+        ),
         (
             "model: {word_dropout: 0.1}",
             "model.word_dropout is 0.1, but has a share for each side",
             "write word_dropout: {source: 0.1, target: 0.1}",
         ),
-        ("model: {word_dropout: {source: 1.0}}", "model.word_dropout.source is 1.0, but should be less than 1", FIX),
-        ("model: {ffn_dropout: -0.1}", "model.ffn_dropout is -0.1, but should be greater than or equal to 0", FIX),
-        ("model: {dropout: .nan}", "model.dropout is nan, but should be less than 1", FIX),
-        ("training: {clip_norm: .inf}", "training.clip_norm is inf, but should be a finite number", FIX),
+        (
+            "model: {word_dropout: {source: 1.0}}",
+            "model.word_dropout.source is 1.0, but should be less than 1",
+            "write a number of at least 0 and less than 1",
+        ),
+        (
+            "model: {ffn_dropout: -0.1}",
+            "model.ffn_dropout is -0.1, but should be greater than or equal to 0",
+            "write a number of at least 0 and less than 1",
+        ),
+        (
+            "model: {dropout: .nan}",
+            "model.dropout is nan, but should be less than 1",
+            "write a number of at least 0 and less than 1",
+        ),
+        (
+            "training: {clip_norm: .inf}",
+            "training.clip_norm is inf, but should be a finite number",
+            "write a number greater than 0 or null",
+        ),
         (
             "decoding: {length_penalty: -1}",
             "decoding.length_penalty is -1, but should be greater than or equal to 0",
-            FIX,
+            "write a number of at least 0 and at most 10",
         ),
+        ("model: {norm: pre_norm}", "model.norm is 'pre_norm', but should be 'post' or 'pre'", "did you mean pre?"),
         ("model: {norm: Post}", "model.norm is 'Post', but should be 'post' or 'pre'", "did you mean post?"),
         ("model: {tying: qqq}", "model.tying is 'qqq', but should be 'all', 'target' or 'none'", FIX),
         (
@@ -231,6 +286,7 @@ def test_a_mistake_is_told_with_the_way_out(text: str, message: str, hint: str) 
         ("training.schedule=invsqrt", "SET training.schedule='{name: inverse_sqrt, peak: 0.001}'"),
         ("training.schedule.name=inverse_sqrt", "add SET training.schedule.peak=0.001"),
         ("training.schedule={name: wsd, decay_updates: 9}", "add SET training.schedule.peak=0.001"),
+        ("training.consistency=true", "SET training.consistency='{name: r_drop}'\n       or {name: simcut}"),
         ("training.optimizer=adamw", "SET training.optimizer='{name: adamw}'"),
         ("model.heads=7", "SET model.heads=8"),
         ("averaging.best=3", "SET averaging.last=5"),

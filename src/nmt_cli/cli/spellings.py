@@ -104,6 +104,8 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         ),
         "--source {FILE}": "--src -src",
         "--metrics {NAMES}": "--metric",
+        "--paired bs": "--paired-bs",
+        "--paired ar": "--paired-ar",
     },
     "serve": {
         "--port {N}": "-p",
@@ -177,10 +179,13 @@ def _answer(
 
 def _by_value(command: str, option: str, value: str | None) -> str | None:
     """The answer to an option of `nmt train` that depends on its value; None if it does not."""
-    if command == "train" and option in ("--arch", "-a"):
-        recipe = next((name for arch, name in _RECIPES.items() if re.fullmatch(arch, value or "")), None)
+    if command == "train" and option in ("--arch", "-a") and value:
+        recipe = next((name for arch, name in _RECIPES.items() if re.fullmatch(arch, value)), None)
         note = ", which trains with SimCut, or --set training.consistency=null" if recipe == "iwslt14-de-en" else ""
         return f"name the recipe of its sizes: nmt train {recipe}{note}" if recipe else None
+    if command == "train" and option == "--criterion":
+        loss = re.search("simcut|r_?drop", value or "")
+        return f"--set training.consistency='{{name: {loss[0].replace('rdrop', 'r_drop')}}}'" if loss else None
     return None
 
 

@@ -14,13 +14,20 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from nmt_cli.errors import nearest_word
-from nmt_cli.recipe.other_toolkits import Answer, answer_to_key
+from nmt_cli.recipe.other_toolkits import NEXT_LINE, Answer, answer_to_key
 
 KeyPath = tuple[str | int, ...]
 
 _NO_EXAMPLE = "VALUE"
 _FEWEST_LETTERS = 4  # of an abbreviation, so that it says which word
 
+_BOUNDS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "greater than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
+_SIDES = {"src": "source", "tgt": "target", "trg": "target"}
 _WORDS = {"null": None, "true": True, "false": False}
 
 _SHOULD_BE = {
@@ -109,7 +116,7 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             return suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema, answer=typed)
         case "literal_error" | "union_tag_invalid":
             allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
-            got = str(error["ctx"].get("tag", error["input"]))
+            got = re.sub(rf"[-_]?{path[-1]}$", "", str(error["ctx"].get("tag", error["input"])))  # pre_norm for pre
             near = _nearest_choice(got, allowed)
             return f"did you mean {near}?" if near else fix
         case "union_tag_not_found":
@@ -128,7 +135,9 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             return "write letters, digits and . _ - only"
         case "int_type" | "float_type":
             number = _as_number(error["input"], whole=error["type"] == "int_type")
-            return fix if number is None else f"write {number}"
+            return range_of(path, schema=schema, values=values) or fix if number is None else f"write {number}"
+        case "less_than" | "less_than_equal" | "greater_than" | "greater_than_equal" | "finite_number":
+            return range_of(path, schema=schema, values=values) or fix
         case "bool_type":
             return "write true or false, without quotes"
         case "model_type" | "model_attributes_type":
@@ -172,6 +181,20 @@ def refusal(setting: str, schema: type[BaseModel]) -> str | None:
     return told + but + " or ".join(dict.fromkeys(words.partition("should be ")[2] for words in refused))
 
 
+def range_of(path: KeyPath, *, schema: type[BaseModel], values: Any) -> str | None:
+    """The numbers and words that may stand at `path`, as a hint; None if no number may."""
+    for section in sections_at(schema, path[:-1], values=values):
+        told = section.model_json_schema()["properties"].get(path[-1], {})
+        choices = told.get("anyOf", [told])
+        number = next((choice for choice in choices if choice.get("type") in ("integer", "number")), None)
+        if number is not None:
+            kind = "a whole number" if number["type"] == "integer" else "a number"
+            bounds = [f"{words} {number[bound]:g}" for bound, words in _BOUNDS.items() if bound in number]
+            others = [str(choice.get("const", choice["type"])) for choice in choices if choice is not number]
+            return f"write {' or '.join([' '.join([kind, ' and '.join(bounds)]).rstrip(), *others])}"
+    return None
+
+
 def fields_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[str]:
     """The keys that a schema allows in the section at `path` of the document `values`, in the order of the schema."""
     return list(
@@ -200,7 +223,10 @@ def dotted(path: KeyPath) -> str:
 def suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel], answer: str | None) -> str:
     """The place of the key elsewhere in the schema, else the `answer`, the nearest key here, or all keys here."""
     elsewhere = [place for place in key_paths(schema) if place[-1] == path[-1] and place != path]
-    if answer is not None and not elsewhere:
+    side = _SIDES.get(str(path[-1]))
+    if side is not None and side in allowed:
+        return f"did you mean {dotted((*path[:-1], side))}?"
+    if answer is not None and not elsewhere[1:]:
         return answer
     near = nearest_word(str(path[-1]), allowed)
     if found := elsewhere or ([(*path[:-1], near)] if near else []):
@@ -224,22 +250,32 @@ def _variant_hint(value: Any, path: KeyPath, *, schema: type[BaseModel], values:
         if "name" in section.model_fields
         for name in get_args(section.model_fields["name"].annotation)
     }
-    name = _nearest_choice(value, list(variants)) if isinstance(value, str) else None
-    if name is None:
+    if not variants:
         return None
-    needed = {key: _example(field) for key, field in variants[name].model_fields.items() if field.is_required()}
-    section = "{" + ", ".join(f"{key}: {given}" for key, given in {"name": name, **needed}.items()) + "}"
-    note = "".join(f"; {given} is an example" for given in needed.values())
-    if as_flags:
-        return f"--set {dotted(path)}='{section}'{note}"
-    return f"write {path[-1]}: {section}{note}" + ("" if needed else f", or --set {dotted(path)}.name={name}")
+    name = _nearest_choice(value, list(variants)) if isinstance(value, str) else None
+    form, *others = [_variant(section, name=one) for one, section in variants.items() if name in (one, None)]
+    key, examples = dotted(path), _needed(variants[name]).values() if name else ()
+    told = f"--set {key}='{form}'" if as_flags else f"write {path[-1]}: {form}"
+    if name and not examples and not as_flags:
+        told += f", or --set {key}.name={name}"
+    notes = [f"or {', '.join(others)}"] * bool(others) + [f"{given} is an example" for given in examples]
+    return NEXT_LINE.join([told, *notes])
+
+
+def _variant(section: type[BaseModel], *, name: str) -> str:
+    return "{" + ", ".join(f"{key}: {given}" for key, given in {"name": name, **_needed(section)}.items()) + "}"
+
+
+def _needed(section: type[BaseModel]) -> dict[str, str]:
+    """The keys of a section that have no default, with examples."""
+    return {key: _example(field) for key, field in section.model_fields.items() if field.is_required()}
 
 
 def _missing_key(path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str:
     """The line or the flag that adds a missing key, with the schema's example of its value if there is one."""
     fields = [section.model_fields.get(str(path[-1])) for section in sections_at(schema, path[:-1], values=values)]
     example = next((_example(field) for field in fields if field is not None), _NO_EXAMPLE)
-    note = "" if example == _NO_EXAMPLE else f"; {example} is an example"
+    note = "" if example == _NO_EXAMPLE else f"{NEXT_LINE}{example} is an example"
     return f"add --set {dotted(path)}={example}{note}" if as_flags else f"add {path[-1]}: {example}{note}"
 
 

@@ -74,6 +74,14 @@ RECIPE_KEYS: Mapping[str, str] = {
         "validate_every validate_interval_updates valid_steps valid_freq validation_freq validation_every eval_steps "
         "eval_every"
     ),
+    "validation.metric=loss|bleu": "best_checkpoint_metric early_stopping_metric metric_for_best_model",
+    "leave it out: validation.bleu is on, and of raw text": (
+        "eval_bleu eval_bleu_detok eval_bleu_remove_bpe eval_bleu_args eval_bleu_print_samples "
+        "maximize_best_checkpoint_metric"
+    ),
+    "leave it out: the loss is label-smoothed cross-entropy; R-Drop and SimCut are training.consistency": "criterion",
+    "leave it out: nmt chooses it": "num_workers dataloader_num_workers ddp_backend dist_backend",
+    "there is none: no layer is skipped at random; leave it out": "layerdrop encoder_layerdrop decoder_layerdrop",
     "model.d_model={N}": (
         "d_model encoder_embed_dim decoder_embed_dim hidden_size embedding_dim emb_dim dim_emb word_vec_size rnn_size "
         "d_embed embed_dim num_embed model_dim transformer_model_size dim_model"
@@ -98,10 +106,12 @@ RECIPE_KEYS: Mapping[str, str] = {
     "model.ffn_dropout={N}": (
         "activation_dropout relu_dropout ffn_dropout transformer_dropout_ffn transformer_dropout_act"
     ),
-    "model.word_dropout.source={N}": "dropout_src dropout_source source_word_dropout",
-    "model.word_dropout.target={N}": "dropout_trg dropout_target target_word_dropout",
-    "tokenizer.dropout={N} # for BPE; for a unigram vocabulary it is tokenizer.sampling": (
-        "bpe_dropout sentencepiece_alphas src_subword_alpha tgt_subword_alpha dropout_bpe"
+    "model.word_dropout.source={N}": "dropout_src dropout_source source_word_dropout src_word_dropout",
+    "model.word_dropout.target={N}": "dropout_trg dropout_target target_word_dropout tgt_word_dropout trg_word_dropout",
+    "model.word_dropout={source: {N}, target: {N}}": "word_dropout token_dropout",
+    "tokenizer.dropout={N} # for BPE; for a unigram vocabulary it is tokenizer.sampling": "bpe_dropout dropout_bpe",
+    "tokenizer.sampling={N} # for a unigram vocabulary; for BPE it is tokenizer.dropout": (
+        "sentencepiece_alphas src_subword_alpha tgt_subword_alpha subword_alpha spm_alpha"
     ),
     "model.activation={N}": (
         "activation_fn activation_function hidden_act pos_ffn_activation_fn transformer_ffn_activation"
