@@ -23,7 +23,7 @@ def card(
     updates: list[int],
     summary: dict[str, Any] | None = None,
     num_checkpoints: int = 4,
-    **sections: dict[str, Any],
+    **sections: Any,
 ) -> str:
     recipe = tiny_recipe(description="A try.", **sections)
     write_run(path, updates=num_checkpoints, finished="2026-01-02T04:00:00+00:00", recipe=recipe)
@@ -65,9 +65,7 @@ OTHER_DROPOUTS = "| dropout of attention, feed-forward, words of source and targ
         ({"tokenizer": {"sampling": 0.2}}, "| sampled pieces | unigram sampling, alpha 0.2 |\n"),
     ],
 )
-def test_regularisers_have_a_row_if_the_recipe_has_them(
-    sections: dict[str, dict[str, Any]], row: str, tmp_path: Path
-) -> None:
+def test_regularisers_have_a_row_if_the_recipe_has_them(sections: dict[str, Any], row: str, tmp_path: Path) -> None:
     text = card(tmp_path / "x", updates=[400], **sections)
     assert f"| dropout, label smoothing | 0.1, 0.1 |\n{row}| tokens per update |" in text
 

@@ -81,11 +81,9 @@ class PlanFolder:
 
     def _find_or_build(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
         with _turn(folder, beat=self._beat):
-            plan = None if anew else _find(folder, key)  # perhaps it was built while this process waited
-            if plan is None:
-                plan = self._build(folder, key, num_workers=num_workers)
             _prune(folder, key)
-        return plan
+            plan = None if anew else _find(folder, key)  # perhaps it was built while this process waited
+            return self._build(folder, key, num_workers=num_workers) if plan is None else plan
 
     def _build(self, folder: Path, key: PlanKey, *, num_workers: int) -> EpochPlan:
         start = time.perf_counter()
@@ -119,7 +117,7 @@ class PlanFolder:
 
 
 class _PlanAhead:
-    """A process that builds a plan beside this one, and a thread that waits for it."""
+    """A process that builds a plan and then ends, and a thread that waits for it."""
 
     def __init__(self, job: _PlanningJob, key: PlanKey) -> None:
         self.key = key
@@ -133,7 +131,6 @@ class _PlanAhead:
         self._is_closed = True
         self._worker.kill()
         self._thread.join()
-        self._worker.close()
 
     def _wait(self) -> None:
         try:
@@ -145,6 +142,8 @@ class _PlanAhead:
                     self.key.epoch + 1,
                     problem.message if isinstance(problem, DataError) else problem,
                 )
+        finally:
+            self._worker.close()
 
 
 @dataclass(frozen=True, slots=True)

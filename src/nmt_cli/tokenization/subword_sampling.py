@@ -25,7 +25,7 @@ from nmt_cli.tokenization.tokenizer import EOS, SPACE_MARK, EncodedText, Tokeniz
 
 _NUM_BEST = 64  # segmentations of a word that a unigram vocabulary chooses from
 _MAX_MERGES = 4096  # of a word; later merges are never skipped
-_MOST_BPE_CHOICES, _MOST_UNIGRAM_CHOICES = 500_000, 4_000_000  # before the cache is emptied: about 200 MB
+_MOST_BPE_CHOICES, _MOST_UNIGRAM_CHOICES = 250_000, 2_000_000  # before the cache is emptied: about 100 MB
 _NEVER = -math.inf
 
 
