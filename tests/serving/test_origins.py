@@ -152,6 +152,14 @@ def test_a_page_of_another_site_gets_nothing_done_in_a_browser(
         text = f"{{method: 'POST', mode: 'no-cors', body: {json.dumps(json.dumps(TEXT))}}}"
         browser.run(f"fetch('{server.url}/v1/translate', {text}).then(answer => answer.type)")
         browser.run(f"navigator.sendBeacon('{server.url}/translate', {FORM})")
+        # A form of the page, whose answer goes into a frame; and a frame of the server's own page.
+        browser.run(
+            f"document.body.innerHTML = `<iframe name=answer></iframe><iframe id=page src={server.url}/></iframe>"
+            f"<form method=post target=answer action={server.url}/translate><input name=q value=sea>"
+            "<input name=source value=en><input name=target value=de></form>`; document.forms[0].submit()"
+        )
+        browser.until("[...document.querySelectorAll('iframe')].every(one => one.contentDocument === null)")
+        assert any("frame-ancestors" in entry for entry in browser.console)
         for url in ("/v1/models", "/metrics"):
             assert browser.run(f"fetch('{server.url}{url}').then(() => 'read', () => 'not read')") == "not read"
         # The name of the page now leads to the server.
