@@ -71,6 +71,18 @@ def test_pointing_at_a_word_shows_what_it_looked_at(page: Browser, tmp_path: Pat
     assert page.console == []
 
 
+def test_what_a_word_looked_at_is_seen_in_forced_colours(page: Browser) -> None:
+    page.send("Emulation.setEmulatedMedia", features=[{"name": "forced-colors", "value": "active"}])
+    try:
+        page.point("#target .word")
+        lit = "[...document.querySelectorAll('#mirror span')].find(one => one.style.getPropertyValue('--weight'))"
+        page.until(f"{lit} && parseFloat(getComputedStyle({lit}).outlineWidth) > 0")
+        assert page.run(f"getComputedStyle({lit}).outlineStyle") == "solid"
+        assert page.run("getComputedStyle(document.querySelector('.word.on')).outlineStyle") == "solid"
+    finally:
+        page.send("Emulation.setEmulatedMedia", features=[])
+
+
 def test_a_word_is_replaced_with_the_keyboard(page: Browser) -> None:
     before = page.run("$('target').textContent")
     focused = f"document.activeElement === $('target') && [...{WORDS}].indexOf(document.querySelector('.word.current'))"
