@@ -18,8 +18,10 @@ from nmt_cli.errors import UsageError, nearest_word
 from nmt_cli.preparing.corpus import Corpus
 from nmt_cli.recipe.loading import load_recipe, parse_override
 from nmt_cli.recipe.mistakes import KeyPath, fields_at
+from nmt_cli.recipe.other_configurations import take_over
 from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, NEXT_LINE, RECIPE_KEYS, answer_to_key
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.training.optimizers import learning_rate
 from tests.cli.conftest import Shell
 
 ALL = complete_commands()
@@ -367,6 +369,10 @@ CONFIGURATIONS = {
     "OpenNMT-py": (
         "save_data: run/example\nsrc_vocab: run/v.src\ntrain_steps: 100000\nhidden_size: 256\ntransformer_ff: 1024\n"
         "heads: 4\nlearning_rate: 2\ndecay_method: noam\ndata: {corpus_1: {path_src: a.en, path_tgt: a.de}}\n"
+        "save_model: run/model\nseed: 12\nvalid_steps: 900\noptim: adam\nadam_beta2: 0.998\nmax_grad_norm: 0\n"
+        "share_decoder_embeddings: true\nshare_embeddings: true\nshare_vocab: true\nsrc_subword_model: s.model\n"
+        "src_subword_alpha: 0.1\nbatch_type: tokens\nbatch_size: 4096\naccum_count: [4]\nworld_size: 2\n"
+        "keep_checkpoint: 3\ndropout: [0.2]\nparam_init: 0\n"
     ),
     "JoeyNMT": (
         "name: transformer_iwslt\njoeynmt_version: 2.3.0\n"
@@ -388,22 +394,27 @@ CONFIGURATIONS = {
     "Hugging Face": '{"architectures": ["MarianMTModel"], "model_type": "marian", "d_model": 512}',
 }
 TAKEN = {
-    "OpenNMT-py": " --set training.updates=100000 --set model.d_model=256 --set model.d_ff=1024 --set model.heads=4",
+    "OpenNMT-py": " -o run/model --set training.updates=100000 --set model.d_model=256 --set model.d_ff=1024"
+    " --set model.heads=4 --set training.seed=12 --set validation.every=900 --set training.optimizer.name=adam"
+    " --set training.optimizer.beta2=0.998 --set training.clip_norm=null --set model.tying=all"
+    " --set tokenizer.sampling=0.1 --set model.dropout=0.2"
+    " --set training.schedule='{name: noam, factor: 2, warmup_updates: 4000}' --set training.batch_tokens=32768",
     "JoeyNMT": " --set model.encoder_layers=6 --set model.heads=4 --set model.d_model=256 --set model.d_ff=1024"
     " --set model.dropout=0.3 --set model.norm=post --set model.decoder_layers=3",
     "fairseq": " --set model.dropout=0.3 --set model.encoder_layers=4 --set model.d_ff=1024"
-    " --set training.updates=100000",
+    " --set training.updates=100000"
+    " --set training.schedule='{name: inverse_sqrt, peak: 0.0005, warmup_updates: 4000}'",
     "Marian": " --set model.d_model=256 --set model.encoder_layers=3 --set training.updates=50000"
     " --set model.activation=silu",
     "Hugging Face": " --set model.d_model=512",
 }
 LEFT = {
-    "OpenNMT-py": (["learning_rate", "decay_method"], ["save_data"]),
+    "OpenNMT-py": (["keep_checkpoint"], ["param_init"]),
     "JoeyNMT": (
         ["max_length", "beam_size", "learning_rate", "epochs", "ff_size"],
         ["name", "joeynmt_version", "emb_dropout"],
     ),
-    "fairseq": (["fp16", "max_tokens", "lr", "lr_scheduler"], ["sentence_avg"]),
+    "fairseq": (["fp16", "max_tokens"], ["sentence_avg"]),
     "Marian": (["after", "exponential-smoothing"], []),
     "Hugging Face": ([], ["architectures", "model_type"]),
 }
@@ -427,10 +438,23 @@ def test_a_configuration_of_another_toolkit_is_recognised_and_answered_with_the_
         f"fix:   nmt train base --data DIR{TAKEN[toolkit]}",
     ]
     typed = shlex.split(outcome.stderr[2].removeprefix("fix:   "))
+    assert nmt("train", "--config", "config.yaml").stderr == outcome.stderr
     prepared = nmt("prepare", "config.yaml").stderr
     assert prepared[0] == f"error: config.yaml is a configuration of {toolkit}, not a corpus file"
-    assert prepared[2].startswith("fix:   nmt prepare --train FILE --languages en-de -o data/NAME; docs/how-to/")
-    load_recipe(typed[2], overrides=[word for word in typed[5:] if word != "--set"])
+    text = {"OpenNMT-py": "a --languages en-de -o data/NAME --set tokenizer.shared=true --set tokenizer.model=s.model"}
+    assert prepared[2:] == [f"fix:   nmt prepare --train {text.get(toolkit, 'FILE --languages en-de -o data/NAME')}"]
+    load_recipe(typed[2], overrides=[after for flag, after in pairwise(typed) if flag == "--set"])
+
+
+def test_opennmts_noam_is_ours() -> None:
+    def rate(step: int, warmup_steps: int, model_size: int) -> float:  # onmt/utils/optimizers.py, noam_decay
+        return float(model_size ** (-0.5) * min(step ** (-0.5), step * warmup_steps ** (-1.5)))
+
+    settings = take_over({"decay_method": "noam", "learning_rate": 2, "warmup_steps": 8, "hidden_size": 64}).settings
+    recipe = load_recipe("base", overrides=settings)
+    for step in (1, 7, 8, 9, 100):
+        ours = learning_rate(recipe.training.schedule, update=step, updates=1000, d_model=recipe.model.d_model)
+        assert ours == pytest.approx(2 * rate(step, 8, 64), rel=1e-12)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n"])

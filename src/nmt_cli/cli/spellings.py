@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from nmt_cli.errors import NmtError, UsageError, nearest_word
 from nmt_cli.recipe.other_toolkits import NEXT_LINE, batch_tokens
@@ -178,15 +179,29 @@ def _answer(
 
 
 def _by_value(command: str, option: str, value: str | None) -> str | None:
-    """The answer to an option of `nmt train` that depends on its value; None if it does not."""
+    """The answer to an option that depends on its value; None if it does not."""
     if command == "train" and option in ("--arch", "-a") and value:
         recipe = next((name for arch, name in _RECIPES.items() if re.fullmatch(arch, value)), None)
         note = ", which trains with SimCut, or --set training.consistency=null" if recipe == "iwslt14-de-en" else ""
         return f"name the recipe of its sizes: nmt train {recipe}{note}" if recipe else None
+    if command in ("train", "prepare") and option in ("--config", "-config") and Path(value or "").is_file():
+        return _answer_to_file(command, str(value))
     if command == "train" and option == "--criterion":
         loss = re.search("simcut|r_?drop", value or "")
         return f"--set training.consistency='{{name: {loss[0].replace('rdrop', 'r_drop')}}}'" if loss else None
     return None
+
+
+def _answer_to_file(command: str, file: str) -> str:
+    """How to name a file as an argument; its own error if it is a configuration of another toolkit."""
+    from nmt_cli.preparing.corpus import load_corpus
+    from nmt_cli.recipe.loading import load_recipe
+
+    if command == "prepare":
+        load_corpus(file, overrides=())
+    else:
+        load_recipe(file)
+    return f"name the file: nmt {command} {shlex.quote(file)}"
 
 
 def _pair(arguments: Sequence[str]) -> str:

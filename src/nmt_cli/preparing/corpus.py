@@ -24,7 +24,8 @@ from nmt_cli.preparing.sources.tmx_xliff import TmxSource, XliffSource
 from nmt_cli.recipe.documents import Document, merge, read_document, validate
 from nmt_cli.recipe.loading import find_packaged, parse_override
 from nmt_cli.recipe.mistakes import KeyPath
-from nmt_cli.recipe.other_toolkits import CORPUS_KEYS, PAGE, toolkit_of
+from nmt_cli.recipe.other_configurations import flags_of_text, toolkit_of
+from nmt_cli.recipe.other_toolkits import CORPUS_KEYS
 from nmt_cli.recipe.section import NonNegativeInt, PositiveInt, Section
 from nmt_cli.tokenization.tokenizer import TokenizerKind
 
@@ -290,7 +291,7 @@ def load_corpus(reference: str, *, overrides: Sequence[str]) -> LocatedCorpus:
     document = _corpus_document(file)
     if toolkit := toolkit_of(document.values):
         problem = f"{file.name} is a configuration of {toolkit}, not a corpus file"
-        hint = f"nmt prepare --train FILE --languages en-de -o data/NAME; {PAGE} maps its keys"
+        hint = " ".join(["nmt prepare", *flags_of_text(document.values)])
         raise RecipeError(problem, where=str(file), hint=hint)
     document.values.setdefault("name", file.stem)
     return LocatedCorpus(_with_overrides(document, overrides, source=str(file)), file.parent)

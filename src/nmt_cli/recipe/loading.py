@@ -14,7 +14,8 @@ from typing import Any, Literal
 from nmt_cli.errors import RecipeError
 from nmt_cli.recipe.documents import Document, dump_values, merge, parse_document, parse_value, read_document, validate
 from nmt_cli.recipe.mistakes import KeyPath, dotted
-from nmt_cli.recipe.other_toolkits import PAGE, as_flag, take_over, toolkit_of
+from nmt_cli.recipe.other_configurations import take_over, toolkit_of
+from nmt_cli.recipe.other_toolkits import PAGE, as_flag
 from nmt_cli.recipe.schema import Recipe
 
 Kind = Literal["recipe", "corpus"]
@@ -84,7 +85,8 @@ def _check_own_format(file: Path) -> None:
         problem += f"; to set by hand, as {PAGE} says: {', '.join(taken.by_hand)}" if taken.by_hand else ""
         without = ", ".join(taken.without_counterpart)
         problem += f"; without a counterpart: {without}" if without else ""
-        hint = " ".join(["nmt train base --data DIR", *map(as_flag, taken.settings)])
+        output = [f"-o {shlex.quote(taken.output)}"] if taken.output else []
+        hint = " ".join(["nmt train base --data DIR", *output, *map(as_flag, taken.settings)])
         raise RecipeError(problem, where=str(file), hint=hint)
 
 

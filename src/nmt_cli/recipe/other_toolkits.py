@@ -1,4 +1,4 @@
-"""Other toolkits' names for the keys of a recipe and of a corpus file, and the marks of their configurations.
+"""Other toolkits' names for the keys of a recipe and of a corpus file.
 
 fairseq, OpenNMT-py and eole, JoeyNMT, Marian, Sockeye, Hugging Face's scripts.
 """
@@ -6,7 +6,7 @@ fairseq, OpenNMT-py and eole, JoeyNMT, Marian, Sockeye, Hugging Face's scripts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,79 +165,10 @@ CORPUS_KEYS: Mapping[str, str] = {
     ),
 }
 
-# Keys at the top of a configuration, or `section.key` below it, that no other toolkit has together.
-_CONFIGURATIONS: Mapping[str, str] = {
-    "fairseq": (
-        "task criterion optimization lr_scheduler distributed_training checkpoint common dataset model._name task._name"
-    ),
-    "JoeyNMT": (
-        "joeynmt_version testing data.src data.trg data.train data.dev model.encoder model.decoder training.model_dir"
-    ),
-    "OpenNMT-tf": (
-        "model_dir data.train_features_file data.train_labels_file data.source_vocabulary data.eval_features_file"
-    ),
-    "OpenNMT-py": (
-        "save_data src_vocab tgt_vocab save_model train_steps valid_steps encoder_type decoder_type word_vec_size "
-        "rnn_size hidden_size gpu_ranks transformer_ff share_vocab batch_type accum_count world_size data.corpus_1 "
-        "save_checkpoint_steps training.train_steps training.valid_steps training.gpu_ranks model.hidden_size"
-    ),
-    "Marian": "train_sets vocabs dim_emb mini_batch mini_batch_fit enc_depth dec_depth valid_freq transformer_dim_ffn",
-    "Sockeye": "prepared_data transformer_model_size num_embed validation_source shared_vocab num_words",
-    "Hugging Face": "architectures model_type d_model encoder_ffn_dim transformers_version",
-}
-_ENOUGH = 2
+_COUNTS_OF_UPDATES = ("training.updates=", "validation.every=", "training.checkpoint_every=")
 _TOKENS_OF_A_BATCH = ("max_tokens", "mini_batch_words")
 _BATCHES_OF_AN_UPDATE = ("update_freq", "accum_count", "optimizer_delay")
 _NUMBER_OF_GPUS = ("distributed_world_size", "world_size", "num_gpus", "nproc_per_node")
-# The beginnings of settings that mean the same everywhere, whatever other settings say.
-_SAME_EVERYWHERE = ("model.", "model=", "training.updates=", "training.label_smoothing=")
-
-
-def toolkit_of(values: Mapping[str, Any]) -> str | None:
-    """The toolkit that a document is a configuration of, or None if it looks like none of them."""
-    keys = {_plain(key) for key in values}
-    keys |= {f"{_plain(key)}.{_plain(inner)}" for key, value in values.items() for inner in _keys_of(value)}
-    found = {name: len(keys.intersection(known.split())) for name, known in _CONFIGURATIONS.items()}
-    best = max(found, key=lambda name: found[name])
-    return best if found[best] >= _ENOUGH else None
-
-
-@dataclass(frozen=True, slots=True)
-class TakenOver:
-    """A configuration as settings of ours, `key=value`, and the keys that are left.
-
-    `by_hand` have a counterpart whose value is another. Keys of text and vocabulary are in none of the lists.
-    """
-
-    settings: list[str]
-    by_hand: list[str]
-    without_counterpart: list[str]
-
-
-def take_over(values: Mapping[str, Any]) -> TakenOver:
-    """The settings of a configuration that mean the same here, each once, and the keys of the others."""
-    settings: dict[str, str] = {}
-    by_hand: list[str] = []
-    without: list[str] = []
-    for path, value in _leaves(values, ()):
-        key = _meant_key(path)
-        entry = _entry(key, RECIPE_KEYS)
-        is_of_data = any(" to the data" in (_entry(part, RECIPE_KEYS) or "") for part in path)
-        same = _same_here(entry or "", value[0] if isinstance(value, list) and len(value) == 1 else value)
-        if entry is None or entry.startswith("there is none"):
-            is_said = is_of_data or value in (None, "transformer") or path[-1] == "_name"
-            without += [] if is_said else [key]
-        elif same and not is_of_data:
-            if any(settings.get(name, amount) != amount for name, amount in same.items()):
-                by_hand.append(key)  # encoder and decoder differ, and here they share the setting
-            settings |= {name: amount for name, amount in same.items() if name not in settings}
-        elif value is not None and _settings(entry, value):
-            by_hand.append(key)
-    return TakenOver(
-        [f"{name}={amount}" for name, amount in settings.items()],
-        list(dict.fromkeys(by_hand)),
-        list(dict.fromkeys(without)),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,14 +201,14 @@ def answer_to_key(key: str, value: Any, *, known: Mapping[str, str], warmup_upda
 
     A schedule gets the `warmup_updates` of the recipe in force; for None it keeps the default.
     """
-    entry = _entry(key, known)
+    entry = entry_of(key, known)
     if entry is None:
         return None
     if warmup_updates is not None:
         entry = re.sub(r"(warmup_updates: )\d+", rf"\g<1>{warmup_updates}", entry)
     if "weight_decay:" in entry and _is_zero(value):
         return Answer([], "leave it out: a weight decay of 0 is none")
-    if settings := _settings(entry, value):
+    if settings := settings_of(entry, value):
         return Answer(settings, entry.partition(" # ")[2])
     return Answer([], entry.replace("{N}", _shown(value)))
 
@@ -287,7 +218,7 @@ def batch_tokens(values: Mapping[str, Any]) -> tuple[Answer, bool] | None:
 
     They are the product of the tokens of a batch, of the batches of an update and of the GPUs.
     """
-    given = {_plain(key): value for key, value in values.items()}
+    given = {plain_key(key): value for key, value in values.items()}
     sizes = [*_TOKENS_OF_A_BATCH, "batch_size"] if given.get("batch_type") == "tokens" else _TOKENS_OF_A_BATCH
     product, factors = 1, []
     for keys in (sizes, _BATCHES_OF_AN_UPDATE, _NUMBER_OF_GPUS):
@@ -311,35 +242,12 @@ def as_flag(setting: str) -> str:
     return f"--set {key}='{value}'" if re.search(r"[^\w./+-]", value) else f"--set {setting}"
 
 
-def _entry(key: str, known: Mapping[str, str]) -> str | None:
-    return next((entry for entry, theirs in known.items() if _plain(key) in theirs.split()), None)
+def entry_of(key: str, known: Mapping[str, str]) -> str | None:
+    """The setting here, or the sentence, in the table for the key of another toolkit."""
+    return next((entry for entry, theirs in known.items() if plain_key(key) in theirs.split()), None)
 
 
-def _meant_key(path: tuple[str, ...]) -> str:
-    """The key that a value belongs to: fairseq's _name to its section, JoeyNMT's embeddings have a dropout.
-
-    Layers in a section of the encoder or of the decoder count for that side.
-    """
-    match path:
-        case (*_, "encoder" | "decoder" as side, "layers" | "num_layers"):
-            return f"{side}_layers"
-        case (*_, section, "_name"):
-            return section
-        case (*_, "embeddings", "dropout"):
-            return "emb_dropout"
-        case _:
-            return path[-1]
-
-
-def _same_here(entry: str, value: Any) -> dict[str, str]:
-    """The settings that an entry of the table stands for if they mean the same in all toolkits; else none."""
-    if not entry.startswith(_SAME_EVERYWHERE) or isinstance(value, list):
-        return {}
-    settings = dict(setting.split("=", 1) for setting in _settings(entry, value))
-    return {name: amount for name, amount in settings.items() if "N" not in amount}
-
-
-def _settings(entry: str, value: Any) -> list[str]:
+def settings_of(entry: str, value: Any) -> list[str]:
     """The settings that an entry of the table stands for, with the value; none if the entry is a sentence."""
     if not re.match(r"[a-z0-9_.]+=", entry):
         return []
@@ -357,7 +265,7 @@ def _settings(entry: str, value: Any) -> list[str]:
         amount = "null"
     if entry.startswith("model.activation="):
         amount = {"swish": "silu", "gelu_new": "gelu"}.get(word, amount)
-    if entry.startswith("training.updates="):  # Marian's --after has a unit: u are updates, e epochs, t tokens
+    if entry.startswith(_COUNTS_OF_UPDATES):  # Marian's --after has a unit: u are updates, e epochs, t tokens
         amount = number[1] if (number := re.fullmatch(r"(\d+)u?", word)) else "N"
     pair = re.findall(r"\d*\.?\d+(?:e-?\d+)?", word)
     first, second = pair[:2] if len(pair) > 1 else ("N", "N")
@@ -374,18 +282,6 @@ def _shown(value: Any) -> str:
     return text if not isinstance(value, bool) and value is not None and re.fullmatch(r"[\w./+-]+", text) else "N"
 
 
-def _plain(key: object) -> str:
+def plain_key(key: object) -> str:
+    """The key in small letters, with underscores."""
     return str(key).lower().replace("-", "_")
-
-
-def _keys_of(value: Any) -> Iterator[object]:
-    if isinstance(value, Mapping):
-        yield from value
-
-
-def _leaves(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, (*above, key))
-        else:
-            yield (*above, key), value

@@ -1,0 +1,232 @@
+"""Configurations of other toolkits: whose they are, and the settings here that mean the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from nmt_cli.recipe.mistakes import refusal
+from nmt_cli.recipe.other_toolkits import (
+    CORPUS_KEYS,
+    RECIPE_KEYS,
+    as_flag,
+    batch_tokens,
+    entry_of,
+    plain_key,
+    settings_of,
+)
+from nmt_cli.recipe.schema import Recipe
+
+# Keys at the top of a configuration, or `section.key` below it, that no other toolkit has together.
+_CONFIGURATIONS: Mapping[str, str] = {
+    "fairseq": (
+        "task criterion optimization lr_scheduler distributed_training checkpoint common dataset model._name task._name"
+    ),
+    "JoeyNMT": (
+        "joeynmt_version testing data.src data.trg data.train data.dev model.encoder model.decoder training.model_dir"
+    ),
+    "OpenNMT-tf": (
+        "model_dir data.train_features_file data.train_labels_file data.source_vocabulary data.eval_features_file"
+    ),
+    "OpenNMT-py": (
+        "save_data src_vocab tgt_vocab save_model train_steps valid_steps encoder_type decoder_type word_vec_size "
+        "rnn_size hidden_size gpu_ranks transformer_ff share_vocab batch_type accum_count world_size data.corpus_1 "
+        "save_checkpoint_steps training.train_steps training.valid_steps training.gpu_ranks model.hidden_size"
+    ),
+    "Marian": "train_sets vocabs dim_emb mini_batch mini_batch_fit enc_depth dec_depth valid_freq transformer_dim_ffn",
+    "Sockeye": "prepared_data transformer_model_size num_embed validation_source shared_vocab num_words",
+    "Hugging Face": "architectures model_type d_model encoder_ffn_dim transformers_version",
+}
+_ENOUGH = 2
+# The beginnings of settings that mean the same everywhere, whatever other settings say.
+_SAME_EVERYWHERE = (
+    "model.",
+    "model=",
+    "training.updates=",
+    "training.label_smoothing=",
+    "training.seed=",
+    "training.optimizer.",
+    "training.checkpoint_every=",
+    "validation.every=",
+    "tokenizer.",
+)
+_OUTPUTS = ("save_model", "model_dir", "save_dir")
+_OF_TEXT = (
+    "save_data",
+    "src_subword_type",
+    "tgt_subword_type",
+    "src_subword_nbest",
+    "tgt_subword_nbest",
+    "tgt_subword_model",
+)
+_BATCH = ("max_tokens", "mini_batch_words", "batch_size", "batch_type", "update_freq", "accum_count", "optimizer_delay")
+
+
+def toolkit_of(values: Mapping[str, Any]) -> str | None:
+    """The toolkit that a document is a configuration of, or None if it looks like none of them."""
+    keys = {plain_key(key) for key in values}
+    keys |= {f"{plain_key(key)}.{plain_key(inner)}" for key, value in values.items() for inner in _keys_of(value)}
+    found = {name: len(keys.intersection(known.split())) for name, known in _CONFIGURATIONS.items()}
+    best = max(found, key=lambda name: found[name])
+    return best if found[best] >= _ENOUGH else None
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """A configuration as settings of ours, `key=value`, the folder to write, and the keys that are left.
+
+    `by_hand` have a counterpart whose value is another. Keys of text and vocabulary are in none of the lists.
+    """
+
+    settings: list[str]
+    output: str | None
+    by_hand: list[str]
+    without_counterpart: list[str]
+
+
+def take_over(values: Mapping[str, Any]) -> TakenOver:
+    """The settings of a configuration that mean the same here, each once, and the keys of the others."""
+    leaves = [(path, _meant_key(path), _single(value)) for path, value in _leaves(values, ())]
+    given = {plain_key(key): value for _, key, value in reversed(leaves)}
+    together, done = _settings_together(given, toolkit=toolkit_of(values))
+    settings: dict[str, str] = {}
+    by_hand: list[str] = []
+    without: list[str] = []
+    for path, key, value in leaves:
+        entry = entry_of(key, RECIPE_KEYS)
+        is_of_data = plain_key(key) in _OF_TEXT or any(map(_is_of_data, path))
+        same = _same_here(plain_key(key), value, given)
+        is_off = value == 0 and (entry or "").startswith("tokenizer.")
+        if is_off or plain_key(key) in (*done, *_OUTPUTS) or (key, value) == ("normalization", "tokens"):
+            continue
+        if entry is None or entry.startswith("there is none"):
+            is_said = is_of_data or value in (None, "transformer") or path[-1] == "_name"
+            without += [] if is_said else [key]
+        elif same and (not is_of_data or "tokenizer." in entry):
+            by_hand += [] if _taken(same, into=settings) else [key]
+        elif value is not None and settings_of(entry, value):
+            by_hand.append(key)
+    return TakenOver(
+        [f"{name}={amount}" for name, amount in (settings | together).items()],
+        next((str(given[key]) for key in _OUTPUTS if given.get(key)), None),
+        list(dict.fromkeys(by_hand)),
+        list(dict.fromkeys(without)),
+    )
+
+
+def flags_of_text(values: Mapping[str, Any]) -> list[str]:
+    """The words of `nmt prepare` for the text of a configuration of OpenNMT-py; a general example if it names none."""
+    corpora = values.get("data")
+    corpora = corpora if isinstance(corpora, Mapping) else {}
+    words, languages = [], "en-de"
+    for name, corpus in corpora.items():
+        sides = [str(_inside(corpus, key) or "") for key in ("path_src", "path_tgt")]
+        prefixes = {side.rpartition(".")[0] for side in sides}
+        endings = [side.rpartition(".")[2] for side in sides]
+        if len(prefixes) == 1 and all(re.fullmatch("[a-z]{2,3}", ending) for ending in endings):
+            words += [f"--{'valid' if name == 'valid' else 'train'} {quote(*prefixes)}"]
+            languages = "-".join(endings)
+    words = [*(words or ["--train FILE"]), f"--languages {languages}", "-o data/NAME"]
+    shared, model = values.get("share_vocab"), values.get("src_subword_model")
+    words += [as_flag(f"tokenizer.shared={str(shared).lower()}")] if isinstance(shared, bool) else []
+    words += [as_flag(f"tokenizer.model={model}")] if str(model).endswith(".model") else []
+    return words
+
+
+def _settings_together(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[dict[str, str], set[str]]:
+    """The settings that follow from several keys, learning rates and batches, and these keys."""
+    settings, done = {}, set()
+    rate, warmup = given.get("learning_rate", 1), given.get("warmup_steps", 4000)
+    schedule: dict[str, Any] = {}
+    if given.get("decay_method") == "noam":
+        schedule = {"name": "noam", "factor": rate, "warmup_updates": warmup}
+    elif given.get("scheduling") == "noam":
+        rate, warmup = given.get("learning_rate_factor", 1), given.get("learning_rate_warmup", 4000)
+        schedule = {"name": "noam", "factor": rate, "warmup_updates": warmup}
+    elif given.get("lr_scheduler") == "inverse_sqrt" and "lr" in given:
+        schedule = {"name": "inverse_sqrt", "peak": given["lr"], "warmup_updates": given.get("warmup_updates", 4000)}
+    section = "{" + ", ".join(f"{key}: {value}" for key, value in schedule.items()) + "}"
+    if schedule and refusal(f"training.schedule={section}", Recipe) is None:
+        settings["training.schedule"] = section
+        done |= {"decay_method", "scheduling", "lr_scheduler", "learning_rate", "learning_rate_factor", "lr"}
+        done |= {"warmup_steps", "learning_rate_warmup", "warmup_updates"}
+    product = batch_tokens(given)
+    if product and (product[1] or toolkit == "OpenNMT-py"):  # whose world_size is 1 if it says nothing
+        settings["training.batch_tokens"] = product[0].settings[0].partition("=")[2]
+        done |= set(_BATCH)
+    return settings, done
+
+
+def _taken(same: Mapping[str, str], *, into: dict[str, str]) -> bool:
+    """Add settings to those taken; false if one has another value there, as if encoder and decoder differ."""
+    agree = True
+    for name, amount in same.items():
+        both = {into.get(name, amount), amount}
+        if name == "model.tying" and both == {"all", "target"}:
+            into[name] = "all"  # which shares the embedding of the decoder as well
+        else:
+            agree = agree and len(both) == 1
+            into.setdefault(name, amount)
+    return agree
+
+
+def _meant_key(path: tuple[str, ...]) -> str:
+    """The key that a value belongs to: fairseq's _name to its section, JoeyNMT's embeddings have a dropout.
+
+    Layers in a section of the encoder or of the decoder count for that side.
+    """
+    match path:
+        case (*_, "encoder" | "decoder" as side, "layers" | "num_layers"):
+            return f"{side}_layers"
+        case (*_, section, "_name"):
+            return section
+        case (*_, "embeddings", "dropout"):
+            return "emb_dropout"
+        case _:
+            return path[-1]
+
+
+def _is_of_data(key: str) -> bool:
+    text = (entry_of(key, CORPUS_KEYS) or "").startswith(("tokenizer.", "languages="))
+    return text or " to the data" in (entry_of(key, RECIPE_KEYS) or "")
+
+
+def _same_here(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, str]:
+    """The settings that a key stands for if they mean the same in all toolkits and the schema takes them; else none."""
+    entry = entry_of(key, RECIPE_KEYS) or ""
+    is_clipping = entry.startswith("training.clip_norm=") and (value == 0 or given.get("normalization") == "tokens")
+    if not entry.startswith(_SAME_EVERYWHERE) and not is_clipping:
+        return {}
+    if isinstance(value, list) and "{FIRST}" not in entry:
+        return {}
+    found = settings_of(entry, value)
+    if entry.startswith("tokenizer."):  # OpenNMT-py's alpha is a dropout for BPE
+        name = "tokenizer.dropout" if given.get("src_subword_type") == "bpe" else "tokenizer.sampling"
+        found = [f"{name}={value}"] if value and key == "src_subword_alpha" else []
+    if any(re.search(r"\bN\b", setting) or refusal(setting, Recipe) for setting in found):
+        return {}
+    return {name: amount for name, _, amount in (setting.partition("=") for setting in found)}
+
+
+def _single(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _inside(values: Any, key: str) -> Any:
+    return values.get(key) if isinstance(values, Mapping) else None
+
+
+def _keys_of(value: Any) -> Iterator[object]:
+    if isinstance(value, Mapping):
+        yield from value
+
+
+def _leaves(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
