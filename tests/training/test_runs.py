@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -225,6 +226,52 @@ def test_the_fingerprint_tells_trainings_apart_by_what_weights_follow_from(
         fingerprint(data=prepare_tiny(tmp_path, "cleaning.max_words=9")),
     ]
     assert len({plain, *others}) == 7
+
+
+def test_fingerprints_by_default_have_the_settings_of_the_first_runs() -> None:
+    """A new setting is to be added to `_LATER_SETTINGS`, or no earlier run can go on."""
+    counted = defaultdict(set)
+    for section, *key in runs._fixed_settings(tiny_recipe()):
+        if not any((section, *key)[: len(later)] == later for later in runs._LATER_SETTINGS):
+            counted[section].add(".".join(key))
+    assert counted == {
+        "model": {
+            "encoder_layers",
+            "decoder_layers",
+            "d_model",
+            "d_ff",
+            "heads",
+            "d_k",
+            "d_v",
+            "dropout",
+            "norm",
+            "norm_type",
+            "norm_epsilon",
+            "activation",
+            "attention_bias",
+            "output_bias",
+            "positions",
+            "max_positions",
+            "encoder_window",
+            "tying",
+            "embedding_multiple",
+        },
+        "training": {
+            "seed",
+            "batch_tokens",
+            "sum_gradients_in",
+            "label_smoothing",
+            "ema",
+            "clip_norm",
+            "optimizer.name",
+            "optimizer.beta1",
+            "optimizer.beta2",
+            "optimizer.epsilon",
+            "schedule.name",
+            "schedule.factor",
+            "schedule.warmup_updates",
+        },
+    }
 
 
 def test_checkpoints_of_earlier_versions_do_not_know_later_settings(

@@ -47,6 +47,7 @@ _MAY_CHANGE = (
 # Settings that checkpoints of earlier versions do not know: their defaults do not count in fingerprints.
 _LATER_SETTINGS = (
     ("tokenizer",),
+    ("training", "consistency"),
     *(("model", key) for key in ("attention_dropout", "ffn_dropout", "word_dropout")),
 )
 
