@@ -139,7 +139,7 @@ WORDS = {"optimizer.name": "adam", "activation": "gelu"}
         ("train base --criterion x_with_rdrop", "here it is --set training.consistency='{name: r_drop}'"),
         ("train base --eval-bleu", "leave it out: validation.bleu is on"),
         ("train base --best-checkpoint-metric bleu", "here it is --set validation.metric=bleu"),
-        ("train base --ddp-backend no_c10d", "leave it out: nmt chooses it"),
+        ("train base --ddp-backend no_c10d", "leave it out: nmt decides"),
         ("train base --layerdrop 0.1", "there is none: no layer is skipped at random"),
         ("train base --set clip_norm=1", "here it is --set training.clip_norm=1"),
         ("score r -i h --paired-bs", "here it is --paired bs"),

@@ -208,7 +208,11 @@ def refuse(text: str) -> RecipeError:
         ),
         ("model: {norm: pre_norm}", "model.norm is 'pre_norm', but should be 'post' or 'pre'", "did you mean pre?"),
         ("model: {norm: Post}", "model.norm is 'Post', but should be 'post' or 'pre'", "did you mean post?"),
-        ("model: {tying: qqq}", "model.tying is 'qqq', but should be 'all', 'target' or 'none'", FIX),
+        (
+            "model: {tying: qqq}",
+            "model.tying is 'qqq', but should be 'all', 'target' or 'none'",
+            "write all or target or none",
+        ),
         (
             "training: {optimizer: {name: Adam}}",
             "training.optimizer: there is no 'Adam'; allowed: 'adam', 'adamw', 'muon', 'schedule_free'",

@@ -113,8 +113,8 @@ def test_data_with_another_vocabulary_are_refused(model: Path, tmp_path: Path) -
     [
         ("heads=4", "heads 2, and the recipe 4", "heads=2"),
         ("norm=pre", "norm 'post', and the recipe 'pre'", "norm=post"),
-        ("attention_bias=true", "attention_bias False, and the recipe True", "attention_bias=false"),
-        ("encoder_window=3", "encoder_window None, and the recipe 3", "encoder_window=null"),
+        ("attention_bias=true", "attention_bias false, and the recipe true", "attention_bias=false"),
+        ("encoder_window=3", "encoder_window null, and the recipe 3", "encoder_window=null"),
     ],
 )
 def test_another_architecture_is_refused_and_the_fix_helps(

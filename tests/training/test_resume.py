@@ -199,7 +199,7 @@ def test_another_precision_is_refused_and_the_hint_helps(
         ("training.seed=2", "training.seed 1, not 2"),
         ("training.batch_tokens=700", "training.batch_tokens 600, not 700"),
         ("training.optimizer={name: adamw}", "training.optimizer.name 'adam', not 'adamw'"),
-        ("training.clip_norm=1", "training.clip_norm None, not 1.0"),
+        ("training.clip_norm=1", "training.clip_norm null, not 1.0"),
     ],
 )
 def test_a_change_that_other_weights_would_follow_from_is_refused(

@@ -95,10 +95,10 @@ def describe(error: Any, path: KeyPath) -> str:
         case "union_tag_not_found":
             return f"{name} does not say which one: {error['ctx']['discriminator']} is missing"
         case "string_pattern_mismatch":
-            return f"{name} is {_shown(error['input'])}, but should match {error['ctx']['pattern']}"
+            return f"{name} is {as_written(error['input'])}, but should match {error['ctx']['pattern']}"
         case kind:
             allowed = _SHOULD_BE.get(kind, error["msg"].removeprefix("Input should be "))
-            return f"{name} is {_shown(error['input'])}, but should be {allowed}"
+            return f"{name} is {as_written(error['input'])}, but should be {allowed}"
 
 
 def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, fix: str, as_flags: bool) -> str:
@@ -118,7 +118,7 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
             got = re.sub(rf"[-_]?{path[-1]}$", "", str(error["ctx"].get("tag", error["input"])))  # pre_norm for pre
             near = _nearest_choice(got, allowed)
-            return f"did you mean {near}?" if near else fix
+            return f"did you mean {near}?" if near else f"write {' or '.join(allowed)}" if allowed else fix
         case "union_tag_not_found":
             key = error["ctx"]["discriminator"].strip("'")
             sections = sections_at(schema, path, values=values)
@@ -332,7 +332,8 @@ def _as_number(value: Any, *, whole: bool) -> int | float | None:
     return None if whole else number
 
 
-def _shown(value: Any) -> str:
+def as_written(value: Any) -> str:
+    """A value as YAML would have it, for a message; text stands in quotes."""
     match value:
         case None:
             return "null"

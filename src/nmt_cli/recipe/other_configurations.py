@@ -11,7 +11,9 @@ from typing import Any
 from nmt_cli.recipe.mistakes import refusal
 from nmt_cli.recipe.other_toolkits import (
     CORPUS_KEYS,
+    OF_THE_DATA,
     RECIPE_KEYS,
+    WITHOUT_COUNTERPART,
     as_flag,
     batch_tokens,
     entry_of,
@@ -102,7 +104,7 @@ def take_over(values: Mapping[str, Any]) -> TakenOver:
         is_off = value == 0 and (entry or "").startswith("tokenizer.")
         if is_off or plain_key(key) in (*done, *_OUTPUTS) or (key, value) == ("normalization", "tokens"):
             continue
-        if entry is None or entry.startswith("there is none"):
+        if entry is None or entry in WITHOUT_COUNTERPART:
             is_said = is_of_data or value in (None, "transformer") or path[-1] == "_name"
             without += [] if is_said else [key]
         elif same and (not is_of_data or "tokenizer." in entry):
@@ -191,7 +193,7 @@ def _meant_key(path: tuple[str, ...]) -> str:
 
 def _is_of_data(key: str) -> bool:
     text = (entry_of(key, CORPUS_KEYS) or "").startswith(("tokenizer.", "languages="))
-    return text or " to the data" in (entry_of(key, RECIPE_KEYS) or "")
+    return text or entry_of(key, OF_THE_DATA) is not None
 
 
 def _same_here(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, str]:

@@ -15,6 +15,21 @@ NEXT_LINE = "\n       "  # of a hint: what cannot be pasted stands below what ca
 
 # The setting here, or a sentence, and the keys of other toolkits that it answers. {N} is their value, and a note stands
 # after #. If the value of a|b is false elsewhere, b is meant here.
+WITHOUT_COUNTERPART: Mapping[str, str] = {
+    "there is none: no layer is skipped at random; leave it out": "layerdrop encoder_layerdrop decoder_layerdrop",
+    "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out": (
+        "emb_dropout embed_dropout hidden_dropout_prob"
+    ),
+}
+OF_THE_DATA: Mapping[str, str] = {
+    "the vocabulary belongs to the data: nmt prepare ... --set tokenizer.vocab_size={N}": (
+        "vocab_size src_vocab_size tgt_vocab_size nwordssrc nwordstgt bpe_size"
+    ),
+    "text and languages belong to the data: nmt prepare --train PREFIX -l en-de, then nmt train RECIPE --data DIR": (
+        "data dataset src tgt source_lang target_lang src_lang trg_lang languages train_sets valid_sets "
+        "trainpref validpref src_vocab tgt_vocab vocab vocabs spm bpe"
+    ),
+}
 RECIPE_KEYS: Mapping[str, str] = {
     "training.updates={N}": (
         "steps max_steps max_update max_updates train_steps num_steps n_steps total_steps num_updates num_train_steps "
@@ -80,8 +95,9 @@ RECIPE_KEYS: Mapping[str, str] = {
         "maximize_best_checkpoint_metric"
     ),
     "leave it out: the loss is label-smoothed cross-entropy; R-Drop and SimCut are training.consistency": "criterion",
-    "leave it out: nmt chooses it": "num_workers dataloader_num_workers ddp_backend dist_backend",
-    "there is none: no layer is skipped at random; leave it out": "layerdrop encoder_layerdrop decoder_layerdrop",
+    "leave it out: nmt decides": (
+        "num_workers dataloader_num_workers ddp_backend dist_backend log_format no_progress_bar no_epoch_checkpoints"
+    ),
     "model.d_model={N}": (
         "d_model encoder_embed_dim decoder_embed_dim hidden_size embedding_dim emb_dim dim_emb word_vec_size rnn_size "
         "d_embed embed_dim num_embed model_dim transformer_model_size dim_model"
@@ -129,9 +145,6 @@ RECIPE_KEYS: Mapping[str, str] = {
         "max_source_positions max_target_positions max_position_embeddings max_len max_length max_seq_len "
         "src_seq_length tgt_seq_length max_sent_length max_seq_length"
     ),
-    "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out": (
-        "emb_dropout embed_dropout hidden_dropout_prob"
-    ),
     "decoding.beam={N}": "beam_size num_beams beam_width",
     "decoding.length_penalty={N}": "alpha beam_alpha length_penalty_alpha",
     "decoding={length_penalty: {N}, length_penalty_form: length}": "lenpen",
@@ -145,13 +158,8 @@ RECIPE_KEYS: Mapping[str, str] = {
     "leave it out: the same nmt train resumes by itself": (
         "resume restore_file train_from resume_from_checkpoint load_model reload continue_training"
     ),
-    "the vocabulary belongs to the data: nmt prepare ... --set tokenizer.vocab_size={N}": (
-        "vocab_size src_vocab_size tgt_vocab_size nwordssrc nwordstgt bpe_size"
-    ),
-    "text and languages belong to the data: nmt prepare --train PREFIX -l en-de, then nmt train RECIPE --data DIR": (
-        "data dataset src tgt source_lang target_lang src_lang trg_lang languages train_sets valid_sets "
-        "trainpref validpref src_vocab tgt_vocab vocab vocabs spm bpe"
-    ),
+    **WITHOUT_COUNTERPART,
+    **OF_THE_DATA,
 }
 
 CORPUS_KEYS: Mapping[str, str] = {

@@ -18,6 +18,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, DeviceError, ModelError, RecipeError
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.loading import ResolvedRecipe
+from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.model_size import num_parameters
 from nmt_cli.recipe.schema import DROPOUTS, ModelConfig, Recipe
 from nmt_cli.tokenization.tokenizer import Tokenizer
@@ -149,7 +150,8 @@ def _check_architecture(path: Path, there: ModelConfig, asked: ModelConfig) -> N
     if changed := _differing(there, asked):
         settings = " ".join(f"--set model.{key}={_as_setting(old[key])}" for key in changed)
         raise RecipeError(
-            f"the model in {path} has model.{changed[0]} {old[changed[0]]!r}, and the recipe {new[changed[0]]!r}",
+            f"the model in {path} has model.{changed[0]} {as_written(old[changed[0]])}, and the recipe "
+            f"{as_written(new[changed[0]])}",
             setting="init_from",
             hint=f"train with the architecture of the model: {settings}",
         )

@@ -24,6 +24,7 @@ from nmt_cli.dataset.plan_folder import PLANS
 from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError, ModelError, RecipeError
 from nmt_cli.recipe.loading import ResolvedRecipe, dump_recipe, flatten
+from nmt_cli.recipe.mistakes import as_written
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.recipe.training import CosineConfig, WsdConfig
 from nmt_cli.training.initial_weights import describe_initial_model
@@ -145,7 +146,11 @@ def open_or_begin(
 def _continue_with(run: Run, recipe: Recipe, command: Sequence[str], init_from: Path | None) -> Run:
     """The run with a recipe in which settings that may change have changed; then `command` is what continues it."""
     old, new = (flatten(one.model_dump(mode="json")) for one in (run.recipe, recipe))
-    changes = [f"{'.'.join(path)} {new[path]}, not {old.get(path)}" for path in new if new[path] != old.get(path)]
+    changes = [
+        f"{'.'.join(path)} {as_written(new[path])}, not {as_written(old.get(path))}"
+        for path in new
+        if new[path] != old.get(path)
+    ]
     if not changes:
         return run
     logger.info("the run goes on with %s", "; ".join(changes))
@@ -207,7 +212,8 @@ def _reason_to_refuse(run: Run, recipe: Recipe, data: PreparedData, init_from: P
     for path in {**old, **new}:
         if old.get(path) != new.get(path):
             return RecipeError(
-                f"{the_run} was trained with {'.'.join(path)} {old.get(path)!r}, not {new.get(path)!r}",
+                f"{the_run} was trained with {'.'.join(path)} "
+                f"{as_written(old.get(path))}, not {as_written(new.get(path))}",
                 where=str(run.directory / "recipe.yaml"),
                 hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
             )
