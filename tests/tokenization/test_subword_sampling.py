@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nmt_cli.tokenization import subword_sampling
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, tokenizer_kind
 from nmt_cli.tokenization.subword_sampling import SubwordSampler, subword_sampler
-from nmt_cli.tokenization.tokenizer import EOS, SPACE_MARK, UNK, TokenizerKind
+from nmt_cli.tokenization.tokenizer import EOS, SPACE_MARK, UNK, EncodedText, TokenizerKind
 from nmt_cli.tokenization.training import train_tokenizer
 from tests.preparing.corpus_files import invented_pairs
 
@@ -58,9 +58,13 @@ def encoded(model: bytes, lines: Sequence[str]) -> NDArray[np.uint16]:
 def sample(sampler: SubwordSampler, ids: NDArray[np.uint16], *, seed: int = 1, longest: int = 999) -> list[list[int]]:
     """The ids of each line, without EOS."""
     found = sampler.sample(ids, longest=longest, generator=np.random.default_rng(seed))
-    rows = np.split(found.ids, np.cumsum(found.lengths)[:-1])
+    rows = _lines(found)
     assert {int(row[-1]) for row in rows} == {EOS}
     return [row[:-1].tolist() for row in rows]
+
+
+def _lines(text: EncodedText) -> list[NDArray[np.unsignedinteger]]:
+    return np.split(text.ids, np.cumsum(text.lengths)[:-1])
 
 
 def scores_of(model: bytes) -> dict[str, float]:
@@ -152,6 +156,44 @@ def test_ids_follow_from_the_generator_and_not_from_what_was_sampled_before(mode
     num_words, used._most_choices = len(used._first_choices), 10  # the cache is emptied each time
     assert sample(used, ids) == expected
     assert len(used._first_choices) < num_words
+
+
+class Draws(np.random.Generator):
+    """Gives these numbers in turn, or the largest ones that can be drawn."""
+
+    def __init__(self, draws: NDArray[np.int64] | None = None) -> None:
+        super().__init__(np.random.PCG64())
+        self._draws = draws
+
+    def integers(self, low: int, high: int, size: int) -> NDArray[np.int64]:  # type: ignore[override]
+        return np.full(size, high - 1) if self._draws is None else self._draws[:size]
+
+    def random(self, size: int) -> NDArray[np.float64]:  # type: ignore[override]
+        return np.full(size, np.nextafter(1, 0))
+
+
+def test_the_number_of_a_word_does_not_matter_to_unigram_samples(models: dict[TokenizerKind, bytes]) -> None:
+    """Also not for draws at the bounds between two choices."""
+    empty, full = (subword_sampling.UnigramSampler(models["unigram"], power=0.2) for _ in range(2))
+    normal = [number for number, piece in enumerate(read_pieces(models["unigram"])) if piece.kind == NORMAL]
+    starts = [number for number in normal if empty._begins_word[number]]
+    others = [number for number in normal if not empty._begins_word[number]]
+    generator = np.random.default_rng(1)
+    # A byte at the end: TEXT has no such words.
+    parts = [starts, others, others, others, [processor_of(models["unigram"]).piece_to_id("<0x07>")], [EOS]]
+    invented = np.array([generator.choice(part, 40_000) for part in parts], dtype="<u2").T.ravel()
+    full.sample(invented, longest=999, generator=generator)
+    assert len(full._first_choices) > 35_000
+    ids = encoded(models["unigram"], TEXT[:50])
+    largest = [sampler.sample(ids, longest=999, generator=Draws()) for sampler in (empty, full)]
+    assert [found.ids.tolist() for found in largest] == [largest[0].ids.tolist()] * 2
+    assert processor_of(models["unigram"]).decode([row[:-1].tolist() for row in _lines(largest[0])]) == TEXT[:50]
+    ends = empty._ends.values % (1 << 32)
+    bounds = np.unique([ends, np.maximum(ends, 1) - 1])
+    for _ in range(50):
+        draws = Draws(generator.choice(bounds, 10_000))
+        one, other = (sampler.sample(ids, longest=999, generator=draws) for sampler in (empty, full))
+        assert one.ids.tolist() == other.ids.tolist()
 
 
 def test_a_line_that_becomes_too_long_keeps_its_ids(model: bytes) -> None:

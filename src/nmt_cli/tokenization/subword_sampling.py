@@ -26,6 +26,7 @@ from nmt_cli.tokenization.tokenizer import EOS, SPACE_MARK, EncodedText, Tokeniz
 _NUM_BEST = 64  # segmentations of a word that a unigram vocabulary chooses from
 _MAX_MERGES = 4096  # of a word; later merges are never skipped
 _MOST_BPE_CHOICES, _MOST_UNIGRAM_CHOICES = 250_000, 2_000_000  # before the cache is emptied: about 100 MB
+_WHOLE = 1 << 32  # the choices of a word share these numbers, of which one is drawn
 _NEVER = -math.inf
 
 
@@ -198,8 +199,8 @@ class UnigramSampler(SubwordSampler):
         self._tokenizer, self._power = Tokenizer(model), power
 
     def _choose(self, words: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        # The sums of all words end to end; those of word w lie between w and w + 1.
-        return np.searchsorted(self._sums.values, words + generator.random(len(words)), side="right")
+        draws = generator.integers(0, _WHOLE, len(words))
+        return np.searchsorted(self._ends.values, words * _WHOLE + draws, side="right")
 
     def _add_word(self, ids: list[int]) -> None:
         (text,) = self._tokenizer.decode([ids])
@@ -208,15 +209,15 @@ class UnigramSampler(SubwordSampler):
         totals = [sum(self._pieces[number].score for number in choice) for choice in found]
         weights = [math.exp(self._power * (total - max(totals))) for total in totals]
         sums = list(accumulate(weights))
-        word = len(self._first_choices) - 1
-        # The last one is rounded to the end of the word, so that no number lies behind it.
-        self._sums.extend([word + one / sums[-1] for one in sums[:-1]] + [word + 1])
+        start = (len(self._first_choices) - 1) * _WHOLE
+        self._ends.extend([start + round(one / sums[-1] * _WHOLE) for one in sums])
         for choice in found:
             self._add_choice(choice)
 
     def _forget(self) -> None:
         super()._forget()
-        self._sums = _Column(np.float64)
+        # Word w has the numbers from w * _WHOLE on, and each of its choices a part of them; here the parts end.
+        self._ends = _Column(np.int64)
 
 
 class _Column:
@@ -233,7 +234,7 @@ class _Column:
         """All values so far."""
         return self._space[: self._size]
 
-    def extend(self, values: Sequence[float]) -> None:
+    def extend(self, values: Sequence[int]) -> None:
         """Add values."""
         size = self._size + len(values)
         if size > len(self._space):
