@@ -227,6 +227,14 @@ def test_a_character_without_a_piece_of_its_own_is_spelt_in_bytes(models: dict[T
     assert [pieces[number].text for number in ids] == [f"<0x{byte:02X}>" for byte in pair[0].encode()]
 
 
+def test_merges_beyond_the_table_of_probabilities_are_never_skipped(
+    models: dict[TokenizerKind, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subword_sampling, "_MAX_MERGES", 2)
+    ids = encoded(models["bpe"], TEXT)
+    assert sample(subword_sampler(models["bpe"], alpha=1e-9), ids) == processor_of(models["bpe"]).encode(TEXT)
+
+
 def test_a_vocabulary_with_pieces_across_spaces_is_sampled_by_lines(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n".join(TEXT * 3), encoding="utf-8")
     sentencepiece.SentencePieceTrainer.train(

@@ -124,7 +124,7 @@ class BpeDropout(SubwordSampler):
         while len(active):
             present = choices[active]
             kept = np.searchsorted(self._minus_all_kept, -generator.random(len(active)))
-            is_skipped = kept < self._num_left.values[present]
+            is_skipped = (kept < _MAX_MERGES) & (kept < self._num_left.values[present])
             active = active[is_skipped]
             slots = self._first_slots.values[present[is_skipped]] + kept[is_skipped]
             for slot in np.unique(slots[self._slots.values[slots] < 0]).tolist():
