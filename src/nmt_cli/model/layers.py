@@ -122,8 +122,8 @@ class FeedForward(nn.Module):
 
         With `uses_kernels`, our kernel computes the gradient of a ReLU.
         """
-        hidden = self._activated(x)
-        return self.dropout(hidden) if self.dropout.is_on else hidden
+        hidden: Tensor = self.dropout(self._activated(x))
+        return hidden
 
     def _activated(self, x: Tensor) -> Tensor:
         if self.activation == "relu" and self.uses_kernels:
