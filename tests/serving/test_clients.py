@@ -146,12 +146,16 @@ def test_deepls_newer_lists_of_languages(server: Server, strict: Server) -> None
     assert [one["name"] for one in server.get("/v3/languages/resources").json] == ["translate_text"]
 
 
-@pytest.mark.parametrize("path", ["/translate/", "/v2/translate/", "/v1/translate/"])
+@pytest.mark.parametrize("path", ["/translate/", "/v2/translate/"])
 def test_a_slash_at_the_end_of_a_path_changes_nothing(server: Server, path: str) -> None:
     asked = {"q": TEXT, "text": TEXT, "source": "en", "target": "de", "target_lang": "DE"}
-    if path.startswith("/v1"):
-        asked = {"text": TEXT}
-    assert server.post(path, asked).json == server.post(path[:-1], asked).json
+    answer = server.post(path, asked)
+    assert (answer.status, answer.json) == (200, server.post(path[:-1], asked).json)
+
+
+def test_no_other_path_may_end_with_a_slash(server: Server) -> None:
+    assert [server.post(path, {"text": TEXT}).status for path in ("/v1/translate/", "/v1/reload/")] == [404, 404]
+    assert [server.get(path).status for path in ("/metrics/", "/health/", "/v1/models/")] == [404] * 3
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,14 @@ def test_a_proxy_loses_no_request_while_one_of_two_servers_has_no_model_and_then
     servers = [Server(tmp_path / f"{model.parent.name}.log", "-m", model, *named) for model in models]
     first, second = (server.wait() for server in servers)
     translated = 'nmt_requests_total{code="200",endpoint="/v1/translate"}'
+    others = 'nmt_requests_total{code="404",endpoint="other"}'
     with running(program, tmp_path, repository, servers) as site:
         answer = site.post("/v1/translate", {"text": "the old sea"}, Host="nmt.example.org")
         assert answer.json["translations"][0]["text"]
         assert site.get("/v1/models", Host="evil.example").status == 403
-        assert {site.get(path).status for path in ("/metrics", "/v1/reload")} == {404}
+        for path in ("/metrics", "/metrics/", "/%6Detrics", "/v1/reload", "/v1/reload/", "/v1%2Freload"):
+            assert [site.get(path).status, site.post(path, {}).status] == [404, 404]
+            assert first.metric(others) == second.metric(others) == 0  # the proxy itself has answered
         with under_load(site) as load, first.says("next try in"):
             while not (first.metric(translated) and second.metric(translated)):
                 time.sleep(0.05)

@@ -94,7 +94,8 @@ _OPERATIONS = Api(
 )
 # The most used first, since a path is compared with one after another. The last has every other path.
 APIS = (v1.API, deepl.API, libretranslate.API, _OPERATIONS)
-_PATHS = {endpoint.path for api in APIS for endpoint in api.endpoints}
+# DeepL and LibreTranslate answer a path with a slash at its end too.
+_FOREIGN_PATHS = {endpoint.path for api in (deepl.API, libretranslate.API) for endpoint in api.endpoints}
 
 
 def create_app(service: Service, *, allowed: AllowedOrigins) -> Starlette:
@@ -158,7 +159,7 @@ class RequestMiddleware:
             # The answer is GET's; uvicorn leaves its body out.
             scope = {**scope, "method": "GET"}
         path = scope["path"]
-        if path[-1:] == "/" and path[:-1] in _PATHS:
+        if path[-1:] == "/" and path[:-1] in _FOREIGN_PATHS:
             scope = {**scope, "path": path[:-1]}
 
         def enter() -> None:
