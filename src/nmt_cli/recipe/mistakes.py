@@ -112,8 +112,8 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             warmup = _inside(_inside(_inside(values, "training"), "schedule"), "warmup_updates")
             warmup = warmup if isinstance(warmup, int) else None
             answer = answer_in(schema, str(path[-1]), error["input"], warmup_updates=warmup)
-            typed = (answer.as_flags() if as_flags else answer.as_yaml(dotted(path[:-1]))) if answer else None
-            return suggest_key(path, fields_at(schema, path[:-1], values=values), schema=schema, answer=typed)
+            allowed = fields_at(schema, path[:-1], values=values)
+            return suggest_key(path, allowed, schema=schema, answer=answer, as_flags=as_flags)
         case "literal_error" | "union_tag_invalid":
             allowed = re.findall(r"'([^']*)'", error["ctx"].get("expected", error["ctx"].get("expected_tags", "")))
             got = re.sub(rf"[-_]?{path[-1]}$", "", str(error["ctx"].get("tag", error["input"])))  # pre_norm for pre
@@ -220,14 +220,16 @@ def dotted(path: KeyPath) -> str:
     return ".".join(map(str, path))
 
 
-def suggest_key(path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel], answer: str | None) -> str:
+def suggest_key(
+    path: KeyPath, allowed: Sequence[str], *, schema: type[BaseModel], answer: Answer | None, as_flags: bool
+) -> str:
     """The place of the key elsewhere in the schema, else the `answer`, the nearest key here, or all keys here."""
     elsewhere = [place for place in key_paths(schema) if place[-1] == path[-1] and place != path]
     side = _SIDES.get(str(path[-1]))
     if side is not None and side in allowed:
         return f"did you mean {dotted((*path[:-1], side))}?"
-    if answer is not None and not elsewhere[1:]:
-        return answer
+    if answer is not None and (not elsewhere or (answer.settings and not elsewhere[1:])):
+        return answer.as_flags() if as_flags else answer.as_yaml(dotted(path[:-1]))
     near = nearest_word(str(path[-1]), allowed)
     if found := elsewhere or ([(*path[:-1], near)] if near else []):
         return "did you mean " + " or ".join(map(dotted, found)) + "?"

@@ -185,8 +185,7 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
             value = parse_value(setting.partition("=")[2], source=f"--set {setting}")
             known = {**Corpus.other_toolkits, **Recipe.other_toolkits}
             answer = answer_to_key(place[-1], value, known=known, warmup_updates=None)
-            typed = answer.as_flags() if answer else None
-            hint = suggest_key(place, allowed, schema=_AnyKey, answer=typed)
+            hint = suggest_key(place, allowed, schema=_AnyKey, answer=answer, as_flags=True)
             raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
 
 
