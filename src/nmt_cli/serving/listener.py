@@ -6,10 +6,11 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from nmt_cli.errors import UsageError
+from nmt_cli.files import locked
 
 _BACKLOG = 1024
 
@@ -17,16 +18,20 @@ _BACKLOG = 1024
 class Listener:
     """A bound socket, which takes connections once `listen` is called.
 
-    The path of a Unix socket is removed with the listener, unless another server has taken it. If the server of a path
-    was killed, the next one takes the path over.
+    The path of a Unix socket is this server's from the start: a lock beside it keeps other servers away. It is removed
+    with the listener. If the server of a path was killed, the next one takes the path over.
     """
 
     def __init__(self, *, host: str, port: int, uds: Path | None) -> None:
         """Bind the socket to `uds`, or to host and port without it; UsageError if that cannot be done."""
         self._host, self._port, self._uds = host, port, uds
-        self.socket = _bind(host, port) if uds is None else _bind_path(uds)
+        with ExitStack() as ending:
+            if uds is not None:
+                _lock(uds, ending)
+            self.socket = _bind(host, port) if uds is None else _bind_path(uds)
+            self._identity = None if uds is None else _identity(uds)
+            self._ending = ending.pop_all()
         self.socket.setblocking(False)
-        self._identity = _identity(uds)
 
     def listen(self) -> None:
         """Take connections from now on; UsageError if another server has taken the address since it was bound."""
@@ -61,6 +66,7 @@ class Listener:
         if self._uds is not None and _identity(self._uds) == self._identity:
             with suppress(OSError):
                 self._uds.unlink()
+        self._ending.close()
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -77,6 +83,19 @@ def _bind(host: str, port: int) -> socket.socket:
             raise _wrong_host(host, port, problem.strerror) from None
         raise _taken_address(host, port, problem) from None
     return listener
+
+
+def _lock(path: Path, ending: ExitStack) -> None:
+    """Keep other servers from a path, until the end; a bound socket that does not listen yet looks like a dead one."""
+    if not path.name:
+        raise _wrong_path(path, os.strerror(errno.EISDIR))
+    try:
+        path.parent.stat()  # else a folder that is not there would be made for the lock
+        ending.enter_context(locked(path, busy="another server has taken it", error=UsageError))
+    except UsageError as problem:
+        raise _wrong_path(path, problem.message) from None
+    except OSError as problem:
+        raise _wrong_path(path, problem.strerror) from None
 
 
 def _bind_path(path: Path) -> socket.socket:
@@ -102,12 +121,13 @@ def _is_answered(path: Path) -> bool:
     return True
 
 
-def _identity(path: Path | None) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, int] | None:
     """Device and inode of a file, which another file of the same name would not have; None if there is no file."""
-    with suppress(OSError):
-        found = path and path.lstat()
-        return (found.st_dev, found.st_ino) if found else None
-    return None
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _taken_address(host: str, port: int, problem: OSError) -> UsageError:
@@ -120,6 +140,6 @@ def _wrong_host(host: str, port: int, reason: object) -> UsageError:
     return UsageError(f"cannot listen at {host}:{port}: {reason}", setting="host", hint=hint)
 
 
-def _wrong_path(path: Path, reason: str) -> UsageError:
+def _wrong_path(path: Path, reason: object) -> UsageError:
     hint = "give a short path where no file is, in a folder that you may write to: `uds: /tmp/nmt.sock`"
     return UsageError(f"cannot listen at {path}: {reason}", setting="uds", hint=hint)
