@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import signal
 import time
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from nmt_cli.dataset.plan import EpochPlan, PlanKey
-from nmt_cli.dataset.plan_folder import PLANS, PlanFolder
+from nmt_cli.dataset.plan_folder import PLANS, FolderClosed, PlanFolder
 from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, check_sampling
 from nmt_cli.dataset.store import PreparedData, TokenPairs, TokenWriter, open_prepared
 from nmt_cli.errors import DataError, RecipeError
@@ -141,16 +142,67 @@ def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp
     folder.close()
 
 
-def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(bpe: PreparedData, tmp_path: Path) -> None:
-    data = copy_of(bpe, tmp_path)
+def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
+    bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, before = copy_of(bpe, tmp_path), children()
     key, folder = key_of(data), folder_of(data)
     folder.begin(key, num_workers=1)
     partial = data.directory / PLANS / f".{key.name}.partial"
     wait_for(partial.exists)
-    folder.close()  # by SIGKILL
+    for process in children() - before:
+        os.kill(process, signal.SIGKILL)
+    wait_for(lambda: bool(caplog.records))
     assert [path.name for path in partial.parent.iterdir() if path.name != ".lock"] == [partial.name]
     assert rows_of(opened(data, key)) == sampled(bpe)
     assert not partial.exists()
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_a_folder_that_is_closed_samples_no_more_and_leaves_nothing(
+    bpe: PreparedData, tmp_path: Path, is_beside: bool
+) -> None:
+    """Also if a thread waits for the process beside it, or samples itself."""
+    data, before = copy_of(bpe, tmp_path), children()
+    key, folder, ends = key_of(data), folder_of(data), list[str]()
+    partial = data.directory / PLANS / f".{key.name}.partial"
+
+    def load() -> None:
+        with pytest.raises(FolderClosed):
+            folder.open(key, anew=False, num_workers=1)
+        ends.append("closed")
+
+    thread = Thread(target=load)
+    if is_beside:
+        folder.begin(key, num_workers=1)
+        wait_for(partial.exists)
+    thread.start()
+    wait_for(partial.exists)
+    folder.close()
+    thread.join(timeout=60)
+    assert ends == ["closed"]
+    folder.begin(key_of(data, epoch=1), num_workers=1)
+    assert children() == before
+    assert [path.name for path in (data.directory / PLANS).iterdir()] == [".lock"]
+
+
+def test_a_process_that_cannot_be_started_is_a_warning(
+    bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, limits = copy_of(bpe, tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
+    folder, lowest = folder_of(data), os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        for _ in range(3):
+            folder.begin(key_of(data), num_workers=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [record.getMessage() for record in caplog.records] == [
+        "epoch 1 could not be planned beside the training, so this is done when it begins: Too many open files"
+    ]
+    assert rows_of(folder.open(key_of(data), anew=False)) == sampled(bpe)
+    folder.close()
 
 
 def test_a_plan_that_cannot_be_built_beside_the_training_is_a_warning_and_an_error_when_it_is_needed(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 
 from nmt_cli import files
 from nmt_cli.dataset.plan import SAMPLED, DamagedPlan, EpochPlan, PlanKey, is_in_use, write_plan
@@ -40,12 +40,14 @@ class PlanFolder:
     def __init__(self, data: PreparedData, *, fallback: Path, beat: Callable[[], None]) -> None:
         self._data, self._fallback, self._beat = data, fallback, beat
         self._ahead: _PlanAhead | None = None
+        self._changing, self._is_closed = Lock(), False
 
     def open(self, key: PlanKey, *, anew: bool, num_workers: int | None = None) -> EpochPlan:
         """Load a plan; build it if there is none, or if it is to be built `anew`.
 
         One process builds the plan while the others wait. If its pieces are sampled, this is done by `num_workers`
-        processes, or by one per CPU for None. Raises DataError if neither folder can be written.
+        processes, or by one per CPU for None. Raises DataError if neither folder can be written, and FolderClosed if
+        this folder is closed before the plan is built.
         """
         beside, other = self._data.directory / PLANS, self._fallback / PLANS
         for folder in () if anew else (beside, other):
@@ -69,18 +71,35 @@ class PlanFolder:
 
     def begin(self, key: PlanKey, *, num_workers: int) -> None:
         """Begin to build a plan in a process beside this one, unless this was done; `open` waits for it."""
-        if self._ahead is None or self._ahead.key != key:
-            self.close()
+        with self._changing:
+            if self._is_closed or (self._ahead is not None and self._ahead.key == key):
+                return
+            if self._ahead is not None:
+                self._ahead.close()
             self._ahead = _PlanAhead(_PlanningJob(self._data, self._fallback, num_workers), key)
 
     def close(self) -> None:
-        """End the process beside this one."""
-        if self._ahead is not None:
+        """Build no more plans, here or in the process beside this one, and remove what it has not finished."""
+        with self._changing:
+            self._is_closed = True
+            if self._ahead is None:
+                return
             self._ahead.close()
+            for folder in (self._data.directory / PLANS, self._fallback / PLANS):
+                if folder.exists():
+                    # Whoever holds the folder now clears it before building.
+                    with suppress(FolderClosed, _Unwritable, OSError), _turn(folder, beat=self._go_on):
+                        files.clear_interrupted(folder, name=self._ahead.key.name)
             self._ahead = None
 
+    def _go_on(self) -> None:
+        if self._is_closed:
+            raise FolderClosed
+        self._beat()
+
     def _find_or_build(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
-        with _turn(folder, beat=self._beat):
+        with _turn(folder, beat=self._go_on):
+            self._go_on()
             _prune(folder, key)
             plan = None if anew else _find(folder, key)  # perhaps it was built while this process waited
             return self._build(folder, key, num_workers=num_workers) if plan is None else plan
@@ -97,7 +116,7 @@ class PlanFolder:
                 if (seconds := len(pairs) * growth.seconds_per_pair / num_workers) > _NOTICED_SECONDS:
                     logger.info("sampling the pieces of epoch %d: about %.0f s", key.epoch + 1, seconds)
                 sampled = sample_pieces(
-                    self._data, temporary, key=key, facts=facts, num_workers=num_workers, progress=self._beat
+                    self._data, temporary, key=key, facts=facts, num_workers=num_workers, progress=self._go_on
                 )
                 pairs = open_pairs(temporary, SAMPLED, dtype=sampled.dtype)
             planned = plan_epoch(pairs, key=key, facts=facts)
@@ -122,26 +141,27 @@ class _PlanAhead:
     def __init__(self, job: _PlanningJob, key: PlanKey) -> None:
         self.key = key
         self._is_closed = False
-        self._worker = Worker(job, environment=ONE_THREAD)
         self._thread = Thread(target=self._wait, name="nmt-plan-ahead", daemon=True)
-        self._thread.start()
+        try:
+            self._worker = Worker(job, environment=ONE_THREAD)
+        except OSError as problem:
+            _warn_of_no_plan_ahead(key, problem.strerror)
+        else:
+            self._thread.start()
 
     def close(self) -> None:
         """End the process; what it has not finished is built when it is needed."""
-        self._is_closed = True
-        self._worker.kill()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._is_closed = True
+            self._worker.kill()
+            self._thread.join()
 
     def _wait(self) -> None:
         try:
             self._worker.result_of(self.key)
         except (DataError, RuntimeError, WorkerLost) as problem:
             if not self._is_closed:
-                logger.warning(
-                    "epoch %d could not be planned beside the training, so this is done when it begins: %s",
-                    self.key.epoch + 1,
-                    problem.message if isinstance(problem, DataError) else problem,
-                )
+                _warn_of_no_plan_ahead(self.key, problem.message if isinstance(problem, DataError) else problem)
         finally:
             self._worker.close()
 
@@ -159,6 +179,16 @@ class _PlanningJob:
         os.nice(_NICENESS)
         folder = PlanFolder(self.data, fallback=self.fallback, beat=lambda: None)
         return lambda key: folder.open(key, anew=False, num_workers=self.num_workers).close()
+
+
+def _warn_of_no_plan_ahead(key: PlanKey, problem: object) -> None:
+    logger.warning(
+        "epoch %d could not be planned beside the training, so this is done when it begins: %s", key.epoch + 1, problem
+    )
+
+
+class FolderClosed(Exception):  # not an error that users see: nobody waits for the plan
+    """The folder of plans was closed before a plan was built."""
 
 
 class _Unwritable(DataError):

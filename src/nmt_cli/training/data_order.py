@@ -154,7 +154,7 @@ class DataOrder:
             self._plans.begin(self._key(self.epoch + 1), num_workers=num_workers)
 
     def close(self) -> None:
-        """End the process that builds the next epoch's plan."""
+        """Build no more plans, here or in the process that builds the next epoch's."""
         self._plans.close()
 
     @property

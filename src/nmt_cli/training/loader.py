@@ -119,9 +119,9 @@ class Loader:
             self._is_closed = True
             self._ready.clear()
             self._changed.notify_all()
+        self._order.close()
         if self._thread is not None:
             self._thread.join(_SECONDS_TO_END)
-        self._order.close()
         sys.setswitchinterval(self._switch_seconds)
 
     def next(self, *, num_left: int) -> LoadedUpdate:
