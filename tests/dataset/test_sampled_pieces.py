@@ -233,6 +233,29 @@ def test_a_plan_that_cannot_be_built_beside_the_training_is_a_warning_and_an_err
     assert rows_of(folder.open(key, anew=False)) == sampled(bpe, epoch=1)
 
 
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda file: os.truncate(file, 100)])
+def test_damaged_ids_are_sampled_anew(
+    bpe: PreparedData, tmp_path: Path, damage: Callable[[Path], None], side: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = copy_of(bpe, tmp_path)
+    key, folder = key_of(data), folder_of(data)
+    plan = folder.open(key, anew=False)
+    expected = rows_of(plan)
+    plan.close()
+    damage(plan.directory / f"sampled.{side}.ids")
+    assert rows_of(folder.open(key, anew=False)) == expected
+    (warning,) = {record.getMessage() for record in caplog.records if record.levelno == logging.WARNING}
+    assert warning.startswith(f"the plan {plan.directory.name}: ")
+    assert warning.endswith(": it is built anew")
+
+
 def test_a_disk_that_is_full_while_it_samples_leaves_nothing_there(
     bpe: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

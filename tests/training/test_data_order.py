@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from nmt_cli.dataset.batches import MicroBatchShape
 from nmt_cli.dataset.store import PreparedData
@@ -147,6 +149,21 @@ def test_a_plan_damaged_under_way_is_built_anew_and_the_same_updates_follow(
     assert updates(order, len(order.open())) == expected
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         f"the plan {plan.name}: the rows of update 0 are not those that were written: it is built anew"
+    ]
+
+
+def test_sampled_ids_cut_short_under_way_are_sampled_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = prepare_tiny(tmp_path)
+    order = order_of(data, tiny_recipe("tokenizer.dropout=0.1"))
+    rows = order.longest
+    expected = order.batch(rows, device=torch.device("cpu"), pinned=False)
+    (plan,) = (path for path in (data.directory / "plans").iterdir() if path.is_dir())
+    os.truncate(plan / "sampled.target.ids", 0)
+    batch = order.batch(rows, device=torch.device("cpu"), pinned=False)
+    assert torch.equal(batch.source.ids, expected.source.ids)
+    assert torch.equal(batch.gold, expected.gold)
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"the plan {plan.name}: sampled.target.ids was cut short while it was read: it is built anew"
     ]
 
 

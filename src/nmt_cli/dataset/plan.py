@@ -20,12 +20,14 @@ import numpy as np
 from pydantic import ValidationError
 
 from nmt_cli.dataset.manifest import Record, TokenDtype
-from nmt_cli.dataset.store import Array, Rows, TokenPairs, open_pairs
+from nmt_cli.dataset.store import SIDES, Array, Rows, TokenPairs, open_pairs
 
 FORMAT = 2
 SAMPLED = "sampled"
 """The split that sampled ids are in."""
 _MANIFEST, _ROWS, _UPDATES, _LONGEST = "manifest.json", "rows", "updates", "longest"
+_IDS = tuple(f"{SAMPLED}.{side}.ids" for side in SIDES)
+_BLOCK = 1 << 20  # bytes read at once
 _UPDATE = np.dtype([("start", "<u8"), ("crc32", "<u4")])
 
 
@@ -103,7 +105,7 @@ class _PlanManifest(Record):
     row: list[tuple[str, str]]
     sampled: SampledTokens | None = None
     crc32: dict[str, int]
-    """The checksums of the small files; `updates` has a checksum of the rows of each update."""
+    """The checksums of the small files and the sampled ids; `updates` has a checksum of the rows of each update."""
 
 
 class EpochPlan:
@@ -113,7 +115,7 @@ class EpochPlan:
     longest: Rows
     """The longest pairs, longest first."""
     pairs: TokenPairs | None
-    """The sampled ids that the rows point into; None if they point into the prepared data."""
+    """The sampled ids that the rows point into; None if they point into the prepared data. DataError if cut short."""
 
     def __init__(self, directory: Path, *, key: PlanKey) -> None:
         self.directory = directory
@@ -171,8 +173,11 @@ class EpochPlan:
         if status.st_size != manifest.num_rows * self._row.itemsize:
             raise ValueError(f"{_ROWS} has {status.st_size:,} bytes")
         contents = {name: (self.directory / name).read_bytes() for name in (_UPDATES, _LONGEST)}
-        if {name: crc32(content) for name, content in contents.items()} != manifest.crc32:
-            raise ValueError(f"{_UPDATES} or {_LONGEST} is not what was written")
+        found = {name: crc32(content) for name, content in contents.items()}
+        if manifest.sampled is not None:
+            found |= _checksums_of_ids(self.directory)
+        if damaged := [name for name, checksum in found.items() if checksum != manifest.crc32.get(name)]:
+            raise ValueError(f"{damaged[0]} is not what was written")
         updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE)
         self._starts, self._crc32 = updates["start"], updates["crc32"]
         self.longest = np.frombuffer(contents[_LONGEST], dtype=self._row)
@@ -221,10 +226,21 @@ def write_plan(
         facts=facts,
         row=[(name, str(longest.dtype[name].str)) for name in longest.dtype.names or ()],
         sampled=sampled,
-        crc32={name: crc32(array) for name, array in small.items()},
+        crc32={name: crc32(array) for name, array in small.items()}
+        | ({} if sampled is None else _checksums_of_ids(directory)),
     )
     text = manifest.model_dump_json(indent=2, exclude_none=True)
     (directory / _MANIFEST).write_text(f"{text}\n", encoding="utf-8")
+
+
+def _checksums_of_ids(directory: Path) -> dict[str, int]:
+    """The checksum of each file of sampled ids."""
+    found = dict.fromkeys(_IDS, 0)
+    for name in _IDS:
+        with (directory / name).open("rb") as file:
+            while block := file.read(_BLOCK):
+                found[name] = crc32(block, found[name])
+    return found
 
 
 def is_in_use(directory: Path) -> bool:

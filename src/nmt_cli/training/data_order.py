@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -116,11 +117,18 @@ class DataOrder:
 
     def batch(self, rows: Rows, *, device: torch.device, pinned: bool) -> Batch:
         """A micro-batch of these rows of the current epoch, with each pair as often as it passes through the model."""
-        number = self._training.num_passes
-        pairs = self.open().pairs or self._pairs
-        return make_batch(
-            np.tile(rows, number), pairs, device=device, shape=self.shape.for_passes(number), pinned=pinned
+        number, plan = self._training.num_passes, self.open()
+        make = partial(
+            make_batch, np.tile(rows, number), device=device, shape=self.shape.for_passes(number), pinned=pinned
         )
+        if plan.pairs is None:
+            return make(self._pairs)
+        try:
+            return make(plan.pairs)
+        except DataError as problem:
+            pairs = self._built_anew(f"{plan.directory.name}: {problem.message}").pairs
+            assert pairs is not None
+            return make(pairs)
 
     def next(self) -> PlannedUpdate:
         """The next update; the position moves on."""
@@ -172,9 +180,12 @@ class DataOrder:
         try:
             return self.open().rows(index)
         except DamagedPlan as problem:
-            logger.warning("the plan %s: it is built anew", problem)
-            self._close()
-            return self._open(anew=True).rows(index)
+            return self._built_anew(problem).rows(index)
+
+    def _built_anew(self, problem: object) -> EpochPlan:
+        logger.warning("the plan %s: it is built anew", problem)
+        self._close()
+        return self._open(anew=True)
 
     def _open(self, *, anew: bool) -> EpochPlan:
         self._plan = self._plans.open(self._key(self.epoch), anew=anew)
