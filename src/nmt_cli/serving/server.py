@@ -33,6 +33,7 @@ from nmt_cli.serving.metrics import ServerMetrics
 from nmt_cli.serving.models import ModelRouter, ModelSettings, ServedModel
 from nmt_cli.serving.origins import AllowedOrigins
 from nmt_cli.serving.service import RequestLimits, Service
+from nmt_cli.serving.worker import remove_left_folders
 
 logger = logging.getLogger(__name__)
 # A logger of its own, whose lines can appear in spite of `--quiet`.
@@ -76,6 +77,7 @@ def run(settings: ServerSettings) -> None:
     if settings.port == 0:
         _address_logger.setLevel(logging.INFO)  # nobody could know which port it is
     with structured_log(), closing(Listener(host=settings.host, port=settings.port, uds=settings.uds)) as listener:
+        remove_left_folders()
         asyncio.run(_serve(settings, listener))
 
 

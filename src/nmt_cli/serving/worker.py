@@ -143,8 +143,11 @@ class WorkerProcess:
         if self._answer is not None and not self._answer.done():
             self.kill()
             await asyncio.gather(asyncio.wrap_future(self._answer), return_exceptions=True)
-        await asyncio.wrap_future(self._threads.submit(self._worker.close))
+        await asyncio.wrap_future(self._threads.submit(self._end_and_clear))
         self._threads.shutdown(wait=False)
+
+    def _end_and_clear(self) -> None:
+        self._worker.close()
         self._folder.remove()
 
     async def _do(self, task: _Task, *, timeout_seconds: float) -> Any:
@@ -165,14 +168,12 @@ _Task = tuple[list[str], SentenceJob] | None
 
 
 class _WorkerFolder:
-    """The folder for the temporary files of a worker; making one removes the folders of servers that were killed.
+    """The folder for the temporary files of a worker.
 
-    A lock tells other servers, and systemd-tmpfiles(8), that a folder is in use.
+    A lock tells other servers, and systemd-tmpfiles(8), that it is in use.
     """
 
     def __init__(self) -> None:
-        for left in Path(gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
-            _remove_unless_locked(left)
         hidden = Path(mkdtemp(prefix=f".{_FOLDER_PREFIX}"))
         self._lock = os.open(hidden, os.O_RDONLY)
         with suppress(OSError):  # a disk without locks, where nobody removes it either
@@ -182,6 +183,12 @@ class _WorkerFolder:
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def remove_left_folders() -> None:
+    """Remove the temporary files of servers that were killed, which may take long."""
+    for left in Path(gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+        _remove_unless_locked(left)
 
 
 def _remove_unless_locked(folder: Path) -> None:
