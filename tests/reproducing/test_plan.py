@@ -15,7 +15,7 @@ from nmt_cli.recipe.loading import load_recipe
 from nmt_cli.reproducing import chain
 from nmt_cli.reproducing.chain import StageEnd, run_chain
 from nmt_cli.reproducing.experiments import EXPERIMENTS
-from nmt_cli.reproducing.plan import Overrides, Reproduction, plan_reproduction, rehearse
+from nmt_cli.reproducing.plan import Overrides, Reproduction, plan_reproduction, read_overrides, rehearse
 from nmt_cli.reproducing.stages import stages_of
 from tests.forks import run_forked
 from tests.hub import serve_wmt14
@@ -66,7 +66,7 @@ def test_a_vocabulary_that_is_taken_from_elsewhere_is_not_judged_by_its_size() -
         ("licenc=x", "licenc", "licence"),
         ("max_words=80", "max_words", "cleaning.max_words"),
         ("model.max_words=80", "model.max_words", "cleaning.max_words"),
-        ("cleaning.dropout=0.2", "cleaning.dropout", "model.dropout"),
+        ("cleaning.dropout=0.2", "cleaning.dropout", "model.dropout or tokenizer.dropout"),
         ("model={dropuot: 0.2}", "model.dropuot", "model.dropout"),
         ("train.updates=10", "train.updates", "training.updates"),
     ],
@@ -76,6 +76,12 @@ def test_the_near_match_of_an_unknown_key_may_be_in_either_file(setting: str, ke
         planned(setting)
     assert caught.value.message == f"unknown key {key!r}"
     assert (caught.value.where, caught.value.hint) == (f"--set {setting}", f"did you mean {near}?")
+
+
+def test_each_key_of_a_tokenizer_goes_to_the_file_that_has_it() -> None:
+    sampling, vocabulary = "tokenizer.dropout=0.1", "tokenizer={vocab_size: 500}"
+    found = read_overrides([sampling, vocabulary], experiment="base-en-de")
+    assert (found.recipe, found.corpus) == ((sampling,), (vocabulary,))
 
 
 def test_a_wrong_value_of_the_corpus_is_told_by_its_own_file() -> None:

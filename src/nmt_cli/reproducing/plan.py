@@ -15,17 +15,18 @@ from nmt_cli.recipe.documents import parse_value
 from nmt_cli.recipe.loading import flatten, load_recipe, parse_override
 from nmt_cli.recipe.mistakes import dotted, fields_at, suggest_key
 from nmt_cli.recipe.other_toolkits import answer_to_key
-from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.schema import Recipe, SubwordSampling
 from nmt_cli.recipe.section import Section
 from nmt_cli.reproducing.experiments import Experiment
 from nmt_cli.training.micro_batch_size import estimate
 
-_AMBIGUOUS = Recipe.model_fields.keys() & Corpus.model_fields.keys()
+# Both files have a tokenizer section, with other keys.
+_AMBIGUOUS = (Recipe.model_fields.keys() & Corpus.model_fields.keys()) - {"tokenizer"}
 _FIELDS: dict[str, Any] = {
     key: (field.annotation, ...)
     for key, field in {**Recipe.model_fields, **Corpus.model_fields}.items()
     if key not in _AMBIGUOUS and key != "limit"
-}
+} | {"tokenizer": (SubwordSampling | TokenizerConfig, ...)}
 # The keys of recipe and corpus together, only to suggest the nearest key.
 _AnyKey = create_model("_AnyKey", __base__=Section, **_FIELDS)
 # Pieces of a side of a sentence of newspaper text with a vocabulary of some thousand pieces, roughly.
@@ -134,7 +135,7 @@ def read_overrides(settings: Sequence[str], *, experiment: str) -> Overrides:
             raise UsageError("the limit of a reproduction is an option", where=f"--set {setting}", hint=hint)
         for path in flatten(parse_override(setting).values):
             _check_key(path, setting=setting)
-    recipe = tuple(setting for setting in settings if _first_part(setting) in Recipe.model_fields)
+    recipe = tuple(setting for setting in settings if _is_of_recipe(setting))
     return Overrides(recipe, tuple(setting for setting in settings if setting not in recipe))
 
 
@@ -187,6 +188,13 @@ def _check_key(path: tuple[str, ...], *, setting: str) -> None:
             answer = answer_to_key(place[-1], value, known=known, warmup_updates=None)
             hint = suggest_key(place, allowed, schema=_AnyKey, answer=answer, as_flags=True)
             raise RecipeError(f"unknown key {dotted(place)!r}", where=f"--set {setting}", hint=hint)
+
+
+def _is_of_recipe(setting: str) -> bool:
+    section, *keys = next(iter(flatten(parse_override(setting).values)))
+    if section == "tokenizer" and keys:
+        return keys[0] in SubwordSampling.model_fields
+    return section in Recipe.model_fields
 
 
 def _first_part(setting: str) -> str:
