@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,17 @@ from nmt_cli.training.ending import StopSignal
 from nmt_cli.training.runs import locked_run
 from nmt_cli.training.update import Updater
 from tests.forks import Forked
-from tests.training.tiny import RECIPE, checkpoints, stopped_after, train
+from tests.training.test_data_order import order_of
+from tests.training.tiny import (
+    RECIPE,
+    checkpoint,
+    checkpoints,
+    events,
+    prepare_tiny,
+    stopped_after,
+    tiny_recipe,
+    train,
+)
 
 
 def send(number: int) -> None:
@@ -132,6 +143,39 @@ def test_a_run_is_trained_by_one_process_which_saves_when_it_is_told_to_end(
     assert stderr.splitlines()[-1] == f"stopped after update {last:,}, saved: the same command continues"
     assert train(prepared, run, f"training.updates={last + 2}") == 0
     assert checkpoints(run)[-1] == last + 2
+
+
+def test_a_signal_ends_a_training_that_waits_for_the_pieces_of_an_epoch(tmp_path: Path) -> None:
+    data, run = prepare_tiny(tmp_path), tmp_path / "run"
+    num_updates = len(order_of(data, tiny_recipe("tokenizer.dropout=0.1")).open())
+    every = [f"{name}={num_updates}" for name in ("validation.every", "training.checkpoint_every")]
+    settings = ["tokenizer.dropout=0.1", f"training.updates={num_updates + 2}", *every]
+    saved = []
+    with (data.directory / "plans/.lock").open() as lock:  # so the next epoch is not planned
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def interrupt(num_starts: int) -> None:
+            end = time.monotonic() + 60
+            while not (run.exists() and checkpoints(run) and len(events(run, "start")) == num_starts):
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            time.sleep(1)
+            send(signal.SIGTERM)
+            if not is_saved.wait(20):
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+        for num_starts in (1, 2):
+            is_saved = threading.Event()
+            thread = threading.Thread(target=interrupt, args=[num_starts])
+            thread.start()
+            assert train(data, run, *settings) == 75
+            is_saved.set()
+            thread.join()
+            assert checkpoints(run) == [num_updates]
+            saved.append(checkpoint(run, num_updates))
+    assert saved[0] == saved[1]
+    assert train(data, run, *settings) == 0
+    assert checkpoints(run)[-1] == num_updates + 2
 
 
 def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:

@@ -18,7 +18,7 @@ from nmt_cli.dataset.store import PreparedData
 from nmt_cli.errors import DataError
 from nmt_cli.training import data_order
 from nmt_cli.training.data_order import DataOrder, PlannedUpdate
-from nmt_cli.training.loader import Copies, Loader
+from nmt_cli.training.loader import Copies, LoadedUpdate, Loader
 from nmt_cli.training.ranks.ranks import Ranks
 from tests.training.test_metrics import FakeClock
 from tests.training.tiny import tiny_recipe
@@ -41,7 +41,13 @@ def order_of(data: PreparedData, *settings: str, world_size: int = 1) -> DataOrd
 
 def loader_of(data: PreparedData, *, ranks: Ranks = ALONE, clock: FakeClock | None = None) -> Loader:
     order = order_of(data, world_size=ranks.size)
-    return Loader(order, ranks, clock=clock or FakeClock())
+    return Loader(order, ranks, is_interrupted=lambda: False, clock=clock or FakeClock())
+
+
+def taken(loader: Loader, *, num_left: int) -> LoadedUpdate:
+    loaded = loader.next(num_left=num_left)
+    assert loaded is not None
+    return loaded
 
 
 def is_running() -> bool:
@@ -53,7 +59,7 @@ def test_it_loads_what_the_order_gives_for_this_rank(prepared: PreparedData, ran
     order, pairs = order_of(prepared, world_size=2), prepared.split("train")
     with loader_of(prepared, ranks=Ranks(rank, 2, CPU)) as loader:
         for _ in range(20):  # into the second epoch
-            loaded, update = loader.next(num_left=99), order.next()
+            loaded, update = taken(loader, num_left=99), order.next()
             assert (loaded.update.epoch, loaded.update.index) == (update.epoch, update.index)
             assert [rows["pair"].tolist() for rows in loaded.update.micro] == [
                 rows["pair"].tolist() for rows in update.micro
@@ -111,7 +117,7 @@ def test_the_next_epoch_is_sampled_ahead_if_the_training_reaches_it(
     monkeypatch.setattr(data_order, "BLOCK_PAIRS", 399)  # fewer pairs are sampled when they are needed
     order = order_of(prepared, *settings)
     num_updates = len(order.open()) + more
-    with Loader(order, ALONE) as loader:
+    with Loader(order, ALONE, is_interrupted=lambda: False) as loader:
         for taken in range(num_updates - more):
             loader.next(num_left=num_updates - taken)
             assert list(begun) == expected
@@ -129,7 +135,7 @@ def test_waiting_is_the_time_until_an_update_is_there(prepared: PreparedData, mo
 
     monkeypatch.setattr(data_order, "make_batch", slowly)
     with loader_of(prepared, clock=clock) as loader:
-        first = loader.next(num_left=2)
+        first = taken(loader, num_left=2)
         num_batches = len(first.batches)
         assert loader.waited >= 2.0 * num_batches
         for _ in range(2 * num_batches):
@@ -205,7 +211,7 @@ def test_on_a_gpu_batches_arrive_whole(prepared: PreparedData) -> None:
     order, pairs = order_of(prepared), prepared.split("train")
     with loader_of(prepared, ranks=Ranks(0, 1, device)) as loader:
         for _ in range(50):
-            loaded, update = loader.next(num_left=99), order.next()
+            loaded, update = taken(loader, num_left=99), order.next()
             for index, batch in loaded.batches:
                 expected = make_batch(update.micro[index], pairs, device=CPU, shape=order.shape, pinned=False)
                 assert batch.gold.device.type == "cuda"

@@ -43,6 +43,7 @@ class Checkpointer:
         fingerprint = recipe_fingerprint(run.recipe, data, init_from=run.record.init_from)
         self._folder = CheckpointFolder(run.directory, recipe_fingerprint=fingerprint)
         self._interim: Path | None = None
+        self._resumed: TrainingState | None = None
         self._writer = CheckpointWriter(in_background=ranks.device.type == "cuda")
         self._tell: Callable[[], None] | None = None
 
@@ -76,7 +77,7 @@ class Checkpointer:
                 where=str(checkpoint.path),
                 hint=f"--precision {state.precision}, another folder with -o, or --restart",
             )
-        self._interim = None if self._is_due(state.update) else checkpoint.path
+        self._interim, self._resumed = None if self._is_due(state.update) else checkpoint.path, state
         self._ranks.wait()  # until all have read it: the first may replace it
         return state
 
@@ -84,9 +85,9 @@ class Checkpointer:
         """Write a checkpoint, or begin to, and remove the checkpoints that it replaces; only on the first rank.
 
         `validation` was measured after the same update. `told` is called with the `update` and the `path` when the
-        checkpoint is complete: now, or in a later call of a method.
+        checkpoint is complete: now, or in a later call of a method. A state as it was resumed is there already.
         """
-        if not self._ranks.is_first:
+        if not self._ranks.is_first or state is self._resumed:
             return
         self.join()
         path, interim = self._folder.path(state.update), self._interim

@@ -25,6 +25,8 @@ _AHEAD = {"cuda": 3, "cpu": 1}
 _PLANNERS = {"cuda": max(1, num_cpus() // 2), "cpu": 1}
 # How long a thread runs before Python switches. With the default of 5 ms, a GPU could wait for this thread.
 _SWITCH_SECONDS = 0.0005
+# How often a long wait looks for an interruption.
+_LOOK_SECONDS = 0.5
 # How long a thread may take to end. The process does not wait for one that is building a long plan.
 _SECONDS_TO_END = 2.0
 
@@ -93,8 +95,15 @@ class Loader:
     position that counts is that of the last update taken.
     """
 
-    def __init__(self, order: DataOrder, ranks: Ranks, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._order, self._ranks, self._clock = order, ranks, clock
+    def __init__(
+        self,
+        order: DataOrder,
+        ranks: Ranks,
+        *,
+        is_interrupted: Callable[[], bool],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._order, self._ranks, self._is_interrupted, self._clock = order, ranks, is_interrupted, clock
         device = ranks.device
         self._copies = SideStream(device) if device.type == "cuda" else Copies()
         self._ahead = _AHEAD[device.type]
@@ -124,8 +133,11 @@ class Loader:
             self._thread.join(_SECONDS_TO_END)
         sys.setswitchinterval(self._switch_seconds)
 
-    def next(self, *, num_left: int) -> LoadedUpdate:
-        """The next update; at most `num_left` are loaded, including this one. Raises the error of the thread."""
+    def next(self, *, num_left: int) -> LoadedUpdate | None:
+        """The next update; at most `num_left` are loaded, including this one. Raises the error of the thread.
+
+        None if the training is interrupted while it waits long, as for an epoch that is being sampled.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="nmt-loader", daemon=True)
             self._thread.start()
@@ -133,7 +145,9 @@ class Loader:
         with self._changed:
             self._wanted, self._num_left = min(1 + self._ahead, num_left), num_left
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._ready or self._problem)
+            while not self._changed.wait_for(lambda: self._ready or self._problem, _LOOK_SECONDS):
+                if self._is_interrupted():
+                    return None
             if not self._ready:
                 assert self._problem is not None
                 raise self._problem

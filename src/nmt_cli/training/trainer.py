@@ -97,7 +97,7 @@ class Trainer:
         self._updates_to_repeat: deque[LoadedUpdate] = deque()
         self._signal: int | None = None
         self._is_out_of_patience = False
-        self._loader = Loader(self._order, ranks)
+        self._loader = Loader(self._order, ranks, is_interrupted=lambda: self._agreed_signal() is not None)
         self._meter: Meter
         self._profiling: Profiler
         self._stopwatch = Stopwatch()
@@ -206,13 +206,13 @@ class Trainer:
             self._is_out_of_patience = self._ranks.any(self._state.validations_since_best >= patience)
 
     def _launch(self) -> None:
-        """Launch the next update."""
+        """Launch the next update, unless a signal comes while it is awaited."""
         self._stopwatch.run()
         number = self._state.update + len(self._in_flight) + 1
-        if self._updates_to_repeat:
-            loaded = self._updates_to_repeat.popleft()
-        else:
-            loaded = self._loader.next(num_left=self._recipe.training.updates + 1 - number)
+        left = self._recipe.training.updates + 1 - number
+        loaded = self._updates_to_repeat.popleft() if self._updates_to_repeat else self._loader.next(num_left=left)
+        if loaded is None:
+            return
         launched = self._updater.launch(
             loaded.batches,
             number=number,
