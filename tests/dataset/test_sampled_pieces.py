@@ -142,6 +142,26 @@ def test_a_plan_that_another_process_begins_is_waited_for(bpe: PreparedData, tmp
     folder.close()
 
 
+def test_a_builder_that_makes_no_progress_is_not_reported_as_progress(bpe: PreparedData, tmp_path: Path) -> None:
+    """So the watchdog of the ranks notices it."""
+    data, before = copy_of(bpe, tmp_path), children()
+    key, folder = key_of(data), folder_of(data)
+    folder.begin(key, num_workers=1)
+    wait_for((data.directory / PLANS / f".{key.name}.partial").exists)
+    (builder,) = children() - before
+    os.kill(builder, signal.SIGSTOP)
+    beats: list[int] = []
+    waiting = PlanFolder(data, fallback=data.directory.with_name("run"), beat=lambda: beats.append(1))
+    thread = Thread(target=waiting.open, args=[key], kwargs={"anew": False})
+    thread.start()
+    time.sleep(1)
+    assert len(beats) == 1, "when it begins to wait"
+    os.kill(builder, signal.SIGCONT)
+    thread.join(timeout=60)
+    assert len(beats) > 1
+    folder.close()
+
+
 def test_after_a_kill_while_it_samples_the_same_pieces_are_sampled(
     bpe: PreparedData, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

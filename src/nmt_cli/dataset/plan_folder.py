@@ -34,7 +34,7 @@ class PlanFolder:
     """The plans of the training split of prepared data.
 
     They lie in the data's directory, or in `fallback` if that directory cannot be written or is full. `beat` is called
-    now and then while a plan is being built, or waited for.
+    now and then while a plan is being built, here or by whoever is waited for.
     """
 
     def __init__(self, data: PreparedData, *, fallback: Path, beat: Callable[[], None]) -> None:
@@ -88,17 +88,49 @@ class PlanFolder:
             for folder in (self._data.directory / PLANS, self._fallback / PLANS):
                 if folder.exists():
                     # Whoever holds the folder now clears it before building.
-                    with suppress(FolderClosed, _Unwritable, OSError), _turn(folder, beat=self._go_on):
+                    with suppress(FolderClosed, _Unwritable, OSError), self._turn(folder):
                         files.clear_interrupted(folder, name=self._ahead.key.name)
             self._ahead = None
 
+    @contextmanager
+    def _turn(self, folder: Path) -> Iterator[None]:
+        """Hold a folder of plans, waiting for whoever holds it; the kernel releases it when a process ends."""
+        with ExitStack() as stack:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+                stack.callback(os.close, descriptor)
+                self._lock(descriptor, folder)
+            except OSError as problem:  # also of a file system without locks
+                where, hint = str(folder), "choose another folder with -o"
+                raise _Unwritable(str(problem.strerror), where=where, hint=hint) from None
+            yield
+
+    def _lock(self, descriptor: int, folder: Path) -> None:
+        patient_until, is_told, seen = time.monotonic() + _NOTICED_SECONDS, False, set[tuple[Path, int, int]]()
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            self._check_open()
+            if (progress := _unfinished(folder)) != seen:
+                seen = progress
+                self._beat()
+            if not is_told and time.monotonic() > patient_until:
+                logger.info("waiting for the plan that another process builds")
+                is_told = True
+            time.sleep(_POLL_SECONDS)
+
     def _go_on(self) -> None:
-        if self._is_closed:
-            raise FolderClosed
+        self._check_open()
         self._beat()
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise FolderClosed
+
     def _find_or_build(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
-        with _turn(folder, beat=self._go_on):
+        with self._turn(folder):
             self._go_on()
             _prune(folder, key)
             plan = None if anew else _find(folder, key)  # perhaps it was built while this process waited
@@ -207,6 +239,16 @@ def _find(folder: Path, key: PlanKey) -> EpochPlan | None:
         return None
 
 
+def _unfinished(folder: Path) -> set[tuple[Path, int, int]]:
+    """The files of plans that are being built, their sizes and times: they change while the work goes on."""
+    found = set()
+    with suppress(OSError):  # renamed or removed meanwhile
+        for path in (*folder.glob(".*.partial"), *folder.glob(".*.partial/*")):
+            status = path.stat()
+            found.add((path, status.st_size, status.st_mtime_ns))
+    return found
+
+
 def _prune(folder: Path, key: PlanKey) -> None:
     """Remove this training's earlier plans, and all but the newest of the others; a plan in use stays."""
     plans = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != key.name]
@@ -216,30 +258,3 @@ def _prune(folder: Path, key: PlanKey) -> None:
     for path in [*earlier, *others[_KEPT - 1 :]]:
         if not is_in_use(path):
             files.remove_directory(path)
-
-
-@contextmanager
-def _turn(folder: Path, *, beat: Callable[[], None]) -> Iterator[None]:
-    """Hold a folder of plans, waiting for whoever holds it; the kernel releases it when a process ends."""
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-            stack.callback(os.close, descriptor)
-            _lock(descriptor, beat=beat)
-        except OSError as problem:  # also of a file system without locks
-            raise _Unwritable(str(problem.strerror), where=str(folder), hint="choose another folder with -o") from None
-        yield
-
-
-def _lock(descriptor: int, *, beat: Callable[[], None]) -> None:
-    patient_until, is_told = time.monotonic() + _NOTICED_SECONDS, False
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        beat()
-        if not is_told and time.monotonic() > patient_until:
-            logger.info("waiting for the plan that another process builds")
-            is_told = True
-        time.sleep(_POLL_SECONDS)
