@@ -219,7 +219,7 @@ def test_a_process_that_cannot_be_started_is_a_warning(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert [record.getMessage() for record in caplog.records] == [
-        "epoch 1 could not be planned beside the training, so this is done when it begins: Too many open files"
+        "the process that plans epoch 1 ahead has failed; training plans it when the epoch begins: Too many open files"
     ]
     assert rows_of(folder.open(key_of(data), anew=False)) == sampled(bpe)
     folder.close()
@@ -240,7 +240,7 @@ def test_a_plan_that_cannot_be_built_beside_the_training_is_a_warning_and_an_err
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (
             logging.WARNING,
-            f"epoch 2 could not be planned beside the training, so this is done when it begins: {problem}",
+            f"the process that plans epoch 2 ahead has failed; training plans it when the epoch begins: {problem}",
         )
     ]
     with pytest.raises(DataError) as caught:

@@ -215,7 +215,9 @@ class _PlanningJob:
 
 def _warn_of_no_plan_ahead(key: PlanKey, problem: object) -> None:
     logger.warning(
-        "epoch %d could not be planned beside the training, so this is done when it begins: %s", key.epoch + 1, problem
+        "the process that plans epoch %d ahead has failed; training plans it when the epoch begins: %s",
+        key.epoch + 1,
+        problem,
     )
 
 

@@ -133,7 +133,7 @@ class SubwordSampling(Section):
 
     @property
     def alpha(self) -> float | None:
-        """The number that SentencePiece takes for either; None if both are off."""
+        """The strength of sampling: `dropout` of BPE, or `sampling` of unigram; None if both are off."""
         return self.dropout or self.sampling
 
     @model_validator(mode="after")
