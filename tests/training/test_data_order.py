@@ -236,6 +236,21 @@ def test_a_sentence_that_no_device_takes_is_an_error_whose_hint_helps(prepared: 
     assert len(list(islice(iter(order.next, None), 20))) == 20
 
 
+def test_a_sampled_sentence_that_no_device_may_take_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:
+    recipe, before = tiny_recipe("tokenizer.dropout=0.1"), longest_sentence(prepared)
+    with pytest.raises(RecipeError) as caught:
+        order_of(prepared, recipe, max_tokens=before).next()
+    longest = order_of(prepared, recipe).longest_length
+    assert longest > before
+    assert caught.value.message == (
+        f"a sampled sentence may have up to {longest} pieces, more than training.max_tokens_per_device, {before}"
+    )
+    assert caught.value.hint == (
+        f"--set training.max_tokens_per_device={longest}, or prepare with a smaller cleaning.max_words"
+    )
+    order_of(prepared, recipe, max_tokens=longest).next()
+
+
 def test_a_sentence_that_no_update_takes_is_an_error_whose_hint_helps(prepared: PreparedData) -> None:
     longest = longest_sentence(prepared)
     with pytest.raises(RecipeError) as caught:

@@ -220,13 +220,14 @@ class DataOrder:
         if len(plan) == 0:
             raise DataError("no training pair is left", where="training data", hint="raise model.max_positions")
         longest = plan.longest_length
+        what = "a training sentence has" if self._alpha is None else "a sampled sentence may have up to"
         for setting, limit in (
             ("training.batch_tokens", self._training.batch_tokens),
             ("training.max_tokens_per_device", self.max_tokens),
         ):
             if longest > limit:
                 raise RecipeError(
-                    f"a training sentence has {longest} pieces, more than {setting}, {limit}",
+                    f"{what} {longest} pieces, more than {setting}, {limit}",
                     where=setting,
                     hint=f"--set {setting}={longest}, or prepare with a smaller cleaning.max_words",
                 )
