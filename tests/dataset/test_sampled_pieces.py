@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
 
+from nmt_cli.dataset import plan_folder
 from nmt_cli.dataset.plan import EpochPlan, PlanKey
 from nmt_cli.dataset.plan_folder import PLANS, FolderClosed, PlanFolder
-from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, check_sampling
+from nmt_cli.dataset.sampled_pieces import BLOCK_PAIRS, Growth, check_sampling, expected_growth
 from nmt_cli.dataset.store import PreparedData, TokenPairs, TokenWriter, open_prepared
 from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import SubwordSampling
@@ -120,6 +122,7 @@ def test_the_pieces_of_a_block_do_not_depend_on_other_blocks(bpe: PreparedData, 
 def test_a_process_beside_this_one_builds_the_very_plan(bpe: PreparedData, tmp_path: Path) -> None:
     data = copy_of(bpe, tmp_path)
     key, folder = key_of(data, epoch=1), folder_of(data)
+    folder.open(key_of(data), anew=False)
     folder.begin(key, num_workers=2)
     plan = data.directory / PLANS / key.name
     wait_for(plan.exists)
@@ -369,6 +372,24 @@ def test_the_plan_is_made_of_the_sampled_lengths_and_its_facts_are_those_of_all_
         # The sides of an update fill together, since the budgets follow from the expected lengths.
         fill = np.mean(totals, axis=0) / [plan.facts.budgets.src, plan.facts.budgets.tgt]
         assert fill.min() > 0.93
+
+
+def test_what_all_epochs_share_is_expected_once(
+    bpe: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def noted(*arguments: Any, **options: Any) -> Growth:
+        calls.append(options["seed"])
+        return expected_growth(*arguments, **options)
+
+    monkeypatch.setattr(plan_folder, "expected_growth", noted)
+    folder = folder_of(copy_of(bpe, tmp_path))
+    plans = [folder.open(key_of(bpe, epoch=epoch), anew=False, num_workers=1) for epoch in range(3)]
+    assert calls == [1]
+    assert rows_of(plans[2]) == sampled(bpe, epoch=2)
+    folder.open(key_of(bpe, seed=2), anew=False, num_workers=1)
+    assert calls == [1, 1, 2]
 
 
 def without_merges(model: bytes) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from nmt_cli import files
-from nmt_cli.dataset.plan import SAMPLED, DamagedPlan, EpochPlan, PlanKey, is_in_use, write_plan
+from nmt_cli.dataset.plan import SAMPLED, DamagedPlan, EpochPlan, PlanFacts, PlanKey, is_in_use, write_plan
 from nmt_cli.dataset.planning import expected_facts, plan_epoch
 from nmt_cli.dataset.sampled_pieces import expected_growth, sample_pieces
 from nmt_cli.dataset.store import PreparedData, open_pairs
@@ -41,6 +41,7 @@ class PlanFolder:
         self._data, self._fallback, self._beat = data, fallback, beat
         self._ahead: _PlanAhead | None = None
         self._changing, self._is_closed = Lock(), False
+        self._facts: dict[str, PlanFacts] = {}  # of the families of plans that were opened
 
     def open(self, key: PlanKey, *, anew: bool, num_workers: int | None = None) -> EpochPlan:
         """Load a plan; build it if there is none, or if it is to be built `anew`.
@@ -49,19 +50,23 @@ class PlanFolder:
         processes, or by one per CPU for None. Raises DataError if neither folder can be written, and FolderClosed if
         this folder is closed before the plan is built.
         """
+        plan = self._open(key, anew=anew, num_workers=num_workers or num_cpus())
+        self._facts[key.family] = plan.facts
+        return plan
+
+    def _open(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
         beside, other = self._data.directory / PLANS, self._fallback / PLANS
         for folder in () if anew else (beside, other):
             if (plan := _find(folder, key)) is not None:
                 return plan
-        workers = num_workers or num_cpus()
         try:
-            return self._find_or_build(beside, key, anew=anew, num_workers=workers)
+            return self._find_or_build(beside, key, anew=anew, num_workers=num_workers)
         except _Unwritable as problem:
             logger.info(
                 "the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem.message
             )
         try:
-            return self._find_or_build(other, key, anew=anew, num_workers=workers)
+            return self._find_or_build(other, key, anew=anew, num_workers=num_workers)
         except _Unwritable as problem:
             raise DataError(
                 f"the plan of the epoch can be written neither to {beside} nor to {other}: {problem.message}",
@@ -76,7 +81,8 @@ class PlanFolder:
                 return
             if self._ahead is not None:
                 self._ahead.close()
-            self._ahead = _PlanAhead(_PlanningJob(self._data, self._fallback, num_workers), key)
+            job = _PlanningJob(self._data, self._fallback, num_workers, self._facts.get(key.family))
+            self._ahead = _PlanAhead(job, key)
 
     def close(self) -> None:
         """Build no more plans, here or in the process beside this one, and remove what it has not finished."""
@@ -121,6 +127,14 @@ class PlanFolder:
                 is_told = True
             time.sleep(_POLL_SECONDS)
 
+    def _expected_facts(self, key: PlanKey, *, num_workers: int) -> PlanFacts:
+        assert key.alpha is not None, "otherwise facts follow from the lengths"
+        pairs = self._data.split("train")
+        growth = expected_growth(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
+        if (seconds := len(pairs) * growth.seconds_per_pair / num_workers) > _NOTICED_SECONDS:
+            logger.info("sampling the pieces of an epoch: about %.0f s", seconds)
+        return expected_facts(pairs, key=key, growth=growth)
+
     def _go_on(self) -> None:
         self._check_open()
         self._beat()
@@ -143,10 +157,7 @@ class PlanFolder:
         with files.new_directory(directory, error=_Unwritable) as temporary:
             pairs, facts, sampled = self._data.split("train"), None, None
             if key.alpha is not None:
-                growth = expected_growth(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
-                facts = expected_facts(pairs, key=key, growth=growth)
-                if (seconds := len(pairs) * growth.seconds_per_pair / num_workers) > _NOTICED_SECONDS:
-                    logger.info("sampling the pieces of epoch %d: about %.0f s", key.epoch + 1, seconds)
+                facts = self._facts.get(key.family) or self._expected_facts(key, num_workers=num_workers)
                 sampled = sample_pieces(
                     self._data, temporary, key=key, facts=facts, num_workers=num_workers, progress=self._go_on
                 )
@@ -205,12 +216,19 @@ class _PlanningJob:
     data: PreparedData
     fallback: Path
     num_workers: int
+    facts: PlanFacts | None
 
     def start(self) -> Callable[[PlanKey], None]:
         """The function for one plan."""
         os.nice(_NICENESS)
         folder = PlanFolder(self.data, fallback=self.fallback, beat=lambda: None)
-        return lambda key: folder.open(key, anew=False, num_workers=self.num_workers).close()
+
+        def build(key: PlanKey) -> None:
+            if self.facts is not None:
+                folder._facts[key.family] = self.facts
+            folder.open(key, anew=False, num_workers=self.num_workers).close()
+
+        return build
 
 
 def _warn_of_no_plan_ahead(key: PlanKey, problem: object) -> None:
