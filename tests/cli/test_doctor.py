@@ -189,7 +189,7 @@ def test_each_shell_gets_its_script(shell: str) -> None:
         ("nmt deco", {"decode"}),
         ("nmt decode --length-p", {"--length-penalty", "--length-penalty-form"}),
         ("nmt train --dr", {"--dry-run"}),
-        ("nmt train mul", {"multi30k"}),
+        ("nmt train mul", {"multi30k", "multi30k-gpu"}),
         ("nmt prepare iws", {"iwslt14-de-en"}),
         ("nmt recipes table3/e", {"table3/e-learned"}),
         ("nmt nonsense --", set()),

@@ -167,7 +167,7 @@ def test_words_are_not_broken_by_a_narrow_terminal_and_commands_stay_whole(tmp_p
     assert all(len(line) <= 60 for line in lines)
     assert all(line.startswith("       ") for line in lines[3:] if line)
     lines = seen_in_terminal(["train", "base", "--lr", "0.0005"], columns=60, folder=tmp_path)
-    assert lines[2].endswith("warmup_updates)"), "a line with a command can be copied"
+    assert lines[2].endswith("warmup_updates: 4000}'"), "a line with a command can be copied"
     for name, text in (("my.csv", "one,eins\n"), ("my table of sentences with a longer name.tsv", "one\teins\n")):
         (tmp_path / name).write_text(text)
         lines = seen_in_terminal(["decode", "-i", name], columns=60, folder=tmp_path)
