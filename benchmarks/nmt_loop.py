@@ -51,7 +51,7 @@ class NmtLoop:
         )
         self._model = build_model(recipe, data).to(self._ranks.device)
         self._updater = Updater(recipe, self._model, precision="bf16", ranks=self._ranks)
-        self._loader = Loader(self._order, self._ranks)
+        self._loader = Loader(self._order, self._ranks, is_interrupted=lambda: False)
         self._number, self._source, self._target, self._slots = 0, 0, 0, 0
         self._launched: LaunchedUpdate | None = None
         self._ready_seconds, self._graphs, self._memory_gb = 0.0, 0, 0.0

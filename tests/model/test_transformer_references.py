@@ -189,7 +189,7 @@ def test_dropout_falls_on_sub_layer_outputs_and_on_embeddings_with_positions(
     # A factor in place of random masks shows where they fall (5.4): there, on the hidden layer of the feed-forward
     # sub-layer if the recipe says so, and nowhere else.
     def shrink(layer: Dropout, x: Tensor) -> Tensor:
-        assert layer.probability == (0.5 if x.size(1) == config.d_ff else 0.25)
+        assert layer.probability == (config.ffn_dropout if x.size(1) == config.d_ff else 0.25)
         return x * (1 - layer.probability)
 
     monkeypatch.setattr(Dropout, "forward", shrink)

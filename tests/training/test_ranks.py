@@ -158,7 +158,10 @@ def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_tha
     # Only one of the two hears of it, and it is not the one that decides and saves.
     code, lines = train_on(in_update(15, "os.kill(os.getpid(), 2)", rank=1))
     assert (code, lines[-1]) == (130, "stopped after update 15, saved: the same command continues"), "\n".join(lines)
-    assert lines[0] == "resuming run after update 6"
+    assert lines[:2] == [
+        "the run goes on with training.watchdog_seconds 600, not 12",
+        "resuming run after update 6",
+    ]
     assert checkpoints(tmp_path / "run") == [6, 12, 15]
     for update in (6, 12):
         assert checkpoint(tmp_path / "run", update) == checkpoint(run_of_two, update), update

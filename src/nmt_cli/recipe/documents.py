@@ -136,7 +136,7 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
         path = document_path(mistake["loc"], document.values)
         where = document.origin(path) or source
         is_set = where.startswith("--set ")
-        hint = suggest(mistake, path, schema=schema, values=document.values, fix=fix, as_flags=is_set)
+        hint = suggest(mistake, path, schema=schema, values=document.values, fix=fix, as_flags=is_set, shows_range=True)
         raise RecipeError(describe(mistake, path), where=where, hint=hint) from None
 
 

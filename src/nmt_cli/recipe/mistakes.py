@@ -101,11 +101,13 @@ def describe(error: Any, path: KeyPath) -> str:
             return f"{name} is {as_written(error['input'])}, but should be {allowed}"
 
 
-def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, fix: str, as_flags: bool) -> str:
+def suggest(
+    error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, fix: str, as_flags: bool, shows_range: bool
+) -> str:
     """The text to write instead: the nearest allowed word, the value in its right form, or else `fix`.
 
-    `as_flags` answers a --set with another. A validator of a schema may give its own suggestion as the second argument
-    of its ValueError.
+    `as_flags` answers a --set with another, and `shows_range` a number out of range with the range. A validator of a
+    schema may give its own suggestion as the second argument of its ValueError.
     """
     match error["type"]:
         case "extra_forbidden":
@@ -135,9 +137,11 @@ def suggest(error: Any, path: KeyPath, *, schema: type[BaseModel], values: Any, 
             return "write letters, digits and . _ - only"
         case "int_type" | "float_type":
             number = _as_number(error["input"], whole=error["type"] == "int_type")
-            return range_of(path, schema=schema, values=values) or fix if number is None else f"write {number}"
+            if number is not None:
+                return f"write {number}"
+            return (shows_range and range_of(path, schema=schema, values=values)) or fix
         case "less_than" | "less_than_equal" | "greater_than" | "greater_than_equal" | "finite_number":
-            return range_of(path, schema=schema, values=values) or fix
+            return (shows_range and range_of(path, schema=schema, values=values)) or fix
         case "bool_type":
             return "write true or false, without quotes"
         case "model_type" | "model_attributes_type":
