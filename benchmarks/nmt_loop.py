@@ -105,6 +105,7 @@ class NmtLoop:
         """Take one update, and return its target tokens with EOS."""
         self._number += 1
         loaded = self._loader.next(num_left=self.recipe.training.updates)
+        assert loaded is not None, "nothing interrupts this loop"
         update = loaded.update
         launched = self._updater.launch(
             loaded.batches,
