@@ -71,7 +71,8 @@ def test_a_server_ends_with_its_terminal(model: Path) -> None:
     server_id, terminal = pty.fork()
     if server_id == 0:
         options = ["--port", "0", "--device", "cpu", "--threads", "1", "--workers", "1"]
-        os.execv(sys.executable, [sys.executable, "-P", "-m", "nmt_cli", "serve", "-m", str(model), *options])
+        command = [sys.executable, "-P", "-m", "nmt_cli", "serve", "-m", str(model), *options]
+        os.execve(sys.executable, command, os.environ | {"COLUMNS": "300"})  # no line is wrapped
     shown = b""
     while b"ready: http" not in shown:
         shown += os.read(terminal, 1024)

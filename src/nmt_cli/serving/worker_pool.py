@@ -202,8 +202,8 @@ class _PoolSlot:
                 self._task.cancel()
 
     async def _dismiss(self, worker: WorkerProcess) -> None:
+        self.worker = None  # before the wait: from now on /ready says so
         await worker.close()
-        self.worker = None
 
     async def _do(self, batch: Sequence[QueuedSentence], worker: WorkerProcess) -> None:
         loop, metrics, name = asyncio.get_running_loop(), self._metrics, self._queue.name
