@@ -156,9 +156,9 @@ def check_options(command: str, arguments: Sequence[str], own: Mapping[str, str]
             raise UsageError(message, where=option, hint=f"{option} {pair}")
     if foreign:
         answers = {option: _answer(command, option, own=own, arguments=arguments, typed=foreign) for option in foreign}
-        options = f"option{'s' * (len(foreign) > 1)} {', '.join(foreign)}"
-        where = f"nmt {command}" if foreign.keys() - {options[7:]} else options[7:]
-        raise UsageError(f"nmt {command} has no {options}", where=where, hint=_in_one(answers))
+        is_one, names = len(foreign) == 1, ", ".join(foreign)
+        message = f"nmt {command} has no option{'' if is_one else 's'} {names}"
+        raise UsageError(message, where=names if is_one else f"nmt {command}", hint=_in_one(answers))
 
 
 def _answer(
@@ -182,7 +182,8 @@ def _by_value(command: str, option: str, value: str | None) -> str | None:
     """The answer to an option that depends on its value; None if it does not."""
     if command == "train" and option in ("--arch", "-a") and value:
         recipe = next((name for arch, name in _RECIPES.items() if re.fullmatch(arch, value)), None)
-        note = ", which trains with SimCut, or --set training.consistency=null" if recipe == "iwslt14-de-en" else ""
+        note = f"{NEXT_LINE}it trains with SimCut; without: --set training.consistency=null"
+        note = note if recipe == "iwslt14-de-en" else ""
         return f"name the recipe of its sizes: nmt train {recipe}{note}" if recipe else None
     if command in ("train", "prepare") and option in ("--config", "-config") and Path(value or "").is_file():
         return _answer_to_file(command, str(value))
