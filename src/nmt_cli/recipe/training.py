@@ -55,6 +55,10 @@ class ScheduleFreeConfig(Section):
     weight_decay: NonNegativeFloat = Field(0.0, description="decay of each matrix per update, times the learning rate")
 
 
+_Peak = Annotated[PositiveFloat, Field(description="highest learning rate", examples=[0.001])]
+_WarmupUpdates = Annotated[PositiveInt, Field(description="updates in which the rate rises")]
+
+
 class NoamConfig(Section):
     """The paper's schedule: factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (equation 3)."""
 
@@ -67,16 +71,16 @@ class CosineConfig(Section):
     """Linear warm-up to a peak, then half a cosine down to zero at the last update."""
 
     name: Literal["cosine"] = Field("cosine", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="highest learning rate", examples=[0.001])
-    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
+    peak: _Peak
+    warmup_updates: _WarmupUpdates = 4000
 
 
 class WsdConfig(Section):
     """Linear warm-up, a constant rate, and a linear fall to zero at the end (Hu et al. 2024, arXiv:2404.06395)."""
 
     name: Literal["wsd"] = Field("wsd", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="highest learning rate", examples=[0.001])
-    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
+    peak: _Peak
+    warmup_updates: _WarmupUpdates = 4000
     decay_updates: PositiveInt = Field(description="last updates, in which the rate falls")
 
 
@@ -85,15 +89,15 @@ class ConstantConfig(Section):
 
     name: Literal["constant"] = Field("constant", description="which schedule this section is of")
     peak: PositiveFloat = Field(description="the learning rate", examples=[0.001])
-    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
+    warmup_updates: _WarmupUpdates = 4000
 
 
 class InverseSqrtConfig(Section):
-    """Linear warm-up to a peak, then peak * sqrt(warmup_updates / update), as in fairseq: noam with its peak given."""
+    """Linear warm-up to a peak, then peak * sqrt(warmup_updates / update): noam with its peak given, fairseq's --lr."""
 
     name: Literal["inverse_sqrt"] = Field("inverse_sqrt", description="which schedule this section is of")
-    peak: PositiveFloat = Field(description="highest learning rate, fairseq's --lr", examples=[0.001])
-    warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises")
+    peak: _Peak
+    warmup_updates: _WarmupUpdates = 4000
 
 
 Optimizer = Annotated[AdamConfig | AdamWConfig | MuonConfig | ScheduleFreeConfig, Field(discriminator="name")]
