@@ -6,7 +6,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +37,18 @@ class PlanFolder:
     now and then while a plan is being built, here or by whoever is waited for.
     """
 
-    def __init__(self, data: PreparedData, *, fallback: Path, beat: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        data: PreparedData,
+        *,
+        fallback: Path,
+        beat: Callable[[], None],
+        facts: Mapping[str, PlanFacts] | None = None,
+    ) -> None:
         self._data, self._fallback, self._beat = data, fallback, beat
         self._ahead: _PlanAhead | None = None
         self._changing, self._is_closed = Lock(), False
-        self._facts: dict[str, PlanFacts] = {}  # of the families of plans that were opened
+        self._facts = dict(facts or {})  # of the families of plans that were opened
 
     def open(self, key: PlanKey, *, anew: bool, num_workers: int | None = None) -> EpochPlan:
         """Load a plan; build it if there is none, or if it is to be built `anew`.
@@ -81,7 +88,7 @@ class PlanFolder:
                 return
             if self._ahead is not None:
                 self._ahead.close()
-            job = _PlanningJob(self._data, self._fallback, num_workers, self._facts.get(key.family))
+            job = _PlanningJob(self._data, self._fallback, num_workers, dict(self._facts))
             self._ahead = _PlanAhead(job, key)
 
     def close(self) -> None:
@@ -211,21 +218,19 @@ class _PlanAhead:
 
 @dataclass(frozen=True, slots=True)
 class _PlanningJob:
-    """Builds the plan with a key."""
+    """Builds the plan with a key; `facts` come from plans that were opened, by their families."""
 
     data: PreparedData
     fallback: Path
     num_workers: int
-    facts: PlanFacts | None
+    facts: Mapping[str, PlanFacts]
 
     def start(self) -> Callable[[PlanKey], None]:
         """The function for one plan."""
         os.nice(_NICENESS)
-        folder = PlanFolder(self.data, fallback=self.fallback, beat=lambda: None)
+        folder = PlanFolder(self.data, fallback=self.fallback, beat=lambda: None, facts=self.facts)
 
         def build(key: PlanKey) -> None:
-            if self.facts is not None:
-                folder._facts[key.family] = self.facts
             folder.open(key, anew=False, num_workers=self.num_workers).close()
 
         return build
