@@ -51,7 +51,16 @@ def write_prepared(directory: Path, *, num_pairs: int = 500) -> PreparedData:
     return open_prepared(directory)
 
 
-def key_of(data: PreparedData, *, epoch: int = 0, seed: int = 1, batch_tokens: int = 500) -> PlanKey:
+def key_of(
+    data: PreparedData,
+    *,
+    epoch: int = 0,
+    seed: int = 1,
+    batch_tokens: int = 500,
+    longest: int = 64,
+    has_even_end: bool = False,
+    alpha: float | None = None,
+) -> PlanKey:
     """The key of a plan of such data."""
     counts = data.manifest.splits["train"]
     return PlanKey(
@@ -60,9 +69,11 @@ def key_of(data: PreparedData, *, epoch: int = 0, seed: int = 1, batch_tokens: i
         src_tokens=counts.source_tokens,
         tgt_tokens=counts.target_tokens,
         batch_tokens=batch_tokens,
-        max_positions=64,
+        max_positions=longest,
         seed=seed,
         epoch=epoch,
+        has_even_end=has_even_end,
+        alpha=alpha,
     )
 
 

@@ -25,6 +25,7 @@ from nmt_cli.errors import DataError, RecipeError
 from nmt_cli.recipe.schema import SubwordSampling
 from nmt_cli.tokenization.sentencepiece_model import NORMAL, read_pieces, with_pieces
 from nmt_cli.tokenization.tokenizer import EOS, UNK, Tokenizer
+from tests.dataset import synthetic
 from tests.training.tiny import parallel_text, prepare_tiny
 
 PAIRS = parallel_text(2400, seed=3)
@@ -53,18 +54,8 @@ def copy_of(data: PreparedData, folder: Path) -> PreparedData:
 def key_of(
     data: PreparedData, *, epoch: int = 0, seed: int = 1, alpha: float | None = 0.3, longest: int = 128
 ) -> PlanKey:
-    counts = data.manifest.splits["train"]
-    return PlanKey(
-        data=data.manifest.fingerprint,
-        num_pairs=counts.pairs,
-        src_tokens=counts.source_tokens,
-        tgt_tokens=counts.target_tokens,
-        batch_tokens=600,
-        max_positions=longest,
-        seed=seed,
-        epoch=epoch,
-        has_even_end=True,
-        alpha=alpha,
+    return synthetic.key_of(
+        data, epoch=epoch, seed=seed, batch_tokens=600, longest=longest, has_even_end=True, alpha=alpha
     )
 
 
