@@ -43,7 +43,7 @@ def attend_cpu(
     the softmax to be zeroed, by masks from torch's generator.
     """
     groups = group_by_length(queries, keys, heads=q.size(1))
-    mixed: Tensor = _Products.apply(q, k, v, groups, is_causal, window, dropout)  # type: ignore[no-untyped-call]  # not annotated
+    mixed: Tensor = _Products.apply(q, k, v, groups, is_causal, window, dropout)  # type: ignore[no-untyped-call]  # torch has no types for it
     return mixed
 
 
