@@ -354,8 +354,13 @@ def _processes(pid: int) -> list[int]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in _processes(pid)]
-    return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS
+    return sum(map(processor_seconds, _processes(pid)))
+
+
+def processor_seconds(pid: int) -> float:
+    """The processor time of one process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _megabytes(pid: int) -> int:

@@ -6,7 +6,9 @@ python benchmarks/two_checkouts.py --other ../before --data data/multi30k-en-de 
 
 Each round measures every job in both checkouts, in turns: the first round begins with this one, the second with the
 other. A job is a command of `nmt` in processes of its own. Training reads metrics.jsonl, translating reads `--stats`;
-neither counts the time to load. `--jobs` picks some jobs by the beginning of their names.
+neither counts the time to load. Clients of a server ask for one sentence after the other, so the ratio of the rates is
+that of the mean latencies. `--jobs` picks some jobs by the beginning of their names. What only the other checkout
+imports is found by PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from measuring import Figures, circumstances, lines_of, summed_up
-from serve_load import answers_per_second, server
+from serve_load import answers_per_second, processor_seconds, server
 
 Job = Callable[[Path, Path], float]  # (checkout, empty folder) -> units per second
 _HERE = Path(__file__).resolve().parents[1]
@@ -39,6 +42,8 @@ _DECODED = {
     "beam 4 ctranslate2": ["--beam", "4", "--engine", "ctranslate2", "--precision", "int8"],
     "single sentences": ["--beam", "4", "--batch-tokens", "1"],
 }
+_SERVED = {"torch": [], "ctranslate2": ["--engine", "ctranslate2", "--precision", "int8"]}
+_CLIENTS = (1, 8, 64, 256)
 
 
 def main() -> None:
@@ -77,7 +82,12 @@ def _jobs(arguments: argparse.Namespace) -> dict[str, Job]:
             jobs[f"decode {name} {what}"] = lambda checkout, folder, path=path, options=options, lines=lines: _decode(
                 checkout, folder, ["-m", path, "--threads", str(arguments.threads), *options], lines
             )
-        jobs[f"serve {name}"] = lambda checkout, folder, path=path: _serve(checkout, path, arguments)
+        for engine, options in _SERVED.items():
+            serve = partial(_serve, options=["-m", path, *options], arguments=arguments)
+            jobs |= {f"serve {name} {engine} {clients}": partial(serve, clients=clients) for clients in _CLIENTS}
+        jobs[f"serve {name} HTTP"] = partial(
+            _serve, options=["-m", path], arguments=arguments, clients=64, is_http=True
+        )
     if arguments.prepare:
         jobs["prepare"] = lambda checkout, folder: _prepare(checkout, folder, arguments)
     return jobs
@@ -113,12 +123,18 @@ def _prepare(checkout: Path, folder: Path, arguments: argparse.Namespace) -> flo
     return 1 / (time.perf_counter() - started)
 
 
-def _serve(checkout: Path, model: str, arguments: argparse.Namespace) -> float:
-    """Answers per second to 64 clients."""
+def _serve(
+    checkout: Path, _: Path, *, options: list[str], arguments: argparse.Namespace, clients: int, is_http: bool = False
+) -> float:
+    """Answers per second; with `is_http`, per second of processor time of the server without its workers."""
     lines = lines_of(arguments.text)
-    with server(["-m", model], environment=_environment(checkout)) as (_, port):
-        asyncio.run(answers_per_second(port, lines, clients=64, seconds=2.0))
-        return asyncio.run(answers_per_second(port, lines, clients=64, seconds=arguments.seconds))
+    with server(options, environment=_environment(checkout)) as (process, port):
+        asyncio.run(answers_per_second(port, lines, clients=clients, seconds=2.0))
+        before, started = processor_seconds(process), time.perf_counter()
+        rate = asyncio.run(answers_per_second(port, lines, clients=clients, seconds=arguments.seconds))
+        if not is_http:
+            return rate
+        return rate * (time.perf_counter() - started) / (processor_seconds(process) - before)
 
 
 def _nmt(checkout: Path, *arguments: str) -> str:
@@ -131,7 +147,7 @@ def _nmt(checkout: Path, *arguments: str) -> str:
 
 
 def _environment(checkout: Path) -> Mapping[str, str]:
-    return {"PYTHONPATH": str(checkout / "src")}
+    return {"PYTHONPATH": os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])}
 
 
 def _commit(checkout: Path) -> str:

@@ -24,6 +24,7 @@ def launched(folder: Path) -> Iterator[str]:
                 yield re.findall(r"^def (\w+)", part, flags=re.MULTILINE)[0]
 
 
+@pytest.mark.slow
 def test_no_kernel_spills_and_four_blocks_of_attention_fit_a_multiprocessor(repository: Path, tmp_path: Path) -> None:
     script = repository / "benchmarks" / "gpu" / "kernels.py"
     done = subprocess.run(

@@ -45,7 +45,7 @@ def by_ctranslate2(model: Path) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("quantization", ["float32", "int8"])
+@pytest.mark.parametrize("quantization", [pytest.param("float32", marks=pytest.mark.slow), "int8"])
 def test_ctranslate2_has_the_models_bleu(
     trained: Path, quantization: Quantization, tmp_path: Path, a_hundred_lines: int
 ) -> None:

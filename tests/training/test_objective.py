@@ -129,7 +129,10 @@ def test_every_variant_can_be_traced_and_fits_all_batches(
 
 
 @pytest.mark.usefixtures("as_on_cuda")
-@pytest.mark.parametrize("place", ["dropout", "attention_dropout", "ffn_dropout", "word_dropout.target"])
+@pytest.mark.parametrize(
+    "place",
+    ["dropout", pytest.param("attention_dropout", marks=pytest.mark.slow), "ffn_dropout", "word_dropout.target"],
+)
 def test_masks_of_compiled_dropout_follow_from_seed_update_and_micro_batch(
     prepared: PreparedData, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_run_of_two_goes_on_as_a_run_of_one(prepared: PreparedData, run_of_one
     assert last[1]["loss"] == pytest.approx(last[0]["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_that_hung_and_were_stopped_go_on_with_the_bits_of_two_that_did_not(
     prepared: PreparedData, run_of_two: Path, tmp_path: Path
 ) -> None:

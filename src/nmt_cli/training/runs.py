@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,9 @@ from nmt_cli.recipe.training import CosineConfig, WsdConfig
 from nmt_cli.training.initial_weights import describe_initial_model
 
 logger = logging.getLogger(__name__)
+
+_Settings = Mapping[tuple[str, ...], Any]  # by path
+_MOST_TOLD = 3  # settings in an error
 
 # Settings that may change between the starts of a run, because its updates do not depend on them.
 _MAY_CHANGE = (
@@ -146,11 +149,7 @@ def open_or_begin(
 def _continue_with(run: Run, recipe: Recipe, command: Sequence[str], init_from: Path | None) -> Run:
     """The run with a recipe in which settings that may change have changed; then `command` is what continues it."""
     old, new = (flatten(one.model_dump(mode="json")) for one in (run.recipe, recipe))
-    changes = [
-        f"{'.'.join(path)} {as_written(new[path])}, not {as_written(old.get(path))}"
-        for path in new
-        if new[path] != old.get(path)
-    ]
+    changes = _differences(new, {path: old.get(path) for path in new})
     if not changes:
         return run
     logger.info("the run goes on with %s", "; ".join(changes))
@@ -209,14 +208,13 @@ def _reason_to_refuse(run: Run, recipe: Recipe, data: PreparedData, init_from: P
     the_run, record = f"the run in {run.directory}", run.record
     hint_new_run = "another folder with -o, or --restart (removes the run)"
     old, new = _fixed_settings(run.recipe), _fixed_settings(recipe)
-    for path in {**old, **new}:
-        if old.get(path) != new.get(path):
-            return RecipeError(
-                f"{the_run} was trained with {'.'.join(path)} "
-                f"{as_written(old.get(path))}, not {as_written(new.get(path))}",
-                where=str(run.directory / "recipe.yaml"),
-                hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
-            )
+    if changes := _differences(old, new):
+        others = f"; and {len(changes) - _MOST_TOLD} more" if len(changes) > _MOST_TOLD else ""
+        return RecipeError(
+            f"{the_run} was trained with {'; '.join(changes[:_MOST_TOLD])}{others}",
+            where=str(run.directory / "recipe.yaml"),
+            hint="give the run another folder with -o, or begin anew with --restart (removes the run)",
+        )
     fingerprint = record.data_summary.get("fingerprint")
     if record.tokenizers != _fingerprints(data) or fingerprint != data.manifest.fingerprint:
         return RecipeError(
@@ -242,6 +240,15 @@ def _reason_to_refuse(run: Run, recipe: Recipe, data: PreparedData, init_from: P
     return None
 
 
+def _differences(these: _Settings, those: _Settings) -> list[str]:
+    """The settings that differ, as KEY THIS, not THAT."""
+    return [
+        f"{'.'.join(path)} {as_written(these.get(path))}, not {as_written(those.get(path))}"
+        for path in {**these, **those}
+        if these.get(path) != those.get(path)
+    ]
+
+
 def _has_saved_nothing(directory: Path) -> bool:
     """True if a start failed before its first checkpoint, and left nothing else."""
     files.clear_interrupted(directory / CHECKPOINTS, name="update-*")
@@ -251,7 +258,7 @@ def _has_saved_nothing(directory: Path) -> bool:
     return is_bare and not any((directory / CHECKPOINTS).glob("*"))
 
 
-def _fixed_settings(recipe: Recipe) -> dict[tuple[str, ...], Any]:
+def _fixed_settings(recipe: Recipe) -> _Settings:
     """The settings, by path, that must stay the same in all starts of a run."""
     settings = flatten(recipe.model_dump(mode="json"))
     may_change = [*_MAY_CHANGE]
