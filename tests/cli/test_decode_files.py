@@ -506,6 +506,16 @@ def test_bytes_that_are_not_utf8_can_be_replaced(caplog: pytest.LogCaptureFixtur
     ]
 
 
+def test_text_in_pieces_is_told_with_the_command_that_joins_them(caplog: pytest.LogCaptureFixture) -> None:
+    words, pieces = [b"a house\n"] * 3, [b"a ho@@ use\n"] * 3
+    for chunks in (words + pieces[:2], pieces):
+        list(read_blocks(chunks, has_more=lambda: True, max_lines=9, name="a text", errors="strict"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the text holds pieces instead of words: '@@ ' in 'a ho@@ use'; the model makes its own, so join them first: "
+        "sed -r 's/@@( |$)//g' < 'a text'"
+    ]
+
+
 def test_a_long_line_comes_in_many_chunks() -> None:
     stream = io.BytesIO(b"x" * 1_000_000 + b"\ny")
     assert [len(line) for block in blocks(list(iter(lambda: stream.read(1000), b""))) for line in block] == [

@@ -17,7 +17,8 @@ from typing import BinaryIO, Literal
 
 from nmt_cli.cli.decode.structured_files import refuse_structured
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encodings
+from nmt_cli.text_encoding import STDIN, not_utf8, refuse_other_encodings, shell_pipe
+from nmt_cli.tokenization.traces import mark_of_text_in_pieces
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +191,8 @@ class _Decoder:
                     raise self._error(content, number) from None
                 texts.append(content.decode("utf-8", "replace"))
                 self._tell_of_replacing(number)
+        if first_line == 1:
+            self._warn_of_pieces(texts)
         yield texts
 
     def _error(self, content: bytes, number: int) -> DataError:
@@ -197,6 +200,14 @@ class _Decoder:
         error.message += "; the lines before it are translated" if number > 1 else ""
         error.hint += "; or --errors replace, which writes U+FFFD for each such byte"
         return error
+
+    def _warn_of_pieces(self, texts: Sequence[str]) -> None:
+        if (mark := mark_of_text_in_pieces(texts)) is not None:
+            joined = shell_pipe(None if self._name == STDIN else Path(self._name), mark.join_command)
+            message = (
+                "the text holds pieces instead of words: %r in %r; the model makes its own, so join them first: %s"
+            )
+            logger.warning(message, mark.mark, mark.around, joined)
 
     def _tell_of_replacing(self, number: int) -> None:
         if not self._has_replaced:
