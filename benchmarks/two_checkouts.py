@@ -42,7 +42,11 @@ _DECODED = {
     "beam 4 ctranslate2": ["--beam", "4", "--engine", "ctranslate2", "--precision", "int8"],
     "single sentences": ["--beam", "4", "--batch-tokens", "1"],
 }
-_SERVED = {"torch": [], "ctranslate2": ["--engine", "ctranslate2", "--precision", "int8"]}
+_SERVED = {
+    "torch": [],
+    "ctranslate2": ["--engine", "ctranslate2", "--precision", "int8"],
+    "alone": ["--max-batch-tokens", "1", "--max-wait-ms", "0"],  # no batches
+}
 _CLIENTS = (1, 8, 64, 256)
 
 

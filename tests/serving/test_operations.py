@@ -204,8 +204,8 @@ def test_sigterm_under_load_answers_every_request_that_was_accepted(models: dict
     idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     idle.request("GET", "/languages")
     idle.getresponse().read()
-    with ThreadPoolExecutor(32) as pool:
-        keeping = [pool.submit(ask_until_told_to_end, server) for _ in range(32)]
+    with ThreadPoolExecutor(64) as pool:
+        keeping = [pool.submit(ask_until_told_to_end, server) for _ in range(64)]
         with under_load(server, clients=8) as load:
             while len(load.answers) < 8:
                 time.sleep(0.02)

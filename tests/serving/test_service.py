@@ -205,7 +205,7 @@ async def test_who_asks_is_the_owner_of_the_key_or_else_an_address(
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with watch_caller(Request({"type": "http", "state": state, "client": address}, never)) as caller:
+    with watch_caller(Request({"type": "http", "state": state, "client": address}, never)) as caller:
         assert caller.name == name
 
 

@@ -143,6 +143,7 @@ class RequestMiddleware:
         self._service = service
         self._allowed = allowed
         self._num_inside = 0
+        service.metrics.in_flight.set_function(lambda: self._num_inside)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -165,7 +166,7 @@ class RequestMiddleware:
         def enter() -> None:
             nonlocal is_inside
             is_inside = True
-            self._count(1)
+            self._num_inside += 1
             if self._num_inside > self._service.limits.requests and scope["path"] not in _MONITORING_PATHS:
                 raise server_busy("too many requests at once", retry_after_seconds=1)
 
@@ -197,12 +198,8 @@ class RequestMiddleware:
             raise  # uvicorn logs it
         finally:
             if is_inside:
-                self._count(-1)
+                self._num_inside -= 1
             self._record(scope, method, status, time.perf_counter() - started)
-
-    def _count(self, change: int) -> None:
-        self._num_inside += change
-        self._service.metrics.in_flight.set(self._num_inside)
 
     def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         # The pattern, not the path: a path may hold anything.

@@ -148,7 +148,7 @@ async def translate(call: Call[DeepLTranslateRequest]) -> Response:
     """Each text translated by the model for its language."""
     asked = call.fields
     refuse_unsupported(asked)
-    async with watch_caller(call.request) as caller:
+    with watch_caller(call.request) as caller:
         answered = await call.service.translate_each(
             asked.text,
             source=asked.source_lang,

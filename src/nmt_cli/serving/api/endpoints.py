@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -20,9 +19,6 @@ from nmt_cli.serving.keys import KeyOwner
 from nmt_cli.serving.service import Service
 
 Fields = TypeVar("Fields", bound=BaseModel)
-
-# Made once, because making an encoder takes longer than encoding a short answer.
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 # The statuses with which an endpoint may refuse a text.
 _TEXT_ERRORS = (400, 403, 408, 413, 429, 503)
@@ -181,7 +177,7 @@ class Api:
 
 def json_response(content: Any, *, status: int = 200) -> Response:
     """An answer in JSON."""
-    return Response(_JSON.encode(content).encode(), status_code=status, media_type="application/json")
+    return Response(to_json(content), status_code=status, media_type="application/json")
 
 
 def openapi_document(apis: Sequence[Api], service: Service) -> dict[str, Any]:

@@ -110,7 +110,7 @@ async def translate(call: Call[LibreTranslateRequest]) -> Response:
     if not call.request.headers.get("content-type", "").startswith("application/json"):
         # Forms send the line breaks of a text as \r\n.
         texts = ["\n".join(text.splitlines()) if "\r" in text else text for text in texts]
-    async with watch_caller(call.request) as caller:
+    with watch_caller(call.request) as caller:
         answered = await call.service.translate_each(
             texts,
             source=asked.source,

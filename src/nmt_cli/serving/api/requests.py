@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qs
 
@@ -100,8 +100,8 @@ def refuse_markup(kind: str | None) -> None:
         raise invalid_request(message, hint="send plain text, with the tags taken out", where="format")
 
 
-@asynccontextmanager
-async def watch_caller(request: Request) -> AsyncIterator[Caller]:
+@contextmanager
+def watch_caller(request: Request) -> Iterator[Caller]:
     """The caller of a request whose body has been read: the owner of its key, or else its address."""
 
     async def wait() -> None:

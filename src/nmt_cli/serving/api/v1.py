@@ -213,7 +213,7 @@ async def _translate(call: Call[TranslateRequest], texts: list[str]) -> Response
         # The first line comes before the status is sent, so that a full queue is a 503.
         first = await anext(lines, b"")
         return StreamingResponse(_chain(first, lines), media_type=_NDJSON)
-    async with watch_caller(call.request) as caller:
+    with watch_caller(call.request) as caller:
         translated = await service.translate(texts, route.model, job, by_sentence=by_sentence, caller=caller)
     detected = route.detected
     answer = {
@@ -232,7 +232,7 @@ async def next_words(call: Call[NextWordsRequest]) -> Response:
         model = _model_of_sentence(call)
         num_words, beam = call.service.limits.alternatives + 1, model.config.recipe.decoding.beam
         job = NextWordsJob(" ".join(call.fields.prefix.split()), num_words, beam)
-        async with watch_caller(call.request) as caller:
+        with watch_caller(call.request) as caller:
             return json_response(await call.service.ask_about_words(call.fields.text, job, model, caller=caller))
 
 
@@ -244,7 +244,7 @@ async def attention(call: Call[AttentionRequest]) -> Response:
         if not job.target:
             hint = "give the translation of the text"
             raise invalid_request("the translation is blank", hint=hint, where="translation")
-        async with watch_caller(call.request) as caller:
+        with watch_caller(call.request) as caller:
             found = await call.service.ask_about_words(call.fields.text, job, model, caller=caller)
     return Response(found["map"], media_type="application/json")
 
@@ -315,7 +315,7 @@ async def _stream_lines(
 ) -> AsyncIterator[bytes]:
     """A line of JSON for each text, in order; if an error ends the stream, the last line is the error."""
     is_begun = False
-    async with watch_caller(call.request) as caller:
+    with watch_caller(call.request) as caller:
         try:
             async for text in call.service.stream(texts, model, job, by_sentence=by_sentence, caller=caller):
                 yield json.dumps(_text_answer(text, job), ensure_ascii=False).encode() + b"\n"
