@@ -82,7 +82,7 @@ def _jobs(arguments: argparse.Namespace) -> dict[str, Job]:
     for model in arguments.models:
         name, _, path = model.partition("=")
         for what, options in _DECODED.items():
-            lines = lines_of(arguments.text)[: 60 if what.startswith("single") else arguments.lines]
+            lines = lines_of(arguments.text)[: 200 if what.startswith("single") else arguments.lines]
             jobs[f"decode {name} {what}"] = lambda checkout, folder, path=path, options=options, lines=lines: _decode(
                 checkout, folder, ["-m", path, "--threads", str(arguments.threads), *options], lines
             )

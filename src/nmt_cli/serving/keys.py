@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 _FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: alice 3f9a27c1e0b84d52 60"
 _OPERATOR = "operator"
 _SHORTEST = 8
+# An address may send 20 wrong keys at once, and then 20 a minute.
+_SECONDS_PER_WRONG_KEY, _SECONDS_OF_WRONG_KEYS = 3.0, 60.0
+_MOST_ADDRESSES = 10_000  # that are remembered
 
 
 class KeyOwner:
@@ -34,6 +37,7 @@ class KeyOwner:
         self.digest = digest
         self.is_operator = is_operator
         self.characters = 0
+        self.addresses: set[str] = set()  # that have sent the key
         self._per_minute = per_minute
         self.clock = clock
         self._capacity = max(1.0, per_minute)
@@ -68,16 +72,38 @@ class KeyOwner:
 
     def takes_over(self, other: KeyOwner) -> None:
         """Go on with what another owner of the same key has used and translated."""
-        self.characters = other.characters
+        self.characters, self.addresses = other.characters, other.addresses
         self._tokens, self._filled = min(self._capacity, other._tokens), other._filled
+
+
+class WrongKeys:
+    """How many wrong keys each address may still send."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._forgiven: dict[str, float] = {}  # the time at which nothing counts any more
+
+    def add(self, address: str) -> None:
+        """Count a wrong key."""
+        self._forgiven[address] = max(self._forgiven.pop(address, 0.0), self._clock()) + _SECONDS_PER_WRONG_KEY
+        if len(self._forgiven) > _MOST_ADDRESSES:
+            del self._forgiven[next(iter(self._forgiven))]  # who sent one longest ago
+
+    def seconds_to_wait(self, address: str) -> int:
+        """Seconds until the address may send another one; 0 if it may now."""
+        wait = self._forgiven.get(address, 0.0) + _SECONDS_PER_WRONG_KEY - self._clock() - _SECONDS_OF_WRONG_KEYS
+        return max(0, math.ceil(wait))
 
 
 class ApiKeys:
     """All keys; without any, everybody may ask. `file` is the file that they were read from, if there is one."""
 
-    def __init__(self, owners: Sequence[KeyOwner], *, file: Path | None = None) -> None:
+    def __init__(
+        self, owners: Sequence[KeyOwner], *, file: Path | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._owners = {owner.digest: owner for owner in owners}
         self._file = file
+        self._wrong = WrongKeys(clock)
         self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
 
     @property
@@ -105,8 +131,13 @@ class ApiKeys:
         """The owner of a key; only digests are compared, so the time of a comparison tells nothing of a key."""
         return self._owners.get(_digest(key))
 
-    def authenticate(self, key: str | None, headers: Mapping[str, str], *, missing_status: int) -> KeyOwner:
-        """The owner of a request's key, given or in its headers; RequestError if it is wrong or missing."""
+    def authenticate(
+        self, key: str | None, headers: Mapping[str, str], *, address: str, missing_status: int
+    ) -> KeyOwner:
+        """The owner of a request's key, given or in its headers; RequestError if it is wrong or missing.
+
+        After many wrong keys, an address gets 429 for each key that it has not sent before, whether right or wrong.
+        """
         key = key or _key_in_headers(headers)
         if not key:
             hint = (
@@ -115,8 +146,16 @@ class ApiKeys:
             )
             raise RequestError("this server needs an API key", hint=hint, status=missing_status, code="missing_key")
         owner = self.find(key)
+        if owner is not None and address in owner.addresses:
+            return owner
+        if seconds := self._wrong.seconds_to_wait(address):
+            message, hint = "this address has sent too many wrong keys", f"try again in {seconds} s"
+            raise RequestError(message, hint=hint, status=429, code="wrong_keys", retry_after_seconds=seconds)
         if owner is None:
+            self._wrong.add(address)
             raise RequestError("Invalid API key", hint="give a key of this server", status=403, code="invalid_key")
+        if len(owner.addresses) < _MOST_ADDRESSES:
+            owner.addresses.add(address)
         return owner
 
 
@@ -129,7 +168,7 @@ def read_keys(path: Path, *, clock: Callable[[], float]) -> ApiKeys:
     owners = list(_owners(lines, path=path, clock=clock))
     if not owners:
         raise DataError(f"{path} has no keys", where=str(path), hint=f"write {_FORMAT}, or leave --api-key-file out")
-    return ApiKeys(owners, file=path)
+    return ApiKeys(owners, file=path, clock=clock)
 
 
 def _owners(lines: Sequence[str], *, path: Path, clock: Callable[[], float]) -> Iterator[KeyOwner]:

@@ -127,7 +127,8 @@ class Api:
             if endpoint.needs_key and keys.are_required:
                 key = given.get("api_key") if has_key_field else None
                 key = key if isinstance(key, str) else None
-                owner = keys.authenticate(key, request.headers, missing_status=self.missing_key_status)
+                address = request.client.host if request.client else ""
+                owner = keys.authenticate(key, request.headers, address=address, missing_status=self.missing_key_status)
                 request.state.client = owner.name
             fields = validate_fields(model, given) if has_fields else no_fields
             return await endpoint.handler(Call(service, request, fields, owner))
