@@ -3,7 +3,7 @@
 python benchmarks/http_rate.py --model runs/demo --input data/demo/test.en --clients 64
 
 Workers translate each sentence once; later the server itself gives the answer that it remembers, so all of its time
-goes into HTTP, texts and the queue. The clients run in a process of their own, each on one open connection.
+goes into HTTP, texts and the queue. The clients run in this process, each on one open connection.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def main() -> None:
         drain.wait()
     figures = circumstances("cpu", commit=None) | {
         "clients": arguments.clients,
-        "requests a second": summed_up(rates),
-        "requests per second of the server's processor time": summed_up(per_processor),
+        "requests_per_second": summed_up(rates),
+        "requests_per_processor_second": summed_up(per_processor),
     }
     print(json.dumps(figures, indent=2))
 
@@ -87,7 +87,7 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    if _SERVE in sys.argv:
+    if sys.argv[1:2] == [_SERVE]:
         _serve(sys.argv[2:])
     else:
         main()

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _processor_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """The processor time of this process and of its children that have ended."""
     return sum(os.times()[:4])
 
 

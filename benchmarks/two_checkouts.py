@@ -6,9 +6,9 @@ python benchmarks/two_checkouts.py --other ../before --data data/multi30k-en-de 
 
 Each round measures every job in both checkouts, in turns: the first round begins with this one, the second with the
 other. A job is a command of `nmt` in processes of its own. Training reads metrics.jsonl, translating reads `--stats`;
-neither counts the time to load. Clients of a server ask for one sentence after the other, so the ratio of the rates is
-that of the mean latencies. `--jobs` picks some jobs by the beginning of their names. What only the other checkout
-imports is found by PYTHONPATH.
+neither counts the time to load. Each client of a server sends its next sentence after the answer, so a ratio of rates
+is the inverse of the ratio of mean latencies. `--jobs` picks some jobs by the beginning of their names. Put packages
+that only the other checkout needs on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _nmt(checkout: Path, *arguments: str) -> str:
 
 
 def _environment(checkout: Path) -> Mapping[str, str]:
-    return {"PYTHONPATH": os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(checkout / "src"), os.environ.get("PYTHONPATH")]))}
 
 
 def _commit(checkout: Path) -> str:

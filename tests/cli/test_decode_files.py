@@ -511,8 +511,8 @@ def test_text_in_pieces_is_told_with_the_command_that_joins_them(caplog: pytest.
     for chunks in (words + pieces[:2], pieces):
         list(read_blocks(chunks, has_more=lambda: True, max_lines=9, name="a text", errors="strict"))
     assert [record.getMessage() for record in caplog.records] == [
-        "the text holds pieces instead of words: '@@ ' in 'a ho@@ use'; the model makes its own, so join them first: "
-        "sed -r 's/@@( |$)//g' < 'a text'"
+        "a text is cut into pieces ('@@ ' in 'a ho@@ use'), but the model cuts words itself; join them first: "
+        "sed -r 's/@@( |$)//g' < FILE"
     ]
 
 

@@ -286,7 +286,7 @@ def test_a_command_line_of_fairseq_is_answered_with_settings_that_hold_together(
     words = shlex.split(outcome.stderr[2].removeprefix("fix:   here it is "))
     assert set(words[::2]) == {"--set", "--gpus"}
     assert outcome.stderr[3].strip() == "--arch: name the recipe of its sizes: nmt train iwslt14-de-en"
-    assert outcome.stderr[4].strip() == "it trains with SimCut; without: --set training.consistency=null"
+    assert outcome.stderr[4].strip() == "it trains with SimCut; --set training.consistency=null trains without it"
     recipe = load_recipe("small", overrides=[after for flag, after in pairwise(words) if flag == "--set"])
     training = recipe.training
     assert recipe.model.tying == "target"

@@ -254,11 +254,12 @@ def test_a_worker_that_hangs_is_not_ready(models: dict[str, Path], tmp_path: Pat
 def test_silent_connections_keep_nobody_out_and_the_log_stays_short(
     models: dict[str, Path], tmp_path: Path, open_files: int, most: int, num_silent: int
 ) -> None:
-    allowed, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, 4096), hard_limit))
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= allowed < num_silent + 100:
+        pytest.skip(f"the system allows {allowed} open files")
     server = Server(tmp_path / "log", "-m", models["en-de"], open_files=open_files).wait()
     told = f"at most {most} connections at once instead of 2048: the system allows {open_files} open files"
-    assert (told in server.log) == (most < 2048)
+    assert told in server.log if most < 2048 else "connections at once" not in server.log
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(num_silent)]
     for path in ("/health", "/ready", "/v1/models"):
         assert server.get(path).status == 200

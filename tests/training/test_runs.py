@@ -189,13 +189,15 @@ def test_a_run_that_saved_nothing_is_begun_anew_with_other_settings(begin: Begin
     assert not (tmp_path / "run/metrics.jsonl").exists()
 
 
-def test_all_settings_that_may_not_change_are_told_at_once(begin: Begin, tmp_path: Path) -> None:
+def test_the_first_settings_that_may_not_change_are_told_with_the_number_of_the_others(
+    begin: Begin, tmp_path: Path
+) -> None:
     begin()
     (tmp_path / "run" / "notes").touch()  # not to be removed as a run that has saved nothing
     changed = ["training.seed=2", "model.dropout=0.3"]
     with pytest.raises(RecipeError, match=r"with model\.dropout 0\.1, not 0\.3; training\.seed 1, not 2\n"):
         begin(*changed)
-    with pytest.raises(RecipeError, match=r"not 0\.3; .*; .*; and 2 more\n"):
+    with pytest.raises(RecipeError, match=r"not 0\.3; .*; .*; and 2 more settings\n"):
         begin(*changed, "model.norm=pre", "model.norm_type=rms", "training.clip_norm=1")
 
 

@@ -182,7 +182,7 @@ def _by_value(command: str, option: str, value: str | None) -> str | None:
     """The answer to an option that depends on its value; None if it does not."""
     if command == "train" and option in ("--arch", "-a") and value:
         recipe = next((name for arch, name in _RECIPES.items() if re.fullmatch(arch, value)), None)
-        note = f"{NEXT_LINE}it trains with SimCut; without: --set training.consistency=null"
+        note = f"{NEXT_LINE}it trains with SimCut; --set training.consistency=null trains without it"
         note = note if recipe == "iwslt14-de-en" else ""
         return f"name the recipe of its sizes: nmt train {recipe}{note}" if recipe else None
     if command in ("train", "prepare") and option in ("--config", "-config") and Path(value or "").is_file():

@@ -218,7 +218,7 @@ class _PlanAhead:
 
 @dataclass(frozen=True, slots=True)
 class _PlanningJob:
-    """Builds the plan with a key; `facts` come from plans that were opened, by their families."""
+    """Builds the plan with a key; `facts` of opened plans, by family."""
 
     data: PreparedData
     fallback: Path

@@ -16,7 +16,7 @@ from nmt_cli.recipe.section import NonNegativeFloat, NonNegativeInt, PositiveFlo
 class AdamConfig(Section):
     """Adam (section 5.3)."""
 
-    name: Literal["adam"] = Field("adam", description="which optimizer this section is of")
+    name: Literal["adam"] = Field("adam", description="name of the optimizer")
     beta1: Probability = Field(0.9, description="decay per update of the running mean of gradients (5.3)")
     beta2: Probability = Field(0.98, description="decay of the mean of their squares (5.3)")
     epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean (5.3)")
@@ -25,7 +25,7 @@ class AdamConfig(Section):
 class AdamWConfig(Section):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101) on the matrices."""
 
-    name: Literal["adamw"] = Field("adamw", description="which optimizer this section is of")
+    name: Literal["adamw"] = Field("adamw", description="name of the optimizer")
     beta1: Probability = Field(0.9, description="decay per update of the mean of gradients")
     beta2: Probability = Field(0.98, description="decay of the mean of their squares")
     epsilon: PositiveFloat = Field(1e-9, description="added to the root of that mean")
@@ -35,7 +35,7 @@ class AdamWConfig(Section):
 class MuonConfig(Section):
     """Muon (Jordan et al. 2024) on the matrices between embeddings and output, AdamW on all else."""
 
-    name: Literal["muon"] = Field("muon", description="which optimizer this section is of")
+    name: Literal["muon"] = Field("muon", description="name of the optimizer")
     momentum: Probability = Field(0.95, description="decay per update of the mean of the matrices' gradients")
     weight_decay: NonNegativeFloat = Field(0.01, description="decay of each matrix per update, times the learning rate")
     beta1: Probability = Field(0.9, description="of AdamW on all else: decay of the mean of gradients")
@@ -46,7 +46,7 @@ class MuonConfig(Section):
 class ScheduleFreeConfig(Section):
     """Schedule-free AdamW (Defazio et al. 2024, arXiv:2405.15682); it goes with the constant schedule."""
 
-    name: Literal["schedule_free"] = Field("schedule_free", description="which optimizer this section is of")
+    name: Literal["schedule_free"] = Field("schedule_free", description="name of the optimizer")
     beta1: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.9, description="interpolation between the fast weights (0) and their mean (1), at which gradients are taken"
     )
@@ -62,7 +62,7 @@ _WarmupUpdates = Annotated[PositiveInt, Field(description="updates in which the 
 class NoamConfig(Section):
     """The paper's schedule: factor * d_model^-0.5 * min(update^-0.5, update * warmup^-1.5) (equation 3)."""
 
-    name: Literal["noam"] = Field("noam", description="which schedule this section is of")
+    name: Literal["noam"] = Field("noam", description="name of the schedule")
     factor: PositiveFloat = Field(1.0, description="multiplies the whole schedule; 1 is the paper's")
     warmup_updates: PositiveInt = Field(4000, description="updates in which the rate rises (5.3)")
 
@@ -70,7 +70,7 @@ class NoamConfig(Section):
 class CosineConfig(Section):
     """Linear warm-up to a peak, then half a cosine down to zero at the last update."""
 
-    name: Literal["cosine"] = Field("cosine", description="which schedule this section is of")
+    name: Literal["cosine"] = Field("cosine", description="name of the schedule")
     peak: _Peak
     warmup_updates: _WarmupUpdates = 4000
 
@@ -78,7 +78,7 @@ class CosineConfig(Section):
 class WsdConfig(Section):
     """Linear warm-up, a constant rate, and a linear fall to zero at the end (Hu et al. 2024, arXiv:2404.06395)."""
 
-    name: Literal["wsd"] = Field("wsd", description="which schedule this section is of")
+    name: Literal["wsd"] = Field("wsd", description="name of the schedule")
     peak: _Peak
     warmup_updates: _WarmupUpdates = 4000
     decay_updates: PositiveInt = Field(description="last updates, in which the rate falls")
@@ -87,15 +87,15 @@ class WsdConfig(Section):
 class ConstantConfig(Section):
     """Linear warm-up to a rate that stays."""
 
-    name: Literal["constant"] = Field("constant", description="which schedule this section is of")
+    name: Literal["constant"] = Field("constant", description="name of the schedule")
     peak: PositiveFloat = Field(description="the learning rate", examples=[0.001])
     warmup_updates: _WarmupUpdates = 4000
 
 
 class InverseSqrtConfig(Section):
-    """Linear warm-up to a peak, then peak * sqrt(warmup_updates / update): noam with its peak given, fairseq's --lr."""
+    """Linear warm-up to a peak, then peak * sqrt(warmup_updates / update): noam with fairseq's --lr as its peak."""
 
-    name: Literal["inverse_sqrt"] = Field("inverse_sqrt", description="which schedule this section is of")
+    name: Literal["inverse_sqrt"] = Field("inverse_sqrt", description="name of the schedule")
     peak: _Peak
     warmup_updates: _WarmupUpdates = 4000
 
@@ -109,14 +109,14 @@ Schedule = Annotated[
 class RDropConfig(Section):
     """R-Drop (Liang et al. 2021, arXiv:2106.14448): two passes with different dropout are to predict alike."""
 
-    name: Literal["r_drop"] = Field("r_drop", description="which regulariser this section is of")
+    name: Literal["r_drop"] = Field("r_drop", description="name of the regulariser")
     alpha: NonNegativeFloat = Field(5.0, description="weight of the mean divergence, beside both losses; 0: one pass")
 
 
 class SimCutConfig(Section):
     """SimCut (Gao et al. 2022, arXiv:2206.02368): a pass without some tokens is to predict as the whole does."""
 
-    name: Literal["simcut"] = Field("simcut", description="which regulariser this section is of")
+    name: Literal["simcut"] = Field("simcut", description="name of the regulariser")
     alpha: NonNegativeFloat = Field(3.0, description="weight of the divergence, beside the first loss; 0: one pass")
     cut: Probability = Field(0.05, description="share of tokens, on both sides, without embedding in the second pass")
 

@@ -23,15 +23,15 @@ from nmt_cli.training.micro_batch_size import Estimate, estimate
 from nmt_cli.training.reporting.metrics import matrix_rate
 
 # Per training pair, the bytes on disk during preparation, in the work folder and in the prepared data together; the
-# pairs that a core cleans and encodes per second; the lines of the vocabulary's sample per second. They were measured
-# (docs/how-to/reproduce.md).
+# pairs that a core cleans and encodes per second; the lines of the vocabulary's sample per second. These are rough
+# figures.
 _WORK_BYTES_PER_PAIR = 600
 _PAIRS_PER_CORE_SECOND = 20_000
 _SAMPLED_LINES_PER_SECOND = 100_000
 _SLOWER = 3  # other processors, longer sentences, a larger vocabulary
 _PREPARING_MEMORY = 1_500_000_000
 # The rates of training and search as shares of the rate of plain matrix products, least and most, on a GPU and on a
-# CPU: for GPUs from published systems, for CPUs measured (docs/how-to/reproduce.md).
+# CPU: for GPUs from published systems, for CPUs rough figures.
 _GPU_TRAINING_SHARES, _CPU_TRAINING_SHARES = (0.2, 0.5), (0.25, 0.5)
 _GPU_SEARCH_SHARES, _CPU_SEARCH_SHARES = (0.01, 0.05), (0.1, 0.35)
 _USABLE_MEMORY = 0.9

@@ -20,7 +20,7 @@ _FORMAT = "a line a key: NAME KEY REQUESTS_PER_MINUTE [operator], for example: a
 _OPERATOR = "operator"
 _SHORTEST = 8
 # An address may send 20 wrong keys at once, and then 20 a minute.
-_SECONDS_PER_WRONG_KEY, _SECONDS_OF_WRONG_KEYS = 3.0, 60.0
+_WRONG_KEYS_AT_ONCE, _SECONDS_PER_WRONG_KEY = 20, 3.0
 _MOST_ADDRESSES = 10_000  # that are remembered
 
 
@@ -37,7 +37,7 @@ class KeyOwner:
         self.digest = digest
         self.is_operator = is_operator
         self.characters = 0
-        self.addresses: set[str] = set()  # that have sent the key
+        self._addresses: dict[str, None] = {}  # that have sent the key, the last one last
         self._per_minute = per_minute
         self.clock = clock
         self._capacity = max(1.0, per_minute)
@@ -70,29 +70,40 @@ class KeyOwner:
             self._tokens = min(self._capacity, self._tokens + requests)
             raise
 
+    def is_known_at(self, address: str) -> bool:
+        """Whether the key was sent from this address."""
+        return address in self._addresses
+
+    def note(self, address: str) -> None:
+        """Remember that the key was sent from this address."""
+        self._addresses.pop(address, None)
+        self._addresses[address] = None
+        if len(self._addresses) > _MOST_ADDRESSES:
+            del self._addresses[next(iter(self._addresses))]
+
     def takes_over(self, other: KeyOwner) -> None:
         """Go on with what another owner of the same key has used and translated."""
-        self.characters, self.addresses = other.characters, other.addresses
+        self.characters, self._addresses = other.characters, other._addresses
         self._tokens, self._filled = min(self._capacity, other._tokens), other._filled
 
 
 class WrongKeys:
-    """How many wrong keys each address may still send."""
+    """Counts wrong keys per address, and says how long an address must wait."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._forgiven: dict[str, float] = {}  # the time at which nothing counts any more
+        self._free_at: dict[str, float] = {}  # when the address may send as many as ever again
 
     def add(self, address: str) -> None:
         """Count a wrong key."""
-        self._forgiven[address] = max(self._forgiven.pop(address, 0.0), self._clock()) + _SECONDS_PER_WRONG_KEY
-        if len(self._forgiven) > _MOST_ADDRESSES:
-            del self._forgiven[next(iter(self._forgiven))]  # who sent one longest ago
+        self._free_at[address] = max(self._free_at.pop(address, 0.0), self._clock()) + _SECONDS_PER_WRONG_KEY
+        if len(self._free_at) > _MOST_ADDRESSES:
+            del self._free_at[next(iter(self._free_at))]  # its last wrong key is the oldest
 
     def seconds_to_wait(self, address: str) -> int:
         """Seconds until the address may send another one; 0 if it may now."""
-        wait = self._forgiven.get(address, 0.0) + _SECONDS_PER_WRONG_KEY - self._clock() - _SECONDS_OF_WRONG_KEYS
-        return max(0, math.ceil(wait))
+        busy = self._free_at.get(address, 0.0) - self._clock()
+        return max(0, math.ceil(busy - (_WRONG_KEYS_AT_ONCE - 1) * _SECONDS_PER_WRONG_KEY))
 
 
 class ApiKeys:
@@ -146,7 +157,8 @@ class ApiKeys:
             )
             raise RequestError("this server needs an API key", hint=hint, status=missing_status, code="missing_key")
         owner = self.find(key)
-        if owner is not None and address in owner.addresses:
+        if owner is not None and owner.is_known_at(address):
+            owner.note(address)
             return owner
         if seconds := self._wrong.seconds_to_wait(address):
             message, hint = "this address has sent too many wrong keys", f"try again in {seconds} s"
@@ -154,8 +166,7 @@ class ApiKeys:
         if owner is None:
             self._wrong.add(address)
             raise RequestError("Invalid API key", hint="give a key of this server", status=403, code="invalid_key")
-        if len(owner.addresses) < _MOST_ADDRESSES:
-            owner.addresses.add(address)
+        owner.note(address)
         return owner
 
 

@@ -85,12 +85,12 @@ class WorkerPool:
     @property
     def num_ready(self) -> int:
         """Workers that are there now."""
-        return sum(slot.worker is not None for slot in self._slots)
+        return sum(slot.is_there for slot in self._slots)
 
     @property
     def num_answering(self) -> int:
         """Workers that are there now and have not had their batch for longer than they should need."""
-        return sum(slot.worker is not None and not slot.is_late for slot in self._slots)
+        return sum(slot.is_there and not slot.is_late for slot in self._slots)
 
     @property
     def refusal(self) -> RequestError | None:
@@ -137,10 +137,16 @@ class _PoolSlot:
         self._busy_since: float | None = None  # with a batch
         self._is_retired = False
         self._has_died = False  # the worker died, and _watch has noticed
+        self._is_leaving = False  # the worker is dead, and what it leaves is cleared
         self.pause = 0.0  # seconds before the next start
         self.has_failed = False  # the last start failed
         self._task = asyncio.ensure_future(self._work())
         self._watching = asyncio.ensure_future(self._watch(worker))
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a worker that lives, as far as the slot knows."""
+        return self.worker is not None and not self._is_leaving
 
     @property
     def is_late(self) -> bool:
@@ -202,8 +208,9 @@ class _PoolSlot:
                 self._task.cancel()
 
     async def _dismiss(self, worker: WorkerProcess) -> None:
-        self.worker = None  # before the wait: from now on /ready says so
+        self._is_leaving = True
         await worker.close()
+        self.worker, self._is_leaving = None, False
 
     async def _do(self, batch: Sequence[QueuedSentence], worker: WorkerProcess) -> None:
         loop, metrics, name = asyncio.get_running_loop(), self._metrics, self._queue.name

@@ -209,7 +209,7 @@ def _reason_to_refuse(run: Run, recipe: Recipe, data: PreparedData, init_from: P
     hint_new_run = "another folder with -o, or --restart (removes the run)"
     old, new = _fixed_settings(run.recipe), _fixed_settings(recipe)
     if changes := _differences(old, new):
-        others = f"; and {len(changes) - _MOST_TOLD} more" if len(changes) > _MOST_TOLD else ""
+        others = f"; and {len(changes) - _MOST_TOLD} more settings" if len(changes) > _MOST_TOLD else ""
         return RecipeError(
             f"{the_run} was trained with {'; '.join(changes[:_MOST_TOLD])}{others}",
             where=str(run.directory / "recipe.yaml"),

@@ -203,11 +203,9 @@ class _Decoder:
 
     def _warn_of_pieces(self, texts: Sequence[str]) -> None:
         if (mark := mark_of_text_in_pieces(texts)) is not None:
-            joined = shell_pipe(None if self._name == STDIN else Path(self._name), mark.join_command)
-            message = (
-                "the text holds pieces instead of words: %r in %r; the model makes its own, so join them first: %s"
-            )
-            logger.warning(message, mark.mark, mark.around, joined)
+            joined = shell_pipe(Path(self._name) if Path(self._name).is_file() else None, mark.join_command)
+            message = "%s is cut into pieces (%r in %r), but the model cuts words itself; join them first: %s"
+            logger.warning(message, self._name, mark.mark, mark.around, joined)
 
     def _tell_of_replacing(self, number: int) -> None:
         if not self._has_replaced:

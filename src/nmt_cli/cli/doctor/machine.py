@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Mapping
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ REQUIRED = (
 )
 EXTRAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "serve": ("nmt serve", ("starlette", "uvicorn", "httptools", "prometheus-client", "python-multipart")),
-    "export": ("CTranslate2: nmt export, and int8 in nmt decode", ("ctranslate2",)),
+    "export": ("CTranslate2: nmt export, and --engine ctranslate2 of nmt decode and nmt serve", ("ctranslate2",)),
     "huggingface": ("nmt export --to huggingface, and the comparison in nmt import", ("transformers",)),
     "langid": ("the check of languages in nmt prepare and nmt serve", ("py3langid",)),
     "tensorboard": ("nmt train --tensorboard", ("tensorboard",)),
@@ -123,9 +122,7 @@ def _cpu() -> dict[str, Any]:
 
 
 def _int8(instructions: set[str]) -> str:
-    """How int8 is multiplied: by instructions of its own, with others, or not by CTranslate2."""
-    if find_spec("ctranslate2") is None:
-        return "needs CTranslate2"
+    """How this processor multiplies int8."""
     if instructions & {"avx512_vnni", "avx_vnni", "amx_int8"}:
         return "by its own instructions"
     return "without instructions of its own"

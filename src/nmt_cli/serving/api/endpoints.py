@@ -29,7 +29,7 @@ _REASONS = {
     409: "A model cannot be loaded; the old one stays.",
     413: "A limit of the server, or of the key.",
     415: "The body is not sent as JSON.",
-    429: "The key's requests of this minute are used up; see Retry-After.",
+    429: "The key's requests of this minute are used up, or its address sent many wrong keys; see Retry-After.",
     503: "No room, no time or no model now; see Retry-After.",
 }
 _REASONS_WITH_MISSING_KEY = {
@@ -178,7 +178,7 @@ class Api:
 
 def json_response(content: Any, *, status: int = 200) -> Response:
     """An answer in JSON."""
-    return Response(to_json(content), status_code=status, media_type="application/json")
+    return Response(to_json(content, inf_nan_mode="null"), status_code=status, media_type="application/json")
 
 
 def openapi_document(apis: Sequence[Api], service: Service) -> dict[str, Any]:
