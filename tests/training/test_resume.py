@@ -198,7 +198,10 @@ def test_another_precision_is_refused_and_the_hint_helps(
         ("tokenizer.dropout=0.1", "tokenizer.dropout 0.0, not 0.1"),
         ("training.seed=2", "training.seed 1, not 2"),
         ("training.batch_tokens=700", "training.batch_tokens 600, not 700"),
-        ("training.optimizer={name: adamw}", "training.optimizer.name 'adam', not 'adamw'"),
+        (
+            "training.optimizer={name: adamw}",
+            "training.optimizer.name 'adam', not 'adamw'; training.optimizer.weight_decay null, not 0.01",
+        ),
         ("training.clip_norm=1", "training.clip_norm null, not 1.0"),
     ],
 )
