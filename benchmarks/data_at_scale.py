@@ -18,12 +18,13 @@ import platform
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from measuring import Largest, largest, private_megabytes
 
 _LOG_MEAN, _LOG_DEVIATION, _RATIO_DEVIATION, _LONGEST = 3.2, 0.62, 0.15, 256
 _VOCABULARY = 37_000
@@ -64,7 +65,7 @@ def _plan(arguments: argparse.Namespace) -> dict[str, Any]:
     size = sum(path.stat().st_size for path in plan.iterdir())
     return {
         "plan_seconds": round(seconds, 2),
-        "plan_private_mb": round(peak["mb"]),
+        "plan_private_mb": round(peak.value),
         "plan_mb": round(size / 1e6, 1),
         "updates": updates,
     }
@@ -89,7 +90,7 @@ def _batches(arguments: argparse.Namespace) -> dict[str, Any]:
         "first_batch_seconds": round(first, 2),
         "pairs_per_second_from_disk": cold,
         "pairs_per_second": warm,
-        "private_mb": round(peak["mb"]),
+        "private_mb": round(peak.value),
         "numpy": numpy.__version__,
         "torch": torch.__version__,
     }
@@ -151,31 +152,14 @@ def _order(arguments: argparse.Namespace, *, fresh: bool) -> Any:
 
 
 @contextmanager
-def _watched(core: int) -> Iterator[dict[str, float]]:
+def _watched(core: int) -> Iterator[Largest]:
     """Pin this process to one core, and track its largest private memory, in MB above a process with torch alone."""
     import torch  # noqa: F401  # what is measured from
 
-    before, peak, done = _private_mb(), {"mb": 0.0}, threading.Event()
-
-    def look() -> None:
-        while not done.wait(0.02):
-            peak["mb"] = max(peak["mb"], _private_mb() - before)
-
+    before = private_megabytes(os.getpid())
     os.sched_setaffinity(0, {core})
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
+    with largest(lambda: private_megabytes(os.getpid()) - before, every_seconds=0.02) as peak:
         yield peak
-    finally:
-        done.set()
-        watcher.join()
-        peak["mb"] = max(peak["mb"], _private_mb() - before)
-
-
-def _private_mb() -> float:
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-    sizes = {name: int(size.split()[0]) for name, _, size in (line.partition(":") for line in lines)}
-    return (sizes["Private_Clean"] + sizes["Private_Dirty"]) * 1024 / 1e6
 
 
 def _drop_from_cache(directory: Path) -> None:

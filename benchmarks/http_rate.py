@@ -11,16 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from measuring import circumstances, lines_of, summed_up
-from serve_load import answers_per_second, processor_seconds
+from serve_load import answers_per_second, processor_seconds, server
 
 _SENTENCES, _WORDS = 50, range(3, 9)  # short ones
 _SERVE = "--as-server"
@@ -30,26 +27,16 @@ def main() -> None:
     """Measure windows of some seconds."""
     arguments = _arguments()
     lines = [line for line in lines_of(arguments.input) if len(line.split()) in _WORDS][:_SENTENCES]
-    options = ["serve", "--model", str(arguments.model), "--port", "0", "--device", "cpu", "--max-wait-ms", "0"]
-    process = subprocess.Popen([sys.executable, __file__, _SERVE, *options], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    found = next(filter(None, (re.search(r"ready: http://\S+:(\d+)", line) for line in process.stderr)))
-    drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
     rates, per_processor = [], []
-    try:
-        asyncio.run(answers_per_second(int(found[1]), lines, clients=8, seconds=4.0))
+    options = ["--model", str(arguments.model), "--max-wait-ms", "0"]
+    with server(options, nmt=[sys.executable, __file__, _SERVE]) as (process, port):
+        asyncio.run(answers_per_second(port, lines, clients=8, seconds=4.0))
         for _ in range(arguments.rounds):
-            before, started = processor_seconds(process.pid), time.perf_counter()
-            rate = asyncio.run(
-                answers_per_second(int(found[1]), lines, clients=arguments.clients, seconds=arguments.seconds)
-            )
+            before, started = processor_seconds(process), time.perf_counter()
+            rate = asyncio.run(answers_per_second(port, lines, clients=arguments.clients, seconds=arguments.seconds))
             wall = time.perf_counter() - started
             rates.append(rate)
-            per_processor.append(rate * wall / (processor_seconds(process.pid) - before))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-        drain.wait()
+            per_processor.append(rate * wall / (processor_seconds(process) - before))
     figures = circumstances("cpu", commit=None) | {
         "clients": arguments.clients,
         "requests_per_second": summed_up(rates),

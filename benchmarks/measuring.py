@@ -9,7 +9,10 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,51 @@ def score(hypothesis: Path, reference: Path) -> float:
     from nmt_cli.scoring.metrics import bleu
 
     return round(bleu(*(lines_of(file) for file in (hypothesis, reference)), target_language=None).value, 2)
+
+
+def processes_of(pid: int) -> list[int]:
+    """A process and all that it has started, from any of its threads."""
+    children: list[str] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread or the process has ended
+            children += file.read_text().split()
+    return [pid, *(process for child in children for process in processes_of(int(child)))]
+
+
+def private_megabytes(pid: int) -> float:
+    """Private_Clean + Private_Dirty of a process; 0 if it has ended."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        sizes = {name: int(size.split()[0]) for name, _, size in (line.partition(":") for line in lines)}
+        return (sizes["Private_Clean"] + sizes["Private_Dirty"]) * 1024 / 1e6
+    return 0.0
+
+
+@dataclass
+class Largest:
+    """The largest value so far."""
+
+    value: float = 0.0
+
+
+@contextmanager
+def largest(measure: Callable[[], float], *, every_seconds: float) -> Iterator[Largest]:
+    """The largest value of `measure` while the block runs."""
+    found, done = Largest(), threading.Event()
+
+    def look() -> None:
+        is_last = False
+        while not is_last:
+            is_last = done.wait(every_seconds)
+            found.value = max(found.value, measure())
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        watcher.join()
 
 
 def lines_of(file: Path) -> list[str]:

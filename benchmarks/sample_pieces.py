@@ -11,15 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from measuring import circumstances
+from measuring import circumstances, largest, private_megabytes, processes_of
 
 from nmt_cli.dataset.plan import PlanKey
 from nmt_cli.dataset.planning import expected_facts
@@ -48,7 +44,7 @@ def main() -> None:
     )
     growth = expected_growth(data, alpha=arguments.probability, seed=key.seed, max_positions=_MAX_POSITIONS)
     facts = expected_facts(data.split("train"), key=key, growth=growth)
-    with tempfile.TemporaryDirectory() as folder, _largest_memory() as memory:
+    with tempfile.TemporaryDirectory() as folder, largest(_megabytes, every_seconds=_WINDOW_SECONDS) as memory:
         wall, processor = time.perf_counter(), _processor_seconds()
         sampled = sample_pieces(
             data, Path(folder), key=key, facts=facts, num_workers=arguments.workers, progress=lambda: None
@@ -62,7 +58,7 @@ def main() -> None:
         "target_growth": round(sampled.target_tokens / counts.target_tokens, 3),
         "seconds": round(wall, 1),
         "processor_seconds": round(processor, 1),
-        "peak_private_mb": round(memory["mb"]),
+        "peak_private_mb": round(memory.value),
         "disk_mb": round(num_bytes / 1e6, 1),
     }
     print(json.dumps(figures, indent=2))
@@ -73,32 +69,9 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
-@contextmanager
-def _largest_memory() -> Iterator[dict[str, float]]:
-    """The largest private memory, in MB, of this process and its children together."""
-    peak, done = {"mb": 0.0}, threading.Event()
-
-    def look() -> None:
-        while not done.wait(_WINDOW_SECONDS):
-            found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(os.getpid())], capture_output=True, text=True)
-            processes = [os.getpid(), *map(int, found.stdout.split())]
-            peak["mb"] = max(peak["mb"], sum(map(_private_mb, processes)))
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        yield peak
-    finally:
-        done.set()
-        watcher.join()
-
-
-def _private_mb(process: int) -> float:
-    with suppress(OSError):  # it has ended
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
-        sizes = {name: int(size.split()[0]) for name, _, size in (line.partition(":") for line in lines)}
-        return (sizes["Private_Clean"] + sizes["Private_Dirty"]) * 1024 / 1e6
-    return 0.0
+def _megabytes() -> float:
+    """The private memory of this process and its children together."""
+    return sum(map(private_megabytes, processes_of(os.getpid())))
 
 
 def _arguments() -> argparse.Namespace:

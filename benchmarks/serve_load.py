@@ -23,9 +23,11 @@ import json
 import os
 import re
 import resource
+import shlex
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +37,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from measuring import NMT, Figures, circumstances, lines_of, summed_up
+from measuring import NMT, Figures, circumstances, lines_of, processes_of, summed_up
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMPARED, _COMPARED_CLIENTS = 1000, 64
@@ -312,20 +314,23 @@ def _server(arguments: argparse.Namespace, engine: str, batching: str) -> Iterat
 
 
 @contextmanager
-def server(options: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Iterator[tuple[int, int]]:
+def server(
+    options: Sequence[str], *, environment: Mapping[str, str] | None = None, nmt: Sequence[str] = NMT
+) -> Iterator[tuple[int, int]]:
     """The process id and the port of `nmt serve` with these options on a CPU, which ends with the context."""
-    command = [*NMT, "serve", "--port", "0", "--device", "cpu", *options]
+    command = [*nmt, "serve", "--port", "0", "--device", "cpu", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | (environment or {}))
     assert process.stderr is not None
-    port = 0
-    for line in process.stderr:
-        if found := re.search(r"ready: http://\S+:(\d+)", line):
-            port = int(found[1])
-            break
+    said = ""
+    while (found := re.search(r"ready: http://\S+:(\d+)", said)) is None:
+        line = process.stderr.readline()
+        if not line:
+            sys.exit(f"{shlex.join(command)} ended:\n{said}")
+        said += line
     # What the server logs must not fill the pipe.
     drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
     try:
-        yield process.pid, port
+        yield process.pid, int(found[1])
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
@@ -348,13 +353,8 @@ def _decode(arguments: argparse.Namespace, engine: str, lines: Sequence[str]) ->
     return out.split("\n")[:-1], (busy - idle) / (len(lines) - 1)
 
 
-def _processes(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(process for child in children for process in _processes(int(child)))]
-
-
 def _cpu_seconds(pid: int) -> float:
-    return sum(map(processor_seconds, _processes(pid)))
+    return sum(map(processor_seconds, processes_of(pid)))
 
 
 def processor_seconds(pid: int) -> float:
@@ -364,7 +364,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def _megabytes(pid: int) -> int:
-    pages = [int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in _processes(pid)]
+    pages = [int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in processes_of(pid)]
     return sum(pages) * os.sysconf("SC_PAGE_SIZE") // 1_000_000
 
 
