@@ -340,6 +340,31 @@ async def test_a_worker_dies_at_whatever_moment_it_is_retired(
     assert asyncio.all_tasks() == before  # nobody watches
 
 
+async def test_a_dead_worker_is_not_counted_and_is_waited_for_while_it_is_cleared(
+    models: dict[str, Path], fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_clearing, may_end, num_cleared = asyncio.Event(), asyncio.Event(), 0
+
+    async def close_slowly(self: FakeWorker) -> None:
+        nonlocal num_cleared
+        is_clearing.set()
+        await may_end.wait()
+        num_cleared += 1
+
+    async with serving(models["en-de"]) as model:
+        monkeypatch.setattr(fake, "close", close_slowly)
+        assert model.pool.num_ready == 1
+        only_worker(model).death.set()
+        await is_clearing.wait()
+        assert model.pool.num_ready == model.pool.num_answering == 0
+        ending = asyncio.ensure_future(model.pool.close())
+        await asyncio.sleep(0.01)
+        assert not ending.done()
+        may_end.set()
+        await ending
+    assert (fake.num_started, num_cleared) == (1, 1)
+
+
 async def test_a_worker_that_dies_as_it_answers_is_replaced_before_anybody_asks(
     models: dict[str, Path], fake: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,7 +87,7 @@ class KeyOwner:
         self._tokens, self._filled = min(self._capacity, other._tokens), other._filled
 
 
-class WrongKeys:
+class _WrongKeys:
     """Counts wrong keys per address, and says how long an address must wait."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -114,7 +114,7 @@ class ApiKeys:
     ) -> None:
         self._owners = {owner.digest: owner for owner in owners}
         self._file = file
-        self._wrong = WrongKeys(clock)
+        self._wrong = _WrongKeys(clock)
         self.anonymous = KeyOwner("anonymous", b"", per_minute=math.inf, clock=time.monotonic, is_operator=False)
 
     @property
@@ -157,15 +157,13 @@ class ApiKeys:
             )
             raise RequestError("this server needs an API key", hint=hint, status=missing_status, code="missing_key")
         owner = self.find(key)
-        if owner is not None and owner.is_known_at(address):
-            owner.note(address)
-            return owner
-        if seconds := self._wrong.seconds_to_wait(address):
-            message, hint = "this address has sent too many wrong keys", f"try again in {seconds} s"
-            raise RequestError(message, hint=hint, status=429, code="wrong_keys", retry_after_seconds=seconds)
-        if owner is None:
-            self._wrong.add(address)
-            raise RequestError("Invalid API key", hint="give a key of this server", status=403, code="invalid_key")
+        if owner is None or not owner.is_known_at(address):
+            if seconds := self._wrong.seconds_to_wait(address):
+                message, hint = "this address has sent too many wrong keys", f"try again in {seconds} s"
+                raise RequestError(message, hint=hint, status=429, code="wrong_keys", retry_after_seconds=seconds)
+            if owner is None:
+                self._wrong.add(address)
+                raise RequestError("Invalid API key", hint="give a key of this server", status=403, code="invalid_key")
         owner.note(address)
         return owner
 

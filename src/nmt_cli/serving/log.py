@@ -78,8 +78,6 @@ def structured_log() -> Iterator[None]:
 
 def log_in_json() -> None:
     """Log in JSON from now on, unless stderr is a terminal; libraries log in the same form as we do."""
-    # No line names the thread or the process, so no record need look them up.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # A form that cannot be read is a request with 400.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     handlers = logging.getLogger(_LOGGERS[0]).handlers[:]

@@ -114,7 +114,7 @@ def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
         install = machine["extras"]["export"]["install"]
         yield Finding(
             "slow",
-            "CTranslate2 is not installed: --engine auto takes it for int8, where it is usually faster than torch",
+            "CTranslate2 is not installed: --engine auto would take it for int8",
             install,
         )
 
