@@ -93,13 +93,14 @@ def foreign_commands() -> str:
 def foreign_keys() -> str:
     """Other toolkits' names of our keys, from the tables that `nmt` answers with."""
     rows = []
-    for ours, theirs in [*RECIPE_KEYS.items(), *CORPUS_KEYS.items()]:
-        settings, _, note = ours.partition(" # ")
-        is_setting = re.match(r"[a-z0-9_.]+=", settings) is not None
-        here = " and ".join(f"`{_as_yaml(one)}`" for one in settings.split(" & ")) if is_setting else settings
-        elsewhere = ", ".join(f"`{key}`" for key in theirs.split())
-        rows.append((elsewhere, _cell(_without_braces(here) + (f"; {note}" if note else ""))))
-    return "\n".join([*_table(("elsewhere", "here"), rows), ""])
+    for file, keys in (("recipe", RECIPE_KEYS), ("corpus", CORPUS_KEYS)):
+        for ours, theirs in keys.items():
+            settings, _, note = ours.partition(" # ")
+            is_setting = re.match(r"[a-z0-9_.]+=", settings) is not None
+            here = " and ".join(f"`{_as_yaml(one)}`" for one in settings.split(" & ")) if is_setting else settings
+            elsewhere = ", ".join(f"`{key}`" for key in theirs.split())
+            rows.append((elsewhere, file, _cell(_without_braces(here) + (f"; {note}" if note else ""))))
+    return "\n".join([*_table(("elsewhere", "file", "here"), rows), ""])
 
 
 def exit_codes() -> str:

@@ -102,11 +102,11 @@ def relu(size: ModelConfig) -> None:
 
 def loss(size: ModelConfig) -> None:
     """The loss of one pass and that of two, with their gradients."""
-    from nmt_cli.model.kernels.loss import gradients_by_rows, gradients_of_both_passes
+    from nmt_cli.model.kernels.loss import loss_and_gradient, loss_and_gradient_of_both_passes
 
     logits, gold = _zeros(_SLOTS, _COLUMNS), torch.zeros(_SLOTS, dtype=torch.int64)
-    gradients_by_rows(logits, gold, _VOCABULARY, 0.1, pad=0)
-    gradients_of_both_passes(logits, gold, _VOCABULARY, 0.1, weights=(0.5, 0.5, 1.25, 1.25), pad=0)
+    loss_and_gradient(logits, gold, _VOCABULARY, 0.1, pad=0)
+    loss_and_gradient_of_both_passes(logits, gold, _VOCABULARY, 0.1, weights=(0.5, 0.5, 1.25, 1.25), pad=0)
 
 
 def search(size: ModelConfig) -> None:

@@ -24,7 +24,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from nmt_cli.model.cuda_attention import attend_triton
 from nmt_cli.model.dropout import Dropout
-from nmt_cli.model.kernels.loss import gradients_by_rows
+from nmt_cli.model.kernels.loss import loss_and_gradient
 from nmt_cli.model.packing import Projections, Spans
 from nmt_cli.tokenization.tokenizer import PAD
 
@@ -136,7 +136,7 @@ def _time_loss() -> float:
     """Milliseconds of a step's loss over the logits."""
     logits = torch.randn(_ROWS_OF_A_STEP, _WIDTH, device="cuda", dtype=torch.bfloat16)
     gold = torch.randint(4, _PIECES, (_ROWS_OF_A_STEP,), device="cuda")
-    taken = _milliseconds(lambda: gradients_by_rows(logits, gold, _PIECES, 0.1, pad=PAD))
+    taken = _milliseconds(lambda: loss_and_gradient(logits, gold, _PIECES, 0.1, pad=PAD))
     rate = 2 * logits.nbytes / taken / 1e9
     print(
         f"loss of {_ROWS_OF_A_STEP:,} x {_WIDTH:,}: {taken:.3f} ms, {rate:.2f} TB/s if read and written once",

@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from nmt_cli.errors import NmtError
@@ -161,8 +162,19 @@ def without_controls(text: str) -> str:
 
 
 def size_text(number: float) -> str:
-    """A number of bytes as a person reads it: `7.5 GB`, `818.5 MB`."""
-    return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
+    """A number of bytes as a person reads it: `7.5 GB`, `818.5 MB`, `70.6 kB`, `999 bytes`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= factor:
+            return f"{number / factor:,.1f} {unit}"
+    return f"{number:.0f} bytes"
+
+
+def time_text(iso: str) -> str:
+    """A time of ISO 8601 as a person reads it: `2026-05-01 14:30 UTC`; any other text as it is."""
+    try:
+        return datetime.fromisoformat(iso).strftime("%Y-%m-%d %H:%M %Z").rstrip()
+    except ValueError:
+        return iso
 
 
 def duration_text(seconds: float) -> str:

@@ -175,6 +175,17 @@ def read_json(path: Path, *, error: type[NmtError], hint: str) -> Any:
         raise error(f"{path.name} is damaged: {problem}", where=str(path), hint=hint) from None
 
 
+def nearest_existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists and may be seen."""
+    absolute = path.resolve()
+    return next(folder for folder in (absolute, *absolute.parents) if os.path.exists(folder))  # Path.exists may raise
+
+
+def free_bytes(path: Path) -> int:
+    """Free bytes on the disk that a path, which need not exist yet, lies or would lie on."""
+    return shutil.disk_usage(nearest_existing(path)).free
+
+
 def bytes_in(path: Path) -> int:
     """The bytes of the files at or below a path; 0 if there are none.
 

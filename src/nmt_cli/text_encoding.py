@@ -35,12 +35,12 @@ _FILES_SHOWN = 8
 _BLOCK = 1 << 20
 
 
-def refuse_other_encodings(beginning: bytes, *, name: str) -> None:
+def refuse_other_encoding(beginning: bytes, *, name: str) -> None:
     """Raise DataError if a text begins like compressed data, UTF-16 or UTF-32; `name` is its file or `STDIN`."""
-    refuse_any_other_encoding({name: beginning})
+    refuse_other_encodings({name: beginning})
 
 
-def refuse_any_other_encoding(beginnings: Mapping[str, bytes]) -> None:
+def refuse_other_encodings(beginnings: Mapping[str, bytes]) -> None:
     """Raise DataError if one or more of several texts begin like these; the keys are their files."""
     for name, beginning in beginnings.items():
         refuse_compressed(beginning, name=name)

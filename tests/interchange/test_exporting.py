@@ -96,16 +96,16 @@ def test_a_window_is_refused(to: Target, tmp_path: Path) -> None:
 def test_weights_that_came_over_wrongly_are_refused(
     to: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = weight_layout.attention_weights
+    right = weight_layout.attention_projections
 
-    def wrong(module: Any, *, width: int) -> weight_layout.AttentionWeights:
+    def wrong(module: Any, *, width: int) -> weight_layout.AttentionProjections:
         parts = right(module, width=width)
-        return weight_layout.AttentionWeights(
+        return weight_layout.AttentionProjections(
             weight_layout.Affine(parts.q.weight * 1.01, parts.q.bias), parts.k, parts.v, parts.output
         )
 
     module = "decoding.ctranslate2.model" if to == "ctranslate2" else "interchange.exporting"
-    monkeypatch.setattr(f"nmt_cli.{module}.attention_weights", wrong)
+    monkeypatch.setattr(f"nmt_cli.{module}.attention_projections", wrong)
     with pytest.raises(ModelError, match="is not the same model as ours: it gives other scores") as caught:
         exported(save_sharp(tmp_path / "m"), to)
     assert "nothing was written" in caught.value.hint

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmt_cli.console import size_text
 from nmt_cli.dataset.store import open_prepared
 from nmt_cli.preparing.cleaning.rules import REASONS, CleaningCounts
 from nmt_cli.preparing.corpus import corpus_from_files
@@ -26,7 +27,6 @@ from nmt_cli.preparing.report import (
     length_chart,
     render_page,
     share,
-    size,
     summarise,
 )
 from nmt_cli.templates.charts import axis, short_number
@@ -320,7 +320,7 @@ def test_numbers_are_written_as_they_are_read() -> None:
     assert {part: share(part, 100_000) for part in shares} == shares
     assert (share(1, 1), share(1, 0)) == ("100%", "0%")
     sizes = {0: "0 bytes", 999: "999 bytes", 70_649: "70.6 kB", 12_440_416: "12.4 MB", 2_500_000_000: "2.5 GB"}
-    assert {number: size(number) for number in sizes} == sizes
+    assert {number: size_text(number) for number in sizes} == sizes
 
 
 @pytest.mark.parametrize("highest", [0, 1, 2, 3, 5, 6, 11, 99, 100, 101, 3477, 28_994, 36_000_000])

@@ -36,7 +36,7 @@ MODEL_SETTINGS = ModelSettings(
     workers=1,
     max_batch_tokens=None,
     max_wait_seconds=0.0,
-    queue=9,
+    max_queued_sentences=9,
     batch_timeout_seconds=9.0,
     split_pieces=128,
 )

@@ -173,7 +173,7 @@ async def test_a_model_that_is_gone_is_not_waited_for(models: dict[str, Path], f
         assert (error.value.status, error.value.retry_after_seconds) == (503, None)
 
 
-async def test_a_swap_takes_what_it_read_before_the_workers_changed(directory: Path, fake: type[FakeWorker]) -> None:
+async def test_a_reload_takes_what_it_read_before_the_workers_changed(directory: Path, fake: type[FakeWorker]) -> None:
     written = directory / "config.yaml"
 
     async def remove_config(worker: FakeWorker, model: Path) -> None:
@@ -183,7 +183,7 @@ async def test_a_swap_takes_what_it_read_before_the_workers_changed(directory: P
         assert model.queue.max_tokens == 400
         save_model(directory, "en", "de", decoding={"batch_tokens": 300}, overwrite=True)
         fake.prepare = remove_config
-        await model.swap()
+        await model.reload()
         assert (model.pool.num_ready, model.queue.max_tokens) == (1, 300)
 
 
@@ -437,7 +437,7 @@ async def test_a_model_replaced_while_it_is_loaded_is_refused(directory: Path, f
         await model.load()
     assert error.value.hint == "load it again, now that all of it is there"
     assert model.pool.num_ready == 0
-    await model.swap()
+    await model.reload()
     assert (model.pool.num_ready, model.digest) == (1, model_digest(directory))
     await model.pool.close()
 

@@ -41,7 +41,7 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """
     register()
     monkeypatch.setattr(
-        "nmt_cli.model.kernels.loss.gradients_by_rows", lambda *arguments, pad: loss._loss_and_gradient(*arguments)
+        "nmt_cli.model.kernels.loss.loss_and_gradient", lambda *arguments, pad: loss._loss_and_gradient(*arguments)
     )
     monkeypatch.setattr(attention, "choose_kernel", lambda *_, **__: "varlen")
     monkeypatch.setattr(update, "CudaGraphs", lambda device: run_again)

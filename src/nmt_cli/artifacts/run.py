@@ -52,8 +52,8 @@ class MeasuredTokens(_Record):
 class RunRecord(_Record):
     """run.json: the origin of the run's data, its start, and its command.
 
-    A run keeps the `rules` that it began with, so that it continues as it began. Since 2, no update is nearly empty,
-    and BLEU in validation counts the tokens of the target language.
+    `rules` is the version of the rules of training that the run began with and keeps. Since version 2, no update is
+    nearly empty, and BLEU in validation counts the tokens of the target language.
     """
 
     languages: LanguagePair

@@ -13,7 +13,7 @@ from nmt_cli import __version__
 from nmt_cli.artifacts.descriptions import describe_run, next_command
 from nmt_cli.artifacts.history import Elapsed, History, ValidationPoint
 from nmt_cli.artifacts.run import Run, best_first
-from nmt_cli.console import duration_text, size_text
+from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import UsageError
 from nmt_cli.recipe.loading import flatten
 from nmt_cli.recipe.schema import Recipe
@@ -83,7 +83,7 @@ def render_report(runs: Sequence[Run], *, command: str, now: datetime) -> str:
         next_command=next_command,
         duration=duration_text,
         size=size_text,
-        time=_time_text,
+        time=time_text,
         nothing=_NONE,
         dashes=_DASHES,
         command=command,
@@ -299,7 +299,7 @@ def _starts(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
             compiled = ", compiled" if hardware.get("is_compiled") else ""
             yield {
                 "run": run,
-                "time": start.get("time"),
+                "time": start.get("time", _NONE),
                 "update": start["update"],
                 "hardware": f"{hardware.get('devices')} x {hardware.get('device')}{compiled}",
                 "threads": hardware.get("threads"),
@@ -325,10 +325,3 @@ def _troubles(reported: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
             yield {"run": run, "update": update, "text": text}
         if len(found) > _MAX_EVENTS:
             yield {"run": run, "update": None, "text": f"and {len(found) - _MAX_EVENTS:,} before those"}
-
-
-def _time_text(iso: str | None) -> str:
-    try:
-        return datetime.fromisoformat(iso or "").strftime("%Y-%m-%d %H:%M %Z").rstrip()
-    except ValueError:
-        return iso or _NONE

@@ -6,14 +6,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from nmt_cli.cli.printing import is_terminal, print_facts, print_json, print_table
-from nmt_cli.console import duration_text, size_text
+from nmt_cli.console import duration_text, size_text, time_text
 from nmt_cli.errors import DataError, ModelError, NmtError
 
 _MOST_INPUTS = 10
@@ -166,12 +165,12 @@ def _run_facts(run: dict[str, Any]) -> Facts:
     from nmt_cli.artifacts.descriptions import next_command
 
     percent = 100 * run["update"] / run["updates"]
-    state = f"finished {_time_text(run['finished'])}" if run["finished"] else "not finished"
+    state = f"finished {time_text(run['finished'])}" if run["finished"] else "not finished"
     state = "training now" if run["state"] == "training" else state
     yield "run", f"{run['name']}, {_languages(run)}, corpus {run['corpus']}"
     yield "directory", f"{run['path']}, {size_text(run['bytes'])}"
     yield "progress", f"update {run['update']:,} of {run['updates']:,} ({percent:.0f} %), {state}"
-    yield "started", _time_text(run["started"])
+    yield "started", time_text(run["started"])
     if run["training_seconds"]:
         yield "time", f"{duration_text(run['training_seconds'])} of training and validations"
     yield "command", shlex.join(run["command"])
@@ -311,13 +310,6 @@ def _pieces_text(source: int, target: int, *, is_shared: bool) -> str:
 
 def _parameters_text(parameters: int | None) -> str:
     return "unknown: model.safetensors cannot be read" if parameters is None else f"{parameters:,}"
-
-
-def _time_text(iso: str) -> str:
-    try:
-        return datetime.fromisoformat(iso).strftime("%Y-%m-%d %H:%M %Z").rstrip()
-    except ValueError:
-        return iso
 
 
 def _lengths(report: dict[str, Any]) -> dict[str, Any]:

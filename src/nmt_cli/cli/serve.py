@@ -114,7 +114,7 @@ def serve(
             workers=num_workers,
             max_batch_tokens=max_batch_tokens,
             max_wait_seconds=max_wait_ms / 1000,
-            queue=queue_size,
+            max_queued_sentences=queue_size,
             batch_timeout_seconds=max(_MIN_BATCH_SECONDS, 2 * timeout),
             split_pieces=split_beyond,
         ),

@@ -29,7 +29,7 @@ from nmt_cli.interchange.programs import CTranslate2Program, TransformersProgram
 from nmt_cli.interchange.verification import Agreement, made_up_lines, usable_lines, verify
 from nmt_cli.model.layers import DecoderLayer, EncoderLayer
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.model.weight_layout import Affine, affine_of, attention_weights
+from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections
 from nmt_cli.recipe.schema import DecodingConfig, ModelConfig
 from nmt_cli.templates.render import render
 from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -202,10 +202,10 @@ def _layer(layer: EncoderLayer | DecoderLayer, *, width: int) -> dict[str, Tenso
     """One layer's weights by MarianMTModel's names; `width` is that of a head."""
     weights: dict[str, Tensor] = {}
     norms = {"self_attn_layer_norm": layer.self_attention_residual.norm}
-    attentions = {"self_attn": attention_weights(layer.self_attention, width=width)}
+    attentions = {"self_attn": attention_projections(layer.self_attention, width=width)}
     if isinstance(layer, DecoderLayer):
         norms["encoder_attn_layer_norm"] = layer.cross_attention_residual.norm
-        attentions["encoder_attn"] = attention_weights(layer.cross_attention, width=width)
+        attentions["encoder_attn"] = attention_projections(layer.cross_attention, width=width)
     norms["final_layer_norm"] = layer.feed_forward_residual.norm
     for name, parts in attentions.items():
         for kind, projection in (("q", parts.q), ("k", parts.k), ("v", parts.v), ("out", parts.output)):

@@ -23,7 +23,7 @@ class Affine:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionWeights:
+class AttentionProjections:
     """Queries, keys and values [H * W, D], and the output [D, H * W]."""
 
     q: Affine
@@ -37,7 +37,7 @@ def affine_of(linear: nn.Linear) -> Affine:
     return Affine(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
 
 
-def attention_weights(module: SelfAttention | CrossAttention, *, width: int) -> AttentionWeights:
+def attention_projections(module: SelfAttention | CrossAttention, *, width: int) -> AttentionProjections:
     """The projections of an attention with its heads padded by zeros to `width`.
 
     Padded queries and keys have the same products. Other programs divide them by the root of the width instead of d_k,
@@ -51,7 +51,7 @@ def attention_weights(module: SelfAttention | CrossAttention, *, width: int) -> 
         k, v = _split(affine_of(module.kv), [heads * d_k, heads * d_v])
     output = affine_of(module.output)
     columns = _padded(Affine(output.weight.mT, None), heads, width).weight.mT
-    return AttentionWeights(
+    return AttentionProjections(
         _padded(q, heads, width, scale=(width / d_k) ** 0.5),
         _padded(k, heads, width),
         _padded(v, heads, width),

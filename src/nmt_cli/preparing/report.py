@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt_cli.console import size_text
 from nmt_cli.dataset.manifest import PREPARE_AGAIN
 from nmt_cli.dataset.store import SIDES, PreparedData
 from nmt_cli.errors import DataError
@@ -123,7 +124,7 @@ def render_page(report: Mapping[str, Any]) -> str:
     bins = {unit: {side: train[side][unit]["histogram"] for side in train} for unit in ("words", "pieces")}
     charts = [length_chart(sides, languages=languages, unit=unit) for unit, sides in bins.items()]
     findings = [*report["warnings"], *_findings(report)]
-    numbers = {"large": large, "share": share, "size": size}
+    numbers = {"large": large, "share": share, "size": size_text}
     tables = {"findings": findings, "charts": charts, "reasons": REASONS}
     return render("report.html", report=report, max_inputs=_MAX_INPUTS, **tables, **numbers)
 
@@ -141,14 +142,6 @@ def share(part: float, whole: float) -> str:
 def large(number: int) -> str:
     """A count, in millions from ten million on: 969,026, 4,508,785, 36.25 million."""
     return f"{number / 1e6:,.4g} million" if number >= 10_000_000 else f"{number:,}"
-
-
-def size(num_bytes: int) -> str:
-    """A number of bytes in the unit that suits it."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= factor:
-            return f"{num_bytes / factor:.3g} {unit}"
-    return f"{num_bytes:,} bytes"
 
 
 def length_chart(sides: Mapping[str, Sequence[Mapping[str, Any]]], *, languages: Mapping[str, str], unit: str) -> str:

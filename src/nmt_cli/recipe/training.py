@@ -130,10 +130,10 @@ class TrainingConfig(Section):
     seed: NonNegativeInt = Field(1, description="seed of initialisation, data order and dropout")
     updates: PositiveInt = Field(100_000, description="optimizer updates in all (5.2)")
     batch_tokens: PositiveInt = Field(
-        25_000, description="most source or target tokens of an update, on all GPUs (5.1)"
+        25_000, description="maximum of source or of target tokens in an update, on all GPUs (5.1)"
     )
     max_tokens_per_device: PositiveInt | Literal["auto"] = Field(
-        "auto", description="most tokens per side on a device at once; accumulation follows from it; auto: what fits"
+        "auto", description="maximum of tokens per side on a device at once; accumulation follows; auto: what fits"
     )
     sum_gradients_in: Literal["fp32", "bf16"] = Field(
         "fp32", description="how gradients travel between devices; bf16 halves the traffic, and rounds"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from nmt_cli.artifacts.run import Run
 from nmt_cli.console import size_text
 from nmt_cli.devices import Precision, PrecisionChoice, choose_device, choose_precision, num_cpus
 from nmt_cli.errors import DataError
-from nmt_cli.files import bytes_in
+from nmt_cli.files import bytes_in, free_bytes, nearest_existing
 from nmt_cli.preparing.sources.hub import HubSource
 from nmt_cli.processes import Worker
 from nmt_cli.recipe.schema import Recipe
@@ -161,7 +160,7 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
     """Raise DataError if a disk has no room for all that the stages still need."""
     by_disk: dict[int, tuple[Path, int]] = {}
     for folder, amount in (one for needs in all_needs for one in needs.disk):
-        disk = _existing(folder).stat().st_dev
+        disk = nearest_existing(folder).stat().st_dev
         first, sofar = by_disk.get(disk, (folder, 0))
         by_disk[disk] = first, sofar + amount
     for folder, amount in by_disk.values():
@@ -173,11 +172,6 @@ def check_disk(all_needs: Sequence[Needs], *, is_rehearsal: bool) -> None:
                 where=str(folder),
                 hint=f"free some space, name folders on another disk with --data and -o, or {smaller}",
             )
-
-
-def free_bytes(folder: Path) -> int:
-    """Free bytes on the disk that a folder, which need not exist yet, lies or would lie on."""
-    return shutil.disk_usage(_existing(folder)).free
 
 
 def training_seconds(run: Run) -> float:
@@ -243,11 +237,6 @@ def _memory_in_words(needed: Estimate, recipe: Recipe, machine: Machine) -> str:
     if recipe.training.max_tokens_per_device == "auto":
         return f"{told} for {needed.tokens:,} tokens at once: it will take fewer, about {fewer:,}"
     return f"{told}: too much; less with --set training.max_tokens_per_device={fewer}"
-
-
-def _existing(folder: Path) -> Path:
-    resolved = folder.resolve()
-    return next(path for path in (resolved, *resolved.parents) if path.exists())
 
 
 def _hours_and_rate(

@@ -37,20 +37,20 @@ class ModelSettings:
     workers: int
     max_batch_tokens: int | None
     max_wait_seconds: float
-    queue: int
+    max_queued_sentences: int
     batch_timeout_seconds: float
     split_pieces: int
 
 
 class ServedModel:
-    """One language pair. `given` is the directory or run of the command line, looked up again at each swap."""
+    """One language pair. `given` is the directory or run of the command line, looked up again at each reload."""
 
     def __init__(self, given: Path, settings: ModelSettings, metrics: ServerMetrics) -> None:
         self.given = given
         self._settings = settings
         found = _read_model(given)
         self._take(found)
-        self._swapping = asyncio.Lock()
+        self._reloading = asyncio.Lock()
         self.pair = found.pair
         self.name = "-".join(self.pair)
         metrics.name_model(self.name)
@@ -58,7 +58,7 @@ class ServedModel:
             self.name,
             max_tokens=self._max_batch_tokens,
             max_wait_seconds=settings.max_wait_seconds,
-            max_sentences=settings.queue,
+            max_sentences=settings.max_queued_sentences,
             metrics=metrics,
         )
         self.pool = WorkerPool(
@@ -67,7 +67,7 @@ class ServedModel:
             engine=settings.engine,
             timeout_seconds=settings.batch_timeout_seconds,
             metrics=metrics,
-            swap=self.swap,
+            reload=self.reload,
         )
         metrics.workers.labels(self.name).set_function(lambda: self.pool.num_answering)
 
@@ -76,9 +76,9 @@ class ServedModel:
         await self.pool.load(self.directory, self.digest)
         logger.info("%s: %s is loaded", self.name, self.directory)
 
-    async def swap(self) -> None:
-        """Load the model that its path names now; on any error the old one stays. Swaps wait for each other."""
-        async with self._swapping:
+    async def reload(self) -> None:
+        """Load the model that its path names now; on any error the old one stays. Reloads wait for each other."""
+        async with self._reloading:
             # All that may fail comes before the workers are replaced. It may take long, and requests do not wait.
             found = await asyncio.to_thread(_read_model, self.given)
             if found.pair != self.pair:
@@ -231,10 +231,10 @@ class ModelRouter:
         detection = asyncio.to_thread(detect_language, "", among=self.sources)  # loads its own model
         await asyncio.gather(detection, *(model.load() for model in self))
 
-    async def swap(self) -> list[NmtError]:
+    async def reload(self) -> list[NmtError]:
         """Load each model again, and return the errors; a model whose load fails stays as it is."""
         logger.info("loading the models again")
-        outcomes = await asyncio.gather(*(model.swap() for model in self), return_exceptions=True)
+        outcomes = await asyncio.gather(*(model.reload() for model in self), return_exceptions=True)
         problems = []
         for outcome in outcomes:
             if isinstance(outcome, NmtError):

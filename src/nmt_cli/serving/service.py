@@ -151,7 +151,7 @@ class Service:
             problem.message = f"the old keys stay: {problem.message}"
             logger.error("%s; %s", problem.message, problem.hint)
             problems.append(problem)
-        return problems + await self.models.swap()
+        return problems + await self.models.reload()
 
     async def translate(
         self, texts: Sequence[str], model: ServedModel, job: SearchJob, *, by_sentence: bool, caller: Caller

@@ -23,7 +23,7 @@ _MAX_LOSSES = 2
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
 # If another model is on disk, each try may start workers for all slots.
-_LONGEST_SWAP_PAUSE_SECONDS = 300.0
+_LONGEST_RELOAD_PAUSE_SECONDS = 300.0
 # An operator may have the model loaded before the next try.
 _LONGEST_RETRY_SECONDS = 60
 
@@ -31,7 +31,7 @@ _LONGEST_RETRY_SECONDS = 60
 class WorkerPool:
     """`size` workers with the model in a directory, on one queue.
 
-    All workers have the same model: if a replacement finds another one on disk, `swap` loads that for all of them.
+    All workers have the same model: if a replacement finds another one on disk, `reload` loads that for all of them.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class WorkerPool:
         engine: EngineSettings,
         timeout_seconds: float,
         metrics: ServerMetrics,
-        swap: Callable[[], Coroutine[Any, Any, None]],
+        reload: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._queue = queue
         self._size = size
         self._engine = engine
         self._timeout = timeout_seconds
         self._metrics = metrics
-        self._swap = swap
+        self._reload = reload
         self._slots: list[_PoolSlot] = []
-        self._swap_task: asyncio.Task[None] | None = None
+        self._reload_task: asyncio.Task[None] | None = None
         self._retiring: asyncio.Future[list[None]] | None = None
 
     async def load(self, model: Path, digest: str) -> None:
@@ -108,20 +108,20 @@ class WorkerPool:
 
     async def close(self) -> None:
         """End all workers at once, also in the middle of a batch."""
-        if self._swap_task is not None:
-            self._swap_task.cancel()
-            await asyncio.gather(self._swap_task, return_exceptions=True)
+        if self._reload_task is not None:
+            self._reload_task.cancel()
+            await asyncio.gather(self._reload_task, return_exceptions=True)
         if self._retiring is not None:
             await self._retiring
         await asyncio.gather(*(slot.retire(at_once=True) for slot in self._slots))
         self._slots = []
 
-    async def swap_all(self) -> None:
+    async def reload_all(self) -> None:
         """Load the model on disk for all slots, once for all callers; NmtError if the old slots stay."""
-        if self._swap_task is None or self._swap_task.done():
-            self._swap_task = asyncio.create_task(self._swap())
-        # The swap ends the slot that waits here, and must not be cancelled with it.
-        await asyncio.shield(self._swap_task)
+        if self._reload_task is None or self._reload_task.done():
+            self._reload_task = asyncio.create_task(self._reload())
+        # The reload ends the slot that waits here, and must not be cancelled with it.
+        await asyncio.shield(self._reload_task)
 
 
 class _PoolSlot:
@@ -251,7 +251,7 @@ class _PoolSlot:
             # No file can be opened: the start fails with the same error.
             with suppress(OSError):
                 if not holds_model(self._model, self._digest):
-                    longest = _LONGEST_SWAP_PAUSE_SECONDS
+                    longest = _LONGEST_RELOAD_PAUSE_SECONDS
             self.pause = min(max(_FIRST_PAUSE_SECONDS, 2 * self.pause), longest)
             try:
                 self.worker = await self._start()
@@ -276,7 +276,7 @@ class _PoolSlot:
                 return worker
             await worker.close()
         logger.warning("%s is gone, or another model by now: all workers change", self._model)
-        await self._pool.swap_all()
+        await self._pool.reload_all()
         return None
 
 

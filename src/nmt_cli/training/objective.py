@@ -57,15 +57,15 @@ class CompiledObjective:
     """
 
     def __init__(self, model: Transformer, *, smoothing: float, consistency: Consistency | None) -> None:
-        from nmt_cli.model.kernels.loss import gradients_by_rows, gradients_of_both_passes
+        from nmt_cli.model.kernels.loss import loss_and_gradient, loss_and_gradient_of_both_passes
 
         torch.compiler.reset()  # torch limits how often a function is compiled, other models included
         self._model, self._smoothing, self._consistency = model, smoothing, consistency
         self._place, self._encode, self._decode = compiled(_place), compiled(_encode), compiled(_decode)
-        self._kernel: LossAndGradient = partial(gradients_by_rows, pad=PAD)
+        self._kernel: LossAndGradient = partial(loss_and_gradient, pad=PAD)
         if consistency is not None:
             weights = (*consistency.loss_weights, *consistency.divergence_weights)
-            self._kernel = partial(gradients_of_both_passes, weights=weights, pad=PAD)
+            self._kernel = partial(loss_and_gradient_of_both_passes, weights=weights, pad=PAD)
         dropouts = [module for module in model.modules() if isinstance(module, Dropout) and module.probability > 0]
         self._seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=model.output_weight.device)
         for dropout, seed in zip(dropouts, self._seeds.unbind(), strict=True):

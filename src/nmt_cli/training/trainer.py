@@ -72,20 +72,20 @@ class Trainer:
             keep_freed_memory()
             multiply_float32_fast(ranks.device)
         max_tokens = max_tokens_of(recipe.training)
-        has_current_rules = run.record.rules >= 2
+        follows_rules_2 = run.record.rules >= 2  # see RunRecord
         self._order = DataOrder(
             data,
             recipe,
             world_size=ranks.size,
             max_tokens=max_tokens,
-            has_even_end=has_current_rules,
+            has_even_end=follows_rules_2,
             fallback=run.directory,
             beat=ranks.heartbeat.beat,
         )
         model = build_model(recipe, data).to(ranks.device)
         self._updater = Updater(recipe, model, precision=precision, ranks=ranks)
         self._run = run = choose_max_tokens(run, self._order, model, precision=precision, ranks=ranks)
-        language = short_code(run.record.languages.target) if has_current_rules else None
+        language = short_code(run.record.languages.target) if follows_rules_2 else None
         self._validator = Validator(
             recipe, data, self._updater, self._order, device=ranks.device, target_language=language
         )

@@ -10,7 +10,7 @@ from nmt_cli.tokenization.tokenizer import PAD
 from nmt_cli.training.consistency import Consistency
 from tests.interpreted import DEVICE, MARKS  # isort: split
 
-from nmt_cli.model.kernels.loss import gradients_by_rows, gradients_of_both_passes
+from nmt_cli.model.kernels.loss import loss_and_gradient, loss_and_gradient_of_both_passes
 
 pytestmark = MARKS
 
@@ -29,7 +29,7 @@ def test_loss_and_gradient_are_torch_s(vocab: int, width: int, scale: float, smo
     (gradient,) = torch.autograd.grad(value, scores)
     nll = F.cross_entropy(scores[kept], gold[kept], reduction="sum")
     ours = logits.clone()
-    smoothed, unsmoothed = gradients_by_rows(ours, gold, vocab, smoothing, pad=PAD)
+    smoothed, unsmoothed = loss_and_gradient(ours, gold, vocab, smoothing, pad=PAD)
     # float32 keeps 24 bits of logits near `scale` and of sums of as many terms as there are pieces.
     torch.testing.assert_close(smoothed.double(), value.detach(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(unsmoothed.double(), nll.detach(), rtol=1e-5, atol=1e-5)
@@ -42,7 +42,7 @@ def test_loss_and_gradient_are_torch_s(vocab: int, width: int, scale: float, smo
 def test_logits_that_are_not_finite_make_the_loss_not_finite(bad: float) -> None:
     logits = torch.zeros(2, 8, device=DEVICE)
     logits[1, 3] = bad
-    smoothed, _ = gradients_by_rows(logits, torch.tensor([2, 4], device=DEVICE), 6, 0.1, pad=PAD)
+    smoothed, _ = loss_and_gradient(logits, torch.tensor([2, 4], device=DEVICE), 6, 0.1, pad=PAD)
     assert not smoothed.isfinite()
 
 
@@ -55,7 +55,7 @@ def test_gradients_in_bf16_are_rounded_at_their_end_only() -> None:
     value = F.cross_entropy(scores, gold, label_smoothing=0.1, reduction="sum")
     (gradient,) = torch.autograd.grad(value, scores)
     ours = logits.clone()
-    smoothed, _ = gradients_by_rows(ours, gold, vocab, 0.1, pad=PAD)
+    smoothed, _ = loss_and_gradient(ours, gold, vocab, 0.1, pad=PAD)
     torch.testing.assert_close(smoothed.double(), value.detach(), rtol=1e-5, atol=1e-5)
     # bf16 keeps 8 bits, and the interpreter cuts the others off: one unit of the last is 2^-7 of the value at most.
     torch.testing.assert_close(ours[:, :vocab].double(), gradient, rtol=2**-7, atol=1e-9)
@@ -74,7 +74,7 @@ def test_the_kernel_for_both_passes_does_what_torch_s_operations_do(
     expected, ours = logits.clone(), logits.clone()
     sums = consistency.loss_and_gradient(expected, gold, vocab, 0.1)
     weights = (*consistency.loss_weights, *consistency.divergence_weights)
-    found = gradients_of_both_passes(ours, gold, vocab, 0.1, weights=weights, pad=PAD)
+    found = loss_and_gradient_of_both_passes(ours, gold, vocab, 0.1, weights=weights, pad=PAD)
     torch.testing.assert_close(torch.stack(found), torch.stack(sums), rtol=1e-4, atol=1e-4)
     # The gradient multiplies float32's rounding by divergences, which are near 100 at the larger scale.
     torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4)

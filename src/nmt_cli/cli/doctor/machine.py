@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import sys
 from collections.abc import Mapping
 from importlib import metadata
@@ -15,6 +14,7 @@ from typing import Any
 import nmt_cli
 from nmt_cli.cache import cache_folder
 from nmt_cli.devices import cpu_multiplies_bf16, cpu_name, has_gpu_driver, missing_for_triton, num_cpus
+from nmt_cli.files import free_bytes, nearest_existing
 
 # PyPI's names. REQUIRED is what nmt always needs; each extra has its command and what it adds.
 REQUIRED = (
@@ -48,8 +48,8 @@ def describe_machine() -> dict[str, Any]:
         "gpu_driver": has_gpu_driver(),
         "missing_for_triton": missing_for_triton(),
         "openmp": _openmp_libraries(),
-        "folder": {"path": str(here), "free_bytes": _free(here), "writable": _is_writable(here)},
-        "cache": {"path": str(cache), "free_bytes": _free(cache), "writable": _is_writable(cache)},
+        "folder": {"path": str(here), "free_bytes": free_bytes(here), "writable": _is_writable(here)},
+        "cache": {"path": str(cache), "free_bytes": free_bytes(cache), "writable": _is_writable(cache)},
     }
 
 
@@ -153,15 +153,6 @@ def _openmp_libraries() -> list[str]:
     return sorted(paths)
 
 
-def _existing(path: Path) -> Path:
-    """The folder, or the nearest one above it that exists and may be seen."""
-    return next(folder for folder in (path, *path.parents) if os.path.exists(folder))  # Path.exists may raise
-
-
 def _is_writable(path: Path) -> bool:
-    folder = _existing(path)
+    folder = nearest_existing(path)
     return folder.is_dir() and os.access(folder, os.W_OK)
-
-
-def _free(path: Path) -> int:
-    return shutil.disk_usage(_existing(path)).free

@@ -109,7 +109,7 @@ def score(
         str | None,
         typer.Option(metavar="auto|cpu|cuda|cuda:N", help="For --model and comet; auto: a GPU if there is one."),
     ] = None,
-    as_object: Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with hashes of the texts.")] = False,
     fail_under: Annotated[
         list[str] | None,
         typer.Option("--fail-under", metavar="BLEU=25", help="Exit with code 8 below this score; repeatable."),
@@ -140,7 +140,7 @@ def score(
         refuse_beside("--model", others, why="it gives the probability of REF, which is no score of a translation")
         refuse_without("-t", {"-l": languages if test_set is None else None})
         how = ForcedOptions(model, device or "auto", precision or "auto", batch_tokens)
-        print_forced_scores(read_texts(files), how, with_tokens=tokens, as_object=as_object)
+        print_forced_scores(read_texts(files), how, with_tokens=tokens, as_json=as_json)
         return
     refuse_without("--model", {"--tokens": tokens, "--batch-tokens": batch_tokens, "--precision": precision})
     files = replace(files, hypotheses=hypotheses or ["-"])
@@ -161,10 +161,10 @@ def score(
         keep_quotes=keep_quotes,
     )
     if of_segments:
-        print_segment_scores(texts, evaluation_set, wanted, differences=differences, as_object=as_object)
+        print_segment_scores(texts, evaluation_set, wanted, differences=differences, as_json=as_json)
         return
     scores = _measure(texts, evaluation_set, wanted, confidence=confidence, test="ar" if paired == "ar" else "bs")
-    (print_scores_as_json if as_object else print_scores)(scores)
+    (print_scores_as_json if as_json else print_scores)(scores)
     check_bounds(scores.values(), bounds)
 
 

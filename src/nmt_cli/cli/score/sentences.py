@@ -63,7 +63,7 @@ def print_segment_scores(
     metrics: Sequence[MetricName],
     *,
     differences: int | None,
-    as_object: bool,
+    as_json: bool,
 ) -> None:
     """Print the scores of all sentences as TSV, or the largest differences, or either as one JSON object."""
     from nmt_cli.scoring.metrics import segment_scores
@@ -71,7 +71,7 @@ def print_segment_scores(
     if differences is not None:
         metrics = metrics[:1]
     scores = segment_scores([text.lines for text in texts.systems], evaluation_set, metrics=metrics)
-    if as_object:
+    if as_json:
         print_json(_segments_json(texts, scores, differences=differences))
         return
     for of_metric in scores:
@@ -96,7 +96,7 @@ class ForcedOptions:
     batch_tokens: int | None
 
 
-def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bool, as_object: bool) -> None:
+def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bool, as_json: bool) -> None:
     """Print a row per line or per token, and log the perplexities; or print all of it as one JSON object."""
     if texts.source is None:
         hint = "add the source with -s SRC, or name a test set with -t"
@@ -112,7 +112,7 @@ def print_forced_scores(texts: Texts, options: ForcedOptions, *, with_tokens: bo
     )
     perplexity = Perplexity()
     scores = decoder.scores(texts.source.lines, texts.references[0].lines)
-    if as_object:
+    if as_json:
         sentences = []
         for score in scores:
             perplexity.add(score)

@@ -20,7 +20,7 @@ from nmt_cli.decoding.attention import alignment_layer
 from nmt_cli.errors import ModelError, NmtError, UsageError
 from nmt_cli.model.layers import CrossAttention, DecoderLayer, EncoderLayer, FeedForward, Residual, SelfAttention
 from nmt_cli.model.transformer import Transformer
-from nmt_cli.model.weight_layout import Affine, affine_of, attention_weights, positions_table, split_in_half, stack
+from nmt_cli.model.weight_layout import Affine, affine_of, attention_projections, positions_table, split_in_half, stack
 from nmt_cli.recipe.schema import ModelConfig
 from nmt_cli.tokenization.tokenizer import BOS, EOS, UNK
 
@@ -163,7 +163,7 @@ def _fill(spec: Any, model: Transformer) -> None:
 
 
 def _fill_attention(spec: Any, module: SelfAttention | CrossAttention, residual: Residual) -> None:
-    parts = attention_weights(module, width=max(module.d_k, module.d_v))
+    parts = attention_projections(module, width=max(module.d_k, module.d_v))
     is_self = isinstance(module, SelfAttention)
     stacked = [stack(parts.q, parts.k, parts.v)] if is_self else [parts.q, stack(parts.k, parts.v)]
     for linear, projection in zip(spec.linear, [*stacked, parts.output], strict=True):

@@ -12,7 +12,7 @@ from nmt_cli.devices import launching_on
 _COLUMNS = 4096  # columns that a program holds at a time
 
 
-def gradients_by_rows(logits: Tensor, gold: Tensor, vocab: int, smoothing: float, *, pad: int) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(logits: Tensor, gold: Tensor, vocab: int, smoothing: float, *, pad: int) -> tuple[Tensor, Tensor]:
     """The losses summed over the rows of logits [R, W], which the gradient overwrites.
 
     It is a `training.loss.LossAndGradient`. Rows whose gold is `pad` are empty. A program reads a row twice: for its
@@ -28,7 +28,7 @@ def gradients_by_rows(logits: Tensor, gold: Tensor, vocab: int, smoothing: float
     return smoothed, nll
 
 
-def gradients_of_both_passes(
+def loss_and_gradient_of_both_passes(
     logits: Tensor, gold: Tensor, vocab: int, smoothing: float, *, weights: tuple[float, float, float, float], pad: int
 ) -> tuple[Tensor, ...]:
     """The same for `Consistency.loss_and_gradient`, whose sums it returns; a program reads both rows of a token twice.

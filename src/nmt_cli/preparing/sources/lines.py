@@ -12,7 +12,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.chunks import batched
 from nmt_cli.preparing.sources.base import empty_file
-from nmt_cli.text_encoding import conversion, refuse_other_encodings
+from nmt_cli.text_encoding import conversion, refuse_other_encoding
 
 LONGEST_LINE = 1 << 20
 """Bytes of the longest line, and characters of the longest text of other formats."""
@@ -82,7 +82,7 @@ class _BoundedLines(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         block = self._stream.read(len(buffer))
         if self._is_first:
-            refuse_other_encodings(block, name=str(self._file))
+            refuse_other_encoding(block, name=str(self._file))
             if b"\n" not in block and b"\r" in block.rstrip(b"\r"):
                 raise _old_line_ends(self._file)
         self._is_first = False

@@ -29,7 +29,7 @@ from nmt_cli.preparing.sources.base import (
     matching_files,
 )
 from nmt_cli.preparing.sources.lines import first_bytes, line_chunks, lines_of
-from nmt_cli.text_encoding import refuse_any_other_encoding
+from nmt_cli.text_encoding import refuse_other_encodings
 
 _ENDINGS = ("", ".gz", ".zst", ".xz")
 _KINDS = {
@@ -125,7 +125,7 @@ class TextFiles(LocalPairs):
 
     def read(self) -> Iterator[RawChunk]:
         """The lines of both files side by side. DataError gives both numbers of lines if they differ."""
-        refuse_any_other_encoding({str(file): first_bytes(file) for file in (self.source, self.target)})
+        refuse_other_encodings({str(file): first_bytes(file) for file in (self.source, self.target)})
         target = lines_of(self.target)
         for first_line, src in line_chunks(self.source):
             start = 0

@@ -17,7 +17,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.files import open_bytes
 from nmt_cli.preparing.sources.lines import LONGEST_LINE, first_bytes
 from nmt_cli.preparing.sources.units import Unit, on_one_line
-from nmt_cli.text_encoding import conversion, not_utf8, refuse_compressed, refuse_other_encodings
+from nmt_cli.text_encoding import conversion, not_utf8, refuse_compressed, refuse_other_encoding
 
 _BLOCK = 1 << 18
 _LONGEST_TOKEN = 1 << 24
@@ -135,7 +135,7 @@ class UnitParser(ABC):
         """The error for a line: its bytes that are not UTF-8, its bare & or <, or else the parser's words."""
         reason, hint = _REASONS.get(problem, problem), "mend that place, or export the file again"
         if problem == expat.errors.XML_ERROR_INCORRECT_ENCODING:
-            refuse_other_encodings(first_bytes(self.file), name=str(self.file))
+            refuse_other_encoding(first_bytes(self.file), name=str(self.file))
         if problem == expat.errors.XML_ERROR_INVALID_TOKEN:
             line = _line(self.file, number)
             if self._encoding in ("utf-8", "utf8") and not _is_utf8(line):
