@@ -15,7 +15,8 @@ from nmt_cli.artifacts import model_directory
 from nmt_cli.artifacts.weights import weights_of
 from nmt_cli.decoding.ctranslate2 import engine as ctranslate2_engine
 from nmt_cli.decoding.ctranslate2 import model as ctranslate2_model
-from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine, is_wide, plan_ctranslate2_batches
+from nmt_cli.decoding.ctranslate2.batches import batches_for_workers, is_wide
+from nmt_cli.decoding.ctranslate2.engine import CTranslate2Engine
 from nmt_cli.decoding.engine import Details, Engine
 from nmt_cli.decoding.engines import open_engine
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence
@@ -110,7 +111,7 @@ def test_no_penalty_is_none(tmp_path: Path) -> None:
 def test_batches_hold_64_sentences_of_like_length(beam: int, tokens: int) -> None:
     config = DecodingConfig(beam=beam, batch_tokens=8192)
     lengths = [3 + place * 7 % 40 for place in range(250)]
-    batches = plan_ctranslate2_batches(lengths, widths=[()] * 250, config=config, workers=1)
+    batches = batches_for_workers(lengths, widths=[()] * 250, config=config, workers=1)
     in_order = [lengths[index] for batch in batches for index in batch]
     assert in_order == sorted(lengths, reverse=True)
     assert max(map(len, batches)) <= 64
@@ -120,7 +121,7 @@ def test_batches_hold_64_sentences_of_like_length(beam: int, tokens: int) -> Non
 @pytest.mark.parametrize(("lines", "workers", "batches"), [(1, 2, 1), (31, 4, 1), (40, 2, 2), (64, 2, 2), (64, 16, 4)])
 def test_no_worker_is_idle_where_each_has_16_sentences(lines: int, workers: int, batches: int) -> None:
     lengths = [3 + place * 7 % 40 for place in range(lines)]
-    planned = plan_ctranslate2_batches(lengths, widths=[()] * lines, config=DecodingConfig(beam=1), workers=workers)
+    planned = batches_for_workers(lengths, widths=[()] * lines, config=DecodingConfig(beam=1), workers=workers)
     assert batches <= len(planned) <= max(1, lines // 16)
 
 
@@ -130,7 +131,7 @@ def test_workers_end_about_together(lines: int) -> None:
     lengths = [3 + place * 7 % 25 for place in range(lines)]
     widths = [(is_wide(length),) for length in lengths]
     ends = [0, 0]
-    for batch in plan_ctranslate2_batches(lengths, widths=widths, config=DecodingConfig(beam=1), workers=2):
+    for batch in batches_for_workers(lengths, widths=widths, config=DecodingConfig(beam=1), workers=2):
         steps = [1 + lengths[index] for index in batch]
         ends = sorted([ends[0] + 16 * max(steps) + sum(steps), ends[1]])
     assert ends[0] > 0.87 * ends[1]
@@ -162,7 +163,7 @@ def test_in_int8_short_sentences_are_not_padded_to_long_ones(tmp_path: Path) -> 
     for precision in ("fp32", "int8"):
         engine = opened(tmp_path / "model", precision=precision)
         assert isinstance(engine, CTranslate2Engine)
-        batches = engine._planned(asked, config=engine.decoding)
+        batches = engine._batches(asked, config=engine.decoding)
         assert sorted(len(one.pieces) for batch in batches for one in batch) == sorted(lengths)
         mixed[precision] = sum(len({len(one.pieces) + 1 < 16 for one in batch}) == 2 for batch in batches)
     assert mixed == {"fp32": 1, "int8": 0}

@@ -308,7 +308,7 @@ def test_thirty_sentences_are_learnt_by_heart_averaged_decoded_and_scored(
     decode(model=[run / "averaged"], source=tmp_path / "few.en", output=tmp_path / "few.hyp", device="cpu")
     translations = (tmp_path / "few.hyp").read_text(encoding="utf-8").splitlines()
     assert sum(found == right for found, (_, right) in zip(translations, pairs, strict=True)) >= 27
-    score([str(tmp_path / "few.de")], hypotheses=[str(tmp_path / "few.hyp")], as_object=True)
+    score([str(tmp_path / "few.de")], hypotheses=[str(tmp_path / "few.hyp")], as_json=True)
     assert json.loads(capsys.readouterr().out)["scores"]["BLEU"]["score"] > 90
 
 

@@ -39,7 +39,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
         print_json(machine | {"findings": [asdict(finding) for finding in findings]})
     else:
         print_facts(_facts(machine))
-        print_facts(("" if number else finding.kind, text) for finding in findings for number, text in _lines(finding))
+        print_facts((finding.kind, f"{finding.problem}\nfix: {finding.fix}") for finding in findings)
         if not findings:
             print_facts([("verdict", "nothing is broken, and nothing is slower than it need be")])
     broken = [finding for finding in findings if finding.kind == "broken"]
@@ -52,6 +52,7 @@ def examine(machine: dict[str, Any]) -> Iterator[Finding]:
     yield from _broken(machine)
     if "error" not in machine["torch"]:
         yield from _slow_gpu(machine)
+        yield from _unused_cores(machine)
         yield from _slow_cpu(machine)
     yield from _low(machine)
 
@@ -81,7 +82,7 @@ def _slow_gpu(machine: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("slow", f"layers are not compiled: {what}", fix)
 
 
-def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
+def _unused_cores(machine: dict[str, Any]) -> Iterator[Finding]:
     cpu, torch, environment = machine["cpu"], machine["torch"], machine["environment"]
     cores = cpu["usable_cores"]
     for name, value in environment.items():
@@ -99,6 +100,10 @@ def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
     if cpu["load"] is not None and cpu["load"] > cores and not torch["gpus"]:
         problem = f"other processes want the cores too: the load is {cpu['load']:.1f} on {cores}"
         yield Finding("slow", problem, "see who with top; measure speed when they have ended")
+
+
+def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
+    cpu, torch = machine["cpu"], machine["torch"]
     if cpu["architecture"] == "x86_64" and "avx512f" not in cpu["instructions"] and not torch["gpus"]:
         has = "AVX2 alone" if "avx2" in cpu["instructions"] else "neither AVX-512 nor AVX2"
         yield Finding("slow", f"the processor has {has}", "train on a newer machine, or on a GPU")
@@ -112,11 +117,7 @@ def _slow_cpu(machine: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("slow", problem + ", ".join(machine["openmp"]), fix)
     if not torch["gpus"] and not machine["extras"]["export"]["installed"]:
         install = machine["extras"]["export"]["install"]
-        yield Finding(
-            "slow",
-            "CTranslate2 is not installed: --engine auto would take it for int8",
-            install,
-        )
+        yield Finding("slow", "CTranslate2 is not installed: --engine auto would take it for int8", install)
 
 
 def _low(machine: dict[str, Any]) -> Iterator[Finding]:
@@ -130,11 +131,6 @@ def _low(machine: dict[str, Any]) -> Iterator[Finding]:
         if place["free_bytes"] < _LITTLE_DISK:
             fix = "export NMT_CACHE=FOLDER" if name == "cache" else "work in a folder on another disk"
             yield Finding("low", f"{size_text(place['free_bytes'])} of disk are free in {place['path']}", fix)
-
-
-def _lines(finding: Finding) -> Iterator[tuple[int, str]]:
-    yield 0, finding.problem
-    yield 1, f"fix: {finding.fix}"
 
 
 def _facts(machine: dict[str, Any]) -> Iterator[tuple[str, str]]:

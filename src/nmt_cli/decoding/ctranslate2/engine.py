@@ -12,7 +12,7 @@ import torch
 
 from nmt_cli.artifacts.manifest import CONFIG, DAMAGED, require_model, verify_files
 from nmt_cli.artifacts.model_directory import load_saved_config, load_tokenizer
-from nmt_cli.decoding.batching import makespan, plan_batches
+from nmt_cli.decoding.ctranslate2.batches import MIN_WIDE_TOKENS, batches_for_workers, is_wide
 from nmt_cli.decoding.ctranslate2.model import converted_model, import_ctranslate2
 from nmt_cli.decoding.engine import Details
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
@@ -25,25 +25,10 @@ from nmt_cli.recipe.schema import DecodingConfig
 # with 1 that happened in 17 of 500 sentences, with 2 in none.
 PATIENCE = 2
 # With fewer extra tokens limits cut so many hypotheses that sentences are batched by their limits from the start.
-_TIGHT = 5
+_FEW_EXTRA_TOKENS = 5
 _NEVER = frozenset(NEVER_GENERATED)
 _TAKE_TORCH = "leave it out, or take `engine: torch`"
 CTranslate2Precision = Literal["fp32", "int8"]
-# Source tokens times beam beyond which CTranslate2 gets slower on a CPU (docs/design/cpu-search.md#batches).
-_MOST_TOKENS = 4096
-# Sentences per batch; larger batches are not faster.
-_MOST_SENTENCES = 64
-# Sentences per batch; smaller batches are not cut further for idle workers.
-_FEWEST_SENTENCES = 16
-# Attention to fewer columns, with EOS and padding, is rounded differently, which may change a translation in int8.
-# So shorter sentences are not searched together with longer ones.
-WIDE = 16
-# The cost of a step beside its sentences, in sentences: 10 to 16 (docs/design/cpu-search.md#batches).
-_STEP_COST = 16
-# Smaller batches must end so much earlier, by this estimate.
-_GAIN = 0.97
-# Each plan that is tried has batches smaller by this factor than the plan before.
-_SMALLER = 0.93
 
 
 class CTranslate2Engine:
@@ -57,12 +42,12 @@ class CTranslate2Engine:
     device = "cpu"
 
     def __init__(self, path: Path, *, precision: CTranslate2Precision) -> None:
-        """Open a model directory, which is converted at first use into a hidden folder beside it, or a temporary one.
+        """Open a model directory, converted at first use into a hidden folder beside it, or a temporary one.
 
         UsageError if CTranslate2 is not installed; ModelError if it does not support the model.
         """
         self.precision: str = precision
-        self.short_below = WIDE if precision == "int8" else 0
+        self.short_below = MIN_WIDE_TOKENS if precision == "int8" else 0
         ctranslate2 = import_ctranslate2()
         require_model(path)
         verify_files(path, error=ModelError, hint=DAMAGED, hashed=(CONFIG, "source.spm", "target.spm"))
@@ -112,50 +97,52 @@ class CTranslate2Engine:
             )
             for source in sources
         ]
-        searched = [one for one in sentences if one.pieces]
-        is_tight = config.max_extra_tokens < _TIGHT
-        batches = self._by_limit(searched, config=config) if is_tight else self._planned(searched, config=config)
-        cut = self._find(batches, config=config)
-        self._find(self._by_limit(cut, config=config), config=config)
-        special = [one for one in searched if one.is_special]
-        self._find(self._by_limit(special, config=config), config=config, is_strict=True)
+        searched = [sentence for sentence in sentences if sentence.pieces]
+        # A batch has one limit, the longest of its sentences. Sentences whose own limit cuts them are searched again.
+        are_limits_tight = config.max_extra_tokens < _FEW_EXTRA_TOKENS
+        in_batches = self._batches_by_limit if are_limits_tight else self._batches
+        cut = self._search_batches(in_batches(searched, config=config), config=config)
+        self._search_batches(self._batches_by_limit(cut, config=config), config=config)
+        # So are those with special pieces, without these.
+        special = [sentence for sentence in searched if sentence.has_special]
+        self._search_batches(self._batches_by_limit(special, config=config), config=config, without_special=True)
         # CTranslate2 renormalises the probabilities if pieces are suppressed or forced.
-        is_inexact = config.min_tokens or details.piece_log_probs or any(one.prefix for one in sentences)
-        self._score(searched if is_inexact else special, config=config)
-        for one in searched:
-            one.found = one.found[:nbest]
+        is_inexact = config.min_tokens or details.piece_log_probs or any(sentence.prefix for sentence in sentences)
+        self._score_again(searched if is_inexact else special, config=config)
+        for sentence in searched:
+            sentence.hypotheses = sentence.hypotheses[:nbest]
         if details.alignment:
             self._align(searched, config=config)
-        return [one.found for one in sentences]
+        return [sentence.hypotheses for sentence in sentences]
 
-    def _by_limit(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
+    def _batches_by_limit(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
         """Batches of sentences with one limit each."""
-        limits = sorted({one.limit for one in sentences})
-        same = [[one for one in sentences if one.limit == limit] for limit in limits]
-        return [batch for chosen in same for batch in self._planned(chosen, config=config)]
+        limits = sorted({sentence.limit for sentence in sentences})
+        same = [[sentence for sentence in sentences if sentence.limit == limit] for limit in limits]
+        return [batch for chosen in same for batch in self._batches(chosen, config=config)]
 
-    def _planned(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
+    def _batches(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> list[list[_Sentence]]:
         """Batches of sentences of similar length."""
-        lengths = [len(one.pieces) + len(one.prefix) for one in sentences]
-        batches = self._plan(lengths, [[one.pieces] for one in sentences], config=config)
+        lengths = [len(sentence.pieces) + len(sentence.prefix) for sentence in sentences]
+        batches = self._batch_indices(lengths, [[sentence.pieces] for sentence in sentences], config=config)
         return [[sentences[place] for place in batch] for batch in batches]
 
-    def _plan(
+    def _batch_indices(
         self, lengths: Sequence[int], sequences: Sequence[Sequence[list[str]]], *, config: DecodingConfig
     ) -> list[list[int]]:
-        """Places in batches; in int8 all `sequences` of a batch have the same widths."""
+        """Batches of sentences by their indices; in int8 all `sequences` of a batch have the same widths."""
         is_int8 = self.precision == "int8"
         widths = [tuple(is_wide(len(pieces)) for pieces in some if is_int8) for some in sequences]
-        return plan_ctranslate2_batches(lengths, widths=widths, config=config, workers=self._translator.num_translators)
+        return batches_for_workers(lengths, widths=widths, config=config, workers=self._translator.num_translators)
 
     def _on_pairs(
         self, pairs: Sequence[tuple[_Sentence, Hypothesis]], work: Callable[..., list[Any]], *, config: DecodingConfig
     ) -> list[Any]:
         """The results of `work`, a method of CTranslate2, for each pair, in batches of similar length."""
-        texts = [[one.pieces, self.target.pieces(hypothesis.ids)] for one, hypothesis in pairs]
+        texts = [[sentence.pieces, self.target.pieces(hypothesis.ids)] for sentence, hypothesis in pairs]
         lengths = [max(len(source), len(target)) for source, target in texts]
         running: dict[int, Any] = {}
-        for batch in self._plan(lengths, texts, config=config):
+        for batch in self._batch_indices(lengths, texts, config=config):
             sources, targets = zip(*(texts[place] for place in batch), strict=True)
             waiting = work(
                 list(sources), list(targets), max_input_length=0, max_batch_size=len(batch), asynchronous=True
@@ -163,37 +150,37 @@ class CTranslate2Engine:
             running |= zip(batch, waiting, strict=True)
         return [running[place].result() for place in range(len(pairs))]
 
-    def _find(
-        self, batches: Sequence[list[_Sentence]], *, config: DecodingConfig, is_strict: bool = False
+    def _search_batches(
+        self, batches: Sequence[list[_Sentence]], *, config: DecodingConfig, without_special: bool = False
     ) -> list[_Sentence]:
         """Search each batch; returns the sentences to search again, because their own limit would have cut them.
 
-        Unless `is_strict`, sentences with pieces that are never generated are marked as special.
+        Unless `without_special`, sentences with pieces that are never generated are marked as special.
         """
         cut = []
-        for batch, results in self._translate(batches, config=config, is_strict=is_strict):
-            longest = max(one.limit for one in batch)
-            for one, result in zip(batch, results, strict=True):
+        for batch, results in self._translate(batches, config=config, without_special=without_special):
+            longest = max(sentence.limit for sentence in batch)
+            for sentence, result in zip(batch, results, strict=True):
                 rows = [list(map(self._ids.__getitem__, pieces)) for pieces in result.hypotheses]
-                if longest > one.limit and any(len(ids) >= one.limit for ids in rows):
-                    cut.append(one)
-                elif not is_strict and not all(map(_NEVER.isdisjoint, rows)):
-                    one.is_special = True
+                if longest > sentence.limit and any(len(ids) >= sentence.limit for ids in rows):
+                    cut.append(sentence)
+                elif not without_special and not all(map(_NEVER.isdisjoint, rows)):
+                    sentence.has_special = True
                 else:
-                    one.found = _ranked(rows, result.scores, limit=one.limit, config=config)
+                    sentence.hypotheses = _ranked(rows, result.scores, limit=sentence.limit, config=config)
         return cut
 
     def _translate(
-        self, batches: Sequence[list[_Sentence]], *, config: DecodingConfig, is_strict: bool
+        self, batches: Sequence[list[_Sentence]], *, config: DecodingConfig, without_special: bool
     ) -> Iterator[tuple[list[_Sentence], list[Any]]]:
-        """The results of each batch, searched up to the longest limit in it; `is_strict` suppresses special pieces.
+        """The results of each batch, searched up to its longest limit, with or `without_special` pieces.
 
         All batches are in CTranslate2's queue at once, so that no worker waits for another.
         """
         running = []
         for batch in batches:
-            prefixes = [one.prefix for one in batch]
-            longest = max(one.limit for one in batch)
+            prefixes = [sentence.prefix for sentence in batch]
+            longest = max(sentence.limit for sentence in batch)
             options: dict[str, Any] = {
                 "beam_size": config.beam,
                 # With patience it finishes more hypotheses than the beam, of which our penalty may prefer any.
@@ -209,24 +196,24 @@ class CTranslate2Engine:
             }
             if any(prefixes):
                 options["target_prefix"] = prefixes
-            if is_strict:
+            if without_special:
                 options["suppress_sequences"] = [[piece] for piece in self.target.pieces(NEVER_GENERATED)]
-            running.append(self._translator.translate_batch([one.pieces for one in batch], **options))
+            running.append(self._translator.translate_batch([sentence.pieces for sentence in batch], **options))
         for batch, results in zip(batches, running, strict=True):
             yield batch, [waiting.result() for waiting in results]
 
-    def _score(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
+    def _score_again(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
         """Replace log-probabilities by the results of forced scoring, piece by piece, and rank the hypotheses again."""
-        pairs = [(one, hypothesis) for one in sentences for hypothesis in one.found]
+        pairs = [(sentence, hypothesis) for sentence in sentences for hypothesis in sentence.hypotheses]
         scored = iter(self._on_pairs(pairs, self._translator.score_batch, config=config))
-        for one in sentences:
+        for sentence in sentences:
             ranked = []
-            for hypothesis in one.found:
-                length = min(len(hypothesis.ids) + 1, one.limit)
+            for hypothesis in sentence.hypotheses:
+                length = min(len(hypothesis.ids) + 1, sentence.limit)
                 terms = list(map(float, next(scored).log_probs))[:length]
                 score = sum(terms) / length_penalty(length, config=config)
                 ranked.append(Hypothesis(hypothesis.ids, sum(terms), score, terms))
-            one.found = sorted(ranked, key=lambda each: -each.score)
+            sentence.hypotheses = sorted(ranked, key=lambda hypothesis: -hypothesis.score)
 
     def _align(self, sentences: Sequence[_Sentence], *, config: DecodingConfig) -> None:
         """Add the position of the source piece with the most attention, for each piece of each hypothesis.
@@ -234,15 +221,17 @@ class CTranslate2Engine:
         This takes a forced greedy pass, because CTranslate2's beam search returns the attention of another sentence of
         the batch for the first piece.
         """
-        pairs = [(one, hypothesis) for one in sentences for hypothesis in one.found if hypothesis.ids]
+        pairs = [
+            (sentence, hypothesis) for sentence in sentences for hypothesis in sentence.hypotheses if hypothesis.ids
+        ]
         longest = max((len(hypothesis.ids) for _, hypothesis in pairs), default=0)
         options = {"beam_size": 1, "return_attention": True, "max_decoding_length": 1 + longest}
         placed = iter(self._on_pairs(pairs, partial(self._translator.translate_batch, **options), config=config))
-        for one in sentences:
-            for rank, hypothesis in enumerate(one.found):
+        for sentence in sentences:
+            for rank, hypothesis in enumerate(sentence.hypotheses):
                 weights = next(placed).attention[0][: len(hypothesis.ids)] if hypothesis.ids else []
                 places = [max(range(len(row)), key=row.__getitem__) for row in weights]
-                one.found[rank] = replace(hypothesis, alignment=places)
+                sentence.hypotheses[rank] = replace(hypothesis, alignment=places)
 
 
 @dataclass(slots=True)
@@ -252,8 +241,8 @@ class _Sentence:
     pieces: list[str]
     prefix: list[str]
     limit: int
-    found: list[Hypothesis] = field(default_factory=lambda: [Hypothesis([], 0.0, 0.0)])
-    is_special: bool = False
+    hypotheses: list[Hypothesis] = field(default_factory=lambda: [Hypothesis([], 0.0, 0.0)])
+    has_special: bool = False
 
 
 def _ranked(
@@ -265,7 +254,7 @@ def _ranked(
         length = max(1, min(len(ids) + 1, limit))
         log_prob = float(normalised) * length ** length_exponent(config)
         ranked.append(Hypothesis(ids, log_prob, log_prob / length_penalty(length, config=config)))
-    return sorted(ranked, key=lambda one: -one.score)
+    return sorted(ranked, key=lambda hypothesis: -hypothesis.score)
 
 
 def length_exponent(config: DecodingConfig) -> float:
@@ -275,53 +264,3 @@ def length_exponent(config: DecodingConfig) -> float:
     another rule.
     """
     return max(config.length_penalty if config.length_penalty_form != "none" else 0.0, 1e-3)
-
-
-def is_wide(length: int) -> bool:
-    """Whether a sequence of so many pieces, without EOS, has at least `WIDE` tokens."""
-    return length + 1 >= WIDE
-
-
-def plan_ctranslate2_batches(
-    lengths: Sequence[int], *, widths: Sequence[tuple[bool, ...]], config: DecodingConfig, workers: int
-) -> list[list[int]]:
-    """Indices in batches of the same widths and of similar length, so that the last worker ends early.
-
-    More batches leave workers idle for less time, but have more steps in total.
-    """
-    most = min(config.batch_tokens, _MOST_TOKENS) // config.beam
-    # Short sentences count as longer, so that no batch has too many.
-    counted = [max(length, most // _MOST_SENTENCES - 1) for length in lengths]
-    groups = [
-        sorted((index for index, other in enumerate(widths) if other == width), key=lambda index: -lengths[index])
-        for width in sorted(set(widths), reverse=True)
-    ]
-    best = _cut(groups, counted, max_tokens=most)
-    is_full = len(best) > len(groups)
-    allowed = max(len(lengths) // _FEWEST_SENTENCES, -(-len(best) // workers) * workers if is_full else len(best))
-    earliest = makespan(_costs(best, lengths), workers=workers)
-    least = sum(_costs(best, lengths)) / min(workers, max(1, allowed))  # if all ended at once
-    max_tokens = float(most)
-    while _GAIN * earliest > least and max_tokens > 1:
-        max_tokens *= _SMALLER
-        planned = _cut(groups, counted, max_tokens=int(max_tokens))
-        if len(planned) > allowed:
-            break
-        end = makespan(_costs(planned, lengths), workers=workers)
-        if end < _GAIN * earliest:
-            best, earliest = planned, end
-    return best
-
-
-def _cut(groups: Sequence[Sequence[int]], counted: Sequence[int], *, max_tokens: int) -> list[list[int]]:
-    return [
-        [group[place] for place in batch]
-        for group in groups
-        for batch in plan_batches([counted[index] for index in group], max_tokens=max_tokens)
-    ]
-
-
-def _costs(batches: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[int]:
-    """The cost of each batch, in pieces of one sentence; finished sentences leave the batch."""
-    steps = [[lengths[index] + 1 for index in batch] for batch in batches]
-    return [_STEP_COST * max(batch) + sum(batch) for batch in steps]

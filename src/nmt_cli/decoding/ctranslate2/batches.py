@@ -1,0 +1,74 @@
+"""Which sentences CTranslate2 gets together, so that its workers end at about the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nmt_cli.decoding.batching import makespan, plan_batches
+from nmt_cli.recipe.schema import DecodingConfig
+
+# Source tokens times beam beyond which CTranslate2 gets slower on a CPU (docs/design/cpu-search.md#batches).
+_MAX_TOKENS = 4096
+# Larger batches are not faster.
+_MAX_SENTENCES = 64
+# Batches of fewer sentences are not made for idle workers.
+_MIN_SENTENCES = 16
+# Attention to fewer columns, with EOS and padding, is rounded differently, which may change a translation in int8.
+# So shorter sentences are not searched together with longer ones.
+MIN_WIDE_TOKENS = 16
+# The cost of a step beside its sentences, in sentences: 10 to 16 (docs/design/cpu-search.md#batches).
+_STEP_COST = 16
+# A plan of smaller batches is taken if its estimated time is below this share of the best plan's.
+_NEEDED_GAIN = 0.97
+# Each plan that is tried has batches smaller by this factor than the plan before.
+_SHRINKING = 0.93
+
+
+def is_wide(length: int) -> bool:
+    """Whether a sequence of so many pieces, without EOS, has at least `MIN_WIDE_TOKENS` tokens."""
+    return length + 1 >= MIN_WIDE_TOKENS
+
+
+def batches_for_workers(
+    lengths: Sequence[int], *, widths: Sequence[tuple[bool, ...]], config: DecodingConfig, workers: int
+) -> list[list[int]]:
+    """Indices in batches of the same widths and of similar length, so that the last worker ends early.
+
+    More batches leave workers idle for less time, but have more steps in total.
+    """
+    max_tokens = min(config.batch_tokens, _MAX_TOKENS) // config.beam
+    # Short sentences count as longer, so that no batch has too many.
+    counted = [max(length, max_tokens // _MAX_SENTENCES - 1) for length in lengths]
+    groups = [
+        sorted((index for index, other in enumerate(widths) if other == width), key=lambda index: -lengths[index])
+        for width in sorted(set(widths), reverse=True)
+    ]
+    best = _cut(groups, counted, max_tokens=max_tokens)
+    is_full = len(best) > len(groups)
+    max_batches = max(len(lengths) // _MIN_SENTENCES, -(-len(best) // workers) * workers if is_full else len(best))
+    best_time = makespan(_costs(best, lengths), workers=workers)
+    lower_bound = sum(_costs(best, lengths)) / min(workers, max(1, max_batches))  # all workers end at once
+    tried_tokens = float(max_tokens)
+    while _NEEDED_GAIN * best_time > lower_bound and tried_tokens > 1:
+        tried_tokens *= _SHRINKING
+        plan = _cut(groups, counted, max_tokens=int(tried_tokens))
+        if len(plan) > max_batches:
+            break
+        time = makespan(_costs(plan, lengths), workers=workers)
+        if time < _NEEDED_GAIN * best_time:
+            best, best_time = plan, time
+    return best
+
+
+def _cut(groups: Sequence[Sequence[int]], counted: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    return [
+        [group[place] for place in batch]
+        for group in groups
+        for batch in plan_batches([counted[index] for index in group], max_tokens=max_tokens)
+    ]
+
+
+def _costs(batches: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[int]:
+    """The cost of each batch, in pieces of one sentence; finished sentences leave the batch."""
+    steps = [[lengths[index] + 1 for index in batch] for batch in batches]
+    return [_STEP_COST * max(batch) + sum(batch) for batch in steps]
