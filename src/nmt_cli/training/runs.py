@@ -149,6 +149,7 @@ def open_or_begin(
 def _continue_with(run: Run, recipe: Recipe, command: Sequence[str], init_from: Path | None) -> Run:
     """The run with a recipe in which settings that may change have changed; then `command` is what continues it."""
     old, new = (flatten(one.model_dump(mode="json")) for one in (run.recipe, recipe))
+    # A setting that the old recipe alone has is of the optimizer or schedule before, and is not told.
     changes = _differences(new, {path: old.get(path) for path in new})
     if not changes:
         return run
