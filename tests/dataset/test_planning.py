@@ -145,9 +145,9 @@ def test_an_even_end_keeps_every_pair_once_both_budgets_and_all_but_the_last_upd
     short, even = (corpus.plan(batch_tokens=batch_tokens, seed=seed, has_even_end=is_even) for is_even in (False, True))
     assert sorted(pair for update in pairs_of(even) for pair in update) == list(range(len(corpus)))
     assert even.facts == short.facts
-    assert even.turn.tolist() == short.turn.tolist()
+    assert even.update_order.tolist() == short.update_order.tolist()
     in_order = [
-        sorted(pairs_of(plan), key=lambda update: plan.order.tolist().index(update[0])) for plan in (short, even)
+        sorted(pairs_of(plan), key=lambda update: plan.pair_order.tolist().index(update[0])) for plan in (short, even)
     ]
     assert in_order[0][:-9] == in_order[1][:-9]
     budgets = even.facts.budgets

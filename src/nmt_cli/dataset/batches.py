@@ -18,15 +18,15 @@ from nmt_cli.model.packing import Packed
 from nmt_cli.tokenization.tokenizer import BOS, PAD
 
 _LARGEST_MULTIPLE, _SMALLEST_MULTIPLE = 128, 8
-_SPREAD = 4  # room for this many times the square root of the mean number of pairs; in text over 6 standard deviations
-_CANDIDATES = 64  # rows of a micro-batch tried in a swap: among 64 * 64 swaps, one moves about the wanted tokens
-_SLOTS_PER_EMPTY = 50  # a full micro-batch leaves about one slot in this many empty; dummies cover them
-_SWAPS = 16  # swaps per micro-batch before each device gets another micro-batch
+_PAIRS_HEADROOM = 4  # room above the mean number of pairs, in square roots of it; in text over 6 standard deviations
+_SWAP_CANDIDATES = 64  # rows of each micro-batch: among 64 * 64 swaps, one moves about the tokens in excess
+_SLOTS_PER_EMPTY_SLOT = 50  # in a full micro-batch; dummy sentences cover its empty slots
+_SWAPS_PER_MICRO_BATCH = 16  # after these, each device gets another micro-batch
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchShape:
-    """The slots of each side, and the sentences in them, dummies included.
+    """The slots of a micro-batch for the tokens of each side, and its number of sentences, dummies included.
 
     `longest` is a power of two that no sentence of the data exceeds.
     """
@@ -67,16 +67,16 @@ def micro_batch_shape(
     average number of pairs in a full update (`PlanFacts`).
     """
     src, tgt = (
-        max(longest, min(max_tokens, _round_up(-(-budget // num_micro)))) for budget in (budgets.src, budgets.tgt)
+        max(longest, min(max_tokens, _round_up_slots(-(-budget // num_micro)))) for budget in (budgets.src, budgets.tgt)
     )
-    most_pairs = math.ceil((pairs_in_update + _SPREAD * math.sqrt(pairs_in_update)) / num_micro)
+    most_pairs = math.ceil((pairs_in_update + _PAIRS_HEADROOM * math.sqrt(pairs_in_update)) / num_micro)
     most_dummies = -(-max(src, tgt) // SHORT)
-    sentences = max(most_pairs + most_dummies // _SLOTS_PER_EMPTY + 2, most_dummies + 1)
+    sentences = max(most_pairs + most_dummies // _SLOTS_PER_EMPTY_SLOT + 2, most_dummies + 1)
     sentences = -(-sentences // _SMALLEST_MULTIPLE) * _SMALLEST_MULTIPLE
     return MicroBatchShape(src, tgt, sentences, longest=max(SHORT, 1 << (longest - 1).bit_length()))
 
 
-def _round_up(slots: int) -> int:
+def _round_up_slots(slots: int) -> int:
     """The next multiple of the largest power of two that is at most a 400th of `slots`, within bounds."""
     multiple = _LARGEST_MULTIPLE
     while multiple > _SMALLEST_MULTIPLE and multiple * 400 > slots:
@@ -85,19 +85,20 @@ def _round_up(slots: int) -> int:
 
 
 def deal_micro_batches(rows: Rows, *, shape: MicroBatchShape, num_micro: int, world_size: int) -> list[Rows]:
-    """An update's rows in `num_micro` micro-batches that fit the shape, or a multiple of `world_size` more if need be.
+    """An update's rows in `num_micro` micro-batches that fit the shape.
 
-    Micro-batch i goes to rank i % world_size; some are empty if an update has few pairs. Within each, rows ascend by
-    target, then source length. Raises ValueError if a single sentence does not fit.
+    If they do not fit, each rank gets more micro-batches. Micro-batch i goes to rank i % world_size; some are empty if
+    an update has few pairs. Within each, rows ascend by target length, then by source length. Raises ValueError if a
+    single sentence does not fit.
     """
     src, tgt = (rows[f"{side}_length"].astype(np.int64) for side in ("src", "tgt"))
     for lengths, slots in ((src, shape.src_slots), (tgt, shape.tgt_slots)):
         if (longest := int(lengths.max(initial=0))) > slots:
             raise ValueError(f"a sentence of {longest} pieces does not fit {slots} slots")
-    place = np.lexsort((src, tgt))
-    rows, src, tgt = rows[place], src[place], tgt[place]
+    by_length = np.lexsort((src, tgt))
+    rows, src, tgt = rows[by_length], src[by_length], tgt[by_length]
     while True:
-        micro_of_row = _serpentine(len(rows), num_micro)
+        micro_of_row = _deal_in_serpentine(len(rows), num_micro)
         if _swap_until_all_fit(micro_of_row, src, tgt, shape=shape, num_micro=num_micro):
             return [rows[micro_of_row == number] for number in range(num_micro)]
         num_micro += world_size
@@ -112,7 +113,7 @@ def first_rows_that_fit(rows: Rows, *, shape: MicroBatchShape) -> Rows:
     return rows[:size]
 
 
-def _serpentine(num_rows: int, num_micro: int) -> Array:
+def _deal_in_serpentine(num_rows: int, num_micro: int) -> Array:
     """The micro-batch of each row. Rows are dealt from the longest to the shortest; every second lap runs backwards."""
     lap, within = np.divmod(np.arange(num_rows)[::-1], num_micro)
     return np.where(lap % 2 == 1, num_micro - 1 - within, within)
@@ -130,14 +131,14 @@ def _swap_until_all_fit(micro_of_row: Array, src: Array, tgt: Array, *, shape: M
     sums = np.stack(
         [np.bincount(micro_of_row, weights=side, minlength=num_micro) for side in (src, tgt)], axis=1
     ).astype(np.int64)
-    for _ in range(_SWAPS * num_micro):
+    for _ in range(_SWAPS_PER_MICRO_BATCH * num_micro):
         excess = np.maximum(sums - slots, 0).sum(axis=1)
         if not excess.any():
             break
         worst = int(excess.argmax())
         room = ((slots - sums) / slots).min(axis=1)
         for other in np.argsort(-room, kind="stable").tolist():
-            if other != worst and _swap(micro_of_row, lengths, sums, slots, worst, other):
+            if other != worst and _make_best_swap(micro_of_row, lengths, sums, slots, worst, other):
                 break
         else:
             return False
@@ -148,12 +149,12 @@ def _swap_until_all_fit(micro_of_row: Array, src: Array, tgt: Array, *, shape: M
     )
 
 
-def _swap(micro_of_row: Array, lengths: Array, sums: Array, slots: Array, worst: int, other: int) -> bool:
-    """Make the swap that most reduces the excess of two micro-batches; False if none reduces it.
+def _make_best_swap(micro_of_row: Array, lengths: Array, sums: Array, slots: Array, worst: int, other: int) -> bool:
+    """Swap the row of `worst` and the row of `other` that most reduce their excess; False if no swap reduces it.
 
-    A row may also be given and none taken.
+    A swap may also move a single row.
     """
-    given, taken = (_candidates(micro_of_row, number) for number in (worst, other))
+    given, taken = (_swap_candidates(micro_of_row, number) for number in (worst, other))
     over = sums[[worst, other]] - slots
     excess = np.zeros((len(given) + 1, len(taken) + 1), dtype=np.int64)
     for side in (0, 1):
@@ -173,18 +174,18 @@ def _swap(micro_of_row: Array, lengths: Array, sums: Array, slots: Array, worst:
     return True
 
 
-def _candidates(micro_of_row: Array, number: int) -> Array:
+def _swap_candidates(micro_of_row: Array, number: int) -> Array:
     """Some rows of a micro-batch, of all lengths."""
     rows = np.flatnonzero(micro_of_row == number)
-    return rows[:: max(1, -(-len(rows) // _CANDIDATES))]
+    return rows[:: max(1, -(-len(rows) // _SWAP_CANDIDATES))]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Source [M], the decoder's input [N] (the target shifted right behind BOS), and the gold pieces [N] of its slots.
+    """Source [M], the decoder's input [N] (the target shifted right behind BOS), and the gold pieces [N] to predict.
 
-    Empty slots come last, PAD in all three. M and N are the slots of the shape, or else multiples of 128. Few sizes
-    occur, so libraries and compilers prepare few.
+    Empty slots come last, PAD in all three. M and N are the slots of the shape, or else multiples of 128: libraries and
+    compilers prepare each size that occurs, so few may occur.
     """
 
     source: Packed
@@ -214,9 +215,9 @@ class Batch:
 def make_batch(
     rows: Rows, data: TokenPairs, *, device: torch.device, shape: MicroBatchShape | None, pinned: bool
 ) -> Batch:
-    """The pairs of some rows, at least one, on `device`; with `pinned`, they pass through pinned memory of the host.
+    """The batch of at least one row on `device`; if `pinned`, it passes through pinned memory of the host.
 
-    They must fit the shape, if there is one. Otherwise there are as many slots as tokens, rounded up.
+    The pairs must fit the shape, if there is one. Otherwise there are as many slots as tokens, rounded up.
     """
     tokens = {side: sum_lengths(rows, side=side) for side in ("src", "tgt")}
     if shape is None:
@@ -227,17 +228,17 @@ def make_batch(
         num_dummies = shape.num_dummies(src_tokens=tokens["src"], tgt_tokens=tokens["tgt"])
     else:
         raise ValueError(f"{len(rows)} pairs of {tokens} tokens do not fit {shape}")
-    source = _gather(data.src, rows, side="src", slots=src_slots, num_dummies=num_dummies, sentences=sentences)
-    target = _gather(data.tgt, rows, side="tgt", slots=tgt_slots, num_dummies=num_dummies, sentences=sentences)
+    source = _pack_side(data.src, rows, side="src", slots=src_slots, num_dummies=num_dummies, sentences=sentences)
+    target = _pack_side(data.tgt, rows, side="tgt", slots=tgt_slots, num_dummies=num_dummies, sentences=sentences)
     if shape is not None:
         bound = SHORT if max(source.max_len, target.max_len) <= SHORT else shape.longest
         source, target = replace(source, bound=bound), replace(target, bound=bound)
-    batch = Batch(source, _shifted(target), target.ids)
+    batch = Batch(source, _decoder_input(target), target.ids)
     return (batch.map_tensors(Tensor.pin_memory) if pinned else batch).to(device)
 
 
-def _gather(tokens: TokenFile, rows: Rows, *, side: str, slots: int, num_dummies: int, sentences: int) -> Packed:
-    """The sentences of one side on the host, laid out in `slots`; `bound` is the longest of them."""
+def _pack_side(tokens: TokenFile, rows: Rows, *, side: str, slots: int, num_dummies: int, sentences: int) -> Packed:
+    """The sentences of one side, laid end to end in `slots`, on the host; `bound` is the length of the longest."""
     lengths: Array = rows[f"{side}_length"].astype(np.int64)
     num_tokens = int(lengths.sum())
     num_empty = slots - num_tokens
@@ -263,7 +264,7 @@ def _gather(tokens: TokenFile, rows: Rows, *, side: str, slots: int, num_dummies
     )
 
 
-def _shifted(gold: Packed) -> Packed:
+def _decoder_input(gold: Packed) -> Packed:
     """The decoder's input for gold pieces: each sentence starts with BOS and loses its EOS."""
     ids: NDArray[np.int64] = np.roll(gold.ids.numpy(), 1)
     ids[gold.cu_seqlens.numpy()[: gold.num_sentences]] = BOS

@@ -24,11 +24,11 @@ from nmt_cli.dataset.store import SIDES, Array, Rows, TokenPairs, open_pairs
 
 FORMAT = 2
 SAMPLED = "sampled"
-"""The split that sampled ids are in."""
+"""The split in the names of the files of sampled ids."""
 _MANIFEST, _ROWS, _UPDATES, _LONGEST = "manifest.json", "rows", "updates", "longest"
-_IDS = tuple(f"{SAMPLED}.{side}.ids" for side in SIDES)
-_BLOCK = 1 << 20  # bytes read at once
-_UPDATE = np.dtype([("start", "<u8"), ("crc32", "<u4")])
+_ID_FILES = tuple(f"{SAMPLED}.{side}.ids" for side in SIDES)
+_BYTES_PER_READ = 1 << 20
+_UPDATE_DTYPE = np.dtype([("start", "<u8"), ("crc32", "<u4")])
 
 
 class DamagedPlan(Exception):  # not an error that users see: the plan is built again
@@ -38,9 +38,9 @@ class DamagedPlan(Exception):  # not an error that users see: the plan is built 
 class PlanKey(Record):
     """Everything that a plan follows from.
 
-    `data` is the fingerprint in the manifest of the prepared data. The training split has these counts. Without
-    `has_even_end`, as in runs of earlier versions, the last update of an epoch may be nearly empty. With an `alpha`,
-    each epoch has pieces of its own (`sampled_pieces`).
+    `data` is the fingerprint in the manifest of the prepared data; pairs and tokens are counted in its training split.
+    Without `has_even_end`, as in runs of earlier versions, the last update of an epoch may be nearly empty. With an
+    `alpha`, each epoch has pieces of its own (`sampled_pieces`).
     """
 
     data: str
@@ -56,7 +56,7 @@ class PlanKey(Record):
 
     @property
     def family(self) -> str:
-        """The same for all epochs of a training."""
+        """A short hash of the key without its epoch: all plans of a training have the same."""
         text = f"{FORMAT} {self.model_copy(update={'epoch': 0}).model_dump_json(exclude_defaults=True)}"
         return sha256(text.encode()).hexdigest()[:12]
 
@@ -77,9 +77,9 @@ class TokenBudgets:
 class PlanFacts(Record):
     """The part of a plan that all epochs of a training share: it depends on the lengths of pairs, not on their order.
 
-    Planning divides pairs into two classes of length. `pairs_in_update` is the average number of pairs in a full update
-    of one class, for the class with more. If pieces are sampled, these two follow from the expected lengths, and no
-    sentence of any epoch has more pieces than `longest`.
+    Planning divides pairs into two classes of length. A full update of either class has at most `pairs_in_update` pairs
+    on average. If pieces are sampled, `budgets` and `pairs_in_update` follow from the expected lengths, and no sentence
+    of any epoch has more pieces than `longest`.
     """
 
     num_left_out: int
@@ -126,7 +126,7 @@ class EpochPlan:
         self._finalizer = weakref.finalize(self, os.close, self._file)
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH)
-            self._read(key)
+            self._load(key)
         except (OSError, ValidationError, ValueError) as problem:
             raise DamagedPlan(f"{directory.name}: {problem}") from None
 
@@ -149,38 +149,38 @@ class EpochPlan:
     def rows(self, index: int) -> Rows:
         """The rows of one update, counted from 0; DamagedPlan if they were changed."""
         first, stop = int(self._starts[index]), int(self._starts[index + 1])
-        size = self._row.itemsize
+        size = self._row_dtype.itemsize
         try:
             content = os.pread(self._file, (stop - first) * size, first * size)
         except OSError as problem:
             raise DamagedPlan(f"{self.directory.name}: {problem.strerror}") from None
         if crc32(content) != self._crc32[index]:
             raise DamagedPlan(f"{self.directory.name}: the rows of update {index} are not those that were written")
-        return np.frombuffer(content, dtype=self._row)
+        return np.frombuffer(content, dtype=self._row_dtype)
 
     def close(self) -> None:
         """Let go of the plan."""
         self._finalizer()
 
-    def _read(self, key: PlanKey) -> None:
+    def _load(self, key: PlanKey) -> None:
         manifest = _PlanManifest.model_validate_json((self.directory / _MANIFEST).read_bytes())
         if manifest.key != key or manifest.format != FORMAT:
             raise ValueError("it has another key")
         status = os.fstat(self._file)
         if status.st_nlink == 0:
             raise ValueError("it was removed")
-        self._row = np.dtype(manifest.row)
-        if status.st_size != manifest.num_rows * self._row.itemsize:
+        self._row_dtype = np.dtype(manifest.row)
+        if status.st_size != manifest.num_rows * self._row_dtype.itemsize:
             raise ValueError(f"{_ROWS} has {status.st_size:,} bytes")
         contents = {name: (self.directory / name).read_bytes() for name in (_UPDATES, _LONGEST)}
         found = {name: crc32(content) for name, content in contents.items()}
         if manifest.sampled is not None:
-            found |= _checksums_of_ids(self.directory)
+            found |= _checksums_of_sampled_ids(self.directory)
         if damaged := [name for name, checksum in found.items() if checksum != manifest.crc32.get(name)]:
             raise ValueError(f"{damaged[0]} is not what was written")
-        updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE)
+        updates = np.frombuffer(contents[_UPDATES], dtype=_UPDATE_DTYPE)
         self._starts, self._crc32 = updates["start"], updates["crc32"]
-        self.longest = np.frombuffer(contents[_LONGEST], dtype=self._row)
+        self.longest = np.frombuffer(contents[_LONGEST], dtype=self._row_dtype)
         self.facts = manifest.facts
         self.pairs = None if manifest.sampled is None else self._open_sampled(manifest.sampled)
 
@@ -201,24 +201,24 @@ def write_plan(
     key: PlanKey,
     sampled: SampledTokens | None,
 ) -> None:
-    """Write a plan whose updates have `sizes` rows, given as blocks of whole updates; it is not synced.
+    """Write a plan, given as blocks of whole updates, without syncing it; update u has `sizes[u]` rows.
 
     `sampled` describes the sampled ids, if they lie in the directory already.
     """
-    updates = np.zeros(len(sizes) + 1, dtype=_UPDATE)
+    updates = np.zeros(len(sizes) + 1, dtype=_UPDATE_DTYPE)
     np.cumsum(sizes, out=updates["start"][1:])
-    done = 0
+    update = 0
     with (directory / _ROWS).open("wb") as file:
         for block in blocks:
             content = block.view(np.uint8).data
             file.write(content)
-            place = 0
-            while place < len(content):
-                stop = place + int(sizes[done]) * block.itemsize
-                updates["crc32"][done] = crc32(content[place:stop])
-                place, done = stop, done + 1
-    small = {_UPDATES: updates.tobytes(), _LONGEST: longest.tobytes()}
-    for name, array in small.items():
+            start = 0
+            while start < len(content):
+                stop = start + int(sizes[update]) * block.itemsize
+                updates["crc32"][update] = crc32(content[start:stop])
+                start, update = stop, update + 1
+    small_files = {_UPDATES: updates.tobytes(), _LONGEST: longest.tobytes()}
+    for name, array in small_files.items():
         (directory / name).write_bytes(array)
     manifest = _PlanManifest(
         key=key,
@@ -226,19 +226,19 @@ def write_plan(
         facts=facts,
         row=[(name, str(longest.dtype[name].str)) for name in longest.dtype.names or ()],
         sampled=sampled,
-        crc32={name: crc32(array) for name, array in small.items()}
-        | ({} if sampled is None else _checksums_of_ids(directory)),
+        crc32={name: crc32(array) for name, array in small_files.items()}
+        | ({} if sampled is None else _checksums_of_sampled_ids(directory)),
     )
     text = manifest.model_dump_json(indent=2, exclude_none=True)
     (directory / _MANIFEST).write_text(f"{text}\n", encoding="utf-8")
 
 
-def _checksums_of_ids(directory: Path) -> dict[str, int]:
+def _checksums_of_sampled_ids(directory: Path) -> dict[str, int]:
     """The checksum of each file of sampled ids."""
-    found = dict.fromkeys(_IDS, 0)
-    for name in _IDS:
+    found = dict.fromkeys(_ID_FILES, 0)
+    for name in _ID_FILES:
         with (directory / name).open("rb") as file:
-            while block := file.read(_BLOCK):
+            while block := file.read(_BYTES_PER_READ):
                 found[name] = crc32(block, found[name])
     return found
 

@@ -22,10 +22,10 @@ from nmt_cli.errors import DataError
 from nmt_cli.processes import ONE_THREAD, Worker, WorkerLost
 
 PLANS = "plans"
-_KEPT = 4  # plans in a folder, of any trainings; a plan in use is never removed
-_NOTICED_SECONDS = 1.0  # longer work is logged
+_MAX_PLANS = 4  # plans in a folder, of any trainings; a plan in use is never removed
+_LOGGED_AFTER_SECONDS = 1.0
 _POLL_SECONDS = 0.02
-_NICENESS = 5  # of a process that builds the next plan: the training comes first
+_NICENESS = 5  # of the process that builds the next plan: training comes first
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ class PlanFolder:
         facts: Mapping[str, PlanFacts] | None = None,
     ) -> None:
         self._data, self._fallback, self._beat = data, fallback, beat
-        self._ahead: _PlanAhead | None = None
-        self._changing, self._is_closed = Lock(), False
-        self._facts = dict(facts or {})  # of the families of plans that were opened
+        self._background: _BackgroundPlanner | None = None
+        self._background_lock, self._is_closed = Lock(), False
+        self._facts_by_family = dict(facts or {})  # of the families of plans that were opened
 
     def open(self, key: PlanKey, *, anew: bool, num_workers: int | None = None) -> EpochPlan:
         """Load a plan; build it if there is none, or if it is to be built `anew`.
@@ -58,91 +58,95 @@ class PlanFolder:
         this folder is closed before the plan is built.
         """
         plan = self._open(key, anew=anew, num_workers=num_workers or num_cpus())
-        self._facts[key.family] = plan.facts
+        self._facts_by_family[key.family] = plan.facts
         return plan
 
     def _open(self, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
-        beside, other = self._data.directory / PLANS, self._fallback / PLANS
-        for folder in () if anew else (beside, other):
-            if (plan := _find(folder, key)) is not None:
+        in_data, in_fallback = self._data.directory / PLANS, self._fallback / PLANS
+        for folder in () if anew else (in_data, in_fallback):
+            if (plan := _find_plan(folder, key)) is not None:
                 return plan
         try:
-            return self._find_or_build(beside, key, anew=anew, num_workers=num_workers)
+            return self._find_or_build(in_data, key, anew=anew, num_workers=num_workers)
         except _Unwritable as problem:
             logger.info(
-                "the plan of the epoch goes to %s, since %s cannot be written: %s", other, beside, problem.message
+                "the plan of the epoch goes to %s, since %s cannot be written: %s",
+                in_fallback,
+                in_data,
+                problem.message,
             )
         try:
-            return self._find_or_build(other, key, anew=anew, num_workers=num_workers)
+            return self._find_or_build(in_fallback, key, anew=anew, num_workers=num_workers)
         except _Unwritable as problem:
             raise DataError(
-                f"the plan of the epoch can be written neither to {beside} nor to {other}: {problem.message}",
-                where=str(other),
+                f"the plan of the epoch can be written neither to {in_data} nor to {in_fallback}: {problem.message}",
+                where=str(in_fallback),
                 hint="free some space there, or choose another folder with -o",
             ) from None
 
     def begin(self, key: PlanKey, *, num_workers: int) -> None:
         """Begin to build a plan in a process beside this one, unless this was done; `open` waits for it."""
-        with self._changing:
-            if self._is_closed or (self._ahead is not None and self._ahead.key == key):
+        with self._background_lock:
+            if self._is_closed or (self._background is not None and self._background.key == key):
                 return
-            if self._ahead is not None:
-                self._ahead.close()
-            job = _PlanningJob(self._data, self._fallback, num_workers, dict(self._facts))
-            self._ahead = _PlanAhead(job, key)
+            if self._background is not None:
+                self._background.close()
+            job = _PlanningJob(self._data, self._fallback, num_workers, dict(self._facts_by_family))
+            self._background = _BackgroundPlanner(job, key)
 
     def close(self) -> None:
         """Build no more plans, here or in the process beside this one, and remove what it has not finished."""
-        with self._changing:
+        with self._background_lock:
             self._is_closed = True
-            if self._ahead is None:
+            if self._background is None:
                 return
-            self._ahead.close()
+            self._background.close()
             for folder in (self._data.directory / PLANS, self._fallback / PLANS):
                 if folder.exists():
                     # Whoever holds the folder now clears it before building.
-                    with suppress(FolderClosed, _Unwritable, OSError), self._turn(folder):
-                        files.clear_interrupted(folder, name=self._ahead.key.name)
-            self._ahead = None
+                    with suppress(FolderClosed, _Unwritable, OSError), self._locked(folder):
+                        files.clear_interrupted(folder, name=self._background.key.name)
+            self._background = None
 
     @contextmanager
-    def _turn(self, folder: Path) -> Iterator[None]:
-        """Hold a folder of plans, waiting for whoever holds it; the kernel releases it when a process ends."""
+    def _locked(self, folder: Path) -> Iterator[None]:
+        """Hold the lock of a folder of plans, after whoever holds it; the kernel releases it when a process ends."""
         with ExitStack() as stack:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
                 stack.callback(os.close, descriptor)
-                self._lock(descriptor, folder)
+                self._wait_for_lock(descriptor, folder)
             except OSError as problem:  # also of a file system without locks
                 where, hint = str(folder), "choose another folder with -o"
                 raise _Unwritable(str(problem.strerror), where=where, hint=hint) from None
             yield
 
-    def _lock(self, descriptor: int, folder: Path) -> None:
-        patient_until, is_told, seen = time.monotonic() + _NOTICED_SECONDS, False, set[tuple[Path, int, int]]()
+    def _wait_for_lock(self, descriptor: int, folder: Path) -> None:
+        log_at, is_logged, seen = time.monotonic() + _LOGGED_AFTER_SECONDS, False, set[tuple[Path, int, int]]()
         while True:
             with suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             self._check_open()
-            if (progress := _unfinished(folder)) != seen:
+            if (progress := _progress_of_builders(folder)) != seen:
                 seen = progress
                 self._beat()
-            if not is_told and time.monotonic() > patient_until:
+            if not is_logged and time.monotonic() > log_at:
                 logger.info("waiting for the plan that another process builds")
-                is_told = True
+                is_logged = True
             time.sleep(_POLL_SECONDS)
 
     def _expected_facts(self, key: PlanKey, *, num_workers: int) -> PlanFacts:
         assert key.alpha is not None, "otherwise facts follow from the lengths"
         pairs = self._data.split("train")
         growth = expected_growth(self._data, alpha=key.alpha, seed=key.seed, max_positions=key.max_positions)
-        if (seconds := len(pairs) * growth.seconds_per_pair / num_workers) > _NOTICED_SECONDS:
+        if (seconds := len(pairs) * growth.seconds_per_pair / num_workers) > _LOGGED_AFTER_SECONDS:
             logger.info("sampling the pieces of an epoch: about %.0f s", seconds)
         return expected_facts(pairs, key=key, growth=growth)
 
-    def _go_on(self) -> None:
+    def _report_progress(self) -> None:
+        """Tell that the work goes on; FolderClosed if nobody waits for it."""
         self._check_open()
         self._beat()
 
@@ -151,10 +155,10 @@ class PlanFolder:
             raise FolderClosed
 
     def _find_or_build(self, folder: Path, key: PlanKey, *, anew: bool, num_workers: int) -> EpochPlan:
-        with self._turn(folder):
-            self._go_on()
+        with self._locked(folder):
+            self._report_progress()
             _prune(folder, key)
-            plan = None if anew else _find(folder, key)  # perhaps it was built while this process waited
+            plan = None if anew else _find_plan(folder, key)  # perhaps it was built while this process waited
             return self._build(folder, key, num_workers=num_workers) if plan is None else plan
 
     def _build(self, folder: Path, key: PlanKey, *, num_workers: int) -> EpochPlan:
@@ -164,9 +168,9 @@ class PlanFolder:
         with files.new_directory(directory, error=_Unwritable) as temporary:
             pairs, facts, sampled = self._data.split("train"), None, None
             if key.alpha is not None:
-                facts = self._facts.get(key.family) or self._expected_facts(key, num_workers=num_workers)
+                facts = self._facts_by_family.get(key.family) or self._expected_facts(key, num_workers=num_workers)
                 sampled = sample_pieces(
-                    self._data, temporary, key=key, facts=facts, num_workers=num_workers, progress=self._go_on
+                    self._data, temporary, key=key, facts=facts, num_workers=num_workers, progress=self._report_progress
                 )
                 pairs = open_pairs(temporary, SAMPLED, dtype=sampled.dtype)
             planned = plan_epoch(pairs, key=key, facts=facts)
@@ -180,13 +184,13 @@ class PlanFolder:
                 sampled=sampled,
             )
         plan = EpochPlan(directory, key=key)
-        if (seconds := time.perf_counter() - start) > _NOTICED_SECONDS:
+        if (seconds := time.perf_counter() - start) > _LOGGED_AFTER_SECONDS:
             logger.info("epoch %d planned: %s updates (%.0f s)", key.epoch + 1, f"{len(plan):,}", seconds)
         return plan
 
 
-class _PlanAhead:
-    """A process that builds a plan and then ends, and a thread that waits for it."""
+class _BackgroundPlanner:
+    """A process that builds the next plan and then ends, and a thread that waits for it."""
 
     def __init__(self, job: _PlanningJob, key: PlanKey) -> None:
         self.key = key
@@ -195,7 +199,7 @@ class _PlanAhead:
         try:
             self._worker = Worker(job, environment=ONE_THREAD)
         except OSError as problem:
-            _warn_of_no_plan_ahead(key, problem.strerror)
+            _warn_of_background_failure(key, problem.strerror)
         else:
             self._thread.start()
 
@@ -211,14 +215,14 @@ class _PlanAhead:
             self._worker.result_of(self.key)
         except (DataError, RuntimeError, WorkerLost) as problem:
             if not self._is_closed:
-                _warn_of_no_plan_ahead(self.key, problem.message if isinstance(problem, DataError) else problem)
+                _warn_of_background_failure(self.key, problem.message if isinstance(problem, DataError) else problem)
         finally:
             self._worker.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _PlanningJob:
-    """Builds the plan with a key; `facts` of opened plans, by family."""
+    """Builds the plan with a key; `facts` come from plans opened before, by family."""
 
     data: PreparedData
     fallback: Path
@@ -236,7 +240,7 @@ class _PlanningJob:
         return build
 
 
-def _warn_of_no_plan_ahead(key: PlanKey, problem: object) -> None:
+def _warn_of_background_failure(key: PlanKey, problem: object) -> None:
     logger.warning(
         "the process that plans epoch %d ahead has failed; training plans it when the epoch begins: %s",
         key.epoch + 1,
@@ -252,7 +256,7 @@ class _Unwritable(DataError):
     """A folder of plans that cannot be made, locked or written, or is full."""
 
 
-def _find(folder: Path, key: PlanKey) -> EpochPlan | None:
+def _find_plan(folder: Path, key: PlanKey) -> EpochPlan | None:
     """The plan with this key; None if the folder has none or a damaged one."""
     directory = folder / key.name
     try:
@@ -264,7 +268,7 @@ def _find(folder: Path, key: PlanKey) -> EpochPlan | None:
         return None
 
 
-def _unfinished(folder: Path) -> set[tuple[Path, int, int]]:
+def _progress_of_builders(folder: Path) -> set[tuple[Path, int, int]]:
     """The files of plans that are being built, their sizes and times: they change while the work goes on."""
     found = set()
     with suppress(OSError):  # renamed or removed meanwhile
@@ -280,6 +284,6 @@ def _prune(folder: Path, key: PlanKey) -> None:
     plans.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
     earlier = [path for path in plans if path.name.startswith(f"{key.family}-") and path.name < key.name]
     others = [path for path in plans if path not in earlier]
-    for path in [*earlier, *others[_KEPT - 1 :]]:
+    for path in [*earlier, *others[_MAX_PLANS - 1 :]]:
         if not is_in_use(path):
             files.remove_directory(path)

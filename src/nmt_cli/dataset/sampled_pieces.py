@@ -29,34 +29,34 @@ from nmt_cli.tokenization.subword_sampling import subword_sampler
 from nmt_cli.tokenization.tokenizer import EncodedText
 
 BLOCK_PAIRS = 2048
-_EPOCH, _EXPECTATION = 2, 3  # keep these generators apart from each other, and from the order of pairs
+_SAMPLING_PURPOSE, _GROWTH_PURPOSE = 2, 3  # in keys of generators; the order of pairs has 1
 _MEMORY_HINT = "if memory ran out, end other programs, then give the same command again: it continues"
-_BYTES_BESIDE_IDS = 30  # of a pair: two offsets of 8 bytes, and its row of the plan
-_EXPECTATION_PARTS, _EXPECTATION_PAIRS = 64, 64  # the pairs whose growth stands for that of all pairs
+_BYTES_PER_PAIR = 30  # beside its ids: two offsets of 8 bytes, and its row of the plan
+_NUM_GROWTH_SAMPLES, _PAIRS_PER_GROWTH_SAMPLE = 64, 64
 
 
 def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
     """Raise RecipeError if the vocabulary of the data cannot be sampled in this way."""
     if sampling.alpha is None:
         return
-    key, wanted, other = (
+    setting, kind_needed, alternative = (
         ("dropout", "bpe", "sampling=0.2") if sampling.dropout else ("sampling", "unigram", "dropout=0.1")
     )
     off = {"dropout": "--set tokenizer.dropout=0", "sampling": "--set tokenizer.sampling=null"}
     names = {"bpe": "BPE", "unigram": "unigram"}
     for file in (data.source_tokenizer_file, data.target_tokenizer_file):
         model = file.read_bytes()
-        if (kind := tokenizer_kind(model)) != wanted:
+        if (kind := tokenizer_kind(model)) != kind_needed:
             raise RecipeError(
-                f"tokenizer.{key} is for {names[wanted]} vocabularies, and that of the data is {names[kind]}",
+                f"tokenizer.{setting} is for {names[kind_needed]} vocabularies, and that of the data is {names[kind]}",
                 where=str(file),
-                hint=f"{off[key]} --set tokenizer.{other}",
+                hint=f"{off[setting]} --set tokenizer.{alternative}",
             )
         if not any(piece.kind == NORMAL and len(piece.text) > 1 for piece in read_pieces(model)):
             raise RecipeError(
-                f"tokenizer.{key} has nothing to choose: each piece of the vocabulary is a single character",
+                f"tokenizer.{setting} has nothing to choose: each piece of the vocabulary is a single character",
                 where=str(file),
-                hint=off[key],
+                hint=off[setting],
             )
 
 
@@ -64,7 +64,7 @@ def check_sampling(data: PreparedData, sampling: SubwordSampling) -> None:
 class Growth:
     """By how much sampling makes text longer: tokens of each side per token of the prepared data.
 
-    An epoch takes `bytes_per_pair` of disk, and `seconds_per_pair` of one process.
+    The ids and the plan of an epoch take `bytes_per_pair` of disk. Sampling takes `seconds_per_pair` of one process.
     """
 
     src: float
@@ -74,23 +74,23 @@ class Growth:
 
 
 def expected_growth(data: PreparedData, *, alpha: float, seed: int, max_positions: int) -> Growth:
-    """The growth of all epochs of a training, from a sample of its own that is the same in each of them."""
+    """The growth of text in each epoch of a training, estimated once from pairs spread over the training split."""
     num_pairs = len(data.split("train"))
-    sampler = _Sampler(data, alpha=alpha, longest=max_positions)
-    starts = np.linspace(0, num_pairs, _EXPECTATION_PARTS, endpoint=False, dtype=np.int64)
+    sampler = _PairSampler(data, alpha=alpha, longest=max_positions)
+    starts = np.linspace(0, num_pairs, _NUM_GROWTH_SAMPLES, endpoint=False, dtype=np.int64)
     bounds = [*dict.fromkeys(starts.tolist()), num_pairs]
     num_sampled, before, after = 0, dict.fromkeys(SIDES, 0), dict.fromkeys(SIDES, 0)
     clock, num_timed = time.process_time(), 0
     for part, (start, end) in enumerate(pairwise(bounds)):
         if part == len(bounds) * 3 // 4:  # by now, frequent words are cached
             clock, num_timed = time.process_time(), num_sampled
-        stop = min(start + _EXPECTATION_PAIRS, end)
-        for side, text in sampler.sample(start, stop, key=(seed, _EXPECTATION)).items():
+        stop = min(start + _PAIRS_PER_GROWTH_SAMPLE, end)
+        for side, text in sampler.sample(start, stop, key=(seed, _GROWTH_PURPOSE)).items():
             after[side] += len(text.ids)
             before[side] += len(sampler.ids(side, start, stop))
         num_sampled += stop - start
     src, tgt = (after[side] / max(before[side], 1) for side in SIDES)
-    num_bytes = sum(after.values()) * np.dtype(data.manifest.dtype).itemsize + num_sampled * _BYTES_BESIDE_IDS
+    num_bytes = sum(after.values()) * np.dtype(data.manifest.dtype).itemsize + num_sampled * _BYTES_PER_PAIR
     seconds = (time.process_time() - clock) / max(num_sampled - num_timed, 1)
     return Growth(src, tgt, num_bytes / max(num_sampled, 1), seconds)
 
@@ -136,8 +136,8 @@ class SamplingJob:
     def start(self) -> Callable[[int], dict[str, EncodedText]]:
         """The function for one block."""
         assert self.key.alpha is not None, "without it, the pieces are those of the prepared data"
-        sampler = _Sampler(self.data, alpha=self.key.alpha, longest=self.longest)
-        num_pairs, key = len(self.data.split("train")), (self.key.seed, _EPOCH, self.key.epoch)
+        sampler = _PairSampler(self.data, alpha=self.key.alpha, longest=self.longest)
+        num_pairs, key = len(self.data.split("train")), (self.key.seed, _SAMPLING_PURPOSE, self.key.epoch)
 
         def sample(block: int) -> dict[str, EncodedText]:
             start = block * BLOCK_PAIRS
@@ -146,7 +146,7 @@ class SamplingJob:
         return sample
 
 
-class _Sampler:
+class _PairSampler:
     """Samples the pieces of training pairs that follow each other."""
 
     def __init__(self, data: PreparedData, *, alpha: float, longest: int) -> None:

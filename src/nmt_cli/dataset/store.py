@@ -24,7 +24,7 @@ Rows = NDArray[np.void]
 """[n] with the fields `pair`, `src_start` and `tgt_start` (in the ids of that side), `src_length`, `tgt_length`."""
 SIDES = ("source", "target")  # in names of files; rows have `src` and `tgt`
 _OFFSET = np.dtype("<i8")
-_Read = Callable[[list[int], list[int]], bytes]
+_ReadRanges = Callable[[list[int], list[int]], bytes]
 """Reads `sizes[i]` bytes at offset `offsets[i]` for each i, and joins them."""
 
 
@@ -61,8 +61,8 @@ _WIDEST_ROW = row_type(num_pairs=2**63, num_tokens=2**63, longest=2**63)
 class TokenFile:
     """One side of a split: `ids` flat, an EOS after each sentence; sentence i is `ids[offsets[i]:offsets[i + 1]]`.
 
-    Both may be mapped. `gather` and `read_offsets` map nothing, so a whole large split can be read with them. A mapped
-    page counts as the process's own until the system takes it back. Reading a page also maps its neighbours.
+    Both may be mapped from files. A mapped page counts as memory of the process until the system takes it back, and
+    reading a page also maps its neighbours. `gather` and `read_offsets` map nothing, so they suit a large split.
     """
 
     def __init__(self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64]) -> None:
@@ -73,7 +73,7 @@ class TokenFile:
     @classmethod
     def open(cls, ids: Path, offsets: Path, *, dtype: np.dtype[Any]) -> TokenFile:
         """The side in two files, which stay open."""
-        side = cls(_map(ids, dtype), _map(offsets, _OFFSET))
+        side = cls(_map_file(ids, dtype), _map_file(offsets, _OFFSET))
         side._read, side._read_offsets = _file_reader(side, ids), _file_reader(side, offsets)
         return side
 
@@ -110,14 +110,14 @@ class TokenFile:
         return np.frombuffer(self._read_offsets([start * width], [(stop - start) * width]), dtype=_OFFSET)
 
 
-def _memory_reader(array: NDArray[Any]) -> _Read:
+def _memory_reader(array: NDArray[Any]) -> _ReadRanges:
     view = np.ascontiguousarray(array).view(np.uint8).data
     return lambda offsets, sizes: b"".join(
         [view[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True)]
     )
 
 
-def _file_reader(side: TokenFile, path: Path) -> _Read:
+def _file_reader(side: TokenFile, path: Path) -> _ReadRanges:
     """Reads from a file, which stays open as long as `side`; the system fetches all parts of a request at once."""
     file = os.open(path, os.O_RDONLY)
     weakref.finalize(side, os.close, file)
@@ -270,11 +270,11 @@ class TokenWriter:
 
 
 def _open_at(path: Path, size: int) -> BinaryIO:
-    """A file to be continued after its first `size` bytes; the rest is dropped."""
-    there = path.stat().st_size if path.exists() else 0
-    if there < size:
+    """The file, open for writing after its first `size` bytes; the rest is dropped."""
+    found = path.stat().st_size if path.exists() else 0
+    if found < size:
         raise DataError(
-            f"{path.name} has {there:,} bytes, and {size:,} were written",
+            f"{path.name} has {found:,} bytes, and {size:,} were written",
             where=str(path),
             hint=f"rm -r {shlex.quote(str(path.parent))}, then give the same nmt prepare command once more",
         )
@@ -300,7 +300,7 @@ def _check_present(path: Path) -> None:
         raise DataError(f"{path.name} is missing", where=str(path), hint=PREPARE_AGAIN)
 
 
-def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _map_file(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The array in a file, mapped read-only; an empty file, which mmap refuses, is an empty array."""
     if path.stat().st_size == 0:
         return np.zeros(0, dtype=dtype)
