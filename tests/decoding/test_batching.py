@@ -12,10 +12,10 @@ import torch
 from nmt_cli.decoding import batching
 from nmt_cli.decoding.batching import BatchedSearch, begin_search, plan_batches, plan_for_threads, search_batches
 from nmt_cli.decoding.search import beam
+from nmt_cli.decoding.search.active_search import ActiveSearch
 from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.hypotheses import Hypothesis, HypothesisTree, SourceSentence
 from nmt_cli.decoding.search.sampling import IndependentSearch
-from nmt_cli.decoding.search.search import ActiveSearch
 from nmt_cli.errors import DeviceError
 from nmt_cli.model import cache as decoder_cache
 from nmt_cli.model.cache import DecoderCache

@@ -118,7 +118,7 @@ def test_what_needs_more_memory_makes_recordings_anew_and_changes_nothing(model:
 
 
 def test_old_recordings_leave_when_there_are_too_many(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_MOST_RECORDINGS", 2)
+    monkeypatch.setattr(cuda, "_MAX_RECORDINGS", 2)
     beam, config = cuda_search([model]), decoding(max_extra_tokens=40)
     for seed, count in ((1, 20), (2, 5), (3, 20)):
         assert_found(beam, sources_of(seed, count=count), config=config, nbest=1)
@@ -154,7 +154,7 @@ def test_recordings_let_go_of_their_memory_before_more_is_taken(
         assert held
         assert not any(held)
     # A tape holds the function that it repeats, and so the search; a graph does not.
-    beam._forget()
+    beam._free_memory()
     gone = weakref.ref(beam)
     del beam
     assert gone() is None, "it waits for the garbage collector"
@@ -203,10 +203,10 @@ def test_out_of_memory_frees_what_is_held_and_makes_batches_smaller(
 
 def test_it_takes_no_samples_prefixes_or_beam_near_the_vocabulary(model: Transformer) -> None:
     beam, sources = cuda_search([model]), sources_of(6, count=2)
-    assert beam.takes(sources, config=decoding(beam=25))
-    assert not beam.takes(sources, config=decoding(beam=26))
-    assert not beam.takes(sources, config=decoding(samples=2))
-    assert not beam.takes([*sources, SourceSentence([5, 6], prefix=[7])], config=decoding())
+    assert beam.supports(sources, config=decoding(beam=25))
+    assert not beam.supports(sources, config=decoding(beam=26))
+    assert not beam.supports(sources, config=decoding(samples=2))
+    assert not beam.supports([*sources, SourceSentence([5, 6], prefix=[7])], config=decoding())
 
 
 def test_a_model_in_training_is_refused_as_by_the_search(model: Transformer) -> None:
@@ -227,7 +227,7 @@ def test_sizes_are_few(needed: tuple[int, int, int], sizes: tuple[int, int, int]
 def test_a_step_is_the_same_operators_whatever_it_finds_and_none_that_waits(model: Transformer) -> None:
     beam, sources, config = cuda_search([model], Refusing()), sources_of(6, count=17), decoding(max_extra_tokens=2)
     steps: list[list[str]] = []
-    advance = beam._advance
+    advance = beam._launch_step
 
     def told(state: StaticState) -> None:
         kept = {name: tensor.data_ptr() for name, tensor in beam._memory.items()}
@@ -236,7 +236,7 @@ def test_a_step_is_the_same_operators_whatever_it_finds_and_none_that_waits(mode
         steps.append(operators.names)
         assert {name: tensor.data_ptr() for name, tensor in beam._memory.items()} == kept
 
-    beam._advance = told  # type: ignore[method-assign]  # to listen
+    beam._launch_step = told  # type: ignore[method-assign]  # to listen
     beam.search(sources, config=config, nbest=2)
     assert len(steps) > 4
     assert all(called == steps[0] for called in steps)
@@ -309,7 +309,7 @@ def test_on_a_gpu_what_was_recorded_gives_its_memory_back() -> None:
     reserved = []
     for _ in range(4):
         beam.search(sources_of(2, count=300), config=decoding(), nbest=1)
-        beam._forget()
+        beam._free_memory()
         gc.collect()
         torch.cuda.empty_cache()
         reserved.append(torch.cuda.memory_reserved())

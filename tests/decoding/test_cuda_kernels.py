@@ -86,7 +86,7 @@ def test_a_step_is_products_kernels_and_one_addition(monkeypatch: pytest.MonkeyP
     sizes = StaticSizes.that_hold(sentences=2, source=3, length=4, beam=2, nbest=1)
     state = beam.state(sizes)
     with Operators() as operators, torch.inference_mode():
-        beam._advance(state)
+        beam._launch_step(state)
     free = {"flatten", "mT", "transpose", "slice", "detach", "empty", "empty_like", "new_empty"}
     found = [name.split(".")[1] for name in operators.names if name.split(".")[1] not in free]
     layer = ["linear"] * 4 + ["_addmm_activation", "linear"]
@@ -205,7 +205,7 @@ def random_state(seed: int, *, beam: int, nbest: int, step: int, is_first: bool)
     state.rules.normal_()
     state.rules[:, :3], state.rules[:, 4] = -torch.inf, 1.7
     state.limits.copy_(torch.tensor([step + 1, step + 1, step + 5, step + 5]))
-    state.last_penalties.fill_(2.0)
+    state.penalties_at_limit.fill_(2.0)
     state.log_probs.copy_(torch.randn(4, beam).sort(descending=True).values - 3.0)
     if is_first:
         state.log_probs[:, 1:] = -torch.inf

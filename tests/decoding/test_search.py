@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nmt_cli.decoding.batching import BatchedSearch, search_batches
 from nmt_cli.decoding.search import ensemble
+from nmt_cli.decoding.search.active_search import plan_compaction
 from nmt_cli.decoding.search.beam import topk_continuations
 from nmt_cli.decoding.search.hypotheses import (
     Hypothesis,
@@ -23,7 +24,6 @@ from nmt_cli.decoding.search.hypotheses import (
     max_output_tokens,
 )
 from nmt_cli.decoding.search.sampling import first_argmax
-from nmt_cli.decoding.search.search import plan_compaction
 from nmt_cli.model.cache import DecoderCache
 from nmt_cli.model.transformer import Transformer
 from nmt_cli.recipe.schema import DecodingConfig
@@ -134,7 +134,7 @@ def test_sources_encoded_in_parts_are_translated_as_together(monkeypatch: pytest
     model = random_model(4, vocab=23, sharpness=2)
     sources = random_sources(4, count=7, vocab=23, longest=30)
     together = search([model], sources, config=decoding(beam=3), nbest=3)
-    monkeypatch.setattr(ensemble, "_TOKENS_TO_ENCODE", at_a_time)
+    monkeypatch.setattr(ensemble, "_ENCODER_BATCH_TOKENS", at_a_time)
     assert_same(search([model], sources, config=decoding(beam=3), nbest=3), together)
 
 

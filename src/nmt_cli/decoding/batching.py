@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import torch
 
+from nmt_cli.decoding.search.active_search import ActiveSearch, check_search
 from nmt_cli.decoding.search.beam import BeamSearch
 from nmt_cli.decoding.search.cuda import CudaSearch
 from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.hypotheses import Hypothesis, SourceSentence, max_output_tokens_of
 from nmt_cli.decoding.search.sampling import IndependentSearch
-from nmt_cli.decoding.search.search import ActiveSearch, check_search
 from nmt_cli.errors import DeviceError
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.transformer import Transformer
@@ -83,7 +83,7 @@ class BatchedSearch:
                 chosen = {number: sources[number] for number in batch}
                 if not chosen:
                     return aside.finish()
-                if self._fixed is not None and self._fixed.takes(list(chosen.values()), config=config):
+                if self._fixed is not None and self._fixed.supports(list(chosen.values()), config=config):
                     found = self._fixed.search(list(chosen.values()), config=config, nbest=nbest)
                     return dict(zip(batch, found, strict=True))
                 return aside.run(begin_search(self._models, chosen, config=config, nbest=nbest, device=self._device))

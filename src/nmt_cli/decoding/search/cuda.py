@@ -14,6 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from nmt_cli.decoding.search.active_search import check_search
 from nmt_cli.decoding.search.ensemble import NEVER_GENERATED
 from nmt_cli.decoding.search.hypotheses import (
     FinishedHypotheses,
@@ -23,8 +24,13 @@ from nmt_cli.decoding.search.hypotheses import (
     length_penalty,
     max_output_tokens_of,
 )
-from nmt_cli.decoding.search.search import check_search
-from nmt_cli.decoding.search.static_state import SPECIAL, StaticSizes, StaticState, choose_candidates, sort_candidates
+from nmt_cli.decoding.search.static_state import (
+    NUM_SPECIAL,
+    StaticSizes,
+    StaticState,
+    choose_candidates,
+    sort_candidates,
+)
 from nmt_cli.devices import launching_on
 from nmt_cli.memory import is_out_of_memory
 from nmt_cli.model.cuda_graphs import CudaGraphs
@@ -36,7 +42,7 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 logger = logging.getLogger(__name__)
 
-_MOST_RECORDINGS = 64
+_MAX_RECORDINGS = 64
 _STEPS_BETWEEN_CHECKS = 4
 
 
@@ -68,7 +74,7 @@ class CudaSearch:
         self._recorder = recorder
         self._vocab = models[0].target_vocab
         self._max_positions = min(model.config.max_positions for model in models)
-        self._has_failed = False
+        self._cannot_record = False
         # The states of all sizes share this memory, one at a time: tensors as large as the largest size needed.
         self._memory: dict[str, Tensor] = {}
         self._states: dict[StaticSizes, StaticState] = {}
@@ -78,7 +84,7 @@ class CudaSearch:
         """Whether steps launch kernels of our own."""
         return can_use_kernels(self._device)
 
-    def takes(self, sources: Sequence[SourceSentence], *, config: DecodingConfig) -> bool:
+    def supports(self, sources: Sequence[SourceSentence], *, config: DecodingConfig) -> bool:
         """Whether it supports this search: no sampling, and no prefixes."""
         is_free = not config.samples and not any(source.prefix for source in sources)
         return is_free and self._vocab >= 2 * config.beam + len(NEVER_GENERATED)
@@ -93,9 +99,9 @@ class CudaSearch:
             with torch.inference_mode(), launching_on(self._device):
                 batch = _Batch(limits, config, sentences=list(range(len(sources))))
                 return self._search(batch, self._begin(batch, sources, nbest=nbest))
-        except (RuntimeError, MemoryError) as problem:
-            if is_out_of_memory(problem):
-                self._forget()
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                self._free_memory()
             raise
 
     def _search(self, batch: _Batch, state: StaticState) -> list[list[Hypothesis]]:
@@ -106,7 +112,7 @@ class CudaSearch:
                 batch.step += 1
             is_done = state.is_done[: len(batch.sentences)].tolist()
             if all(is_done):
-                self._note(batch, state, list(range(len(is_done))))
+                self._add_to_tree(batch, state, list(range(len(is_done))))
                 found = batch.tree.read()
                 return [found[sentence] for sentence in range(len(batch.limits))]
             sizes = StaticSizes.that_hold(
@@ -128,11 +134,11 @@ class CudaSearch:
         for model, cache in zip(self._models, state.caches, strict=True):
             write_source(model, cache, model.encode(packed), packed)
         state.source_lengths.fill_(1)[:count] = packed.lengths
-        rules = _rules(max(batch.limits), config=config)
+        rules = _position_rules(max(batch.limits), config=config)
         state.rules[: len(rules)] = rules
         penalties = [length_penalty(limit, config=config) for limit in batch.limits]
         state.limits.fill_(1)[:count] = torch.tensor(batch.limits, device=self._device)
-        state.last_penalties.fill_(1.0)[:count] = torch.tensor(penalties, device=self._device)
+        state.penalties_at_limit.fill_(1.0)[:count] = torch.tensor(penalties, device=self._device)
         state.ids.fill_(BOS)
         state.log_probs.fill_(-math.inf)[:, 0] = 0.0
         state.nodes.fill_(-1)
@@ -146,7 +152,7 @@ class CudaSearch:
     def _move(self, batch: _Batch, before: StaticState, after: StaticState, *, is_done: Sequence[bool]) -> StaticState:
         """Write the open sentences into another state, maybe in the same memory; finished sentences leave."""
         kept = [place for place, is_over in enumerate(is_done) if not is_over]
-        self._note(batch, before, [place for place, is_over in enumerate(is_done) if is_over])
+        self._add_to_tree(batch, before, [place for place, is_over in enumerate(is_done) if is_over])
         padded = kept + [kept[0]] * (after.sizes.sentences - len(kept))
         chosen = torch.tensor(padded, device=self._device)
         for old, new in zip(before.per_sentence(), after.per_sentence(), strict=True):
@@ -162,10 +168,10 @@ class CudaSearch:
         self._set_counters(after, batch)
         return after
 
-    def _note(self, batch: _Batch, state: StaticState, places: list[int]) -> None:
-        """Put into the tree the candidates of this state, and the finished hypotheses of the sentences at `places`."""
-        grown = (state.tree_pieces, state.tree_parents, state.tree_log_probs)
-        pieces, parents, log_probs = (column[: batch.step - batch.first_step].clone() for column in grown)
+    def _add_to_tree(self, batch: _Batch, state: StaticState, places: list[int]) -> None:
+        """Put the state's candidates into the tree, and note the finished hypotheses of the sentences at `places`."""
+        columns = (state.tree_pieces, state.tree_parents, state.tree_log_probs)
+        pieces, parents, log_probs = (column[: batch.step - batch.first_step].clone() for column in columns)
         batch.tree.grow(pieces, parents, log_probs)
         sentences = torch.tensor([batch.sentences[place] for place in places], dtype=torch.long)
         finished = state.finished.select(torch.tensor(places, dtype=torch.long, device=self._device))
@@ -179,7 +185,7 @@ class CudaSearch:
         state = self._states.pop(sizes, None)
         if state is None:
             state = self._new_state(sizes)
-            if len(self._states) >= _MOST_RECORDINGS:
+            if len(self._states) >= _MAX_RECORDINGS:
                 self._states.pop(next(iter(self._states)))
         self._states[sizes] = state
         return state
@@ -191,36 +197,36 @@ class CudaSearch:
             own, cross = [], []
             for layer, width in enumerate(cache_widths(model)):
                 name, dtype = f"{number}.{layer}", self._models[0].output_weight.dtype
-                own.append(self._take(f"own.{name}", (sentences, sizes.length * beam, width), dtype))
-                cross.append(self._take(f"cross.{name}", (sentences, sizes.source, width), dtype))
+                own.append(self._reserve(f"own.{name}", (sentences, sizes.length * beam, width), dtype))
+                cross.append(self._reserve(f"cross.{name}", (sentences, sizes.source, width), dtype))
             caches.append(StaticCache(own, cross))
         tree = (sizes.length, sentences, sizes.candidates)
         return StaticState(
             sizes=sizes,
             caches=caches,
-            source_lengths=self._take("source_lengths", (sentences,), torch.int32),
-            ancestors=self._take("ancestors", (sentences, beam, sizes.length), torch.int32),
-            counters=self._take("counters", (3,), torch.long),
+            source_lengths=self._reserve("source_lengths", (sentences,), torch.int32),
+            ancestors=self._reserve("ancestors", (sentences, beam, sizes.length), torch.int32),
+            counters=self._reserve("counters", (3,), torch.long),
             increments=torch.tensor([1, 1, sentences * sizes.candidates], device=self._device),
-            rules=self._take("rules", (self._max_positions, SPECIAL + 1), torch.float32),
-            limits=self._take("limits", (sentences,), torch.long),
-            last_penalties=self._take("last_penalties", (sentences,), torch.float32),
-            ids=self._take("ids", (sentences, beam), torch.long),
-            log_probs=self._take("log_probs", (sentences, beam), torch.float32),
-            nodes=self._take("nodes", (sentences, beam), torch.long),
+            rules=self._reserve("rules", (self._max_positions, NUM_SPECIAL + 1), torch.float32),
+            limits=self._reserve("limits", (sentences,), torch.long),
+            penalties_at_limit=self._reserve("penalties_at_limit", (sentences,), torch.float32),
+            ids=self._reserve("ids", (sentences, beam), torch.long),
+            log_probs=self._reserve("log_probs", (sentences, beam), torch.float32),
+            nodes=self._reserve("nodes", (sentences, beam), torch.long),
             finished=FinishedHypotheses(
-                self._take("finished_log_probs", (sentences, nbest), torch.float32),
-                self._take("finished_scores", (sentences, nbest), torch.float32),
-                self._take("finished_nodes", (sentences, nbest), torch.long),
+                self._reserve("finished_log_probs", (sentences, nbest), torch.float32),
+                self._reserve("finished_scores", (sentences, nbest), torch.float32),
+                self._reserve("finished_nodes", (sentences, nbest), torch.long),
             ),
-            is_done=self._take("is_done", (sentences,), torch.bool),
-            tree_pieces=self._take("tree_pieces", tree, torch.long),
-            tree_parents=self._take("tree_parents", tree, torch.long),
-            tree_log_probs=self._take("tree_log_probs", tree, torch.float32),
+            is_done=self._reserve("is_done", (sentences,), torch.bool),
+            tree_pieces=self._reserve("tree_pieces", tree, torch.long),
+            tree_parents=self._reserve("tree_parents", tree, torch.long),
+            tree_log_probs=self._reserve("tree_log_probs", tree, torch.float32),
         )
 
-    def _take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The beginning of the tensor of that name. It is zero, or was written to before, so it is never NaN."""
+    def _reserve(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A tensor in the memory of that name. It holds zeros or what was written there before, so it is never NaN."""
         size = math.prod(shape)
         if name not in self._memory or self._memory[name].numel() < size:
             if self._memory.pop(name, None) is not None:
@@ -229,7 +235,7 @@ class CudaSearch:
             self._memory[name] = torch.zeros(size, dtype=dtype, device=self._device)
         return self._memory[name][:size].view(shape)
 
-    def _forget(self) -> None:
+    def _free_memory(self) -> None:
         """Give back all memory."""
         self._memory = {}
         self._drop_recordings()
@@ -245,25 +251,25 @@ class CudaSearch:
         """Add a piece to each open hypothesis: the first step of a state runs, the second is recorded and replayed."""
 
         def advance() -> None:
-            self._advance(state)
+            self._launch_step(state)
 
-        if state.replay is None and state.is_warm and not self._has_failed:
+        if state.replay is None and state.is_warm and not self._cannot_record:
             try:
                 state.replay = self._recorder.record(advance)
-            except RuntimeError as problem:
-                reason = str(problem).strip().partition("\n")[0]
+            except RuntimeError as error:
+                reason = str(error).strip().partition("\n")[0]
                 logger.warning("no CUDA graph can be made (%s): steps take longer to launch", reason)
-                self._has_failed = True
+                self._cannot_record = True
                 self._drop_recordings()
         if state.replay is not None:
             state.replay()
-        elif self._has_failed:
+        elif self._cannot_record:
             advance()
         else:
             self._recorder.run_beside(advance)
             state.is_warm = True
 
-    def _advance(self, state: StaticState) -> None:
+    def _launch_step(self, state: StaticState) -> None:
         """Add a piece to each open hypothesis, with a fixed sequence of kernels."""
         hypotheses = choose_candidates(state, self._logits(state), uses_kernels=self._uses_kernels)
         sort_candidates(state, hypotheses, uses_kernels=self._uses_kernels)
@@ -271,22 +277,23 @@ class CudaSearch:
 
     def _logits(self, state: StaticState) -> Tensor:
         """Logits [R, V] of the next pieces; with several models the logarithm of their summed probabilities."""
-        seen = StepInputs(state.ancestors, state.source_lengths, state.counters)
-        each = [
-            model.logits(static_step(model, state.ids.flatten(), cache, seen, uses_kernels=self._uses_kernels))
+        inputs = StepInputs(state.ancestors, state.source_lengths, state.counters)
+        logits_by_model = [
+            model.logits(static_step(model, state.ids.flatten(), cache, inputs, uses_kernels=self._uses_kernels))
             for model, cache in zip(self._models, state.caches, strict=True)
         ]
-        if len(each) == 1:
-            return each[0]
-        return torch.stack([logits.log_softmax(dim=-1, dtype=torch.float32) for logits in each]).logsumexp(dim=0)
+        if len(logits_by_model) == 1:
+            return logits_by_model[0]
+        log_probs = [logits.log_softmax(dim=-1, dtype=torch.float32) for logits in logits_by_model]
+        return torch.stack(log_probs).logsumexp(dim=0)
 
 
-def _rules(num_places: int, *, config: DecodingConfig) -> Tensor:
+def _position_rules(num_positions: int, *, config: DecodingConfig) -> Tensor:
     """`StaticState.rules` of the first positions."""
     never = [-math.inf if piece in NEVER_GENERATED else 0.0 for piece in range(EOS)]
     return torch.tensor(
         [
-            [*never, -math.inf if place < config.min_tokens else 0.0, length_penalty(place + 1, config=config)]
-            for place in range(num_places)
+            [*never, -math.inf if position < config.min_tokens else 0.0, length_penalty(position + 1, config=config)]
+            for position in range(num_positions)
         ]
     )

@@ -22,9 +22,9 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS, PAD, UNK
 NEVER_GENERATED = (PAD, UNK, BOS)
 assert (*NEVER_GENERATED, EOS) == tuple(range(EOS + 1)), "they are the first columns"
 # A CPU computes this many rows of logits at a time, to save memory.
-_ROWS_OF_LOGITS = 256
+_LOGIT_ROWS_PER_BLOCK = 256
 # A CPU encodes this many source tokens at a time: their activations fit into its caches.
-_TOKENS_TO_ENCODE = 2048
+_ENCODER_BATCH_TOKENS = 2048
 
 
 class Ensemble:
@@ -39,16 +39,16 @@ class Ensemble:
     ) -> None:
         sentences = [[*source.ids, EOS] for source in sources]
         whole = pack(sentences, device=device)
-        parts = _in_parts(sentences) if device.type == "cpu" else [sentences]
-        packed = [whole] if len(parts) == 1 else [pack(part, device=device) for part in parts]
+        batches = _encoder_batches(sentences) if device.type == "cpu" else [sentences]
+        packed = [whole] if len(batches) == 1 else [pack(batch, device=device) for batch in batches]
         self._models = models
-        self._caches = [model.start(torch.cat([model.encode(part) for part in packed]), whole) for model in models]
+        self._caches = [model.start(torch.cat([model.encode(batch) for batch in packed]), whole) for model in models]
         self._min_tokens = min_tokens
-        self._least_length = 0  # no hypothesis is shorter after the next piece
+        self._min_length = 0  # no hypothesis is shorter after the next piece
         # [B, width]: the forced piece at each position, or -1 if any piece may follow. The last column is all -1.
         width = 1 + max(len(source.prefix) for source in sources)
         forced = [[*source.prefix, *[-1] * (width - len(source.prefix))] for source in sources]
-        self._forced = torch.tensor(forced, dtype=torch.long, device=device)
+        self._forced_pieces = torch.tensor(forced, dtype=torch.long, device=device)
 
     @property
     def lengths(self) -> Tensor:
@@ -57,44 +57,45 @@ class Ensemble:
 
     def log_probs(self, ids: Tensor) -> Tensor:
         """Natural log-probabilities [R, V] of the next piece after ids [R]; -inf for pieces that may not follow."""
-        each = [
+        by_model = [
             _log_probs(model, model.step(ids, cache)) for model, cache in zip(self._models, self._caches, strict=True)
         ]
-        together = each[0] if len(each) == 1 else torch.stack(each).logsumexp(dim=0) - math.log(len(each))
-        self._least_length += 1
-        if self._least_length < self._forced.size(1):
-            return self._force_prefixes(together)
-        return self._forbid_pieces(together)
+        mean = by_model[0] if len(by_model) == 1 else torch.stack(by_model).logsumexp(dim=0) - math.log(len(by_model))
+        self._min_length += 1
+        if self._min_length < self._forced_pieces.size(1):
+            return self._force_prefixes(mean)
+        return self._forbid_pieces(mean)
 
     def select(self, *, rows: Tensor, sentences: Tensor | None) -> None:
         """Continue with `rows` [R'] of the current rows, and with `sentences` [B'] if some have left."""
         for cache in self._caches:
             cache.select(rows=rows, sentences=sentences)
         if sentences is not None:
-            self._forced = self._forced[sentences]
+            self._forced_pieces = self._forced_pieces[sentences]
 
     def join(self, others: Sequence[Ensemble]) -> None:
         """Append the sentences of others, with the same models, `min_tokens` and hypotheses per sentence."""
         for cache, *more in zip(self._caches, *(other._caches for other in others), strict=True):
             cache.join(more)
-        forced = [one._forced for one in (self, *others)]
+        forced = [one._forced_pieces for one in (self, *others)]
         width = max(each.size(1) for each in forced)
         filled = [F.pad(each, [0, width - each.size(1)], value=-1) for each in forced]
-        self._forced = torch.cat(filled)
-        self._least_length = int(self.lengths.min())
+        self._forced_pieces = torch.cat(filled)
+        self._min_length = int(self.lengths.min())
 
     def _forbid_pieces(self, log_probs: Tensor) -> Tensor:
         """Give -inf, in place, to special pieces and, if a hypothesis is too short, to EOS."""
         log_probs[:, :EOS] = -torch.inf
-        if self._least_length <= self._min_tokens:
+        if self._min_length <= self._min_tokens:
             is_too_short = (self.lengths <= self._min_tokens).repeat_interleave(len(log_probs) // len(self.lengths))
             log_probs[:, EOS].masked_fill_(is_too_short, -torch.inf)
         return log_probs
 
     def _force_prefixes(self, log_probs: Tensor) -> Tensor:
         """Give -inf, in place, to all pieces but the forced one, if a sentence has one at this position."""
-        column = (self.lengths - 1).clamp(max=self._forced.size(1) - 1)
-        forced = self._forced.gather(1, column[:, None]).repeat_interleave(len(log_probs) // len(self._forced), dim=0)
+        width = len(log_probs) // len(self._forced_pieces)
+        column = (self.lengths - 1).clamp(max=self._forced_pieces.size(1) - 1)
+        forced = self._forced_pieces.gather(1, column[:, None]).repeat_interleave(width, dim=0)
         kept = log_probs.gather(1, forced.clamp(min=0))
         is_forced = forced >= 0
         log_probs = self._forbid_pieces(log_probs).masked_fill_(is_forced, -torch.inf)
@@ -102,24 +103,24 @@ class Ensemble:
         return log_probs.scatter_(1, forced.clamp(min=0), kept.where(is_forced, log_probs[:, :1]))
 
 
-def _in_parts(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
-    """The sentences in order, in parts of at most `_TOKENS_TO_ENCODE` tokens or of one sentence."""
-    parts: list[list[Sequence[int]]] = []
-    room = 0
+def _encoder_batches(sentences: Sequence[Sequence[int]]) -> list[list[Sequence[int]]]:
+    """The sentences in order, in batches of at most `_ENCODER_BATCH_TOKENS` tokens or of one sentence."""
+    batches: list[list[Sequence[int]]] = []
+    tokens_left = 0
     for sentence in sentences:
-        if len(sentence) > room:
-            parts.append([])
-            room = _TOKENS_TO_ENCODE
-        parts[-1].append(sentence)
-        room -= len(sentence)
-    return parts
+        if len(sentence) > tokens_left:
+            batches.append([])
+            tokens_left = _ENCODER_BATCH_TOKENS
+        batches[-1].append(sentence)
+        tokens_left -= len(sentence)
+    return batches
 
 
 def _log_probs(model: Transformer, hidden: Tensor) -> Tensor:
     """Natural log-probabilities [R, V] in float32 after hidden [R, D]."""
-    if hidden.device.type != "cpu" or len(hidden) <= _ROWS_OF_LOGITS:
+    if hidden.device.type != "cpu" or len(hidden) <= _LOGIT_ROWS_PER_BLOCK:
         return model.logits(hidden).log_softmax(dim=-1, dtype=torch.float32)
     log_probs = torch.empty(len(hidden), model.target_vocab)
-    for rows, out in zip(hidden.split(_ROWS_OF_LOGITS), log_probs.split(_ROWS_OF_LOGITS), strict=True):
+    for rows, out in zip(hidden.split(_LOGIT_ROWS_PER_BLOCK), log_probs.split(_LOGIT_ROWS_PER_BLOCK), strict=True):
         torch.log_softmax(model.logits(rows), dim=-1, dtype=torch.float32, out=out)
     return log_probs

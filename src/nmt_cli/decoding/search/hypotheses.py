@@ -82,10 +82,10 @@ class HypothesisTree:
     """
 
     def __init__(self) -> None:
-        # The number of nodes, which is the number of the next one.
+        # The number of nodes, which is the number of the next node.
         self.size = 0
         self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._noted: list[tuple[Tensor, FinishedHypotheses]] = []
+        self._finished: list[tuple[Tensor, FinishedHypotheses]] = []
 
     def grow(self, pieces: Tensor, parents: Tensor, log_probs: Tensor) -> Tensor:
         """Add nodes; returns their numbers, in the shape of the arguments."""
@@ -95,40 +95,39 @@ class HypothesisTree:
 
     def note_finished(self, sentences: Tensor, finished: FinishedHypotheses) -> None:
         """Note the finished hypotheses [B', F] of the sentences [B']."""
-        self._noted.append((sentences, finished))
+        self._finished.append((sentences, finished))
 
     def join(self, other: HypothesisTree, *nodes: Tensor) -> list[Tensor]:
         """Take in all nodes of another tree; returns the new numbers of some of them."""
         offset, self.size = self.size, self.size + other.size
-        self._steps += [(pieces, _moved(parents, offset), totals) for pieces, parents, totals in other._steps]
-        return [_moved(each, offset) for each in nodes]
+        self._steps += [(pieces, _shifted(parents, offset), log_probs) for pieces, parents, log_probs in other._steps]
+        return [_shifted(each, offset) for each in nodes]
 
     def prune(self, *nodes: Tensor) -> list[Tensor]:
         """Keep only these nodes and their ancestors; returns their new numbers.
 
         Call it after `read`: the numbers of nodes change. The host waits for the device.
         """
-        pieces, parents, totals = (torch.cat(column) for column in zip(*self._steps, strict=True))
+        pieces, parents, log_probs = self._columns()
         is_kept = torch.zeros_like(parents, dtype=torch.bool)
         reached = torch.cat([each.flatten() for each in nodes])
         while len(reached := reached[reached >= 0].unique()):
             is_kept[reached] = True
             reached = parents[reached]
         numbers = is_kept.cumsum(0) - 1
-        kept = (pieces[is_kept], _renumbered(parents[is_kept], numbers), totals[is_kept])
+        kept = (pieces[is_kept], _renumbered(parents[is_kept], numbers), log_probs[is_kept])
         self.size, self._steps = len(kept[0]), [kept]
         return [_renumbered(each, numbers) for each in nodes]
 
     def read(self) -> dict[int, list[Hypothesis]]:
         """The hypotheses of each sentence noted since the last call, in their order."""
         found: dict[int, list[Hypothesis]] = {}
-        if not self._noted:
+        if not self._finished:
             return found
-        noted, self._noted = self._noted, []
-        sentences, nodes, log_probs, scores = (
-            torch.cat(column).cpu()
-            for column in zip(*((at, one.nodes, one.log_probs, one.scores) for at, one in noted), strict=True)
-        )
+        sentences = torch.cat([numbers for numbers, _ in self._finished])
+        finished = FinishedHypotheses.concatenated([hypotheses for _, hypotheses in self._finished])
+        self._finished = []
+        log_probs, scores, nodes = (column.cpu() for column in finished)
         hypotheses = self._hypotheses(nodes.flatten().numpy(), log_probs.flatten().tolist(), scores.flatten().tolist())
         for sentence in sentences.tolist():
             ranked = [next(hypotheses) for _ in range(nodes.size(1))]
@@ -136,27 +135,31 @@ class HypothesisTree:
         return found
 
     def _hypotheses(self, nodes: NodeArray, log_probs: list[float], scores: list[float]) -> Iterator[Hypothesis]:
-        """The hypotheses that end at the nodes [M]; all are followed back at once.
+        """The hypotheses that end at the nodes [M]; all are followed back to their beginnings at once.
 
         Shapes: M hypotheses, L the length of the longest one plus 1.
         """
-        pieces, parents, totals = (torch.cat(column).cpu().numpy() for column in zip(*self._steps, strict=True))
+        pieces, parents, prefix_log_probs = (column.cpu().numpy() for column in self._columns())
         path: list[NodeArray] = []
         while (nodes >= 0).any():
             path.append(nodes)
             nodes = np.where(nodes >= 0, parents[nodes], -1)
         # From before the first piece (all -1, log-probability 0) to the last; shorter ones are empty at the start.
         nodes_LM = np.stack([nodes, *reversed(path)])
-        totals_LM = np.where(nodes_LM >= 0, totals[nodes_LM].astype(np.float64), 0.0)
-        columns = (pieces[nodes_LM[1:]].T.tolist(), np.diff(totals_LM, axis=0).T.tolist(), log_probs, scores)
+        prefix_log_probs_LM = np.where(nodes_LM >= 0, prefix_log_probs[nodes_LM].astype(np.float64), 0.0)
+        columns = (pieces[nodes_LM[1:]].T.tolist(), np.diff(prefix_log_probs_LM, axis=0).T.tolist(), log_probs, scores)
         for length, row, terms, log_prob, score in zip((nodes_LM >= 0).sum(axis=0).tolist(), *columns, strict=True):
             first = len(row) - length
             # The last piece is EOS unless the hypothesis was cut there.
             ids = row[first:-1] if row[-1:] == [EOS] else row[first:]
             yield Hypothesis(ids, log_prob, score, terms[first:])
 
+    def _columns(self) -> list[Tensor]:
+        """Pieces, parents and log-probabilities of all nodes."""
+        return [torch.cat(column) for column in zip(*self._steps, strict=True)]
 
-def _moved(nodes: Tensor, offset: int) -> Tensor:
+
+def _shifted(nodes: Tensor, offset: int) -> Tensor:
     """The numbers of the nodes plus `offset`; -1 stays -1."""
     return nodes + offset * (nodes >= 0)
 
@@ -205,6 +208,6 @@ def max_output_tokens(source_pieces: int, *, config: DecodingConfig, max_positio
 
 
 def max_output_tokens_of(source: SourceSentence, *, config: DecodingConfig, max_positions: int) -> int:
-    """The same for a source's translation, but at least one more than its prefix has."""
+    """`max_output_tokens` of a source's translation, but at least one more than the pieces of its prefix."""
     limit = max_output_tokens(len(source.ids), config=config, max_positions=max_positions)
     return min(max(limit, len(source.prefix) + 1), max_positions)

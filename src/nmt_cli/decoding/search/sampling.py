@@ -12,14 +12,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from nmt_cli.decoding.search.active_search import ActiveSearch, plan_compaction
 from nmt_cli.decoding.search.ensemble import Ensemble
 from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
-from nmt_cli.decoding.search.search import ActiveSearch, plan_compaction
 from nmt_cli.recipe.schema import DecodingConfig
 from nmt_cli.tokenization.tokenizer import EOS
 
 # Columns per block: if there are many columns, the maximum of each block is compared first.
-_BLOCK = 64
+_BLOCK_COLUMNS = 64
 
 
 class IndependentSearch(ActiveSearch):
@@ -46,13 +46,13 @@ class IndependentSearch(ActiveSearch):
             sentence: [Random(f"{config.seed} {key} {number}") for number in range(config.samples)]
             for sentence, key in keys.items()
         }
-        self._is_begun = False
+        self._has_stepped = False
         self._is_open = torch.ones_like(self._ids, dtype=torch.bool)
 
     @property
     def is_joinable(self) -> bool:
         """Whether each sentence has all its hypotheses: after one step."""
-        return self._is_begun
+        return self._has_stepped
 
     def join(self, others: Sequence[Self]) -> None:
         """Take in the sentences of other searches."""
@@ -63,28 +63,29 @@ class IndependentSearch(ActiveSearch):
         self._is_open = torch.cat([one._is_open for one in [self, *others]])
 
     def _advance(self) -> None:
-        is_first, self._is_begun = not self._is_begun, True
+        is_first, self._has_stepped = not self._has_stepped, True
         self._step(is_first=is_first)
         kept = self._drop_done()
         if self.num_sentences and (is_first or kept is not None):
-            self._ensemble.select(rows=self._rows(kept, before=1 if is_first else self._width), sentences=kept)
+            rows = self._rows_to_continue(kept, old_width=1 if is_first else self._width)
+            self._ensemble.select(rows=rows, sentences=kept)
 
-    def _rows(self, kept: Tensor | None, *, before: int) -> Tensor:
-        """The rows that continue, if the ensemble had `before` rows per sentence; each sentence has W from now on."""
+    def _rows_to_continue(self, kept: Tensor | None, *, old_width: int) -> Tensor:
+        """The rows that continue: the ensemble had `old_width` rows per sentence, and each sentence now has W."""
         sentences = torch.arange(self.num_sentences, device=self._ids.device) if kept is None else kept
-        within = torch.arange(self._width, device=sentences.device) % before
-        return (sentences[:, None] * before + within).flatten()
+        within = torch.arange(self._width, device=sentences.device) % old_width
+        return (sentences[:, None] * old_width + within).flatten()
 
     def _step(self, *, is_first: bool) -> None:
         """Add a piece to each hypothesis; ended ones stay in the batch, and their results no longer change."""
-        given = self._ids[:, :1] if is_first else self._ids
-        log_probs = self._ensemble.log_probs(given.flatten())
+        last_ids = self._ids[:, :1] if is_first else self._ids
+        log_probs = self._ensemble.log_probs(last_ids.flatten())
         if is_first and self._width > 1:
             log_probs = log_probs.repeat_interleave(self._width, dim=0)
         chosen = self._sample(log_probs) if self._config.samples else first_argmax(log_probs)
-        gained = log_probs.gather(1, chosen[:, None]).view_as(self._log_probs)
+        piece_log_probs = log_probs.gather(1, chosen[:, None]).view_as(self._log_probs)
         self._ids = chosen.view_as(self._ids)
-        self._log_probs = self._log_probs + gained
+        self._log_probs = self._log_probs + piece_log_probs
         self._nodes = self._tree.grow(self._ids, self._nodes, self._log_probs)
         lengths = self._ensemble.lengths
         ends = self._is_open & ((self._ids == EOS) | (self._limits <= lengths)[:, None])
@@ -119,23 +120,23 @@ class IndependentSearch(ActiveSearch):
         if self._config.top_p < 1:
             # The fewest most probable pieces that together have top_p.
             cumulated = (weights * (cumulated - weights < self._config.top_p)).cumsum(dim=-1)
-        aims = cumulated[:, -1] * torch.tensor(uniform, dtype=torch.float64, device=log_probs.device)
-        places = torch.searchsorted(cumulated, aims[:, None], right=True)
+        thresholds = cumulated[:, -1] * torch.tensor(uniform, dtype=torch.float64, device=log_probs.device)
+        places = torch.searchsorted(cumulated, thresholds[:, None], right=True)
         return (places if columns is None else columns.gather(1, places)).squeeze(1)
 
 
 def first_argmax(log_probs: Tensor) -> Tensor:
     """The column [R] of the largest number of each row of log_probs [R, V]; in a tie the first one."""
     vocabulary = log_probs.size(1)
-    num_blocks = vocabulary // _BLOCK
+    num_blocks = vocabulary // _BLOCK_COLUMNS
     if num_blocks < 2:
         return log_probs.argmax(dim=1)
-    blocks = log_probs[:, : num_blocks * _BLOCK].unflatten(1, (num_blocks, _BLOCK)).amax(dim=-1)
-    if num_blocks * _BLOCK < vocabulary:
-        rest = log_probs[:, num_blocks * _BLOCK :].amax(dim=1, keepdim=True)
+    blocks = log_probs[:, : num_blocks * _BLOCK_COLUMNS].unflatten(1, (num_blocks, _BLOCK_COLUMNS)).amax(dim=-1)
+    if num_blocks * _BLOCK_COLUMNS < vocabulary:
+        rest = log_probs[:, num_blocks * _BLOCK_COLUMNS :].amax(dim=1, keepdim=True)
         blocks = torch.cat([blocks, rest], dim=1)
     # `argmax` finds the first one, but compares numbers one by one.
-    places = blocks.argmax(dim=1, keepdim=True) * _BLOCK + torch.arange(_BLOCK, device=log_probs.device)
+    places = blocks.argmax(dim=1, keepdim=True) * _BLOCK_COLUMNS + torch.arange(_BLOCK_COLUMNS, device=log_probs.device)
     places = places.clamp_(max=vocabulary - 1)
     chosen = log_probs.gather(1, places).argmax(dim=1, keepdim=True)
     found: Tensor = places.gather(1, chosen).squeeze(1)

@@ -21,15 +21,16 @@ from nmt_cli.decoding.search.hypotheses import FinishedHypotheses
 from nmt_cli.model.static_cache import StaticCache
 from nmt_cli.tokenization.tokenizer import EOS
 
-# Each size costs a recording. Empty places cost little as long as the number of kernels bounds a step.
-_FEW_SENTENCES = (1, 4)
-_SENTENCES, _SOURCE, _LENGTH = 16, 32, 32
-SPECIAL = EOS + 1  # pieces that have a column in `StaticState.rules`
-_MOST_BLOCKS, _NARROWEST_BLOCK = 512, 8  # the kernels look at blocks of columns, so that few numbers are sorted
-_TILE = 2048  # logits that one program reads
-_POSITIONS = 64
-_KEYS_PER_WARP = 1024  # they fit into its registers
-_WIDEST_BEAM = 32  # one program holds the block maxima of all hypotheses of a sentence
+# Each size costs a recording, so there are few sizes. Empty places cost little as long as the number of kernels bounds
+# a step.
+_SMALL_BATCHES = (1, 4)
+_MIN_SENTENCES, _MIN_SOURCE, _MIN_LENGTH = 16, 32, 32
+NUM_SPECIAL = EOS + 1  # pieces that have a column in `StaticState.rules`: the special ones
+_MAX_BLOCKS, _MIN_BLOCK_COLUMNS = 512, 8  # the kernels look at blocks of columns, so that few numbers are sorted
+_LOGITS_PER_PROGRAM = 2048
+_POSITIONS_PER_TILE = 64  # of `ancestors`
+_KEYS_PER_WARP = 1024  # so many fit into its registers
+_MAX_KERNEL_BEAM = 32  # one program holds the block maxima of all hypotheses of a sentence
 
 
 class StaticSizes(NamedTuple):
@@ -44,9 +45,9 @@ class StaticSizes(NamedTuple):
     @classmethod
     def that_hold(cls, *, sentences: int, source: int, length: int, beam: int, nbest: int) -> StaticSizes:
         """The smallest sizes with enough room."""
-        few = (size for size in _FEW_SENTENCES if size >= sentences)
-        rounded = next(few, _doubled(_SENTENCES, sentences))
-        return cls(rounded, _doubled(_SOURCE, source), _doubled(_LENGTH, length), beam, nbest)
+        small = (size for size in _SMALL_BATCHES if size >= sentences)
+        rounded = next(small, _first_doubling(_MIN_SENTENCES, sentences))
+        return cls(rounded, _first_doubling(_MIN_SOURCE, source), _first_doubling(_MIN_LENGTH, length), beam, nbest)
 
     @property
     def candidates(self) -> int:
@@ -59,10 +60,10 @@ class StaticState:
     """All tensors that a step reads and writes, whether the step ran once, and the recording of the step.
 
     `counters` are the number of pieces of each hypothesis, the step's row of the tree, and the next node's number. Each
-    step adds `increments` to them. `rules` [positions, 5] hold for each position what is added to the log-probabilities
-    of the first four pieces, and the penalty of a hypothesis that ends there. `ancestors` [B, W, L] tell which of the W
-    hypotheses each hypothesis was at each earlier position. `tree_*` [L, B, C] hold the candidates since the tree was
-    last read.
+    step adds `increments` to them. `rules` [positions, NUM_SPECIAL + 1] hold for each position what is added to the
+    log-probabilities of the special pieces, and then the length penalty of a hypothesis that ends there. `ancestors`
+    [B, W, L] tell which of the W hypotheses each hypothesis was at each earlier position. `tree_*` [L, B, C] hold the
+    candidates since the tree was last read.
     """
 
     sizes: StaticSizes
@@ -73,7 +74,7 @@ class StaticState:
     increments: Tensor
     rules: Tensor
     limits: Tensor
-    last_penalties: Tensor
+    penalties_at_limit: Tensor
     ids: Tensor
     log_probs: Tensor
     nodes: Tensor
@@ -88,7 +89,7 @@ class StaticState:
     def per_sentence(self) -> list[Tensor]:
         """The tensors [B, ...] that move with a sentence, without its past."""
         cross = [layer for cache in self.caches for layer in cache.cross]
-        chosen = [self.limits, self.last_penalties, self.ids, self.log_probs, self.nodes, self.is_done]
+        chosen = [self.limits, self.penalties_at_limit, self.ids, self.log_probs, self.nodes, self.is_done]
         return [*cross, self.source_lengths, *chosen, *self.finished]
 
 
@@ -97,10 +98,10 @@ def choose_candidates(state: StaticState, logits: Tensor, *, uses_kernels: bool)
 
     The hypotheses are the same as from `candidates`, for logits [R, V], by kernels in Triton or by PyTorch's operators.
     """
-    if uses_kernels and state.sizes.beam <= _WIDEST_BEAM:
+    if uses_kernels and state.sizes.beam <= _MAX_KERNEL_BEAM:
         return _choose_by_kernels(state, logits)
     log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
-    log_probs[:, :SPECIAL].add_(state.rules.index_select(0, state.counters[:1])[:, :SPECIAL])
+    log_probs[:, :NUM_SPECIAL].add_(state.rules.index_select(0, state.counters[:1])[:, :NUM_SPECIAL])
     found = candidates(log_probs, state.log_probs, count=state.sizes.candidates)
     row = state.counters[1:2]
     state.tree_log_probs.index_copy_(0, row, found.log_probs[None])
@@ -118,10 +119,10 @@ def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: boo
     if uses_kernels:
         _sort_by_kernel(state, hypotheses)
         return
-    row, place = state.counters[1:2], state.counters[:1]
+    row, position = state.counters[1:2], state.counters[:1]
     totals, pieces = (column.index_select(0, row)[0] for column in (state.tree_log_probs, state.tree_pieces))
     nodes = torch.arange(totals.numel(), device=totals.device).view_as(totals) + state.counters[2:]
-    is_end, is_last = pieces == EOS, state.limits <= place + 1
+    is_end, is_last = pieces == EOS, state.limits <= position + 1
     open_log_probs, order = keep_open(totals, is_end, width=state.sizes.beam)
     state.log_probs.copy_(open_log_probs)
     torch.gather(pieces, 1, order, out=state.ids)
@@ -131,16 +132,16 @@ def sort_candidates(state: StaticState, hypotheses: Tensor, *, uses_kernels: boo
         state.finished,
         torch.cat([totals, state.log_probs], dim=1),
         torch.cat([nodes, state.nodes], dim=1),
-        penalties=state.rules.index_select(0, place)[:, SPECIAL:],
-        where=torch.cat([is_end, is_last[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
+        penalties=state.rules.index_select(0, position)[:, NUM_SPECIAL:],
+        has_ended=torch.cat([is_end, is_last[:, None].expand_as(state.ids)], dim=1) & ~state.is_done[:, None],
     )
     for kept, new in zip(state.finished, best, strict=True):
         kept.copy_(new)
-    state.is_done.logical_or_(cannot_improve(best, state.log_probs, state.last_penalties).logical_or_(is_last))
+    state.is_done.logical_or_(cannot_improve(best, state.log_probs, state.penalties_at_limit).logical_or_(is_last))
 
     continued = hypotheses.gather(1, order)
     state.ancestors.copy_(state.ancestors.gather(1, continued[:, :, None].expand_as(state.ancestors)))
-    state.ancestors.index_copy_(2, place, continued[:, :, None].to(state.ancestors.dtype))
+    state.ancestors.index_copy_(2, position, continued[:, :, None].to(state.ancestors.dtype))
 
 
 def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
@@ -149,9 +150,9 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
     from nmt_cli.model.kernels import search as kernels
 
     sizes, (num_rows, vocabulary) = state.sizes, logits.shape
-    block = max(_NARROWEST_BLOCK, next_power_of_2(cdiv(vocabulary, _MOST_BLOCKS)))
+    block = max(_MIN_BLOCK_COLUMNS, next_power_of_2(cdiv(vocabulary, _MAX_BLOCKS)))
     num_blocks = cdiv(vocabulary, block)
-    tile = min(next_power_of_2(num_blocks), max(1, _TILE // block))
+    tile = min(next_power_of_2(num_blocks), max(1, _LOGITS_PER_PROGRAM // block))
     largest = torch.empty(num_rows, num_blocks, device=logits.device)
     log_sums = torch.empty_like(largest)
     hypotheses = torch.empty(sizes.sentences, sizes.candidates, dtype=torch.int32, device=logits.device)
@@ -164,7 +165,7 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
         logits.stride(0),
         vocabulary,
         num_blocks,
-        SPECIAL=SPECIAL,
+        NUM_SPECIAL=NUM_SPECIAL,
         BLOCK=block,
         TILE=tile,
     )
@@ -185,7 +186,7 @@ def _choose_by_kernels(state: StaticState, logits: Tensor) -> Tensor:
         num_blocks,
         sizes.beam,
         sizes.candidates,
-        SPECIAL=SPECIAL,
+        NUM_SPECIAL=NUM_SPECIAL,
         BLOCK=block,
         BLOCKS=next_power_of_2(num_blocks),
         BEAM=next_power_of_2(sizes.beam),
@@ -208,7 +209,7 @@ def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
         state.rules,
         state.counters,
         state.limits,
-        state.last_penalties,
+        state.penalties_at_limit,
         state.ids,
         state.log_probs,
         state.nodes,
@@ -219,14 +220,14 @@ def _sort_by_kernel(state: StaticState, hypotheses: Tensor) -> None:
         sizes.candidates,
         sizes.nbest,
         sizes.length,
-        SPECIAL=SPECIAL,
+        NUM_SPECIAL=NUM_SPECIAL,
         CANDIDATES=next_power_of_2(sizes.candidates),
         ENDINGS=next_power_of_2(sizes.nbest),
-        TILE=_POSITIONS,
+        TILE=_POSITIONS_PER_TILE,
         num_warps=min(16, max(1, next_power_of_2(sizes.candidates) // 8)),
     )
 
 
-def _doubled(least: int, needed: int) -> int:
-    """The first of `least`, twice `least`, and so on that is enough."""
-    return least << max(0, math.ceil(math.log2(needed / least))) if needed > least else least
+def _first_doubling(start: int, needed: int) -> int:
+    """The first of `start`, twice `start`, four times `start` and so on that is at least `needed`."""
+    return start << max(0, math.ceil(math.log2(needed / start))) if needed > start else start

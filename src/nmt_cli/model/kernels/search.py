@@ -141,7 +141,7 @@ def _attend_to_tile(q, keys, values, mask, largest, total, mixed, D_K: tl.conste
 @triton.jit
 def summarise_blocks(
     logits, rules, counters, largest, log_sums, stride, vocabulary, num_blocks,
-    SPECIAL: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    NUM_SPECIAL: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The largest allowed logit and the logarithm of the sum of exp of each block of columns: both [R, N]."""
     row = tl.program_id(0)
@@ -151,7 +151,7 @@ def summarise_blocks(
     x = x.to(tl.float32)
     top = tl.maximum(tl.max(x, axis=1), -1e30)
     sums = tl.log(tl.sum(tl.exp(x - top[:, None]), axis=1)) + top
-    allowed = x + _rule(rules, counters, columns, SPECIAL)
+    allowed = x + _rule(rules, counters, columns, NUM_SPECIAL)
     places = row * num_blocks + blocks
     tl.store(largest + places, tl.max(allowed, axis=1), mask=blocks < num_blocks)
     tl.store(log_sums + places, sums, mask=blocks < num_blocks)
@@ -161,7 +161,7 @@ def summarise_blocks(
 def choose_candidates(
     logits, largest, log_sums, rules, counters, log_probs, nodes, tree_log_probs, tree_pieces, tree_parents, hypotheses,
     stride, vocabulary, num_blocks, beam, num_candidates,
-    SPECIAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BEAM: tl.constexpr, CANDIDATES: tl.constexpr,
+    NUM_SPECIAL: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BEAM: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
     """Write a sentence's C best continuations, best first, to row `counters[1]` of `tree_*` and to `hypotheses` [B, C].
 
@@ -185,7 +185,7 @@ def choose_candidates(
     is_column = ((candidate < num_candidates) & (chosen >= 0))[:, None] & (columns < vocabulary)
     row = (sentence * beam + number).to(tl.int64)
     x = tl.load(logits + row[:, None] * stride + columns, mask=is_column, other=-float("inf")).to(tl.float32)
-    x += _rule(rules, counters, columns, SPECIAL)
+    x += _rule(rules, counters, columns, NUM_SPECIAL)
     starts = tl.sum(tl.where(hypothesis[None, :] == number[:, None], start[None, :], 0.0), axis=1)
     keys = _keys(x + starts[:, None], number[:, None] * vocabulary + columns, is_column)
     totals, places = _best(keys, num_candidates, CANDIDATES)
@@ -203,9 +203,9 @@ def choose_candidates(
 
 @triton.jit
 def sort_candidates(
-    tree_log_probs, tree_pieces, hypotheses, rules, counters, limits, last_penalties, ids, log_probs, nodes, ancestors,
-    finished_log_probs, finished_scores, finished_nodes, is_done, beam, num_candidates, num_endings, length,
-    SPECIAL: tl.constexpr, CANDIDATES: tl.constexpr, ENDINGS: tl.constexpr, TILE: tl.constexpr,
+    tree_log_probs, tree_pieces, hypotheses, rules, counters, limits, penalties_at_limit, ids, log_probs, nodes,
+    ancestors, finished_log_probs, finished_scores, finished_nodes, is_done, beam, num_candidates, num_endings, length,
+    NUM_SPECIAL: tl.constexpr, CANDIDATES: tl.constexpr, ENDINGS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Sort a sentence's candidates into finished and open ones. Writes `ids` and all after it, up to `is_done`."""
     sentence = tl.program_id(0)
@@ -219,7 +219,7 @@ def sort_candidates(
     numbers = tl.load(hypotheses + at, mask=is_real, other=0)
     new_nodes = tl.load(counters + 2) + at
 
-    is_end = is_real & (pieces == SPECIAL - 1)
+    is_end = is_real & (pieces == NUM_SPECIAL - 1)
     rank = _rank(is_real, is_end)
     is_kept = is_real & (rank < beam)
     open_totals = tl.where(is_end, -float("inf"), totals)
@@ -233,14 +233,14 @@ def sort_candidates(
     was_done = tl.load(is_done + sentence) != 0
     ends = (is_end | (is_kept & is_last)) & (was_done == 0)
     # The last column of rules is the length penalty.
-    ended = tl.where(ends, totals / tl.load(rules + position * (SPECIAL + 1) + SPECIAL), -float("inf"))
+    ended = tl.where(ends, totals / tl.load(rules + position * (NUM_SPECIAL + 1) + NUM_SPECIAL), -float("inf"))
     # In a tie: kept endings first, then those with EOS, then those cut at the limit.
     order = num_endings + candidate + tl.where(is_end, 0, num_candidates)
     at = sentence * num_endings
     kept = (finished_scores + at, finished_log_probs + at, finished_nodes + at)
     worst = _merge(kept, (_keys(ended, order, is_real), totals, new_nodes), num_endings, ENDINGS)
     best = tl.max(tl.where(rank == 0, open_totals, -float("inf")))
-    is_decided = worst >= best / tl.load(last_penalties + sentence)
+    is_decided = worst >= best / tl.load(penalties_at_limit + sentence)
     tl.store(is_done + sentence, was_done | is_last | is_decided)
 
 
@@ -303,10 +303,12 @@ def _log_sum(places, mask):
 
 
 @triton.jit
-def _rule(rules, counters, columns, SPECIAL: tl.constexpr):
+def _rule(rules, counters, columns, NUM_SPECIAL: tl.constexpr):
     """The values added to the logits of the first columns at this position."""
     return tl.load(
-        rules + tl.load(counters) * (SPECIAL + 1) + columns, mask=(columns >= 0) & (columns < SPECIAL), other=0.0
+        rules + tl.load(counters) * (NUM_SPECIAL + 1) + columns,
+        mask=(columns >= 0) & (columns < NUM_SPECIAL),
+        other=0.0,
     )
 
 

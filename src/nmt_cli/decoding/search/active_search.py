@@ -26,7 +26,7 @@ from nmt_cli.tokenization.tokenizer import BOS, EOS
 
 # The size of a batch is a multiple of its next power of two divided by this. A CPU prepares matrix products anew for
 # each new number of rows, and each compaction costs as much as some rows.
-_GRAINS = 16
+_SIZES_PER_POWER_OF_TWO = 16
 
 
 class ActiveSearch(ABC):
@@ -134,8 +134,8 @@ def plan_compaction(is_done: Tensor) -> tuple[Tensor, Tensor] | None:
     """
     done = is_done.tolist()
     num_open = done.count(False)
-    grain = max(1, (1 << max(0, num_open - 1).bit_length()) // _GRAINS)
-    num_staying = -(-num_open // grain) * grain
+    multiple = max(1, (1 << max(0, num_open - 1).bit_length()) // _SIZES_PER_POWER_OF_TWO)
+    num_staying = -(-num_open // multiple) * multiple
     num_leaving = len(done) - num_staying
     if num_leaving <= 0:
         return None
