@@ -19,10 +19,10 @@ Record: TypeAlias = tuple[int, str, str | None]
 """A line and the two texts that begin there; None if there is no translation."""
 
 _QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
-_GROUP = 32  # items whose sizes are added at once
+_ITEMS_PER_SIZE_CHECK = 32
 _KEYS_SHOWN = 8
 _KEY_CHARACTERS = 40
-_KINDS = {
+_JSON_KINDS = {
     type(None): "null",
     bool: "true or false",
     int: "a number",
@@ -38,11 +38,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ParsedChunk:
-    """Pairs in order. Bytes that are not UTF-8 are surrogate escapes; `malformed` holds broken records by index.
+    """Pairs in order. Bytes that are not UTF-8 are surrogate escapes.
 
-    `problem` describes the first broken record: the columns or keys that it should have, and those that it has.
-    `untranslated` are the pairs that their file has no translation for; `malformed` holds them too. `lines` is the line
-    of each pair if a pair is more than a line. `target_origin` is the target's file if that is another one.
+    `malformed` holds the text of broken records by the index of their pair. `problem` describes the first of them: the
+    columns or keys that it should have, and those that it has. `untranslated` are the pairs without a translation in
+    their file; `malformed` holds them too. `lines` is the line of each pair if pairs may take several lines.
+    `target_origin` is the target's file if it is not the source's.
     """
 
     src: list[str]
@@ -105,11 +106,11 @@ class TextChunk(RawChunk):
 
 @dataclass(frozen=True, slots=True)
 class UnitsChunk(RawChunk):
-    """Texts of units that may be more than a line, each without line breaks; `places` are their lines as int64."""
+    """Texts of units that may take several lines of their file, joined with line feeds; `line_numbers` are int64."""
 
     src: bytes
     tgt: bytes
-    places: bytes
+    line_numbers: bytes
     untranslated: frozenset[int]
 
     def parse(self) -> ParsedChunk:
@@ -125,7 +126,7 @@ class UnitsChunk(RawChunk):
             self.origin,
             malformed={index: src[index] for index in sorted(untranslated)},
             untranslated=untranslated,
-            lines=array("q", self.places),
+            lines=array("q", self.line_numbers),
         )
 
 
@@ -134,7 +135,7 @@ def batched(items: Iterable[T], *, size: Callable[[T], int]) -> Iterator[list[T]
     remaining = iter(items)
     batch: list[T] = []
     total = 0
-    while group := list(islice(remaining, min(_GROUP, CHUNK_PAIRS - len(batch)))):
+    while group := list(islice(remaining, min(_ITEMS_PER_SIZE_CHECK, CHUNK_PAIRS - len(batch)))):
         batch += group
         total += sum(map(size, group))
         if len(batch) == CHUNK_PAIRS or total >= CHUNK_BYTES:
@@ -150,8 +151,8 @@ def unit_chunks(records: Iterable[Record], *, origin: str) -> Iterator[UnitsChun
         lines, src, tgt = zip(*batch, strict=True)
         sides = ["\n".join(text or "" for text in side).encode("utf-8", "surrogateescape") for side in (src, tgt)]
         untranslated = frozenset(index for index, text in enumerate(tgt) if text is None)
-        places = array("q", lines).tobytes()
-        yield UnitsChunk(len(batch), lines[0], origin, sides[0], sides[1], places, untranslated)
+        line_numbers = array("q", lines).tobytes()
+        yield UnitsChunk(len(batch), lines[0], origin, sides[0], sides[1], line_numbers, untranslated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class _RecordChunk(RawChunk):
         pairs = list(self._pairs(lines))
         malformed = {index: line for index, (line, pair) in enumerate(zip(lines, pairs, strict=True)) if pair is None}
         src, tgt = ([pair[side] if pair else "" for pair in pairs] for side in (0, 1))
-        problem = self._problem(next(iter(malformed.values()))) if malformed else None
+        problem = self._describe_malformed(next(iter(malformed.values()))) if malformed else None
         return ParsedChunk(src, tgt, self.first_line, self.origin, malformed, problem)
 
     @abstractmethod
@@ -174,7 +175,7 @@ class _RecordChunk(RawChunk):
         """The pair of each line; None if the record is malformed."""
 
     @abstractmethod
-    def _problem(self, line: str) -> str:
+    def _describe_malformed(self, line: str) -> str:
         """The description of a malformed record, and the fix."""
 
 
@@ -197,7 +198,7 @@ class TsvChunk(_RecordChunk):
             else:
                 yield row[source], row[target]
 
-    def _problem(self, line: str) -> str:
+    def _describe_malformed(self, line: str) -> str:
         there = line.count("\t") + 1
         number = "1 column" if there == 1 else f"{there:,} columns"
         return (
@@ -222,11 +223,11 @@ class JsonlChunk(_RecordChunk):
             except (ValueError, RecursionError):  # the first for numbers of thousands of digits as well
                 yield None
                 continue
-            src, tgt = _value_at(source, record), _value_at(target, record)
+            src, tgt = _value_at_key(source, record), _value_at_key(target, record)
             yield (src, tgt) if isinstance(src, str) and isinstance(tgt, str) else None
 
-    def _problem(self, line: str) -> str:
-        contents = _contents(line)
+    def _describe_malformed(self, line: str) -> str:
+        contents = _describe_line(line)
         if contents is None:
             return "that line is not JSON, so it is broken or cut short: mend it, or fetch the file again"
         return (
@@ -272,37 +273,35 @@ def names_of_texts(line: bytes) -> list[str]:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return []
-    keys = _leaves(record, "") if isinstance(record, dict) else ()
-    return [key for key in keys if isinstance(_value_at(key.split("."), record), str)]
+    keys = _dotted_keys(record, "") if isinstance(record, dict) else ()
+    return [key for key in keys if isinstance(_value_at_key(key.split("."), record), str)]
 
 
-def _value_at(key: Sequence[str], record: Any) -> Any:
+def _value_at_key(key: Sequence[str], record: Any) -> Any:
     """The value at the parts of a dotted key, or None."""
     for part in key:
         record = record.get(part) if isinstance(record, dict) else None
     return record
 
 
-def _contents(line: str) -> str | None:
-    """A line of JSON described for an error: its dotted keys, with the kind of value if a key has no text.
-
-    None if it is not JSON.
-    """
+def _describe_line(line: str) -> str | None:
+    """A line of JSON in words: its dotted keys, with the kind of value if a key has no text; None if it is not JSON."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
-        return f"is no object but {_KINDS[type(record)]}"
-    keys = list(_leaves(record, ""))
+        return f"is no object but {_JSON_KINDS[type(record)]}"
+    keys = list(_dotted_keys(record, ""))
     more = f" and {len(keys) - _KEYS_SHOWN:,} more" if len(keys) > _KEYS_SHOWN else ""
     return f"has {', '.join(keys[:_KEYS_SHOWN])}{more}" if keys else "has no keys"
 
 
-def _leaves(record: Mapping[str, Any], prefix: str) -> Iterator[str]:
+def _dotted_keys(record: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    """The keys of all values that are no objects, as they are shown: with the kind of value if it is no text."""
     for key, value in record.items():
         if isinstance(value, dict) and value and prefix.count(".") < _KEYS_SHOWN:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from _dotted_keys(value, f"{prefix}{key}.")
         else:
             shown = repr(f"{prefix}{key}"[:_KEY_CHARACTERS])[1:-1]  # with escapes for what cannot be printed
-            yield shown if isinstance(value, str) else f"{shown} ({_KINDS[type(value)]})"
+            yield shown if isinstance(value, str) else f"{shown} ({_JSON_KINDS[type(value)]})"

@@ -32,6 +32,7 @@ from nmt_cli.preparing.cleaning.inspection import (
     warnings_of_unusual_text,
 )
 from nmt_cli.preparing.cleaning.losses import (
+    SourceCounts,
     count_by_source,
     nothing_left_error,
     other_encoding_error,
@@ -50,9 +51,9 @@ from nmt_cli.processes import FEWER_WORKERS, worker_pool
 
 logger = logging.getLogger(__name__)
 
-_COUNTS = "counts.json"
-_COPIES = "copies.npz"
-_PAIRS_TO_COMPARE = 2_000
+_COUNTS_FILE = "counts.json"
+_COPIES_FILE = "copies.npz"
+_BEGINNING_PAIRS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class CleanText:
 
     def counts(self) -> dict[str, Any]:
         """The counts of pairs read, kept, tidied and dropped; overlap and warnings; the pairs of each split."""
-        counts: dict[str, Any] = json.loads((self.directory / _COUNTS).read_text(encoding="utf-8"))
+        counts: dict[str, Any] = json.loads((self.directory / _COUNTS_FILE).read_text(encoding="utf-8"))
         return counts
 
     def shards(self) -> list[CleanShard]:
@@ -72,7 +73,7 @@ class CleanText:
 
     def copies(self, number: int) -> NDArray[np.uint16]:
         """How often each pair of a shard is taken, [n]; 0 for a dropped pair."""
-        with np.load(self.directory / _COPIES) as members:
+        with np.load(self.directory / _COPIES_FILE) as members:
             copies: NDArray[np.uint16] = members[str(number)]
         return copies
 
@@ -101,50 +102,63 @@ def write_clean_text(
         if split != "train" and split not in corpus.set_aside
     }
     shards_read = read_shards(sources["train"], limit=corpus.limit)
-    first = next(shards_read)
-    beginning = _beginning(first, corpus)
+    first_shard = next(shards_read)
+    beginning = _kept_beginning(first_shard, corpus)
     heldout_texts = heldout_sides(heldout, sources, corpus.languages)
     refuse_pieces([*training_sides({0: beginning}, sources["train"], corpus.languages), *heldout_texts])
     # Set aside from the training text, validation text has the same sides.
     swapped = warning_of_swapped_sides(beginning, heldout.get("valid", beginning), corpus.languages)
-    _log([swapped] if swapped else [])
+    _log_warnings([swapped] if swapped else [])
     job = CleaningJob(corpus.cleaning, corpus.languages, heldout, directory)
-    _clean_shards(job, chain([first], shards_read), total=_expected(corpus), num_workers=num_workers, progress=progress)
+    all_shards, total = chain([first_shard], shards_read), _expected_pairs(corpus)
+    _clean_shards(job, all_shards, total=total, num_workers=num_workers, progress=progress)
     shards = open_shards(directory)
     by_source = count_by_source(shards, sources["train"])
-    _refuse(shards, other_encoding_error(by_source))
-    copies = choose_copies(shards, corpus.cleaning, by_source)
-    _refuse(shards, nothing_left_error(copies, by_source, corpus.cleaning))
-    chosen = set_aside(corpus, shards, copies, by_source)
-    _refuse(shards, nothing_left_error(copies, by_source, corpus.cleaning))
+    copies, chosen = _select_pairs(corpus, shards, by_source)
     write_pairs(chosen, directory, languages=corpus.languages)
-    num_pairs = sum(int(each.sum()) for each in copies)
-    total = sum_of_sources(by_source).counts
-    write_arrays(directory / _COPIES, {str(number): each for number, each in enumerate(copies)})
-    logger.info("cleaned: %s of %s training pairs kept", f"{total.kept:,}", f"{total.read:,}")
+    num_pairs = sum(int(copies_in_shard.sum()) for copies_in_shard in copies)
+    cleaning = sum_of_sources(by_source).counts
+    write_arrays(directory / _COPIES_FILE, {str(number): in_shard for number, in_shard in enumerate(copies)})
+    logger.info("cleaned: %s of %s training pairs kept", f"{cleaning.kept:,}", f"{cleaning.read:,}")
     texts = training_sides(sample_by_source(shards), sources["train"], corpus.languages)
     refuse_pieces(texts)  # of the sources after the first
     splits = {**heldout, **chosen}
-    found = [
+    warnings = [
         *warnings_of_little_validation(splits["valid"], num_train=num_pairs),
         *(warnings_of_dropped_pairs(by_source, corpus.cleaning) if not swapped else []),
     ]
-    found += warnings_of_unusual_text([*texts, *heldout_texts], with_languages=swapped is None)
-    _log(found)
+    warnings += warnings_of_unusual_text([*texts, *heldout_texts], with_languages=swapped is None)
+    _log_warnings(warnings)
     lost = warn_of_lost_sources(by_source)
     counts = {
-        **total.to_json(),
+        **cleaning.to_json(),
         "overlap": {**overlap(heldout, (shard.facts["found"] for shard in shards)), **overlap(chosen, [])},
-        "warnings": [*([swapped] if swapped else []), *found, *lost],
+        "warnings": [*([swapped] if swapped else []), *warnings, *lost],
         "pairs": {"train": num_pairs, **{split: len(pairs) for split, pairs in splits.items()}},
     }
-    write_file(directory / _COUNTS, json.dumps(counts, ensure_ascii=False), error=DataError)
+    write_file(directory / _COUNTS_FILE, json.dumps(counts, ensure_ascii=False), error=DataError)
     return_freed_memory()  # of the text that was compared: the workers of the next stages take as much again
+
+
+def _select_pairs(
+    corpus: Corpus, shards: Sequence[CleanShard], by_source: Sequence[SourceCounts]
+) -> tuple[list[NDArray[np.uint16]], dict[str, list[tuple[str, str]]]]:
+    """How often each pair of each shard is trained on, [n] each, and the pairs set aside for each other split.
+
+    Dropped pairs are counted in `by_source`. If no pair is left to train on, the shards are removed, and DataError is
+    raised.
+    """
+    _remove_and_raise(shards, other_encoding_error(by_source))
+    copies = choose_copies(shards, corpus.cleaning, by_source)
+    _remove_and_raise(shards, nothing_left_error(copies, by_source, corpus.cleaning))
+    chosen = set_aside(corpus, shards, copies, by_source)
+    _remove_and_raise(shards, nothing_left_error(copies, by_source, corpus.cleaning))
+    return copies, chosen
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """Cleans a shard and writes its file; the result is the number of pairs that were read."""
+    """Cleans a shard and writes its file; gives the number of pairs read."""
 
     config: CleaningConfig
     languages: CorpusLanguages
@@ -179,11 +193,11 @@ class CleaningJob:
             tgt=tgt,
             arrays={
                 "digests": pair_digests(src, tgt),
-                "places": _narrow(places),
-                **({"lines": _narrow(lines)} if lines else {}),
+                "places": _as_narrow_array(places),
+                **({"lines": _as_narrow_array(lines)} if lines else {}),
                 "found": matches,
-                "source_words": _narrow(_count_words(src)),
-                "target_words": _narrow(_count_words(tgt)),
+                "source_words": _as_narrow_array(_count_words(src)),
+                "target_words": _as_narrow_array(_count_words(tgt)),
             },
             facts={
                 "tally": counts.to_json(),
@@ -223,29 +237,31 @@ def _clean_shards(
             progress("cleaning", done, total)
 
 
-def _refuse(shards: Sequence[CleanShard], error: DataError | None) -> None:
-    """Remove the shards and raise the error of their text, if it has one."""
+def _remove_and_raise(shards: Sequence[CleanShard], error: DataError | None) -> None:
+    """If there is an error, remove the shards that it is about, and raise it."""
     if error is not None:
         for shard in shards:
             shard.path.unlink()
         raise error
 
 
-def _expected(corpus: Corpus) -> int | None:
+def _expected_pairs(corpus: Corpus) -> int | None:
     """The number of training pairs to be read, if it is known."""
     expected = corpus.pairs.train if corpus.pairs is not None else None
     return min((number for number in (corpus.limit, expected) if number is not None), default=None)
 
 
-def _beginning(shard: RawShard, corpus: Corpus) -> Pairs:
-    """The first pairs of a shard that the rules keep, also if they are in another language than they should be."""
-    # These two rules drop swapped pairs, so with them no pair would be left to look at.
+def _kept_beginning(shard: RawShard, corpus: Corpus) -> Pairs:
+    """The kept pairs among the first pairs of a shard; the rules for script and language are off.
+
+    Those two rules drop swapped pairs, so with them no pair would be left to look at.
+    """
     config = corpus.cleaning.model_copy(update={"other_script": False, "other_language": False})
-    cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_PAIRS_TO_COMPARE).parse())
+    cleaned = CleaningRules(config, corpus.languages).apply(shard.chunks[0].first(_BEGINNING_PAIRS).parse())
     return list(zip(cleaned.src, cleaned.tgt, strict=True))
 
 
-def _log(warnings: Iterable[str]) -> None:
+def _log_warnings(warnings: Iterable[str]) -> None:
     for warning in warnings:
         logger.warning("%s", warning)
 
@@ -255,7 +271,7 @@ def _count_words(lines: Sequence[str]) -> list[int]:
     return [line.count(" ") + 1 if line.isprintable() else len(line.split()) for line in lines]
 
 
-def _narrow(numbers: Sequence[int]) -> NDArray[np.integer]:
-    """The numbers, none of them negative, in the narrowest type that holds them."""
+def _as_narrow_array(numbers: Sequence[int]) -> NDArray[np.integer]:
+    """The numbers, none negative, as an array of the narrowest type that holds them."""
     array = np.array(numbers, dtype=np.int64)
     return array.astype(np.min_scalar_type(array.max(initial=0)))

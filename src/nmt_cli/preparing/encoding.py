@@ -24,12 +24,16 @@ from nmt_cli.tokenization.tokenizer import EncodedText, TextEncoder, Tokenizer, 
 logger = logging.getLogger(__name__)
 
 _RECORD_ENDING = ".npz"
-_STATISTICS = ("words", "pieces", "usage")
+_STATISTICS_NAMES = ("words", "pieces", "usage")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenStatistics:
-    """One side of a split: sentences by length in words and in pieces without EOS, and the uses of each id, [V]."""
+    """The counts of one side of a split.
+
+    `words[n]` is the number of sentences of n words, `pieces[n]` of n pieces without EOS. `usage[id]` is the number of
+    tokens with an id.
+    """
 
     words: NDArray[np.int64]
     pieces: NDArray[np.int64]
@@ -43,7 +47,9 @@ class TokenStatistics:
     def plus(self, other: TokenStatistics) -> TokenStatistics:
         """The statistics of both texts together."""
         return TokenStatistics(
-            _sum(self.words, other.words), _sum(self.pieces, other.pieces), _sum(self.usage, other.usage)
+            _sum_padded(self.words, other.words),
+            _sum_padded(self.pieces, other.pieces),
+            _sum_padded(self.usage, other.usage),
         )
 
 
@@ -57,7 +63,7 @@ class EncodedSide:
 
 @dataclass(frozen=True, slots=True)
 class EncodedSplit:
-    """The written part of a split: the number of shards, and the statistics of each side."""
+    """How much of a split is written: the number of shards, and the statistics of each side."""
 
     shards: int
     statistics: Mapping[str, TokenStatistics]
@@ -69,7 +75,7 @@ class EncodedSplit:
 
     def with_shard(self, sides: Mapping[str, EncodedSide]) -> EncodedSplit:
         """The written part after one more shard."""
-        statistics = {side: self.statistics[side].plus(one.statistics) for side, one in sides.items()}
+        statistics = {side: self.statistics[side].plus(encoded.statistics) for side, encoded in sides.items()}
         return EncodedSplit(self.shards + 1, statistics)
 
 
@@ -80,30 +86,30 @@ def write_tokens(
     job = EncodingJob(text, tokenizers, corpus.tokenizer.kind_in_use)
     encoders = job.encoders()
     dtype = token_dtype(max(encoder.vocab_size for encoder in encoders.values()))
-    nothing = EncodedSplit(0, {side: encoder.encode_lines([]).statistics for side, encoder in encoders.items()})
+    empty = EncodedSplit(0, {side: encoder.encode_lines([]).statistics for side, encoder in encoders.items()})
     for split in corpus.splits:
         if split != "train":
             lines = {side: text.heldout(split, language=code) for side, code in corpus.languages.model_dump().items()}
             heldout = {side: encoder.encode_lines(lines[side]) for side, encoder in encoders.items()}
-            list(_append(directory, split, nothing, [heldout], dtype=dtype))
+            list(_append_shards(directory, split, empty, [heldout], dtype=dtype))
     total = text.counts()["pairs"]["train"]
-    written = _read(directory, "train") or nothing
+    written = _read_record(directory, "train") or empty
     if written.shards:
         logger.info("encoded: %s pairs encoded before, kept", f"{written.pairs:,}")
     progress("encoding", written.pairs, total)
     with worker_pool([job] * num_workers, hint=FEWER_WORKERS) as run:
         shards = run(range(written.shards, len(text.shards())))
-        for longer in _append(directory, "train", written, shards, dtype=dtype):
-            progress("encoding", longer.pairs, total)
-            written = longer
+        for part in _append_shards(directory, "train", written, shards, dtype=dtype):
+            progress("encoding", part.pairs, total)
+            written = part
     tokens = [f"{written.statistics[side].tokens:,}" for side in SIDES]
     logger.info("encoded: %s source and %s target tokens", *tokens)
 
 
 def encoded_splits(corpus: Corpus, directory: Path) -> dict[str, EncodedSplit]:
     """The written part of each split."""
-    written = {split: _read(directory, split) for split in corpus.splits}
-    return {split: one for split, one in written.items() if one is not None}
+    written = {split: _read_record(directory, split) for split in corpus.splits}
+    return {split: part for split, part in written.items() if part is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,8 @@ class _SideEncoder:
     def encode_lines(self, lines: list[str]) -> EncodedSide:
         """Lines of held-out text."""
         words = np.array([len(line.split()) for line in lines], dtype=np.int64)
-        return self._side(self._encoder.encode("".join(f"{as_in_training(line)}\n" for line in lines).encode()), words)
+        text = "".join(f"{as_in_training(line)}\n" for line in lines)
+        return self._with_statistics(self._encoder.encode(text.encode()), words)
 
     def encode_shard(self, shard: CleanShard, side: str, copies: NDArray[np.uint16]) -> EncodedSide:
         """Each line of a shard as often as it is taken."""
@@ -149,16 +156,17 @@ class _SideEncoder:
         encoded, words, copies = self._encoder.encode(text), words[is_taken], copies[is_taken]
         if (copies != 1).any():
             encoded, words = encoded.repeated(copies), np.repeat(words, copies)
-        return self._side(encoded, words)
+        return self._with_statistics(encoded, words)
 
-    def _side(self, encoded: EncodedText, words: NDArray[np.integer]) -> EncodedSide:
-        """The encoded sentences, of which `words` holds the length of each in words, [n]."""
-        lengths, usage = np.bincount(encoded.lengths - 1), np.bincount(encoded.ids, minlength=self.vocab_size)
+    def _with_statistics(self, encoded: EncodedText, words: NDArray[np.integer]) -> EncodedSide:
+        """The encoded sentences with their statistics; `words` is the length of each sentence in words, [n]."""
+        pieces = np.bincount(encoded.lengths - 1)  # lengths count EOS
+        usage = np.bincount(encoded.ids, minlength=self.vocab_size)
         narrow = EncodedText(encoded.ids.astype(token_dtype(self.vocab_size)), encoded.lengths)
-        return EncodedSide(narrow, TokenStatistics(np.bincount(words), lengths, usage))
+        return EncodedSide(narrow, TokenStatistics(np.bincount(words), pieces, usage))
 
 
-def _append(
+def _append_shards(
     directory: Path,
     split: str,
     written: EncodedSplit,
@@ -166,9 +174,9 @@ def _append(
     *,
     dtype: TokenDtype,
 ) -> Iterator[EncodedSplit]:
-    """Add shards to the token files of a split. After each of them, yield the written part.
+    """Add shards to the token files of a split, and yield the written part after each shard.
 
-    A record of the written part lies beside the files, so a kill costs a single shard.
+    A record of the written part lies beside the files, so an interruption costs at most one shard.
     """
     with ExitStack() as stack:
         writers = {
@@ -187,24 +195,27 @@ def _append(
             arrays = {
                 f"{side}_{name}": getattr(statistics, name)
                 for side, statistics in written.statistics.items()
-                for name in _STATISTICS
+                for name in _STATISTICS_NAMES
             }
             arrays["counts"] = np.array([written.shards])
             write_arrays(directory / f"{split}{_RECORD_ENDING}", arrays)
             yield written
 
 
-def _read(directory: Path, split: str) -> EncodedSplit | None:
+def _read_record(directory: Path, split: str) -> EncodedSplit | None:
     """The record of the written part of a split, or None if nothing is written."""
     record = directory / f"{split}{_RECORD_ENDING}"
     if not record.exists():
         return None
     with np.load(record) as arrays:
-        statistics = {side: TokenStatistics(*(arrays[f"{side}_{name}"] for name in _STATISTICS)) for side in SIDES}
+        statistics = {
+            side: TokenStatistics(*(arrays[f"{side}_{name}"] for name in _STATISTICS_NAMES)) for side in SIDES
+        }
         return EncodedSplit(int(arrays["counts"][0]), statistics)
 
 
-def _sum(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sum_padded(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The sum of two arrays; zeros fill up the shorter one."""
     shorter, longer = sorted((first, second), key=len)
     total = longer.copy()
     total[: len(shorter)] += shorter

@@ -35,7 +35,7 @@ def find_local_inputs(located: LocatedCorpus) -> list[InputRecord]:
     """
     at = located.location()
     return [
-        _record(split, at.name(path), path)
+        _input_record(split, at.name(path), path)
         for split in located.corpus.splits
         for source in located.corpus.sources(split)
         for path in source.files(at)
@@ -50,14 +50,14 @@ def fetch_inputs(located: LocatedCorpus, *, progress: Progress) -> FetchedInputs
     corpus, at = located.corpus, located.location()
     fetched = FetchedInputs({split: [] for split in corpus.splits}, [])
     for split in corpus.splits:
-        left = corpus.limit if split == "train" else None
+        pairs_left = corpus.limit if split == "train" else None
         here = replace(at, split=split, sources=corpus.sources(split))
         for pairs in (pairs for source in here.sources for pairs in source.fetch(here, progress=progress)):
             fetched.sources[split].append(pairs)
-            fetched.records.extend(_record(split, name, path) for name, path in pairs.inputs)
-            if left is not None:
-                left -= pairs.count(most=left)
-                if left == 0:
+            fetched.records.extend(_input_record(split, name, path) for name, path in pairs.inputs)
+            if pairs_left is not None:
+                pairs_left -= pairs.count(most=pairs_left)
+                if pairs_left == 0:
                     break
     return fetched
 
@@ -74,14 +74,14 @@ def declared_key(located: LocatedCorpus, inputs: Sequence[InputRecord], *, earli
         sources[split] = [source.key() for source in located.corpus.sources(split)]
         for key, old in zip(sources[split], earlier.get(split) or [], strict=False):
             if "otherwise" in key:
-                key["otherwise"] = [parse_source(one).key() for one in old.get("otherwise", [])]
-    return _key(located, sources, inputs)
+                key["otherwise"] = [parse_source(source).key() for source in old.get("otherwise", [])]
+    return _text_fingerprint(located, sources, inputs)
 
 
 def reading_key(located: LocatedCorpus, fetched: FetchedInputs) -> str:
     """The fingerprint of the cleaned text: the contents of all files, and how they are read and cleaned."""
     sources = {split: [pairs.key() for pairs in sources] for split, sources in fetched.sources.items()}
-    return _key(located, sources, fetched.records)
+    return _text_fingerprint(located, sources, fetched.records)
 
 
 def fingerprint(values: dict[str, Any]) -> str:
@@ -89,10 +89,10 @@ def fingerprint(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _key(
+def _text_fingerprint(
     located: LocatedCorpus, sources: Mapping[Split, Sequence[dict[str, Any]]], inputs: Sequence[InputRecord]
 ) -> str:
-    """The fingerprint of the keys of sources, the contents of files, and the settings for training text."""
+    """The fingerprint of clean text: the keys of its sources, the contents of files, and the settings of cleaning."""
     corpus = located.corpus
     chosen = {f"{split}_size": getattr(corpus, f"{split}_size") for split in corpus.set_aside}
     return fingerprint(
@@ -109,7 +109,7 @@ def _key(
     )
 
 
-def _record(split: Split, name: str, path: Path) -> InputRecord:
+def _input_record(split: Split, name: str, path: Path) -> InputRecord:
     """The record of a file under a name; DataError if it is missing or empty."""
     with reading_errors(path):
         record = InputRecord(split=split, name=name, bytes=path.stat().st_size, sha256=file_hash(path))

@@ -66,11 +66,12 @@ def prepare(located: LocatedCorpus, *, output: Path, overwrite: bool, num_worker
     if output.is_symlink():
         output = output.resolve()  # renaming a folder to a link would replace the link
     inputs = find_local_inputs(located)
-    if is_prepared_already(output, located.corpus, key=partial(_key, located, inputs), overwrite=overwrite):
+    if is_prepared_already(output, located.corpus, key=partial(_fingerprint, located, inputs), overwrite=overwrite):
         discard_interrupted(output)
         return Prepared(output, read_report(output), was_finished=True)
     with open_work_folder(output) as work:
-        _run_stages(located, work, output, key=_key(located, inputs, {}), num_workers=num_workers, progress=progress)
+        key = _fingerprint(located, inputs, {})
+        _run_stages(located, work, output, key=key, num_workers=num_workers, progress=progress)
         work.discard_stages()
     return Prepared(output, read_report(output), was_finished=False)
 
@@ -86,14 +87,14 @@ def plan(located: LocatedCorpus, *, output: Path, overwrite: bool) -> Iterator[s
     for split in located.corpus.set_aside:
         yield f"input:  {split}: set aside from the training text"
     yield f"output: {output}"
-    if is_prepared_already(output, located.corpus, key=partial(_key, located, inputs), overwrite=overwrite):
+    if is_prepared_already(output, located.corpus, key=partial(_fingerprint, located, inputs), overwrite=overwrite):
         yield "to do:  nothing, it is prepared already"
         return
     begun = f"; {work_path(output)} was begun before" if work_path(output).exists() else ""
     yield f"to do:  {', '.join(_STAGES)}, report{begun}"
 
 
-def _key(located: LocatedCorpus, inputs: list[InputRecord], earlier: Mapping[str, Any]) -> str:
+def _fingerprint(located: LocatedCorpus, inputs: list[InputRecord], earlier: Mapping[str, Any]) -> str:
     """The fingerprint of the prepared data of a corpus file, which the manifest keeps.
 
     `earlier` is the corpus of a manifest to compare with, or empty.
@@ -113,44 +114,45 @@ def _tokenizer_settings(located: LocatedCorpus) -> dict[str, Any]:
 def _run_stages(
     located: LocatedCorpus, work: WorkFolder, output: Path, *, key: str, num_workers: int, progress: Progress
 ) -> None:
-    corpus, ends = located.corpus, {"": time.monotonic()}
+    corpus = located.corpus
+    end_times = {"start": time.monotonic()}
     fetched = fetch_inputs(located, progress=progress)
-    ends["fetched"] = time.monotonic()
+    end_times["fetched"] = time.monotonic()
     text_key = reading_key(located, fetched)
     text = CleanText(
         work.stage(
             "cleaned",
             key=text_key,
-            build=lambda to: write_clean_text(corpus, fetched.sources, to, num_workers=num_workers, progress=progress),
-            has_pieces=lambda at: bool(open_shards(at)),
+            build=partial(write_clean_text, corpus, fetched.sources, num_workers=num_workers, progress=progress),
+            can_resume=lambda directory: bool(open_shards(directory)),
         )
     )
-    ends["cleaned"] = time.monotonic()
+    end_times["cleaned"] = time.monotonic()
     tokenizer_key = fingerprint({"text": text_key, "tokenizer": _tokenizer_settings(located)})
 
-    def build_tokenizers(to: Path) -> None:
+    def build_tokenizers(directory: Path) -> None:
         if (given := find_given_vocabulary(located)) is not None:
-            write_given_vocabulary(given, to)
+            write_given_vocabulary(given, directory)
         else:
-            write_tokenizers(corpus, text, to, num_workers=num_workers, progress=progress)
+            write_tokenizers(corpus, text, directory, num_workers=num_workers, progress=progress)
 
-    tokenizers = work.stage("tokenizer", key=tokenizer_key, build=build_tokenizers, has_pieces=lambda at: False)
-    ends["tokenizer"] = time.monotonic()
+    tokenizers = work.stage("tokenizer", key=tokenizer_key, build=build_tokenizers, can_resume=lambda directory: False)
+    end_times["tokenizer"] = time.monotonic()
     tokens = work.stage(
         "encoded",
         key=fingerprint({"tokenizer": tokenizer_key}),
-        build=lambda to: write_tokens(corpus, text, tokenizers, to, num_workers=num_workers, progress=progress),
-        has_pieces=lambda at: bool(encoded_splits(corpus, at)),
+        build=partial(write_tokens, corpus, text, tokenizers, num_workers=num_workers, progress=progress),
+        can_resume=lambda directory: bool(encoded_splits(corpus, directory)),
     )
-    ends["encoded"] = time.monotonic()
+    end_times["encoded"] = time.monotonic()
     with new_directory(output, error=DataError) as final:
-        _write_outcome(final, corpus, fetched.records, text, tokenizers, tokens, key=key)
-    ends["report"] = time.monotonic()
-    seconds = [f"{stage} {end - start:.1f}" for (_, start), (stage, end) in pairwise(ends.items())]
+        _write_prepared_data(final, corpus, fetched.records, text, tokenizers, tokens, key=key)
+    end_times["report"] = time.monotonic()
+    seconds = [f"{stage} {end - start:.1f}" for (_, start), (stage, end) in pairwise(end_times.items())]
     logger.info("seconds: %s", ", ".join(seconds))
 
 
-def _write_outcome(
+def _write_prepared_data(
     directory: Path,
     corpus: Corpus,
     inputs: list[InputRecord],
@@ -172,8 +174,7 @@ def _write_outcome(
             except OSError:  # the file system has no hard links
                 copyfile(file, directory / file.name)
     written = encoded_splits(corpus, tokens)
-    loaded = [Tokenizer.load(directory / f"{side}.spm") for side in SIDES]
-    source, target = (TokenizerRecord(vocab_size=one.vocab_size, fingerprint=one.fingerprint) for one in loaded)
+    source, target = (_tokenizer_record(directory / f"{side}.spm") for side in SIDES)
     manifest = Manifest(
         nmt_version=nmt_cli.__version__,
         name=corpus.name,
@@ -182,8 +183,8 @@ def _write_outcome(
         tokenizers=Tokenizers(source=source, target=target),
         dtype=token_dtype(max(source.vocab_size, target.vocab_size)),
         splits={
-            split: SplitCounts(pairs=one.pairs, **{f"{side}_tokens": one.statistics[side].tokens for side in SIDES})
-            for split, one in written.items()
+            split: SplitCounts(pairs=part.pairs, **{f"{side}_tokens": part.statistics[side].tokens for side in SIDES})
+            for split, part in written.items()
         },
         inputs=inputs,
         fingerprint=key,
@@ -196,7 +197,12 @@ def _write_outcome(
         corpus,
         cleaning=text.counts(),
         tokenizers=tokenizer_counts(tokenizers),
-        statistics={split: one.statistics for split, one in written.items()},
+        statistics={split: part.statistics for split, part in written.items()},
     )
     (directory / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (directory / REPORT_PAGE).write_text(render_page(report), encoding="utf-8")
+
+
+def _tokenizer_record(file: Path) -> TokenizerRecord:
+    tokenizer = Tokenizer.load(file)
+    return TokenizerRecord(vocab_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint)

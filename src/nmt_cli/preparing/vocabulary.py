@@ -25,31 +25,31 @@ from nmt_cli.tokenization.training import TokenizerReport, VocabularyTooLargeErr
 
 logger = logging.getLogger(__name__)
 
-_REPORT = "report.json"
+_COUNTS_FILE = "report.json"
 
 
 def write_tokenizers(corpus: Corpus, text: CleanText, directory: Path, *, num_workers: int, progress: Progress) -> None:
     """Train `source.spm` and `target.spm` on the clean training text; they are equal if the vocabulary is shared."""
     is_shared = corpus.tokenizer.shared
-    tasks: list[tuple[str, ...]] = [SIDES] if is_shared else [(side,) for side in SIDES]
-    num_lines = text.counts()["pairs"]["train"] * len(tasks[0])
+    sides_of_tokenizers: list[tuple[str, ...]] = [SIDES] if is_shared else [(side,) for side in SIDES]
+    num_lines = text.counts()["pairs"]["train"] * len(sides_of_tokenizers[0])
     num_sampled = min(num_lines, corpus.tokenizer.sample_lines)
     logger.info("tokenizer: training on %s of %s lines", f"{num_sampled:,}", f"{num_lines:,}")
     progress("tokenizer", 0, None)
     # A worker process, because SentencePiece ignores Ctrl-C and frees its memory only at the end of the process.
     with worker_pool([TokenizerJob(text, corpus.tokenizer, directory)] * num_workers, hint=FEWER_WORKERS) as run:
-        trained = list(run(tasks))
-    reports = [{"lines": num_lines, "sampled": one.given, "skipped": one.skipped} for one in trained]
+        trained = list(run(sides_of_tokenizers))
+    counts = [{"lines": num_lines, "sampled": report.given, "skipped": report.skipped} for report in trained]
     if is_shared:
         write_file(directory / "target.spm", (directory / "source.spm").read_bytes(), error=DataError)
-        reports *= 2
-    _write_report(directory, reports)
+        counts *= 2
+    _write_counts(directory, counts)
     kind = "shared" if is_shared else "separate"
-    sizes = [one.vocab_size for one in trained]
+    sizes = [report.vocab_size for report in trained]
     logger.info("tokenizer: %s %s pieces", " and ".join(f"{size:,}" for size in dict.fromkeys(sizes)), kind)
     if min(sizes) < corpus.tokenizer.vocab_size:
-        told = "the text is too small for %s, the default; --set tokenizer.vocab_size=N takes another number"
-        logger.info(f"tokenizer: {told}", f"{corpus.tokenizer.vocab_size:,}")
+        message = "the text is too small for %s, the default; --set tokenizer.vocab_size=N takes another number"
+        logger.info(f"tokenizer: {message}", f"{corpus.tokenizer.vocab_size:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +68,36 @@ def find_given_vocabulary(located: LocatedCorpus) -> GivenVocabulary | None:
     """
     config = located.corpus.tokenizer
     if config.taken_from is not None:
-        return _vocabulary_of_folder(_found(located, config.taken_from))
+        return _vocabulary_in_folder(_locate(located, config.taken_from))
     if config.model is None:
         return None
     names = [config.model] * 2 if isinstance(config.model, str) else [config.model.source, config.model.target]
-    files = [_found(located, name) for name in names]
-    adapted = {file: _adapted(file) for file in files}
+    files = [_locate(located, name) for name in names]
+    adapted = {file: _read_with_our_ids(file) for file in files}
     for file, model in adapted.items():
         _refuse_other_settings(file, model, config)
     models = {f"{side}.spm": adapted[file].content for side, file in zip(SIDES, files, strict=True)}
-    return GivenVocabulary(models, [_describe(file, model) for file, model in adapted.items()])
+    return GivenVocabulary(models, [_origin_message(file, model) for file, model in adapted.items()])
 
 
 def write_given_vocabulary(given: GivenVocabulary, directory: Path) -> None:
     """Write a vocabulary from elsewhere into a directory, with a report that nothing was trained."""
     for name, model in given.models.items():
         write_file(directory / name, model, error=DataError)
-    _write_report(directory, [{"lines": 0, "sampled": 0, "skipped": 0}] * 2)
+    _write_counts(directory, [{"lines": 0, "sampled": 0, "skipped": 0}] * 2)
     for message in given.messages:
         logger.info("%s", message)
 
 
-def _found(located: LocatedCorpus, name: str) -> Path:
+def _locate(located: LocatedCorpus, name: str) -> Path:
     """A path of a corpus file: beside it, or else in the working folder, or a model of the hub in the cache."""
     path = Path(name).expanduser()
     places = (located.folder / path, path, cache_folder() / "models" / path)
-    return next((one for one in places if one.exists()), path)
+    return next((place for place in places if place.exists()), path)
 
 
-def _vocabulary_of_folder(directory: Path) -> GivenVocabulary:
-    """The vocabulary of a model, a run or prepared data; models with other ids are adapted."""
+def _vocabulary_in_folder(directory: Path) -> GivenVocabulary:
+    """The vocabulary of a model, a run or prepared data; SentencePiece models with other ids get ours."""
     models, messages = {}, []
     for side in SIDES:
         file = directory / f"{side}.spm"
@@ -110,13 +110,13 @@ def _vocabulary_of_folder(directory: Path) -> GivenVocabulary:
         Tokenizer.load(file)
         models[file.name] = file.read_bytes()
         if not has_our_ids(models[file.name]):
-            adapted = _adapted(file)
+            adapted = _read_with_our_ids(file)
             models[file.name] = adapted.content
-            messages.append(_describe(file, adapted))
+            messages.append(_origin_message(file, adapted))
     return GivenVocabulary(models, [f"tokenizer: taken from {directory}", *messages])
 
 
-def _adapted(file: Path) -> AdaptedModel:
+def _read_with_our_ids(file: Path) -> AdaptedModel:
     """The SentencePiece model in a file, with our ids; DataError if it cannot be used."""
     setting = "tokenizer.model"
     if not file.is_file():
@@ -151,7 +151,7 @@ def _refuse_other_settings(file: Path, model: AdaptedModel, config: TokenizerCon
             )
 
 
-def _describe(file: Path, model: AdaptedModel) -> str:
+def _origin_message(file: Path, model: AdaptedModel) -> str:
     parts = [f"tokenizer: {file}, a {model.kind} model of {model.num_original_pieces:,} pieces"]
     parts += [f"added {', '.join(model.added)}"] if model.added else []
     parts += [f"it normalises text by {model.normalization}"] if model.normalization else []
@@ -160,7 +160,7 @@ def _describe(file: Path, model: AdaptedModel) -> str:
 
 def tokenizer_counts(directory: Path) -> dict[str, Any]:
     """For each side, the number of `lines` to train on, and how many were `sampled` and `skipped`."""
-    counts: dict[str, Any] = json.loads((directory / _REPORT).read_text(encoding="utf-8"))
+    counts: dict[str, Any] = json.loads((directory / _COUNTS_FILE).read_text(encoding="utf-8"))
     return counts
 
 
@@ -171,7 +171,7 @@ def sample(text: CleanText, sides: Sequence[str], *, size: int, seed: int) -> It
     """
     shards = text.shards()
     copies = [text.copies(shard.number) for shard in shards]
-    parts = [(side, *one) for side in sides for one in zip(shards, copies, strict=True)]
+    parts = [(side, shard, in_shard) for side in sides for shard, in_shard in zip(shards, copies, strict=True)]
     totals = [int(copies_in_shard.sum()) for _, _, copies_in_shard in parts]
     sizes = totals
     if size < sum(totals):
@@ -222,5 +222,5 @@ class TokenizerJob:
         )
 
 
-def _write_report(directory: Path, reports: Sequence[dict[str, int]]) -> None:
-    write_file(directory / _REPORT, json.dumps(dict(zip(SIDES, reports, strict=True))), error=DataError)
+def _write_counts(directory: Path, counts: Sequence[dict[str, int]]) -> None:
+    write_file(directory / _COUNTS_FILE, json.dumps(dict(zip(SIDES, counts, strict=True))), error=DataError)

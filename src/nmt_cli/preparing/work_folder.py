@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _RECORD = "stage.json"
 # Keys of a corpus that do not change its prepared data. Sources are compared by their contents.
-_WITHOUT_EFFECT = DESCRIPTIVE_KEYS | {"name", "train", "valid", "test"}
+_KEYS_WITHOUT_EFFECT = DESCRIPTIVE_KEYS | {"name", "train", "valid", "test"}
 
 
 class WorkFolder:
@@ -40,14 +40,14 @@ class WorkFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def stage(self, name: str, *, key: str, build: Callable[[Path], None], has_pieces: Callable[[Path], bool]) -> Path:
+    def stage(self, name: str, *, key: str, build: Callable[[Path], None], can_resume: Callable[[Path], bool]) -> Path:
         """The directory of a stage: the finished one with this key, or else filled by `build`.
 
-        If `has_pieces`, `build` continues after the pieces that an interrupted run wrote for this key. A piece is whole
-        or not there. A failure before the first piece leaves nothing.
+        If `can_resume`, a failed or killed `build` has left whole files in the directory: they stay, and the next run
+        with this key continues after them. Otherwise a failure removes the directory.
         """
         directory = self.path / name
-        record = self._record(name)
+        record = self._read_record(name)
         finished, unfinished = {"key": key}, {"key": key, "is_finished": False}
         if record == finished:
             logger.info("%s: finished before, kept", name)
@@ -61,7 +61,7 @@ class WorkFolder:
                 build(directory)
             write_file(directory / _RECORD, json.dumps(finished), error=DataError)
         except BaseException:
-            if not has_pieces(directory):
+            if not can_resume(directory):
                 remove_directory(directory)
             raise
         return directory
@@ -71,7 +71,7 @@ class WorkFolder:
         for record in sorted(self.path.glob(f"*/{_RECORD}")):
             remove_directory(record.parent)
 
-    def _record(self, stage: str) -> Any:
+    def _read_record(self, stage: str) -> Any:
         """The record of a stage, or None if it cannot be read."""
         try:
             return json.loads((self.path / stage / _RECORD).read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
         message = f"cannot make {path}: {problem.strerror}"
         raise DataError(message, where=str(path), hint="choose another folder with -o") from None
     with locked(output, busy=f"another nmt prepare is writing {output}", error=DataError):
-        if not _is_ours(path):
+        if not _holds_only_stages(path):
             message = f"{path} is in the way: nmt prepare would work there, and did not make it"
             raise DataError(message, where=str(path), hint="move it away, or choose another -o")
         clear_interrupted(path, name="*")
@@ -106,7 +106,7 @@ def open_work_folder(output: Path) -> Iterator[WorkFolder]:
 def discard_interrupted(output: Path) -> None:
     """Remove the remains of an interrupted preparation beside an output. A work folder that is not ours stays."""
     path = work_path(output)
-    if path.is_dir() and _is_ours(path):
+    if path.is_dir() and _holds_only_stages(path):
         with open_work_folder(output) as work:
             clear_interrupted(output.parent, name=escape(output.name))
             work.discard_stages()
@@ -122,8 +122,8 @@ def is_prepared_already(
 ) -> bool:
     """True if `output` already holds this corpus's data, complete. DataError if `output` may not be replaced.
 
-    `key` computes the fingerprint that the corpus of this call would get. Its argument is the corpus in the manifest at
-    `output`. `overwrite` replaces prepared data of any kind, but never foreign files.
+    Given the corpus in the manifest at `output`, `key` computes the fingerprint of this corpus's data to compare with.
+    `overwrite` replaces prepared data of any kind, but never foreign files.
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return False
@@ -138,17 +138,17 @@ def is_prepared_already(
     except DataError as problem:
         raise DataError(problem.message, where=problem.where, hint="add --overwrite to prepare it again") from None
     if manifest.fingerprint == key(manifest.corpus):
-        return _is_whole(output)
+        return _is_undamaged(output)
     message = f"{output} holds other data: {_first_difference(manifest, corpus)}"
     raise DataError(message, where=str(output), hint="choose another folder with -o, or add --overwrite to replace it")
 
 
-def _is_ours(path: Path) -> bool:
+def _holds_only_stages(path: Path) -> bool:
     """True if a work folder holds nothing but stages, finished or, under hidden names, half-written."""
     return all(entry.name.startswith(".") or (entry / _RECORD).is_file() for entry in path.glob("*"))
 
 
-def _is_whole(output: Path) -> bool:
+def _is_undamaged(output: Path) -> bool:
     """True if neither training data nor report is missing or damaged."""
     try:
         open_prepared(output)
@@ -160,11 +160,12 @@ def _is_whole(output: Path) -> bool:
 
 
 def _first_difference(manifest: Manifest, corpus: Corpus) -> str:
+    """The first key whose value in the manifest is another than in the corpus, with both values."""
     # A key that the manifest does not have is newer than the data, which has its default.
     defaults = {key: field.default for key, field in Corpus.model_fields.items() if key not in manifest.corpus}
     there, here = flatten(defaults | manifest.corpus), flatten(corpus.model_dump(mode="json"))
     for path, value in here.items():
-        if path[0] not in _WITHOUT_EFFECT and there.get(path) != value:
+        if path[0] not in _KEYS_WITHOUT_EFFECT and there.get(path) != value:
             return f"{'.'.join(path)} is {_shown(there.get(path))} there, {_shown(value)} here"
     return "its sources had other contents, or were read in another way"
 
