@@ -21,7 +21,7 @@ from nmt_cli.recipe.mistakes import KeyPath, describe, document_path, mistake_to
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_TAG = "tag:yaml.org,2002:"
+_TAG_PREFIX = "tag:yaml.org,2002:"
 # More than any recipe or corpus file has. A few hundred bytes of aliases to lists of aliases stand for billions.
 _MAX_VALUES = 100_000
 _MAX_DEPTH = 64
@@ -98,7 +98,7 @@ def dump_values(values: Mapping[str, Any]) -> str:
 
 def dump_annotated(values: Mapping[str, Any], notes: Mapping[KeyPath, str]) -> str:
     """Like `dump_values`, with the note on a value as a comment after it; keys are plain words of a schema."""
-    lines = [(text, notes.get(path, "")) for path, text in _lines(values, ())]
+    lines = [(text, notes.get(path, "")) for path, text in _lines_with_paths(values, ())]
     width = min(_NOTE_COLUMN, max((len(text) for text, note in lines if note), default=0))
     return "".join(f"{text:<{width}}  # {_on_one_line(note)}\n" if note else f"{text}\n" for text, note in lines)
 
@@ -112,9 +112,9 @@ def merge(parent: Document, child: Document) -> Document:
     # The empty path is the section itself: its place is the child's.
     origins = parent.origins | {path: origin for path, origin in child.origins.items() if path == ()}
     for key, value in child.values.items():
-        inner, old = _below(child, key), values.get(key)
+        inner, old = _section_under(child, key), values.get(key)
         if isinstance(old, dict) and isinstance(value, dict) and value.get("name", old.get("name")) == old.get("name"):
-            inner = merge(_below(parent, key), inner)
+            inner = merge(_section_under(parent, key), inner)
             value = inner.values
         for path in [path for path in origins if path[:1] == (key,)]:
             del origins[path]
@@ -140,13 +140,13 @@ def validate(document: Document, schema: type[Model], *, source: str, fix: str) 
         raise RecipeError(describe(mistake, path), where=where, hint=hint) from None
 
 
-def _lines(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _lines_with_paths(values: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     """The lines of nested mappings as YAML, each with the path of what it says."""
     for key, value in values.items():
         inner, indent = (*path, key), "  " * len(path)
         if isinstance(value, Mapping) and value:
             yield inner, f"{indent}{key}:"
-            yield from _lines(value, inner)
+            yield from _lines_with_paths(value, inner)
         else:
             text = yaml.dump({key: value}, Dumper=_LineDumper, sort_keys=False, allow_unicode=True, width=math.inf)
             for line in text.splitlines():
@@ -158,7 +158,7 @@ def _on_one_line(note: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in " ".join(note.split()))
 
 
-def _below(document: Document, key: str) -> Document:
+def _section_under(document: Document, key: str) -> Document:
     """The part of a document under `key`; the origin of the key itself is at the empty path."""
     origins = {path[1:]: origin for path, origin in document.origins.items() if path[:1] == (key,)}
     value = document.values[key]
@@ -171,24 +171,24 @@ class _Constructor:
 
     locate: Callable[[yaml.Node], str]
     origins: dict[KeyPath, str] = field(default_factory=dict)
-    num_values: Iterator[int] = field(default_factory=count)
+    value_counter: Iterator[int] = field(default_factory=count)
 
-    def value(self, node: yaml.Node, path: KeyPath = (), around: tuple[yaml.Node, ...] = ()) -> Any:
-        """The value of a node; `around` are the nodes that contain it, so that an alias to one of them is noticed."""
+    def value(self, node: yaml.Node, path: KeyPath = (), ancestors: tuple[yaml.Node, ...] = ()) -> Any:
+        """The value of a node; an alias to one of its `ancestors` is an error."""
         where = self.locate(node)
         self.origins.setdefault(path, where)
-        if next(self.num_values) >= _MAX_VALUES:
+        if next(self.value_counter) >= _MAX_VALUES:
             message = f"there are more than {_MAX_VALUES:,} values, all aliases written out"
             raise RecipeError(message, where=where, hint="use fewer aliases (*name) of long lists and sections")
-        if node in around:
+        if node in ancestors:
             raise RecipeError("an alias stands inside what it names", where=where, hint="write the value out")
         if isinstance(node, yaml.ScalarNode):
             return _scalar(node, where)
-        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+        if node.tag not in (f"{_TAG_PREFIX}map", f"{_TAG_PREFIX}seq"):
             raise RecipeError(f"the YAML tag {node.tag!r} is not supported", where=where, hint="remove the tag")
-        around = (*around, node)
+        ancestors = (*ancestors, node)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*path, i), around) for i, item in enumerate(node.value)]
+            return [self.value(item, (*path, i), ancestors) for i, item in enumerate(node.value)]
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = self.locate(key_node)
@@ -198,16 +198,16 @@ class _Constructor:
             if key in values:
                 raise RecipeError(f"the key {key!r} is given twice", where=line, hint="remove one of them")
             self.origins[(*path, key)] = line
-            values[key] = self.value(value_node, (*path, key), around)
+            values[key] = self.value(value_node, (*path, key), ancestors)
         return values
 
 
 def _scalar(node: yaml.ScalarNode, where: str) -> Any:
     text = node.value
-    match kind := node.tag.removeprefix(_TAG):
+    match kind := node.tag.removeprefix(_TAG_PREFIX):
         case "str":
             return text
-        case "null" | "bool" | "int" | "float" if not _PATTERNS[kind].match(text):
+        case "null" | "bool" | "int" | "float" if not _SCALAR_PATTERNS[kind].match(text):
             raise RecipeError(f"{text!r} does not fit its tag !!{kind}", where=where, hint="remove the tag")
         case "null":
             return None
@@ -250,7 +250,7 @@ class _CarefulDumper(yaml.SafeDumper):
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         """A scalar, in double quotes if it has a character that is written as an escape."""
-        return self.represent_scalar(f"{_TAG}str", text, style='"' if self.escaped.search(text) else None)
+        return self.represent_scalar(f"{_TAG_PREFIX}str", text, style='"' if self.escaped.search(text) else None)
 
 
 class _LineDumper(_CarefulDumper):
@@ -259,7 +259,7 @@ class _LineDumper(_CarefulDumper):
     escaped = re.compile("[\n\r\x85\u2028\u2029]")
 
 
-_PATTERNS = {
+_SCALAR_PATTERNS = {
     "null": re.compile(r"^(?:~|null|Null|NULL|)$"),
     "bool": re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
     "int": re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"),
@@ -268,6 +268,6 @@ _PATTERNS = {
     ),
 }
 _CarefulDumper.add_representer(str, _CarefulDumper.represent_text)
-for _kind, _pattern in _PATTERNS.items():
+for _kind, _pattern in _SCALAR_PATTERNS.items():
     for _class in (_CoreLoader, _CarefulDumper):
-        _class.add_implicit_resolver(f"{_TAG}{_kind}", _pattern, None)
+        _class.add_implicit_resolver(f"{_TAG_PREFIX}{_kind}", _pattern, None)

@@ -21,12 +21,12 @@ from nmt_cli.recipe.schema import Recipe
 Kind = Literal["recipe", "corpus"]
 
 _COMMANDS: dict[Kind, str] = {"recipe": "nmt train", "corpus": "nmt prepare"}
-_LISTS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
+_LIST_COMMANDS: dict[Kind, str] = {"recipe": "nmt recipes", "corpus": "nmt corpora"}
 _FIX = "write a value of that kind; nmt train base --dry-run shows one for each key"
 # A child recipe is a system of its own: it does not inherit what its parent is called.
-_OWN_KEYS = ("name", "description")
+_KEYS_NOT_INHERITED = ("name", "description")
 # Settings that follow from others if they are null.
-_DERIVED: dict[KeyPath, str] = {("model", "d_k"): "d_model / heads", ("model", "d_v"): "d_model / heads"}
+_DERIVED_FROM: dict[KeyPath, str] = {("model", "d_k"): "d_model / heads", ("model", "d_v"): "d_model / heads"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ def resolve_recipe(reference: str | Path, *, overrides: Sequence[str]) -> Resolv
     _check_file_name(file, document)
     recipe = validate(document, Recipe, source=str(file), fix=_FIX)
     given = flatten(document.values)
-    origins = {
-        dotted(path): _DERIVED[path]
-        if path in _DERIVED and given.get(path) is None
-        else document.origins.get(path, "default")
-        for path in flatten(recipe.model_dump(mode="json"))
-    }
-    return ResolvedRecipe(recipe, origins)
+
+    def origin(path: tuple[str, ...]) -> str:
+        is_derived = path in _DERIVED_FROM and given.get(path) is None
+        return _DERIVED_FROM[path] if is_derived else document.origins.get(path, "default")
+
+    keys = flatten(recipe.model_dump(mode="json"))
+    return ResolvedRecipe(recipe, {dotted(path): origin(path) for path in keys})
 
 
 def _check_file_name(file: Path, document: Document) -> None:
@@ -131,8 +131,10 @@ def find_packaged(reference: str, *, kind: Kind) -> Path:
         folder = packaged_folder() / "corpora" if kind == "corpus" else packaged_folder()
         return folder / f"{name}.yaml"
     files = [f"{Path(reference).with_suffix('')}.{ending}" for ending in ("yaml", "yml") if reference]
-    near = [file for file in files if Path(file).is_file()][:1] or _nearest(name, names)
-    hint = f"take a file, or {', '.join(name for name in names if '/' not in name)}; {_LISTS[kind]} describes all"
+    near = [file for file in files if Path(file).is_file()][:1] or _nearest_names(name, names)
+    hint = (
+        f"take a file, or {', '.join(name for name in names if '/' not in name)}; {_LIST_COMMANDS[kind]} describes all"
+    )
     if near:
         hint = f"did you mean {_COMMANDS[kind]} {' or '.join(near)}?"
     raise RecipeError(f"there is no {kind} {reference!r}", where=reference or None, hint=hint)
@@ -147,7 +149,7 @@ def packaged_names(*, kind: Kind) -> list[str]:
     return sorted(file.as_posix() for file in files if file.parts[0] != "corpora")
 
 
-def _nearest(name: str, names: Sequence[str]) -> list[str]:
+def _nearest_names(name: str, names: Sequence[str]) -> list[str]:
     """The names whose last part is most similar to that of `name`.
 
     Of equally similar names, those in the folder of `name` come first, or those in no folder.
@@ -177,7 +179,7 @@ def _with_parents(file: Path, *, children: tuple[Path, ...]) -> Document:
         circle = " -> ".join(member.name for member in (*chain, parent_file))
         raise RecipeError(f"recipes extend each other in a circle: {circle}", where=where, hint="remove this line")
     inherited = _with_parents(parent_file, children=chain)
-    for key in _OWN_KEYS:
+    for key in _KEYS_NOT_INHERITED:
         inherited.values.pop(key, None)
         inherited.origins.pop((key,), None)
     return merge(inherited, document)
@@ -192,7 +194,7 @@ def _parent_file(parent: str, *, file: Path, where: str) -> Path:
     name, names = parent.removesuffix(".yaml"), packaged_names(kind="recipe")
     if name in names:
         return packaged_folder() / f"{name}.yaml"
-    near = _nearest(name, [other.stem for other in sorted(file.parent.glob("*.yaml"))] + names)
+    near = _nearest_names(name, [other.stem for other in sorted(file.parent.glob("*.yaml"))] + names)
     hint = f"did you mean {near[0]}.yaml?" if near else f"write a path relative to {file.parent}, or a packaged recipe"
     raise RecipeError(f"the parent recipe {parent!r} does not exist", where=where, hint=hint)
 

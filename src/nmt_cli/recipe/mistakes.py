@@ -18,17 +18,17 @@ from nmt_cli.recipe.other_toolkits import NEXT_LINE, Answer, answer_to_key
 
 KeyPath = tuple[str | int, ...]
 
-_NO_EXAMPLE = "VALUE"
-_FEWEST_LETTERS = 4  # of an abbreviation, so that it says which word
+_PLACEHOLDER = "VALUE"
+_MIN_ABBREVIATION_LETTERS = 4  # of an abbreviation, so that it says which word
 
-_BOUNDS = {
+_BOUND_WORDS = {
     "minimum": "of at least",
     "exclusiveMinimum": "greater than",
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
-_SIDES = {"src": "source", "tgt": "target", "trg": "target"}
-_WORDS = {"null": None, "true": True, "false": False}
+_SIDE_ABBREVIATIONS = {"src": "source", "tgt": "target", "trg": "target"}
+_YAML_WORDS = {"null": None, "true": True, "false": False}
 
 _SHOULD_BE = {
     "int_type": "a whole number",
@@ -53,13 +53,13 @@ def mistake_to_show(problem: ValidationError) -> Any:
     """
     errors = problem.errors()
     unknown = [error for error in errors if error["type"] == "extra_forbidden"]
-    words = [
+    wrong_words = [
         error for error in errors if error["type"] == "literal_error" and error["loc"][:-1] == errors[0]["loc"][:-1]
     ]
     if unknown:
         return unknown[0]
-    if words and isinstance(errors[0]["input"], str):
-        return words[0]
+    if wrong_words and isinstance(errors[0]["input"], str):
+        return wrong_words[0]
     return errors[0]
 
 
@@ -111,7 +111,7 @@ def suggest(
     """
     match error["type"]:
         case "extra_forbidden":
-            warmup = _inside(_inside(_inside(values, "training"), "schedule"), "warmup_updates")
+            warmup = _value_under(_value_under(_value_under(values, "training"), "schedule"), "warmup_updates")
             warmup = warmup if isinstance(warmup, int) else None
             answer = answer_in(schema, str(path[-1]), error["input"], warmup_updates=warmup)
             allowed = fields_at(schema, path[:-1], values=values)
@@ -128,7 +128,7 @@ def suggest(
             return "write " + " or ".join(f"{key}: {choice}" for choice in choices) + " in it"
         case "value_error":
             own = str(error["ctx"]["error"].args[1]) if len(error["ctx"]["error"].args) > 1 else fix
-            return _with_flags(own, path, schema=schema) if as_flags else own
+            return _pairs_as_flags(own, path, schema=schema) if as_flags else own
         case "missing":
             return _missing_key(path, schema=schema, values=values, as_flags=as_flags)
         case "string_type" if isinstance(error["input"], int | float) and not isinstance(error["input"], bool):
@@ -152,10 +152,12 @@ def suggest(
 
 
 def answer_in(schema: type[BaseModel], key: str, value: Any, *, warmup_updates: int | None) -> Answer | None:
-    """The answer to the key of another toolkit, or None; a value that the schema refuses is left to the user."""
+    """The answer to the key of another toolkit, or None; without its value if the schema refuses the value."""
     known = getattr(schema, "other_toolkits", {})
     answer = answer_to_key(key, value, known=known, warmup_updates=warmup_updates)
-    refused = next(filter(None, (refusal(setting, schema) for setting in answer.settings)), None) if answer else None
+    if answer is None:
+        return None
+    refused = next(filter(None, (refusal(setting, schema) for setting in answer.settings)), None)
     if refused is None:
         return answer
     without = answer_to_key(key, None, known=known, warmup_updates=warmup_updates)
@@ -163,7 +165,7 @@ def answer_in(schema: type[BaseModel], key: str, value: Any, *, warmup_updates: 
 
 
 def refusal(setting: str, schema: type[BaseModel]) -> str | None:
-    """The mistake in `key=value` whatever the other settings are; None if it is right, or N is its value."""
+    """The mistake in `key=value` by itself, whatever the other settings are; None if it is right, or N is its value."""
     name, _, text = setting.partition("=")
     *above, key = name.split(".")
     refused: list[str] = []
@@ -181,19 +183,19 @@ def refusal(setting: str, schema: type[BaseModel]) -> str | None:
             refused.append(describe(errors[0], (*above, *inner)))
     if not refused or re.search(r"\b(?:N|RATE)\b", text):
         return None
-    told, but, _ = refused[0].partition("should be ")
-    return told + but + " or ".join(dict.fromkeys(words.partition("should be ")[2] for words in refused))
+    beginning, should_be, _ = refused[0].partition("should be ")
+    return beginning + should_be + " or ".join(dict.fromkeys(words.partition("should be ")[2] for words in refused))
 
 
 def range_of(path: KeyPath, *, schema: type[BaseModel], values: Any) -> str | None:
     """The numbers and words that may stand at `path`, as a hint; None if no number may."""
     for section in sections_at(schema, path[:-1], values=values):
-        told = section.model_json_schema()["properties"].get(path[-1], {})
-        choices = told.get("anyOf", [told])
+        field = section.model_json_schema()["properties"].get(path[-1], {})
+        choices = field.get("anyOf", [field])
         number = next((choice for choice in choices if choice.get("type") in ("integer", "number")), None)
         if number is not None:
             kind = "a whole number" if number["type"] == "integer" else "a number"
-            bounds = [f"{words} {number[bound]:g}" for bound, words in _BOUNDS.items() if bound in number]
+            bounds = [f"{words} {number[bound]:g}" for bound, words in _BOUND_WORDS.items() if bound in number]
             others = [str(choice.get("const", choice["type"])) for choice in choices if choice is not number]
             return f"write {' or '.join([' '.join([kind, ' and '.join(bounds)]).rstrip(), *others])}"
     return None
@@ -210,12 +212,12 @@ def sections_at(schema: type[BaseModel], path: KeyPath, *, values: Any) -> list[
     """The schema's sections that may stand at `path`; in a union, those whose `Literal` keys agree with the values."""
     sections: list[type[BaseModel]] = [schema]
     for part in path:
-        values = _inside(values, part)
+        values = _value_under(values, part)
         fields = [section.model_fields[str(part)] for section in sections if str(part) in section.model_fields]
         # An index, or a key that the user chose, keeps the sections of its list or mapping.
         if fields:
             sections = [section for field in fields for section in _models_in(field.annotation)]
-        sections = [section for section in sections if _agrees(section, values)] or sections
+        sections = [section for section in sections if _literals_agree(section, values)] or sections
     return sections
 
 
@@ -229,7 +231,7 @@ def suggest_key(
 ) -> str:
     """The place of the key elsewhere in the schema, else the `answer`, the nearest key here, or all keys here."""
     elsewhere = [place for place in key_paths(schema) if place[-1] == path[-1] and place != path]
-    side = _SIDES.get(str(path[-1]))
+    side = _SIDE_ABBREVIATIONS.get(str(path[-1]))
     if side is not None and side in allowed:
         return f"did you mean {dotted((*path[:-1], side))}?"
     if answer is not None and (not elsewhere or (answer.settings and not elsewhere[1:])):
@@ -259,20 +261,20 @@ def _variant_hint(value: Any, path: KeyPath, *, schema: type[BaseModel], values:
     if not variants:
         return None
     name = _nearest_choice(value, list(variants)) if isinstance(value, str) else None
-    form, *others = [_variant(section, name=one) for one, section in variants.items() if name in (one, None)]
-    key, examples = dotted(path), _needed(variants[name]).values() if name else ()
-    told = f"--set {key}='{form}'" if as_flags else f"write {path[-1]}: {form}"
+    form, *others = [_variant_form(section, name=known) for known, section in variants.items() if name in (known, None)]
+    key, examples = dotted(path), _required_keys(variants[name]).values() if name else ()
+    fix = f"--set {key}='{form}'" if as_flags else f"write {path[-1]}: {form}"
     if name and not examples and not as_flags:
-        told += f", or --set {key}.name={name}"
+        fix += f", or --set {key}.name={name}"
     notes = [f"or {', '.join(others)}"] * bool(others) + [f"{given} is an example" for given in examples]
-    return NEXT_LINE.join([told, *notes])
+    return NEXT_LINE.join([fix, *notes])
 
 
-def _variant(section: type[BaseModel], *, name: str) -> str:
-    return "{" + ", ".join(f"{key}: {given}" for key, given in {"name": name, **_needed(section)}.items()) + "}"
+def _variant_form(section: type[BaseModel], *, name: str) -> str:
+    return "{" + ", ".join(f"{key}: {given}" for key, given in {"name": name, **_required_keys(section)}.items()) + "}"
 
 
-def _needed(section: type[BaseModel]) -> dict[str, str]:
+def _required_keys(section: type[BaseModel]) -> dict[str, str]:
     """The keys of a section that have no default, with examples."""
     return {key: _example(field) for key, field in section.model_fields.items() if field.is_required()}
 
@@ -280,33 +282,33 @@ def _needed(section: type[BaseModel]) -> dict[str, str]:
 def _missing_key(path: KeyPath, *, schema: type[BaseModel], values: Any, as_flags: bool) -> str:
     """The line or the flag that adds a missing key, with the schema's example of its value if there is one."""
     fields = [section.model_fields.get(str(path[-1])) for section in sections_at(schema, path[:-1], values=values)]
-    example = next((_example(field) for field in fields if field is not None), _NO_EXAMPLE)
-    note = "" if example == _NO_EXAMPLE else f"{NEXT_LINE}{example} is an example"
+    example = next((_example(field) for field in fields if field is not None), _PLACEHOLDER)
+    note = "" if example == _PLACEHOLDER else f"{NEXT_LINE}{example} is an example"
     return f"add --set {dotted(path)}={example}{note}" if as_flags else f"add {path[-1]}: {example}{note}"
 
 
 def _example(field: FieldInfo) -> str:
-    return str(field.examples[0]) if field.examples else _NO_EXAMPLE
+    return str(field.examples[0]) if field.examples else _PLACEHOLDER
 
 
-def _with_flags(hint: str, path: KeyPath, *, schema: type[BaseModel]) -> str:
+def _pairs_as_flags(hint: str, path: KeyPath, *, schema: type[BaseModel]) -> str:
     """A validator's suggestion with each `key: value` of the section at `path`, or around it, as a --set."""
     places = set(key_paths(schema))
 
-    def typed(found: re.Match[str]) -> str:
+    def as_flag(found: re.Match[str]) -> str:
         for place in ((*path, found[1]), (*path[:-1], found[1])):
             if place in places:
                 return f"--set {dotted(place)}={shlex.quote(found[2])}"
         return found[0]
 
-    return re.sub(r"(?:write )?\b(\w+): (\{[^}]*\}|[^\s,;{}]+)", typed, hint)
+    return re.sub(r"(?:write )?\b(\w+): (\{[^}]*\}|[^\s,;{}]+)", as_flag, hint)
 
 
 def _nearest_choice(word: str, allowed: Sequence[str]) -> str | None:
     """The allowed word nearest to `word`, or the only one that `word` abbreviates, as invsqrt does inverse_sqrt."""
     near = nearest_word(word, allowed)
     letters = re.sub("[^a-z0-9]", "", word.lower())
-    if near or len(letters) < _FEWEST_LETTERS:
+    if near or len(letters) < _MIN_ABBREVIATION_LETTERS:
         return near
     abbreviated = [choice for choice in allowed if re.match(".*".join(letters), choice)]
     return abbreviated[0] if len(abbreviated) == 1 else None
@@ -317,8 +319,8 @@ def _as_value(text: str) -> Any:
     if text.startswith("{"):
         parts = (part.partition(": ") for part in text.strip("{}").split(", "))
         return {key: _as_value(value) for key, _, value in parts}
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _YAML_WORDS:
+        return _YAML_WORDS[text]
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -353,7 +355,7 @@ def as_written(value: Any) -> str:
             return repr(value)
 
 
-def _inside(values: Any, part: str | int) -> Any:
+def _value_under(values: Any, part: str | int) -> Any:
     if isinstance(values, Mapping):
         return values.get(part)
     if isinstance(values, list) and isinstance(part, int) and part < len(values):
@@ -361,7 +363,7 @@ def _inside(values: Any, part: str | int) -> Any:
     return None
 
 
-def _agrees(section: type[BaseModel], values: Any) -> bool:
+def _literals_agree(section: type[BaseModel], values: Any) -> bool:
     literals = {
         key: get_args(field.annotation)
         for key, field in section.model_fields.items()

@@ -11,7 +11,7 @@ from typing import Any
 from nmt_cli.recipe.mistakes import refusal
 from nmt_cli.recipe.other_toolkits import (
     CORPUS_KEYS,
-    OF_THE_DATA,
+    DATA_KEYS,
     RECIPE_KEYS,
     WITHOUT_COUNTERPART,
     as_flag,
@@ -23,7 +23,7 @@ from nmt_cli.recipe.other_toolkits import (
 from nmt_cli.recipe.schema import Recipe
 
 # Keys at the top of a configuration, or `section.key` below it, that no other toolkit has together.
-_CONFIGURATIONS: Mapping[str, str] = {
+_KEYS_OF_TOOLKITS: Mapping[str, str] = {
     "fairseq": (
         "task criterion optimization lr_scheduler distributed_training checkpoint common dataset model._name task._name"
     ),
@@ -42,9 +42,9 @@ _CONFIGURATIONS: Mapping[str, str] = {
     "Sockeye": "prepared_data transformer_model_size num_embed validation_source shared_vocab num_words",
     "Hugging Face": "architectures model_type d_model encoder_ffn_dim transformers_version",
 }
-_ENOUGH = 2
+_MIN_KNOWN_KEYS = 2
 # The beginnings of settings that mean the same everywhere, whatever other settings say.
-_SAME_EVERYWHERE = (
+_SAME_MEANING_EVERYWHERE = (
     "model.",
     "model=",
     "training.updates=",
@@ -55,8 +55,8 @@ _SAME_EVERYWHERE = (
     "validation.every=",
     "tokenizer.",
 )
-_OUTPUTS = ("save_model", "model_dir", "save_dir")
-_OF_TEXT = (
+_OUTPUT_KEYS = ("save_model", "model_dir", "save_dir")
+_TEXT_KEYS = (
     "save_data",
     "src_subword_type",
     "tgt_subword_type",
@@ -64,23 +64,43 @@ _OF_TEXT = (
     "tgt_subword_nbest",
     "tgt_subword_model",
 )
-_BATCH = ("max_tokens", "mini_batch_words", "batch_size", "batch_type", "update_freq", "accum_count", "optimizer_delay")
+_SCHEDULE_KEYS = (
+    "decay_method",
+    "scheduling",
+    "lr_scheduler",
+    "learning_rate",
+    "learning_rate_factor",
+    "lr",
+    "warmup_steps",
+    "learning_rate_warmup",
+    "warmup_updates",
+)
+_BATCH_KEYS = (
+    "max_tokens",
+    "mini_batch_words",
+    "batch_size",
+    "batch_type",
+    "update_freq",
+    "accum_count",
+    "optimizer_delay",
+)
 
 
 def toolkit_of(values: Mapping[str, Any]) -> str | None:
     """The toolkit that a document is a configuration of, or None if it looks like none of them."""
     keys = {plain_key(key) for key in values}
     keys |= {f"{plain_key(key)}.{plain_key(inner)}" for key, value in values.items() for inner in _keys_of(value)}
-    found = {name: len(keys.intersection(known.split())) for name, known in _CONFIGURATIONS.items()}
+    found = {name: len(keys.intersection(known.split())) for name, known in _KEYS_OF_TOOLKITS.items()}
     best = max(found, key=lambda name: found[name])
-    return best if found[best] >= _ENOUGH else None
+    return best if found[best] >= _MIN_KNOWN_KEYS else None
 
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """A configuration as settings of ours, `key=value`, the folder to write, and the keys that are left.
+    """A configuration as settings of ours, `key=value`, the folder that it writes, and its other keys.
 
-    `by_hand` have a counterpart whose value is another. Keys of text and vocabulary are in none of the lists.
+    Keys `by_hand` have a counterpart, whose value does not follow from theirs. Keys of text and vocabulary are in no
+    list.
     """
 
     settings: list[str]
@@ -90,30 +110,31 @@ class TakenOver:
 
 
 def take_over(values: Mapping[str, Any]) -> TakenOver:
-    """The settings of a configuration that mean the same here, each once, and the keys of the others."""
-    leaves = [(path, _meant_key(path), _single(value)) for path, value in _leaves(values, ())]
+    """A configuration in our settings, if they mean the same here, and the keys of its other values."""
+    leaves = [(path, _key_of_value(path), _unwrapped(value)) for path, value in _leaves(values, ())]
     given = {plain_key(key): value for _, key, value in reversed(leaves)}
-    together, done = _settings_together(given, toolkit=toolkit_of(values))
+    joint_settings, joint_keys = _joint_settings(given, toolkit=toolkit_of(values))
     settings: dict[str, str] = {}
     by_hand: list[str] = []
     without: list[str] = []
     for path, key, value in leaves:
-        entry = entry_of(key, RECIPE_KEYS)
-        is_of_data = plain_key(key) in _OF_TEXT or any(map(_is_of_data, path))
-        same = _same_here(plain_key(key), value, given)
+        name, entry = plain_key(key), entry_of(key, RECIPE_KEYS)
+        is_of_data = name in _TEXT_KEYS or any(map(_is_data_key, path))
+        equivalent = _equivalent_settings(name, value, given)
         is_off = value == 0 and (entry or "").startswith("tokenizer.")
-        if is_off or plain_key(key) in (*done, *_OUTPUTS) or (key, value) == ("normalization", "tokens"):
+        if is_off or name in (*joint_keys, *_OUTPUT_KEYS) or (key, value) == ("normalization", "tokens"):
             continue
         if entry is None or entry in WITHOUT_COUNTERPART:
-            is_said = is_of_data or value in (None, "transformer") or path[-1] == "_name"
-            without += [] if is_said else [key]
-        elif same and (not is_of_data or "tokenizer." in entry):
-            by_hand += [] if _taken(same, into=settings) else [key]
+            if not (is_of_data or value in (None, "transformer") or path[-1] == "_name"):
+                without.append(key)
+        elif equivalent and (not is_of_data or "tokenizer." in entry):
+            if not _add_settings(equivalent, into=settings):
+                by_hand.append(key)
         elif value is not None and settings_of(entry, value):
             by_hand.append(key)
     return TakenOver(
-        [f"{name}={amount}" for name, amount in (settings | together).items()],
-        next((str(given[key]) for key in _OUTPUTS if given.get(key)), None),
+        [f"{name}={amount}" for name, amount in (settings | joint_settings).items()],
+        next((str(given[key]) for key in _OUTPUT_KEYS if given.get(key)), None),
         list(dict.fromkeys(by_hand)),
         list(dict.fromkeys(without)),
     )
@@ -125,7 +146,7 @@ def flags_of_text(values: Mapping[str, Any]) -> list[str]:
     corpora = corpora if isinstance(corpora, Mapping) else {}
     words, languages = [], "en-de"
     for name, corpus in corpora.items():
-        sides = [str(_inside(corpus, key) or "") for key in ("path_src", "path_tgt")]
+        sides = [str(_value_under(corpus, key) or "") for key in ("path_src", "path_tgt")]
         prefixes = {side.rpartition(".")[0] for side in sides}
         endings = [side.rpartition(".")[2] for side in sides]
         if len(prefixes) == 1 and all(re.fullmatch("[a-z]{2,3}", ending) for ending in endings):
@@ -138,69 +159,72 @@ def flags_of_text(values: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _settings_together(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[dict[str, str], set[str]]:
-    """The settings that follow from several keys, learning rates and batches, and these keys."""
-    settings, done = {}, set()
-    rate, warmup = given.get("learning_rate", 1), given.get("warmup_steps", 4000)
-    schedule: dict[str, Any] = {}
+def _joint_settings(given: Mapping[str, Any], *, toolkit: str | None) -> tuple[dict[str, str], set[str]]:
+    """The settings that follow from several keys together, the schedule and the batch, and these keys."""
+    settings: dict[str, str] = {}
+    keys: set[str] = set()
+    if (schedule := _schedule(given)) is not None:
+        settings["training.schedule"] = schedule
+        keys |= set(_SCHEDULE_KEYS)
+    product = batch_tokens(given)
+    if product and (product[1] or toolkit == "OpenNMT-py"):  # whose world_size is 1 if it says nothing
+        settings["training.batch_tokens"] = product[0].settings[0].partition("=")[2]
+        keys |= set(_BATCH_KEYS)
+    return settings, keys
+
+
+def _schedule(given: Mapping[str, Any]) -> str | None:
+    """The value of training.schedule that has the given rates; None if the keys name none, or the schema refuses it."""
     if given.get("decay_method") == "noam":
+        rate, warmup = given.get("learning_rate", 1), given.get("warmup_steps", 4000)
         schedule = {"name": "noam", "factor": rate, "warmup_updates": warmup}
     elif given.get("scheduling") == "noam":
         rate, warmup = given.get("learning_rate_factor", 1), given.get("learning_rate_warmup", 4000)
         schedule = {"name": "noam", "factor": rate, "warmup_updates": warmup}
     elif given.get("lr_scheduler") == "inverse_sqrt" and "lr" in given:
         schedule = {"name": "inverse_sqrt", "peak": given["lr"], "warmup_updates": given.get("warmup_updates", 4000)}
+    else:
+        return None
     section = "{" + ", ".join(f"{key}: {value}" for key, value in schedule.items()) + "}"
-    if schedule and refusal(f"training.schedule={section}", Recipe) is None:
-        settings["training.schedule"] = section
-        done |= {"decay_method", "scheduling", "lr_scheduler", "learning_rate", "learning_rate_factor", "lr"}
-        done |= {"warmup_steps", "learning_rate_warmup", "warmup_updates"}
-    product = batch_tokens(given)
-    if product and (product[1] or toolkit == "OpenNMT-py"):  # whose world_size is 1 if it says nothing
-        settings["training.batch_tokens"] = product[0].settings[0].partition("=")[2]
-        done |= set(_BATCH)
-    return settings, done
+    return section if refusal(f"training.schedule={section}", Recipe) is None else None
 
 
-def _taken(same: Mapping[str, str], *, into: dict[str, str]) -> bool:
-    """Add settings to those taken; false if one has another value there, as if encoder and decoder differ."""
-    agree = True
-    for name, amount in same.items():
-        both = {into.get(name, amount), amount}
-        if name == "model.tying" and both == {"all", "target"}:
+def _add_settings(settings: Mapping[str, str], *, into: dict[str, str]) -> bool:
+    """Add settings to `into`; False if a setting has another value there, as if encoder and decoder differ."""
+    do_agree = True
+    for name, value in settings.items():
+        values = {into.get(name, value), value}
+        if name == "model.tying" and values == {"all", "target"}:
             into[name] = "all"  # which shares the embedding of the decoder as well
         else:
-            agree = agree and len(both) == 1
-            into.setdefault(name, amount)
-    return agree
+            do_agree = do_agree and len(values) == 1
+            into.setdefault(name, value)
+    return do_agree
 
 
-def _meant_key(path: tuple[str, ...]) -> str:
-    """The key that a value belongs to: fairseq's _name to its section, JoeyNMT's embeddings have a dropout.
-
-    Layers in a section of the encoder or of the decoder count for that side.
-    """
+def _key_of_value(path: tuple[str, ...]) -> str:
+    """The key that names a value at this path: its last part, unless that part means something else in its section."""
     match path:
         case (*_, "encoder" | "decoder" as side, "layers" | "num_layers"):
             return f"{side}_layers"
-        case (*_, section, "_name"):
+        case (*_, section, "_name"):  # fairseq
             return section
-        case (*_, "embeddings", "dropout"):
+        case (*_, "embeddings", "dropout"):  # JoeyNMT
             return "emb_dropout"
         case _:
             return path[-1]
 
 
-def _is_of_data(key: str) -> bool:
+def _is_data_key(key: str) -> bool:
     text = (entry_of(key, CORPUS_KEYS) or "").startswith(("tokenizer.", "languages="))
-    return text or entry_of(key, OF_THE_DATA) is not None
+    return text or entry_of(key, DATA_KEYS) is not None
 
 
-def _same_here(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, str]:
-    """The settings that a key stands for if they mean the same in all toolkits and the schema takes them; else none."""
+def _equivalent_settings(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, str]:
+    """The settings that mean what a key means in every toolkit; none if toolkits differ, or the schema refuses one."""
     entry = entry_of(key, RECIPE_KEYS) or ""
     is_clipping = entry.startswith("training.clip_norm=") and (value == 0 or given.get("normalization") == "tokens")
-    if not entry.startswith(_SAME_EVERYWHERE) and not is_clipping:
+    if not entry.startswith(_SAME_MEANING_EVERYWHERE) and not is_clipping:
         return {}
     if isinstance(value, list) and "{FIRST}" not in entry:
         return {}
@@ -213,11 +237,11 @@ def _same_here(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, str]
     return {name: amount for name, _, amount in (setting.partition("=") for setting in found)}
 
 
-def _single(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _inside(values: Any, key: str) -> Any:
+def _value_under(values: Any, key: str) -> Any:
     return values.get(key) if isinstance(values, Mapping) else None
 
 

@@ -13,15 +13,15 @@ from typing import Any
 PAGE = "docs/how-to/other-toolkits.md"
 NEXT_LINE = "\n       "  # of a hint: what cannot be pasted stands below what can
 
-# The setting here, or a sentence, and the keys of other toolkits that it answers. {N} is their value, and a note stands
-# after #. If the value of a|b is false elsewhere, b is meant here.
+# Each table is from an entry to the keys of other toolkits that it answers. An entry is a setting here, or a sentence.
+# {N} stands for the value of the key, and a note follows #. Of a|b, a is meant if the value is true, else b.
 WITHOUT_COUNTERPART: Mapping[str, str] = {
     "there is none: no layer is skipped at random; leave it out": "layerdrop encoder_layerdrop decoder_layerdrop",
     "there is none: model.dropout is on the outputs of sub-layers and on embeddings (5.4); leave it out": (
         "emb_dropout embed_dropout hidden_dropout_prob"
     ),
 }
-OF_THE_DATA: Mapping[str, str] = {
+DATA_KEYS: Mapping[str, str] = {
     "the vocabulary belongs to the data: nmt prepare ... --set tokenizer.vocab_size={N}": (
         "vocab_size src_vocab_size tgt_vocab_size nwordssrc nwordstgt bpe_size"
     ),
@@ -159,7 +159,7 @@ RECIPE_KEYS: Mapping[str, str] = {
         "resume restore_file train_from resume_from_checkpoint load_model reload continue_training"
     ),
     **WITHOUT_COUNTERPART,
-    **OF_THE_DATA,
+    **DATA_KEYS,
 }
 
 CORPUS_KEYS: Mapping[str, str] = {
@@ -173,22 +173,22 @@ CORPUS_KEYS: Mapping[str, str] = {
     ),
 }
 
-_COUNTS_OF_UPDATES = ("training.updates=", "validation.every=", "training.checkpoint_every=")
-_TOKENS_OF_A_BATCH = ("max_tokens", "mini_batch_words")
-_BATCHES_OF_AN_UPDATE = ("update_freq", "accum_count", "optimizer_delay")
-_NUMBER_OF_GPUS = ("distributed_world_size", "world_size", "num_gpus", "nproc_per_node")
+_UPDATE_COUNTS = ("training.updates=", "validation.every=", "training.checkpoint_every=")
+_BATCH_TOKENS_KEYS = ("max_tokens", "mini_batch_words")
+_ACCUMULATION_KEYS = ("update_freq", "accum_count", "optimizer_delay")
+_NUM_GPUS_KEYS = ("distributed_world_size", "world_size", "num_gpus", "nproc_per_node")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A counterpart here: settings, `key=value`, all of one section, and a sentence. Either may be empty."""
+    """The counterpart of a key: settings here, `key=value`, all of one section, and a sentence. Either may be empty."""
 
     settings: Sequence[str]
     note: str
 
     def as_flags(self) -> str:
         """The settings, each behind --set, and the sentence on a line of its own."""
-        return self._shown(" ".join(map(as_flag, self.settings)), self.note)
+        return self._lines(" ".join(map(as_flag, self.settings)), self.note)
 
     def as_yaml(self, section: str) -> str:
         """The lines of YAML that belong into `section`, and what remains to be said on lines of their own."""
@@ -198,9 +198,9 @@ class Answer:
             lines += [value.strip("{}")] if key == section else [f"{key.rpartition('.')[2]}: {value}"]
         above = {key.rpartition(".")[0] for key in keys if key != section} - {section}
         places = [f"its place is below {name}:" if name else "its place is the top of the file" for name in above]
-        return self._shown(" and ".join(lines), *places, self.note)
+        return self._lines(" and ".join(lines), *places, self.note)
 
-    def _shown(self, settings: str, *notes: str) -> str:
+    def _lines(self, settings: str, *notes: str) -> str:
         return NEXT_LINE.join(filter(None, (f"here it is {settings}" if settings else "", *notes)))
 
 
@@ -218,7 +218,7 @@ def answer_to_key(key: str, value: Any, *, known: Mapping[str, str], warmup_upda
         return Answer([], "leave it out: a weight decay of 0 is none")
     if settings := settings_of(entry, value):
         return Answer(settings, entry.partition(" # ")[2])
-    return Answer([], entry.replace("{N}", _shown(value)))
+    return Answer([], entry.replace("{N}", _as_typed(value)))
 
 
 def batch_tokens(values: Mapping[str, Any]) -> tuple[Answer, bool] | None:
@@ -227,9 +227,9 @@ def batch_tokens(values: Mapping[str, Any]) -> tuple[Answer, bool] | None:
     They are the product of the tokens of a batch, of the batches of an update and of the GPUs.
     """
     given = {plain_key(key): value for key, value in values.items()}
-    sizes = [*_TOKENS_OF_A_BATCH, "batch_size"] if given.get("batch_type") == "tokens" else _TOKENS_OF_A_BATCH
+    sizes = [*_BATCH_TOKENS_KEYS, "batch_size"] if given.get("batch_type") == "tokens" else _BATCH_TOKENS_KEYS
     product, factors = 1, []
-    for keys in (sizes, _BATCHES_OF_AN_UPDATE, _NUMBER_OF_GPUS):
+    for keys in (sizes, _ACCUMULATION_KEYS, _NUM_GPUS_KEYS):
         for key in [key for key in given if key in keys]:
             number = re.fullmatch(r"\[?(\d+)\]?", str(given[key]))
             if number is None:
@@ -238,7 +238,7 @@ def batch_tokens(values: Mapping[str, Any]) -> tuple[Answer, bool] | None:
             factors.append(f"{key} {number[1]}")
     if not given.keys() & set(sizes) or not product:
         return None
-    are_gpus_known = bool(given.keys() & set(_NUMBER_OF_GPUS))
+    are_gpus_known = bool(given.keys() & set(_NUM_GPUS_KEYS))
     note = f"tokens of a whole update: {' * '.join(factors)}"
     note += "" if are_gpus_known else "; multiply by the number of GPUs that it was for"
     return Answer([f"training.batch_tokens={product}"], note), are_gpus_known
@@ -262,18 +262,18 @@ def settings_of(entry: str, value: Any) -> list[str]:
     settings = entry.partition(" # ")[0].split(" & ")
     word = str(value).lower()
 
-    def choice(found: re.Match[str]) -> str:
+    def one_of_two(found: re.Match[str]) -> str:
         if isinstance(value, str) and word in found.groups():
             return f"={word}"
         return f"={found[2] if word == 'false' else found[1]}"
 
-    chosen = [re.sub(r"=(\w+)\|(\w+)$", choice, setting) for setting in settings]
-    amount = _shown(value)
+    chosen = [re.sub(r"=(\w+)\|(\w+)$", one_of_two, setting) for setting in settings]
+    amount = _as_typed(value)
     if entry.startswith("training.clip_norm=") and _is_zero(value):  # fairseq's zero is off
         amount = "null"
     if entry.startswith("model.activation="):
         amount = {"swish": "silu", "gelu_new": "gelu"}.get(word, amount)
-    if entry.startswith(_COUNTS_OF_UPDATES):  # Marian's --after has a unit: u are updates, e epochs, t tokens
+    if entry.startswith(_UPDATE_COUNTS):  # Marian's --after has a unit: u are updates, e epochs, t tokens
         amount = number[1] if (number := re.fullmatch(r"(\d+)u?", word)) else "N"
     pair = re.findall(r"\d*\.?\d+(?:e-?\d+)?", word)
     first, second = pair[:2] if len(pair) > 1 else ("N", "N")
@@ -284,10 +284,11 @@ def _is_zero(value: Any) -> bool:
     return re.fullmatch(r"0*\.?0*", str(value)) is not None and str(value) != ""
 
 
-def _shown(value: Any) -> str:
-    """A value as it can be typed, or N if it is none: a number, a plain word or a path."""
+def _as_typed(value: Any) -> str:
+    """A number, a plain word or a path as it can be typed; N for any other value."""
     text = str(value)
-    return text if not isinstance(value, bool) and value is not None and re.fullmatch(r"[\w./+-]+", text) else "N"
+    is_plain = value is not None and not isinstance(value, bool) and re.fullmatch(r"[\w./+-]+", text)
+    return text if is_plain else "N"
 
 
 def plain_key(key: object) -> str:
